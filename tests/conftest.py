@@ -97,6 +97,16 @@ def interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def short_rounds() -> Iterator[None]:
+    """Measure rounds of pairs with the fewest cycles: more take most of a round's time and decide nothing here."""
+    from ndld_flow.measure import pair_rounds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_rounds, "_CYCLES_MS", 0.0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def sample_model() -> Callable[[str], Path]:
     """`sample_model("det")`: the path of a real model with trained weights; skips where none can be fetched."""

@@ -14,7 +14,13 @@ BIN = Path(sys.executable).parent
 
 @pytest.mark.parametrize(
     "command",
-    [["lint-imports"], ["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]],
+    [
+        ["lint-imports"],
+        ["ruff", "check", "."],
+        ["ruff", "format", "--check", "."],
+        # Without its cache it takes half a minute.
+        pytest.param(["mypy"], marks=() if (ROOT / ".mypy_cache").is_dir() else pytest.mark.thorough),
+    ],
     ids=lambda command: command[0] + " " + " ".join(command[1:2]),
 )
 def test_it_says_nothing(command: list[str]) -> None:

@@ -406,6 +406,7 @@ def test_the_step_says_what_came_out(tmp_path: Path) -> None:
     assert any(what.startswith("building: ") for _, _, what in ran.told)
 
 
+@pytest.mark.thorough
 def test_ignored_constraints_are_in_the_steps_own_line(tmp_path: Path) -> None:
     model = constrain(make_cnn(tmp_path / "cnn.onnx"), Conv_0="int8")
     ran = run_step(BuildEngine, model, tmp_path / "step", {**RTX, "typing": "prefer"})

@@ -109,6 +109,7 @@ def test_weights_are_converted_made_up_and_moved_in_little_memory(large: Path, t
     np.testing.assert_array_equal(found, np.fromfile(data_of(large), np.float32, 100, offset=5 * 16 * MIB))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_digesting_and_inspecting_a_large_model_take_little_memory(large: Path) -> None:
     code = (

@@ -178,6 +178,7 @@ def test_an_engine_of_a_step_is_measured(bench: Bench) -> None:
     assert any("kernels were compiled" in note for note in found.notes) == (bench.backend == "tensorrt_rtx")
 
 
+@pytest.mark.thorough
 def test_copies_are_in_the_latency_when_asked_for(trt: Bench) -> None:
     _, beside = trt.profile(trt.engine())
     _, within = trt.profile(trt.engine(), transfers=True)
@@ -246,6 +247,7 @@ def test_everything_is_given_back(way: dict[str, Any], trt: Bench) -> None:
         assert made > 0 or kind == "graph"
 
 
+@pytest.mark.thorough
 def test_an_output_that_depends_on_data_has_room_for_the_most(trt: Bench) -> None:
     graph = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
     _, found = trt.profile(trt.engine(graph, profiles=[UP_TO_FOUR]), TWO_ROWS, graph)
@@ -253,6 +255,7 @@ def test_an_output_that_depends_on_data_has_room_for_the_most(trt: Bench) -> Non
     assert "d2h 256" in trt.cuda_calls  # 2 x 16 elements of 8 bytes
 
 
+@pytest.mark.thorough
 def test_a_shape_tensor_stays_on_the_host(trt: Bench) -> None:
     graph = "g (float[n, 8] x, int64[2] sizes) => (float[a, b] y) { y = Reshape(x, sizes) }"
     sizes = {"min": [1, 1], "opt": [4, 4], "max": [32, 32]}
@@ -363,6 +366,7 @@ def test_code_in_an_engine_needs_trust(trt: Bench) -> None:
     assert found.runs
 
 
+@pytest.mark.thorough
 def test_an_engine_without_weights_gets_those_of_the_model(trt: Bench) -> None:
     rows: Given = {"x": {"shape": [1, 2]}}
     engine = trt.engine(WEIGHTS, weights="strip")
@@ -402,12 +406,14 @@ def test_what_was_asked_for_stands_beside_what_was_measured(asked: str, told: st
     assert [layer.asked_precision for layer in found.layers] == ["", told, ""]
 
 
+@pytest.mark.thorough
 def test_layers_by_name_only_are_told(trt: Bench) -> None:
     _, found = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
     assert [layer.name for layer in found.layers] == ["node_of_a", "node_of_b", "node_of_y"]
     assert any("layers are known by name only" in note for note in found.notes)
 
 
+@pytest.mark.thorough
 def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -> None:
     engine = trt.engine(fp16=True)
     _, whole = trt.profile(engine, layer_passes=1)
@@ -450,6 +456,7 @@ def test_without_cudas_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyP
         cuda_runtime.open_cuda_runtime()
 
 
+@pytest.mark.thorough
 def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
     model, engine = write_model(tmp_path / "m.onnx", CHAIN), trt.engine()
 
@@ -497,6 +504,7 @@ def test_a_crash_of_tensorrt_is_told(trt: Bench, monkeypatch: pytest.MonkeyPatch
         run_step(ProfileModel, model, trt.folder / "ran", given, TWO_ROWS, artifacts={"engine": engine}, progress=crash)
 
 
+@pytest.mark.thorough
 def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine is built on the way; the machine seems to have a GPU."""
     program = in_folder / "bin" / "nvidia-smi"

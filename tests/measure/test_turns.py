@@ -219,6 +219,7 @@ def test_an_error_names_all_that_took_turns_and_keeps_nothing(toy: Toy) -> None:
     assert toy.plan("steps.speed.fails=true")["base"][0] == "new"
 
 
+@pytest.mark.thorough
 def test_runs_at_the_same_time_measure_once(toy: Toy) -> None:
     command = [sys.executable, "-m", "ndld_flow", "run", str(toy.recipe), "--trust"]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) for _ in range(4)]

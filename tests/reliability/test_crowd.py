@@ -196,7 +196,11 @@ with_and_without_locks = pytest.mark.parametrize("lacks", ["", "locks"])
 
 
 @pytest.mark.parametrize(
-    ("times", "lacks"), [(1, ""), *(pytest.param(3, lacks, marks=pytest.mark.slow) for lacks in ("", "locks"))]
+    ("times", "lacks"),
+    [
+        pytest.param(1, "", marks=pytest.mark.thorough),
+        *(pytest.param(3, lacks, marks=pytest.mark.slow) for lacks in ("", "locks")),
+    ],
 )
 def test_many_at_once_do_each_step_once(
     make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], times: int, lacks: str

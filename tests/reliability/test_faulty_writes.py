@@ -138,6 +138,7 @@ def test_writes_of_profile(folder: Path, server: FaultServer, tally: Counting) -
     attack_some(scene, (NO_SPACE, POWER_CUTS[0]), tally, every=53)
 
 
+@pytest.mark.thorough
 def test_files_that_the_user_names(folder: Path, server: FaultServer, tally: Counting) -> None:
     """They hold what was there, or the whole of what is to be there."""
     attack_some(Scene(folder, VERBS["init"], server, "mine"), (NO_SPACE_ONCE, POWER_CUTS[1]), tally, every=3)

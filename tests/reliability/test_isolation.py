@@ -39,6 +39,7 @@ def test_a_crash_in_native_code_is_the_steps_failure(in_folder: Path, tally: Cal
     assert "first: reused" in again.stdout
 
 
+@pytest.mark.thorough
 def test_who_is_killed_for_want_of_memory_is_the_worker(in_folder: Path, tally: Callable[[str], Tally]) -> None:
     """The kernel kills who takes too much, and the tool itself takes little."""
     count = tally("step killed for want of memory")

@@ -288,6 +288,7 @@ def test_a_model_that_changes_while_a_step_waits_is_not_mixed_up(in_folder: Path
         execute_steps([work], store)
 
 
+@pytest.mark.thorough
 def test_workers_use_the_modules_that_were_planned(in_folder: Path) -> None:
     """In processes of their own, with a module on PYTHONPATH and one beside the step."""
     make(

@@ -103,6 +103,7 @@ def outputs(users: Users, request: pytest.FixtureRequest) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @as_others
 def test_one_users_umask_does_not_close_shared_outputs_to_others(users: Users, outputs: Path) -> None:
     for user, umask, word in ((ALICE, 0o077, "x"), (BOB, 0o022, "x"), (ALICE, 0o077, "y"), (BOB, 0o077, "z")):

@@ -160,6 +160,7 @@ def test_the_time_of_a_sitting_is_the_sum_of_what_its_steps_may_take(toy: SweepT
     assert "it took longer than 3.0 s" in record.points[0].reason
 
 
+@pytest.mark.thorough
 def test_a_hundred_points_do_each_step_once(toy: SweepToy) -> None:
     text = RECIPE.replace("[red, green]", str([f"c{number}" for number in range(10)]))
     text = text.replace("[1, 2, 4]", str([*range(1, 11)])).replace("seconds: 0.0", "")

@@ -75,6 +75,7 @@ def test_a_driver_that_was_killed_goes_on_where_it_was(toy: SweepToy, started: l
     assert table(record) == undisturbed(toy)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_was_killed_is_replaced(toy: SweepToy) -> None:
     kill_once(toy)
     record, _ = toy.run(place=Placement(jobs=2))
@@ -107,6 +108,7 @@ def test_workers_share_the_work(toy: SweepToy) -> None:
     assert record.steps_done == 1 + 6 + 18 + 6
 
 
+@pytest.mark.thorough
 def test_a_step_that_takes_too_long_fails_alone(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.seconds: [0.0, 60.0]")
     record, _ = toy.write(text).run("sweep.timeout={tint: 3 s}")

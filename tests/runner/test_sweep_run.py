@@ -71,6 +71,7 @@ def test_the_same_sweep_again_does_nothing_and_names_the_first(toy: SweepToy) ->
     assert len(toy.log) == worked
 
 
+@pytest.mark.thorough
 def test_a_wider_sweep_does_only_what_is_new(toy: SweepToy) -> None:
     toy.run("sweep.together=3")
     worked = len(toy.log)
@@ -81,6 +82,7 @@ def test_a_wider_sweep_does_only_what_is_new(toy: SweepToy) -> None:
     assert sorted(number for sitting in record.sittings[:3] for number in sitting.points) == list(range(1, 10))
 
 
+@pytest.mark.thorough
 def test_sittings_mix_the_grid(toy: SweepToy) -> None:
     record, _ = toy.run("sweep.together=3")
     again, _ = toy.run("sweep.together=3", "sweep.winners=2")

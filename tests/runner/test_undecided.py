@@ -105,6 +105,7 @@ def test_a_failed_gate_weighs_more_than_an_undecided_one(recipe: Path) -> None:
     assert api.run(recipe, trust=True).exit_code == 1
 
 
+@pytest.mark.thorough
 def test_a_sweep_of_undecided_points_ends_with_4(recipe: Path) -> None:
     recipe.write_text(RECIPE + SWEEP)
     code, lines = run(recipe)

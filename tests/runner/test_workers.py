@@ -80,6 +80,7 @@ def test_workers_last_and_work_side_by_side(deeds: Deeds, workers: Workers) -> N
     assert again in pids
 
 
+@pytest.mark.thorough
 def test_one_idle_worker_is_enough_for_one_task_after_another(deeds: Deeds) -> None:
     with closing(Workers(2, trust=True)) as workers:
         tasks = [deeds.task("act: pid", name=name) for name in ("one", "two", "three")]
@@ -188,6 +189,7 @@ def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
         assert told == [StepWaits(name="one", waits_for="another run, which computes the same step")]
 
 
+@pytest.mark.thorough
 def test_a_task_that_has_not_begun_can_be_cancelled(deeds: Deeds) -> None:
     with closing(Workers(1, trust=True)) as workers:
         first = workers.submit(deeds.task("seconds: 0.5"), deeds.store)
@@ -227,6 +229,7 @@ def test_a_listener_that_fails_harms_nobody_else(deeds: Deeds, workers: Workers)
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
+@pytest.mark.thorough
 def test_steps_tell_one_at_a_time(deeds: Deeds) -> None:
     busy = threading.Lock()
 
@@ -301,7 +304,7 @@ def start_driver(folder: Path, mark: str, seconds: float) -> subprocess.Popen[by
 
 
 @on_linux
-@pytest.mark.parametrize("word", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("word", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.thorough)])
 def test_however_the_driver_ends_nothing_is_left_and_running_again_finishes(deeds: Deeds, mark: str, word: str) -> None:
     driver = start_driver(deeds.folder, mark, 600)
     wait_until(lambda: len(deeds.done) == 2)
