@@ -87,8 +87,9 @@ def test_a_bundle_runs_as_its_modules_do(tmp_path: Path) -> None:
 
 
 def test_comments_on_lines_of_their_own_stay_behind() -> None:
-    module = read_module("a.js", '// One.\n/**\n * Two.\n */\nconst a = "http://x"; // three\n  // four\n')
-    assert module.code == 'const a = "http://x"; // three\n'
+    cast = "/** @type {HTMLElement} */ (a).hidden = true;\n"
+    text = f'// One.\n/**\n * Two.\n */\nconst a = "http://x"; // three\n  // four\n{cast}/** Five. */\nb();\n'
+    assert read_module("a.js", text).code == f'const a = "http://x"; // three\n{cast}b();\n'
 
 
 @pytest.mark.parametrize(

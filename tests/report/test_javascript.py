@@ -13,7 +13,7 @@ from tests.support.page_data_types import DECLARATIONS, declarations
 FOLDER = Path(__file__).parents[1] / "javascript"
 
 
-@pytest.mark.parametrize("script", ["lint"])
+@pytest.mark.parametrize("script", ["lint", "types"])
 def test_the_scripts_have_no_fault_that_a_tool_finds(script: str) -> None:
     npm = shutil.which("npm")
     if npm is None:

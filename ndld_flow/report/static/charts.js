@@ -22,8 +22,8 @@ export const scale = (low, high, from, to) => (value) => from + ((value - low) /
 
 export const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
 
-// Latencies of all profiles on one axis. A few outliers must not flatten the rest: the axis ends
-// six times the middle half's width above it, and never before a p90. What lies beyond is counted, not hidden.
+// The range of one axis for the latencies of all profiles. A few outliers must not flatten the rest: the axis ends six
+// interquartile ranges above the third quartile, and not below any p90. Samples beyond it are counted, not hidden.
 export function commonRange(profiles) {
   const low = Math.min(...profiles.map((profile) => profile.latency.min_ms));
   const top = Math.max(...profiles.map((profile) => profile.latency.max_ms));
@@ -32,7 +32,7 @@ export function commonRange(profiles) {
   return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };
 }
 
-// One unit for a whole axis, so that its numbers can be compared at a glance.
+// One unit for a whole axis, so that its numbers are easy to compare.
 export function axisUnit(high) {
   if (high < 1) return { unit: "µs", factor: 1000 };
   return high < 10000 ? { unit: "ms", factor: 1 } : { unit: "s", factor: 0.001 };
@@ -43,15 +43,16 @@ export function tickText(value, step, factor) {
   return (value * factor).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// Colours of series in tokens.css; one more starts again.
+// The number of series colours in tokens.css; further series start again.
 export const SERIES = 10;
 
-// Pictures are drawn when they come near the screen, or when the browser has nothing else to do, and all before printing.
+// Pictures are drawn when they come near the screen or when the browser is idle, and all of them before printing.
 
 const pictures = new Set();
 
-// Calls `drawing(width)` when the host is near, and again whenever its width or the theme changes.
+// Calls `drawing(width)` when the host is near the screen, and again when its width or the theme changes.
 class Picture {
+  /** @param {HTMLElement} host */
   constructor(host, drawing) {
     this.host = host;
     this.drawing = drawing;
@@ -94,7 +95,7 @@ function pictureQueue() {
   if (!pictureTurn) pictureTurn = later(drawOneWaiting, { timeout: 5000 });
 }
 
-// One at a time, so that scrolling never waits for more. What is hidden waits until it is shown.
+// Draw one at a time, so that scrolling stays smooth. Hidden pictures wait until they are shown.
 function drawOneWaiting() {
   pictureTurn = 0;
   const waiting = [...pictures].find((picture) => !picture.wanted && picture.host.clientWidth);
@@ -103,13 +104,14 @@ function drawOneWaiting() {
   pictureQueue();
 }
 
+/** @param {HTMLElement} host */
 export const drawAtWidth = (host, drawing) => new Picture(host, drawing);
 
 export function drawAllPictures() {
   for (const picture of pictures) picture.want();
 }
 
-// A canvas holds colours, not names of colours.
+// A canvas holds pixels: another theme needs another drawing.
 export function redrawPictures() {
   for (const picture of pictures) picture.again();
 }
@@ -117,7 +119,10 @@ export function redrawPictures() {
 new MutationObserver(redrawPictures).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPictures);
 
-// The colours of this place, as a canvas takes them.
+/**
+ * The values of colour tokens at an element, for a canvas.
+ * @param {HTMLElement} host
+ */
 export function colorsAt(host, names) {
   const probe = make("span", { hidden: true });
   host.append(probe);

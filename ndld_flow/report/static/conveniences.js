@@ -1,5 +1,6 @@
 // Behaviour that every page has: copy buttons, ages of times, links that open their target, printing in full.
 
+import { all } from "./elements.js";
 import { drawAllPictures, redrawPictures } from "./charts.js";
 import { listenForFilterKey } from "./widgets.js";
 
@@ -17,38 +18,41 @@ export async function copy(button) {
 
 function ago(time) {
   const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
-  const [unit, size] = [["day", 86400], ["hour", 3600], ["minute", 60]].find(([, least]) => Math.abs(seconds) >= least) ?? ["second", 1];
+  /** @type {[Intl.RelativeTimeFormatUnit, number][]} */
+  const sizes = [["day", 86400], ["hour", 3600], ["minute", 60]];
+  const [unit, size] = sizes.find(([, least]) => Math.abs(seconds) >= least) ?? ["second", 1];
   const words = new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(Math.round(seconds / size), unit);
   time.append(` (${words})`);
 }
 
-// What else has to be done for paper, and undone.
-export const beforePrinting = [];
-export const afterPrinting = [];
+// Functions that are called before and after printing.
+export const beforePrinting = /** @type {(() => void)[]} */ ([]);
+export const afterPrinting = /** @type {(() => void)[]} */ ([]);
 
-// Paper cannot be clicked and is white: open everything, draw it in the light, then put it back.
+// Before printing, open all details and switch to the light theme; afterwards restore both.
 function preparePrinting() {
   const root = document.documentElement;
+  /** @type {HTMLDetailsElement[]} */
   let opened = [];
   let theme;
   addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("details:not([open], .chooser)")];
+    opened = /** @type {HTMLDetailsElement[]} */ (all("details:not([open], .chooser)"));
     theme = root.dataset.theme;
-    for (const one of opened) one.open = true;
+    for (const details of opened) details.open = true;
     for (const act of beforePrinting) act();
     root.dataset.theme = "light";
     drawAllPictures();
     redrawPictures();
   });
   addEventListener("afterprint", () => {
-    for (const one of opened) one.open = false;
+    for (const details of opened) details.open = false;
     for (const act of afterPrinting) act();
     if (theme) root.dataset.theme = theme;
     else delete root.dataset.theme;
   });
 }
 
-// A name in an address, which anybody may have written: one that cannot be read is none.
+// The decoded hash of the address; empty for one that cannot be decoded.
 function targetName() {
   try {
     return decodeURIComponent(location.hash.slice(1));
@@ -57,17 +61,17 @@ function targetName() {
   }
 }
 
-// A link to a step opens it.
+// Open the step that the address names.
 function openTarget() {
   const name = targetName();
-  const target = name && document.getElementById(name);
-  const inside = target && target.querySelector(":scope > details");
+  /** @type {HTMLDetailsElement | null | undefined} */
+  const inside = name ? document.getElementById(name)?.querySelector(":scope > details") : null;
   if (inside) inside.open = true;
 }
 
 export function startConveniences() {
-  for (const time of document.querySelectorAll("[data-ago]")) ago(time);
-  for (const button of document.querySelectorAll("[data-copy]")) button.addEventListener("click", () => copy(button));
+  for (const time of all("[data-ago]")) ago(time);
+  for (const button of all("[data-copy]")) button.addEventListener("click", () => copy(button));
   preparePrinting();
   listenForFilterKey();
   addEventListener("hashchange", openTarget);

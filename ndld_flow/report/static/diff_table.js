@@ -1,13 +1,17 @@
-// What is different between two models as a table: what came, what went, what changed.
+// The differences between two models as a table: added, removed and changed parts.
 
-import { make } from "./elements.js";
+import { all, make } from "./elements.js";
 import { count } from "./quantities.js";
 import { TableModel, TableView } from "./table.js";
 
 const SIGN_WORDS = { "+": "added", "-": "removed", "~": "changed" };
 
-// Rows of the payload's columns, texts in place of their positions.
+// The rows of a diff, with texts instead of positions.
 class DiffRows {
+  /**
+   * @param {DiffPayload} diff
+   * @param {string[]} texts
+   */
   constructor(diff, texts) {
     this.diff = diff;
     this.texts = texts;
@@ -40,6 +44,10 @@ class DiffRows {
   }
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {string[]} texts
+ */
 function diffTable(host, diff, texts, file) {
   const rows = new DiffRows(diff, texts);
   const tone = (row) => (diff.aside[row] ? "aside" : "");
@@ -75,6 +83,10 @@ function diffTable(host, diff, texts, file) {
   return table;
 }
 
+/**
+ * @param {TableModel} model
+ * @param {DiffRows} rows
+ */
 function describeDifference(model, rows) {
   if (model.selected.size !== 1) {
     const hint = model.selected.size ? `${count(model.selected.size)} differences selected.` : "Select a difference to read all of it.";
@@ -97,11 +109,13 @@ function describeDifference(model, rows) {
   return [list];
 }
 
-// Tables of differences are made when they are first seen: most stand in what is folded.
+// Tables of differences are built when they are first visible: most are inside of folded details.
+/** @param {{diffs: (DiffPayload | null)[], texts: string[]}} payload */
 export function diffTables(payload) {
-  for (const host of document.querySelectorAll('[data-live="diff"]')) {
+  for (const host of all('[data-live="diff"]')) {
     const place = Number(host.dataset.diff);
     const draw = () => host.firstChild || diffTable(host, payload.diffs[place], payload.texts, host.dataset.file);
+    /** @type {HTMLDetailsElement | null} */
     const folded = host.closest("details.diff");
     if (!folded || folded.open) draw();
     else folded.addEventListener("toggle", draw, { once: true });

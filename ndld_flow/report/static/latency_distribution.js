@@ -1,4 +1,4 @@
-// How the latencies of each profile are spread: a density and a box, all on one axis and one scale.
+// The distribution of each profile's latencies as a density and a box, on one axis and one scale.
 
 import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "./charts.js";
 import { draw, make, shortened } from "./elements.js";
@@ -9,14 +9,14 @@ const DISTRIBUTION_ROW = 78;
 const DENSITY_BINS = 240;
 const NARROWEST_KERNEL = 1.2; // bins, about the width of a line
 
-// A kernel as wide as the samples call for (Silverman, 1986, Density Estimation, section 3.4), in bins.
+// The width of the kernel in bins (Silverman, 1986, Density Estimation, section 3.4).
 function kernelWidth({ latency, quartiles_ms: [q1, q3] }, perBin) {
   const spread = Math.min(...[latency.std_ms, (q3 - q1) / 1.34].filter((one) => one > 0), Infinity);
   const wide = (0.9 * spread * latency.sample_count ** -0.2) / perBin;
   return Number.isFinite(wide) ? Math.max(wide, NARROWEST_KERNEL) : NARROWEST_KERNEL;
 }
 
-// Share of the passes in each bin: equal areas are equal shares, whatever the number of samples or their spread.
+// The share of the passes in each bin: equal areas are equal shares.
 function density(profile, range) {
   const bins = new Float64Array(DENSITY_BINS);
   const samples = profile.runs.flat();
@@ -63,6 +63,10 @@ function distributionRow(profile, heights, x, range, width, top) {
   return row;
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {number} width
+ */
 function drawDistribution(host, profiles, width) {
   const range = commonRange(profiles);
   const { unit, factor } = axisUnit(range.high);
@@ -92,8 +96,8 @@ function drawDistribution(host, profiles, width) {
     const box = svg.getBoundingClientRect();
     const at = event.clientX - box.left;
     const value = range.low + (at / width) * (range.high - range.low);
-    cursor.setAttribute("x1", at);
-    cursor.setAttribute("x2", at);
+    cursor.setAttribute("x1", String(at));
+    cursor.setAttribute("x2", String(at));
     cursor.setAttribute("visibility", "visible");
     const lines = profiles.map((profile) => {
       const samples = profile.runs.flat();
@@ -110,6 +114,7 @@ function drawDistribution(host, profiles, width) {
     make("figcaption", { class: "quiet small" }, "Densities on one scale: equal areas are equal shares of the passes. The box holds the middle half; the line ends at p95.")));
 }
 
+/** @param {HTMLElement} host */
 export function latencyDistribution(host, profiles) {
   drawAtWidth(host, (width) => drawDistribution(host, profiles, width));
 }

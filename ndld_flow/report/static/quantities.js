@@ -1,4 +1,4 @@
-// Numbers as people read them; the same rules as quantities.py.
+// Numbers as text, by the rules of base/quantities.py.
 
 export function threeDigits(value) {
   const magnitude = Math.abs(value);
@@ -23,7 +23,7 @@ export function signedShare(fraction) {
   return `${fraction < 0 ? "−" : "+"}${percent} %`;
 }
 
-// Bytes in the binary unit that fits.
+// Bytes, in the largest binary unit below the value.
 export function size(value) {
   let power = 0;
   while (Math.abs(value) >= 1024 && power < 4) {
@@ -35,7 +35,7 @@ export function size(value) {
 
 // A count of operations: `1.20 G`, `340 M`.
 export function amount(value) {
-  for (const [factor, sign] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [factor, sign] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]])) {
     if (Math.abs(value) >= factor) return `${threeDigits(value / factor)} ${sign}`;
   }
   return count(value);
@@ -52,7 +52,7 @@ export function seconds(value) {
   return `${Math.round(whole / 86400)} days`;
 }
 
-// A bare number: as many nines as it has (0.9999998 is not 1), scientific when tiny or huge.
+// A number without a unit: nines are kept (0.9999998 is not 1), tiny and huge values are in scientific notation.
 export function plainNumber(value) {
   const magnitude = Math.abs(value);
   if (Number.isInteger(value) && magnitude < 1e15) return count(value);
@@ -64,7 +64,7 @@ export function plainNumber(value) {
   return magnitude < 1000 ? String(Number(value.toPrecision(4))) : value.toLocaleString("en-US", { minimumFractionDigits: 1, maximumFractionDigits: 1 });
 }
 
-// What a metric is worth with its unit.
+// The value of a metric with its unit.
 export function quantityText(value, unit) {
   if (value === null || value === undefined) return "–";
   const scaled = { ms: milliseconds, bytes: size, s: seconds }[unit];

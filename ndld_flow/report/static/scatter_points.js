@@ -1,10 +1,10 @@
-// Points of a picture that answer to mouse and keyboard: what is near is told, Enter and clicks select it.
+// Points of a chart for mouse and keyboard: the nearest one has a tooltip, Enter and clicks select it.
 
 import { draw } from "./elements.js";
 import { tooltip } from "./widgets.js";
 
 export class Spots {
-  // Spots are {x, y, row, text} in the picture's pixels, ordered as the arrow keys go through them.
+  // Spots are {x, y, row, text} in pixels of the chart, in the order of the arrow keys.
   constructor(svg, spots, { start = 0, pick }) {
     this.svg = svg;
     this.spots = spots;

@@ -1,22 +1,51 @@
 // A table of any length: its model, its view, and the heat of its numbers.
 
 import { csvText, download } from "./downloads.js";
-import { make, shortened } from "./elements.js";
+import { around, make, shortened } from "./elements.js";
 import { count } from "./quantities.js";
 
-// Which rows of a table are shown, in which order, and which are selected. Knows nothing of the page.
-//
-// A column is {key, label, value(row) -> number or text}; a row is its number, 0 to length - 1.
+/**
+ * A column of a table. A row is its number, 0 to length - 1.
+ * @typedef {object} Column
+ * @property {string} key
+ * @property {string} label
+ * @property {(row: number) => any} value a number or a text
+ * @property {string} width a track of a CSS grid
+ * @property {boolean} [numeric]
+ * @property {boolean} [position] sorted from the least first, though it is numeric
+ * @property {boolean} [hidden] there is a choice of columns, and this one is off until a person chooses it
+ * @property {boolean} [right]
+ * @property {boolean} [mono]
+ * @property {boolean} [tally] a discrete column that a summary of selected rows counts
+ * @property {string} [measure] a numeric column of such a summary; "sum" where adding up makes sense
+ * @property {string} [longLabel]
+ * @property {string} [csvLabel]
+ * @property {string} [summaryLabel]
+ * @property {(value: any, row?: number) => string} [format]
+ * @property {(value: any, row?: number) => string | Node} [element]
+ * @property {(row: number) => number} [heat] 0 to 1
+ * @property {(row: number) => string} [tone] a class: a direction of the heat, or that a value is bad
+ * @property {(row: number) => string | null} [about] the tooltip
+ * @property {(row: number) => number} [indent]
+ * @property {(row: number) => any} [csv]
+ * @property {number} [letters] that fit into the column as it is drawn
+ */
+
+// Which rows of a table are shown, in which order, and which are selected. Independent of the page.
 
 const FILTER_WORD = /(?:([a-z_]+)([:=]))?(?:"((?:[^"]|"")*)"|(\S+))/g;
 
-// A word of the filter that wants exactly this value in one column.
+// A word of the filter that matches exactly one value in one column.
 export function exactWord(key, value) {
   const text = value.toLowerCase();
   return /^[^\s"]+$/.test(text) ? `${key}=${text}` : `${key}="${text.replaceAll('"', '""')}"`;
 }
 
 export class TableModel {
+  /**
+   * @param {Column[]} columns
+   * @param {number} length
+   */
   constructor(columns, length) {
     this.columns = columns;
     this.length = length;
@@ -24,7 +53,7 @@ export class TableModel {
     this.selected = new Set();
     this.sorting = { key: null, descending: false };
     this.words = [];
-    this.keep = () => true; // a choice besides the words
+    this.keep = (_row) => true; // a filter in addition to the words
     this.active = -1; // position in `shown`
     this.anchor = -1; // where a range starts
     this.haystacks = new Map();
@@ -34,7 +63,7 @@ export class TableModel {
     return this.columns.find((column) => column.key === key);
   }
 
-  // Amounts start with the largest, texts with A, positions with the first; once more turns it round.
+  // Amounts start with the largest, texts with A, positions with the first; sorting again reverses the order.
   sortBy(key) {
     const { numeric, position } = this.column(key);
     const again = this.sorting.key === key;
@@ -42,8 +71,8 @@ export class TableModel {
     this.arrange();
   }
 
-  // All words must occur, in any case; `type:conv` looks into one column, `type=conv` wants all of it to be so.
-  // Quotes hold words together: `type="a b"`; a quote within is doubled.
+  // All words must occur, in upper or lower case; `type:conv` searches one column, `type=conv` matches its whole value.
+  // Quotes group words: `type="a b"`; a quote inside is doubled.
   filter(text) {
     this.words = [...text.toLowerCase().matchAll(FILTER_WORD)].map(([whole, key, sign, quoted, plain]) => {
       const known = key !== undefined && this.columns.some((column) => column.key === key);
@@ -65,7 +94,7 @@ export class TableModel {
   order() {
     const column = this.column(this.sorting.key);
     const sign = this.sorting.descending ? -1 : 1;
-    // What is not known comes after what is, whichever way.
+    // Unknown values come last in both orders.
     const values = Array.from({ length: this.length }, (_, row) => column.value(row) ?? sign * Infinity);
     const texts = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
     const compare = column.numeric
@@ -89,7 +118,7 @@ export class TableModel {
       (exact ? this.haystack(key)[row] === word : this.haystack(key)[row].includes(word)));
   }
 
-  // Positions are those in `shown`, so that a selection is what a person sees.
+  // Positions are those in `shown`, so that a selection matches the screen.
   selectOnly(position) {
     this.selected = new Set([this.shown[position]]);
     this.active = this.anchor = position;
@@ -124,28 +153,35 @@ export class TableModel {
     this.selected = new Set();
   }
 
-  // What leaves as CSV: the selection if there is one, else all that is shown, as ordered on screen.
+  // The rows to export: the selection if there is one, otherwise all shown rows, in the order on screen.
   exported() {
     if (this.selected.size === 0) return this.shown;
     return this.shown.filter((row) => this.selected.has(row));
   }
 }
 
-// A table of any length: only the rows in sight exist. Mouse, keyboard and CSV work on the model.
-//
-// A column here also has: width (grid track), format(value, row), right, mono, heat(row) -> 0 to 1,
-// tone(row) -> a class: which way the heat goes, or that something is bad; csv(row), hidden (until a person chooses it).
+// A table of any length: only the visible rows exist as elements. Mouse, keyboard and CSV work on the model.
 
 const ROW_HEIGHT = 30;
 const ROWS_BEYOND = 8;
-const MONO_LETTER = 7.3; // pixels: both ends of a name are shown, its middle gives way
+const MONO_LETTER = 7.3; // pixels; long names lose their middle
 let tableCount = 0;
 
-// The least that a grid of these tracks needs, in pixels: `84px` and `minmax(170px, 2fr)` both begin with it.
+// The least width of a grid with these tracks, in pixels: the first number of `84px` and `minmax(170px, 2fr)`.
 const leastWidth = (columns) => columns.reduce((sum, { width }) => sum + Number(width.match(/\d+/)[0]), 0);
 
 export class TableView {
-  // `tools` are elements beside the filter; `selected(rows)` hears of every change of the selection.
+  /**
+   * @param {HTMLElement} host
+   * @param {TableModel} model
+   * @param {object} options
+   * @param {string} options.label
+   * @param {string} options.file the name of the CSV file
+   * @param {number} [options.least] the least width in pixels
+   * @param {(model: TableModel) => (Node | string)[]} options.describe the text below the table, for what is selected
+   * @param {Node[]} [options.tools] elements next to the filter
+   * @param {(rows: number[]) => void} [options.selected] called when the selection changes
+   */
   constructor(host, model, { label, file, least, describe, tools = [], selected = () => {} }) {
     this.model = model;
     this.label = label;
@@ -200,12 +236,12 @@ export class TableView {
     const { columns } = this;
     this.heads = columns.map((column) => this.head(column));
     this.header.replaceChildren(...this.heads);
-    this.box.setAttribute("aria-colcount", columns.length);
+    this.box.setAttribute("aria-colcount", String(columns.length));
     this.box.style.setProperty("--columns", columns.map((column) => column.width).join(" "));
     this.box.style.setProperty("--least", `${this.least ?? leastWidth(columns)}px`);
   }
 
-  // Which columns are on screen; a file holds them all.
+  // The choice of shown columns; a CSV file holds all of them.
   chooser() {
     const choices = this.model.columns.map((column) => {
       const box = make("input", { type: "checkbox", checked: !column.hidden });
@@ -216,14 +252,15 @@ export class TableView {
       });
       return make("label", {}, box, column.longLabel ?? column.label);
     });
-    const panel = make("details", { class: "chooser" }, make("summary", {}, "Columns"), make("div", {}, ...choices));
+    const summary = make("summary", {}, "Columns");
+    const panel = make("details", { class: "chooser" }, summary, make("div", {}, ...choices));
     panel.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || !panel.open) return;
       panel.open = false;
-      panel.firstChild.focus();
+      summary.focus();
     });
     document.addEventListener("pointerdown", (event) => {
-      if (panel.open && !panel.contains(event.target)) panel.open = false;
+      if (panel.open && !event.composedPath().includes(panel)) panel.open = false;
     });
     return panel;
   }
@@ -249,7 +286,7 @@ export class TableView {
     this.reveal();
   }
 
-  // Select these rows from elsewhere on the page; what the filter hides is shown again.
+  // Select rows from elsewhere on the page; rows that the filter hides are shown again.
   choose(rows) {
     const hidden = rows.some((row) => !this.model.shown.includes(row));
     if (hidden) {
@@ -270,7 +307,7 @@ export class TableView {
   }
 
   click(event) {
-    const line = event.target.closest(".grid-row");
+    const line = around(event, ".grid-row");
     if (!line) return;
     const position = Number(line.dataset.position);
     if (event.shiftKey) this.model.selectTo(position);
@@ -317,8 +354,8 @@ export class TableView {
   refresh() {
     const { model } = this;
     const rows = model.shown.length;
-    this.box.style.setProperty("--rows", Math.max(model.length, 1));
-    this.box.setAttribute("aria-rowcount", rows + 1);
+    this.box.style.setProperty("--rows", String(Math.max(model.length, 1)));
+    this.box.setAttribute("aria-rowcount", String(rows + 1));
     this.body.style.height = `${rows * ROW_HEIGHT}px`;
     this.count.textContent = rows === model.length
       ? `${count(rows)} rows` : `${count(rows)} of ${count(model.length)} rows`;
@@ -391,7 +428,7 @@ export class TableView {
   }
 }
 
-// How hot a number is among its column's: 0 to 1, on a scale that a person chooses.
+// The heat of a number within its column: 0 to 1, on a scale that the reader chooses.
 
 const HEAT_SCALES = {
   linear: (values) => {
@@ -413,7 +450,7 @@ const HEAT_SCALES = {
   none: () => () => 0,
 };
 
-// One for each column, made when it is first painted.
+// Scales of the columns, made when they are first painted.
 export class Heat {
   constructor(scale = "linear") {
     this.scale = scale;

@@ -1,4 +1,4 @@
-// Light or dark, before the first paint. Storage may be refused (file://, private windows): then the choice lasts as long as the page.
+// Sets the theme before the first paint. Without storage (file://, private windows) a choice lasts as long as the page.
 (() => {
   const root = document.documentElement;
   root.classList.add("js");
@@ -11,7 +11,7 @@
   const chosen = remembered();
   if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
   document.addEventListener("click", (event) => {
-    if (!event.target.closest?.("#theme")) return;
+    if (!(event.target instanceof Element && event.target.closest("#theme"))) return;
     const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
     root.dataset.theme = (root.dataset.theme ?? system) === "dark" ? "light" : "dark";
     remember(root.dataset.theme);

@@ -1,4 +1,4 @@
-// Time by type: in all or for each layer, in ms or as a share, against a grid; several reports side by side in their colours.
+// Time by layer type: total or mean, in ms or as a share; several reports side by side in their colours.
 
 import { axisUnit, ticks, tickText } from "./charts.js";
 import { make, shortened } from "./elements.js";
@@ -8,7 +8,11 @@ import { makeSwitch } from "./widgets.js";
 const TYPES_IN_CHART = 14;
 
 export class TypeChart {
-  // A report is {label, series, types: [{type, count, ms}], wholeMs}; `pick(type)` hears which type was clicked.
+  /**
+   * @param {HTMLElement} host
+   * @param {{label: string, series: number, types: {type: string, count: number, ms: number}[], wholeMs: number}[]} reports
+   * @param {{pick?: (type: string) => void}} [options] `pick` is called for a click
+   */
   constructor(host, reports, { pick = () => {} } = {}) {
     this.reports = reports;
     this.pick = pick;
@@ -48,7 +52,7 @@ export class TypeChart {
     this.table.replaceChildren(this.head(most), make("tbody", {}, ...rows.map((row) => this.row(row, most))));
   }
 
-  // Grid lines run through all bars: a background that repeats with the axis' step.
+  // The grid lines of all bars are one background that repeats with the step of the axis.
   head(most) {
     const { unit, factor } = this.unit === "share" ? { unit: "%", factor: 100 } : axisUnit(most);
     const marks = ticks(0, most, 5);

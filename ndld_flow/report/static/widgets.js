@@ -1,9 +1,11 @@
 // Small parts of every page: switches, the tooltip, the key of the filters, summaries of selected rows.
 
-import { make, shortened } from "./elements.js";
+/** @import { TableModel } from "./table.js" */
+
+import { all, around, make, shortened } from "./elements.js";
 import { count } from "./quantities.js";
 
-// A choice of a few, all in sight: buttons of which one is pressed.
+// A row of buttons of which one is pressed.
 
 export function makeSwitch(label, choices, chosen, changed) {
   const buttons = Object.entries(choices).map(([value, text]) => make("button", {
@@ -17,10 +19,10 @@ export function makeSwitch(label, choices, chosen, changed) {
   return make("span", { class: "switch", role: "group", "aria-label": label }, make("span", { class: "quiet", "aria-hidden": "true" }, label), ...buttons);
 }
 
-// One small note beside the pointer, or beside what the keyboard points at.
+// The tooltip of the page, next to the pointer or to the element that has the keyboard's focus.
 
 export const tooltip = {
-  element: document.querySelector(".tooltip"),
+  element: /** @type {HTMLElement} */ (document.querySelector(".tooltip")),
 
   show(x, y, text) {
     const { element } = this;
@@ -39,7 +41,7 @@ export const tooltip = {
 
 // The search field nearest to a third of the window's height.
 function nearestFilter() {
-  const fields = [...document.querySelectorAll(".tools input[type=search]")].filter((field) => field.offsetParent);
+  const fields = /** @type {HTMLInputElement[]} */ (all(".tools input[type=search]")).filter((field) => field.offsetParent);
   const far = (field) => Math.abs(field.getBoundingClientRect().top - innerHeight / 3);
   return fields.sort((a, b) => far(a) - far(b))[0];
 }
@@ -48,7 +50,7 @@ function nearestFilter() {
 export function listenForFilterKey() {
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest?.("input, textarea, select")) return;
+    if (around(event, "input, textarea, select")) return;
     const field = nearestFilter();
     if (!field) return;
     event.preventDefault();
@@ -57,8 +59,8 @@ export function listenForFilterKey() {
   });
 }
 
-// What selected rows have in common: texts by how often they occur, numbers as least, most, sum and mean.
-// A column takes part by `tally` (a discrete one) or `measure` (a numeric one; "sum" where adding up means something).
+// A summary of the selected rows: texts with their counts, numbers as minimum, maximum, sum and mean.
+// Columns take part by `tally` (texts) or `measure` (numbers; "sum" where a sum makes sense).
 
 const TALLIES_SHOWN = 6;
 
@@ -89,6 +91,7 @@ function tallyText(found) {
   return rest > 0 ? `${shown.join(", ")}, ${count(rest)} more` : shown.join(", ");
 }
 
+/** @param {TableModel} model */
 export function selectionSummary(model) {
   const rows = [...model.selected];
   const list = make("dl", {}, make("dt", {}, "Selected"), make("dd", {}, `${count(rows.length)} of ${count(model.length)} rows`));
@@ -97,11 +100,11 @@ export function selectionSummary(model) {
     if (found.length === 1 && found[0][0] === "") continue;
     list.append(make("dt", {}, column.label), make("dd", {}, make("bdi", {}, tallyText(found))));
   }
-  const lines = model.columns.filter((one) => one.measure).map((column) => [column, measure(rows, column)]).filter(([, found]) => found);
+  const lines = model.columns.filter((one) => one.measure).map((column) => ({ column, found: measure(rows, column) })).filter(({ found }) => found);
   const cell = (column, value) => make("td", { class: "n" }, value === null ? "–" : column.format(value));
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),
-    make("tbody", {}, ...lines.map(([column, { min, max, total, mean }]) => make("tr", {},
+    make("tbody", {}, ...lines.map(({ column, found: { min, max, total, mean } }) => make("tr", {},
       make("th", { scope: "row" }, column.summaryLabel ?? column.label),
       ...[min, max, total, mean].map((value) => cell(column, value))))));
   return [make("div", { class: "summary" }, list, make("div", { class: "scroll" }, table))];

@@ -1,8 +1,10 @@
 // Pixels of a map: tables of colours, and both models split, mixed or subtracted.
 
+/** @import { TensorMaps } from "./data.js" */
+
 import { LARGEST_CODE } from "./data.js";
 
-// Colours of values: -1 to 1 through a table, and what is not finite in colours that no table has.
+// Colours of values: -1 to 1 through a table; values that are not finite have colours that no table contains.
 
 const SHADES = 512; // on either side of the middle
 export const COLOUR_STOPS = {
@@ -13,7 +15,8 @@ export const COLOUR_STOPS = {
 export const COLOUR_NAMES = { red: "Red/green", blue: "Blue/orange", grey: "Grey" };
 export const ODD_COLOURS = { minus: [0, 229, 255], plus: [255, 230, 0], nan: [255, 0, 200] };
 
-const packedColour = ([red, green, blue]) => (255 << 24 | blue << 16 | green << 8 | red) >>> 0; // as a canvas has it, on all machines there are
+/** @param {number[]} colour */
+const packedColour = ([red, green, blue]) => (255 << 24 | blue << 16 | green << 8 | red) >>> 0; // the byte order of a canvas on little-endian machines
 
 function colourTable(stops) {
   const table = new Uint32Array(2 * SHADES + 1);
@@ -30,7 +33,7 @@ function colourTable(stops) {
 const COLOUR_TABLES = Object.fromEntries(Object.entries(COLOUR_STOPS).map(([name, stops]) => [name, colourTable(stops)]));
 const ODD_TABLE = Uint32Array.from([ODD_COLOURS.minus, ODD_COLOURS.plus, ODD_COLOURS.nan], packedColour); // codes 65533 to 65535
 
-// Which shift and scale show values from low to high: zero stays in the middle where colours tell signs.
+// The shift and scale that show values from low to high; zero stays in the middle where colours show signs.
 export function fittingLook(colours, [low, high]) {
   const shift = colours === "grey" ? -(low / 2 + high / 2) : 0;
   const most = Math.max(Math.abs(low + shift), Math.abs(high + shift));
@@ -49,7 +52,8 @@ export function paintScale(canvas, colours) {
 
 // Pixels of one channel: of a side, or of both split, mixed or subtracted.
 //
-// A look is {mode, colours, shift, scale, split, mix, gain}: (value + shift) * scale is a place from -1 to 1 in the colours.
+// A look is {mode, colours, shift, scale, split, mix, gain}: (value + shift) * scale is a position from -1 to 1 in the
+// colours.
 
 function shadeOf(position) {
   const shade = Math.round(position * SHADES) + SHADES;
@@ -66,6 +70,7 @@ function paintSide(pixels, side, from, look) {
   }
 }
 
+/** @param {TensorMaps} maps */
 function paintSplit(pixels, maps, from, look) {
   paintSide(pixels, maps.candidate, from, look);
   const left = new Uint32Array(pixels.length);
@@ -74,6 +79,7 @@ function paintSplit(pixels, maps, from, look) {
   for (let row = 0; row < pixels.length; row += maps.width) pixels.set(left.subarray(row, row + cut), row);
 }
 
+/** @param {TensorMaps} maps */
 function paintMix(pixels, maps, from, look) {
   paintSide(pixels, maps.reference, from, look);
   const over = new Uint32Array(pixels.length);
@@ -82,7 +88,7 @@ function paintMix(pixels, maps, from, look) {
   for (let place = 0; place < under.length; place++) under[place] += (above[place] - under[place]) * look.mix;
 }
 
-// What only one of them has is in its own colour; what both have alike is no difference.
+// A value that is not finite on one side only has its own colour; equal ones are no difference.
 function paintDifference(pixels, { reference, candidate }, from, look) {
   const table = COLOUR_TABLES[look.colours];
   const factor = look.gain * look.scale;
@@ -97,7 +103,10 @@ function paintDifference(pixels, { reference, candidate }, from, look) {
 
 export const BLENDS = { split: paintSplit, mix: paintMix, difference: paintDifference };
 
-// Into an ImageData of the maps' size. `side` is what a mode without both shows, and each half of side by side.
+/**
+ * Paint into an ImageData of the maps' size. `side` is the side that a mode without both shows.
+ * @param {TensorMaps} maps
+ */
 function paintChannel(image, maps, channel, look, side) {
   const pixels = new Uint32Array(image.data.buffer);
   const from = channel * maps.size;
@@ -106,13 +115,19 @@ function paintChannel(image, maps, channel, look, side) {
   else paintSide(pixels, maps[side] ?? maps.sides[0], from, look);
 }
 
-// Which pictures a mode needs of each channel.
+/**
+ * The sides that a mode shows as pictures of their own.
+ * @param {TensorMaps} maps
+ */
 export function shownSides(maps, mode) {
   if (!maps.reference || !maps.candidate) return [maps.candidate ? "candidate" : "reference"];
   return mode === "side" ? ["reference", "candidate"] : [mode === "reference" ? "reference" : "candidate"];
 }
 
-// Paints a canvas as large as the map; the page makes it larger.
+/**
+ * Paints a canvas as large as the map; the page makes it larger.
+ * @param {TensorMaps} maps
+ */
 export function paintCanvas(canvas, maps, channel, look, side) {
   if (canvas.width !== maps.width || canvas.height !== maps.height) {
     canvas.width = maps.width;

@@ -1,7 +1,7 @@
-// How maps are shown: mode, colours, shift and scale, and what a mode needs besides.
+// The controls of the maps: mode, colours, shift and scale, and the settings of each mode.
 
 import { clamp } from "../charts.js";
-import { make } from "../elements.js";
+import { all, make } from "../elements.js";
 import { share } from "../quantities.js";
 import { makeSwitch } from "../widgets.js";
 import { BLENDS, COLOUR_NAMES, ODD_COLOURS, paintScale } from "./colours.js";
@@ -10,7 +10,8 @@ import { valueText } from "./values.js";
 
 const SCALE_ROOM = 4; // powers of ten on either side of what fits
 
-// A slider and a field of the same number; `position` and `value` go between the slider's place (0 to 1) and the number.
+// A slider and a field for one number; `position` and `value` convert between the slider's position (0 to 1) and the
+// number.
 class NumberControl {
   constructor(name, { position, value, changed, title }) {
     this.position = position;
@@ -26,16 +27,16 @@ class NumberControl {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
     if (!by) return;
     event.preventDefault();
-    // What is shown follows with the next frame: the next key may be faster.
+    // The page follows with the next frame; the next key may come earlier.
     this.now = this.value(clamp(this.position(this.now) + by * (event.shiftKey ? 0.001 : 0.01), 0, 1));
     hear(this.now);
   }
 
   show(value) {
     this.now = value;
-    this.slider.value = clamp(this.position(value), 0, 1);
+    this.slider.value = String(clamp(this.position(value), 0, 1));
     this.slider.setAttribute("aria-valuetext", valueText(value, 4));
-    if (document.activeElement !== this.field) this.field.value = value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(3) : Number(value.toPrecision(5));
+    if (document.activeElement !== this.field) this.field.value = value !== 0 && Math.abs(value) < 1e-3 ? value.toExponential(3) : String(Number(value.toPrecision(5)));
   }
 }
 
@@ -45,7 +46,10 @@ const logControl = (low, high) => ({
 });
 
 export class Controls {
-  // `view` is the inspector: its state, its maps, and what changes them.
+  /**
+   * `view` is the inspector: its state, its maps, and what changes them.
+   * @param {HTMLElement} host
+   */
   constructor(host, view) {
     this.view = view;
     const set = (changes) => view.set(changes);
@@ -94,10 +98,10 @@ export class Controls {
       make("label", { class: "hold", title: "Otherwise each tensor is fitted when it is opened" }, this.hold, "Keep for all tensors"));
   }
 
-  // As `makeSwitch`, for a choice that also changes elsewhere.
+  // Like `makeSwitch`, for a choice that other parts of the page change, too.
   switch(label, choices, changed) {
     const element = makeSwitch(label, choices, "", changed);
-    const buttons = [...element.querySelectorAll("button")];
+    const buttons = all("button", element);
     const show = (value) => Object.keys(choices).forEach((key, place) => buttons[place].setAttribute("aria-pressed", String(key === value)));
     return { element, show };
   }
@@ -116,7 +120,7 @@ export class Controls {
     this.modes.show(state.mode);
     this.colours.show(state.colours);
     const both = maps?.reference && maps?.candidate;
-    for (const [part, mode] of [[this.split.element, "split"], [this.mix.element, "mix"], [this.gain.element, "difference"], [this.auto, "difference"]]) {
+    for (const [part, mode] of /** @type {[HTMLElement, string][]} */ ([[this.split.element, "split"], [this.mix.element, "mix"], [this.gain.element, "difference"], [this.auto, "difference"]])) {
       part.hidden = !both || state.mode !== mode;
     }
     this.extra.hidden = !both || !BLENDS[state.mode];

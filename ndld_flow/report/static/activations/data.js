@@ -1,7 +1,7 @@
-// What was captured. Maps are unpacked when they are looked at: the page is ready before, however many it holds.
+// The captured tensors. Maps are unpacked when they are first shown, so that the page is ready soon.
 
 import { unzipped } from "../payload.js";
-import { metricOf } from "./values.js";
+import { metricOf, namedFormat, unpackTensor } from "./values.js";
 
 export const LARGEST_CODE = 65532;
 const NOT_FINITE = { 65533: -Infinity, 65534: Infinity, 65535: NaN };
@@ -9,10 +9,14 @@ const MAPS_KEPT = 12; // of tensors and samples
 
 export const chunkText = (chunk) => document.getElementById(`chunk-${chunk}`).textContent;
 
-// One side's codes of a tensor: channels x height x width.
+// The codes of one side of a tensor: channels x height x width.
 class SideMap {
+  /**
+   * @param {Uint16Array} codes
+   * @param {{low: number, high: number}} ends
+   */
   constructor(codes, { low, high }) {
-    // Halves: the difference of two large numbers may be infinite.
+    // Halves, because the difference of two large numbers may be infinite.
     this.codes = codes;
     this.low = low;
     this.step = 2 * (high / 2 / LARGEST_CODE - low / 2 / LARGEST_CODE);
@@ -24,11 +28,22 @@ class SideMap {
   }
 }
 
-// A tensor's maps of one sample, of one or both models. What has a single row or column for each channel is one picture.
-class TensorMaps {
-  constructor(about, sides) {
+// The maps of a tensor for one sample, of one or both models. Channels of a single value each form one picture.
+export class TensorMaps {
+  /**
+   * @param {MapPayload} about
+   * @param {{reference?: SideMap, candidate?: SideMap}} sides
+   */
+  constructor(about, { reference, candidate }) {
     const { height, width, channels } = about;
-    Object.assign(this, { about, ...sides, low: about.low, high: about.high, isStrip: height * width === 1 && channels > 1 });
+    this.about = about;
+    this.reference = reference;
+    this.candidate = candidate;
+    this.low = about.low;
+    this.high = about.high;
+    this.isStrip = height * width === 1 && channels > 1;
+    /** The largest difference, once somebody asks for it. */
+    this.most = /** @type {number | undefined} */ (undefined);
     this.width = this.isStrip ? channels : width;
     this.height = height;
     this.count = this.isStrip ? 1 : channels;
@@ -40,7 +55,7 @@ class TensorMaps {
     return [this.reference, this.candidate].filter(Boolean);
   }
 
-  // What both sides can be told apart by, at the least.
+  // The least difference that the codes can represent.
   get resolution() {
     return this.candidate?.step ?? this.reference.step;
   }
@@ -58,7 +73,7 @@ class TensorMaps {
     return most;
   }
 
-  // Between which values the middle part of all finite ones lies: all of them for 1.
+  // The ends of the middle part of all finite values: of all of them for 1.
   bounds(part, channel = -1) {
     const counts = new Uint32Array(LARGEST_CODE + 1);
     let total = 0;
@@ -83,13 +98,18 @@ class TensorMaps {
 }
 
 export class ActivationsData {
+  /** @param {ActivationsPayload} payload */
   constructor(payload) {
-    Object.assign(this, payload);
+    this.model = payload.model;
+    this.reference = payload.reference;
+    this.samples = payload.samples;
+    const format = namedFormat(payload.format);
+    this.tensors = payload.tensors.map((tensor) => unpackTensor(tensor, format));
     this.kept = new Map();
     this.two = this.reference !== "";
   }
 
-  // Where there is most to see: what is not finite, or else what is furthest off.
+  // The tensor to show first: one that is not finite, otherwise the one with the largest error.
   get opening() {
     const broken = this.tensors.findIndex(({ range }) => range.nan + range.inf > 0);
     const noise = this.tensors.map((tensor) => metricOf(tensor, "snr_db"));
@@ -101,12 +121,18 @@ export class ActivationsData {
     return this.tensors.findIndex((tensor) => tensor.name === name);
   }
 
-  // Samples that a tensor has maps of.
+  /**
+   * The samples for which a tensor has maps.
+   * @param {number} tensor
+   */
   samplesOf(tensor) {
     return [...new Set(this.tensors[tensor].maps.map(({ sample }) => sample))];
   }
 
-  // null where there are none. What was looked at lately is at hand.
+  /**
+   * The maps of a tensor; null where there are none. The latest ones are cached.
+   * @param {number} tensor
+   */
   maps(tensor, sample) {
     const key = `${tensor} ${sample}`;
     const found = this.kept.get(key) ?? this.unpack(tensor, sample);
@@ -116,6 +142,7 @@ export class ActivationsData {
     return found;
   }
 
+  /** @param {number} tensor */
   async unpack(tensor, sample) {
     const held = this.tensors[tensor].maps.filter((one) => one.sample === sample);
     if (!held.length) return null;
@@ -129,7 +156,7 @@ export class ActivationsData {
     return new TensorMaps(held[0], sides);
   }
 
-  // Low bytes, then high bytes, XORed with another map's.
+  // Unpack codes: low bytes, then high bytes, XORed with the codes of another map.
   async codes({ chunk }, over) {
     const bytes = new Uint8Array(await unzipped(chunkText(chunk)).arrayBuffer());
     const length = bytes.length >> 1;

@@ -1,5 +1,8 @@
 // Facts about a tensor, and the table of its channels.
 
+/** @import { Tensor } from "./values.js" */
+/** @import { ActivationsData, TensorMaps } from "./data.js" */
+
 import { make, shortened } from "../elements.js";
 import { count, plainNumber } from "../quantities.js";
 import { TableModel, TableView } from "../table.js";
@@ -7,8 +10,12 @@ import { selectionSummary } from "../widgets.js";
 import { chunkText } from "./data.js";
 import { decibels, makeBadges, smallShare, valueText } from "./values.js";
 
-// What stands around the maps: of which tensor they are, what was fed, and how exact they are.
+// Texts around the maps: the tensor, the sample, and the resolution of the maps.
 
+/**
+ * @param {ActivationsData} data
+ * @param {Tensor} tensor
+ */
 export function tensorHead(data, tensor) {
   const place = tensor.position < 0 ? "an input of the model" : `node ${tensor.position} in order of execution`;
   const facts = [tensor.op, tensor.node && tensor.node !== tensor.name ? shortened(tensor.node, 60) : "", place];
@@ -19,11 +26,15 @@ export function tensorHead(data, tensor) {
   ];
 }
 
+/** @param {ActivationsData} data */
 export function tensorAbout(data, state, choose) {
   return [samplePart(data, state, choose), tensorFacts(data, state.tensor), ...arrayLinks(data, data.tensors[state.tensor], state.sample)];
 }
 
-// The sample that was fed, and the way to others.
+/**
+ * The sample that is shown, and buttons for others.
+ * @param {ActivationsData} data
+ */
 function samplePart(data, state, choose) {
   const sample = data.samples[state.sample];
   const figure = make("figure", { class: "fed" });
@@ -40,6 +51,7 @@ function samplePart(data, state, choose) {
   return figure;
 }
 
+/** @param {ActivationsData} data */
 function tensorFacts(data, place) {
   const tensor = data.tensors[place];
   const { range, reference_range: reference } = tensor;
@@ -48,6 +60,7 @@ function tensorFacts(data, place) {
   const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((one) => make("td", { class: "n" }, of(one))));
   const format = tensor.format.name;
   const rows = [row("Least", (one) => valueText(one.low, 5)), row("Most", (one) => valueText(one.high, 5)), row("RMS", (one) => valueText(one.rms, 5)), row("Nearest to 0", (one) => (one.smallest ? valueText(one.smallest, 3) : "–"))];
+  /** @type {[string, "nan" | "inf" | "beyond" | "subnormal" | "vanishing", (value: number) => string][]} */
   const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Fewer bits", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
   for (const [label, key, text] of optional) if (sides.some((one) => one[key] > 0)) rows.push(row(label, (one) => (one[key] > 0 ? text(one[key]) : "0")));
   const table = make("table", { class: "dense tensor-facts" },
@@ -56,15 +69,23 @@ function tensorFacts(data, place) {
   return make("div", {}, table, metrics.length ? make("p", { class: "small quiet" }, make("bdi", {}, `Against the reference: ${metrics.join(", ")}`)) : "");
 }
 
-// As many nines as it has, for what is nearly 1.
+// A value close to 1 keeps its nines.
 const plainMetric = (value) => (value > 0.999 && value < 1 ? plainNumber(value) : valueText(value, 4));
 
-// All values at full precision, beside the page.
+/**
+ * Links to the files with all values at full precision.
+ * @param {ActivationsData} data
+ * @param {Tensor} tensor
+ */
 function arrayLinks(data, tensor, sample) {
   const held = tensor.maps.filter((one) => one.sample === sample && one.array);
   return held.map((one) => make("p", { class: "small" }, make("a", { href: `./${one.array.split("/").map(encodeURIComponent).join("/")}` }, data.two ? `All values of the ${one.side}, .npy` : "All values, .npy")));
 }
 
+/**
+ * @param {ActivationsData} data
+ * @param {TensorMaps} maps
+ */
 export function mapsNote(data, maps, place, look) {
   if (!maps) return "This page holds no map of this tensor.";
   const said = [];
@@ -79,7 +100,7 @@ export function mapsNote(data, maps, place, look) {
   return said.join(" ");
 }
 
-// Statistics of a tensor's channels: sorted, filtered, saved; a row opens its channel.
+// The table of a tensor's channels; a row opens its channel.
 
 const CHANNEL_NUMBERS = [
   ["minimum", "Least"], ["maximum", "Most"], ["mean", "Mean"], ["rms", "RMS"], ["difference", "RMS difference"],
@@ -100,12 +121,16 @@ export function channelColumns({ channels }) {
 }
 
 export class ChannelTable {
-  // `pick(channel)` hears of a row that was chosen here.
+  /**
+   * `pick(channel)` is called for a row that was selected here.
+   * @param {HTMLElement} host
+   */
   constructor(host, pick) {
     this.host = host;
     this.pick = pick;
   }
 
+  /** @param {Tensor} tensor */
   show(tensor) {
     if (this.tensor === tensor) return;
     this.tensor = tensor;
@@ -123,7 +148,7 @@ export class ChannelTable {
     });
   }
 
-  // A channel was opened elsewhere; -1 for none.
+  // Select the row of a channel that was opened elsewhere; -1 for none.
   follow(channel) {
     if (!this.table) return;
     const row = this.tensor.channels.number.indexOf(channel);

@@ -1,4 +1,7 @@
-// How values of both sides are spread, with the limits of their format and of the colours.
+// Histograms of both sides, with the limits of their format and of the colours.
+
+/** @import { Tensor } from "./values.js" */
+/** @import { ActivationsData } from "./data.js" */
 
 import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
@@ -9,6 +12,10 @@ import { formatOf, rangeText, valueText } from "./values.js";
 const HISTOGRAM = { height: 170, left: 4, right: 4, top: 8, bottom: 22 };
 
 export class Histograms {
+  /**
+   * @param {HTMLElement} host
+   * @param {ActivationsData} data
+   */
   constructor(host, data) {
     this.data = data;
     this.log = true;
@@ -19,6 +26,7 @@ export class Histograms {
     this.picture = drawAtWidth(this.room, (width) => this.draw(width));
   }
 
+  /** @param {Tensor} tensor */
   show(tensor, look) {
     this.tensor = tensor;
     this.look = look;
@@ -52,7 +60,7 @@ export class Histograms {
     this.tell();
   }
 
-  // Where the colours do not yet end.
+  // The part that the colours cover.
   window(x, bottom, width) {
     const [from, to] = [-1, 1].map((end) => clamp(x(end / this.look.scale - this.look.shift), 0, width));
     return [draw("rect", { class: "spread-window", x: from, width: Math.max(0, to - from), y: 0, height: bottom })];
@@ -89,7 +97,7 @@ export class Histograms {
   }
 }
 
-// Numbers at the ends stay in the picture.
+// Numbers at the ends stay inside of the chart.
 function tickLabel(x, width, text) {
   const half = 3.6 * text.length;
   return draw("text", { x: clamp(x, half, width - half), y: HISTOGRAM.height - 6, "text-anchor": "middle" }, text);

@@ -1,7 +1,9 @@
 // Maps of a tensor: all channels side by side, or one of them enlarged.
 
+/** @import { TensorMaps } from "./data.js" */
+
 import { clamp } from "../charts.js";
-import { make } from "../elements.js";
+import { around, make } from "../elements.js";
 import { tooltip } from "../widgets.js";
 import { paintCanvas } from "./colours.js";
 import { MODES } from "./state.js";
@@ -12,7 +14,10 @@ import { valueText } from "./values.js";
 const CELL = { narrowest: 70, widest: 240, high: 640, below: 22 }; // pixels
 
 export class ChannelGrid {
-  // `pick(channel)` hears which was opened; channels are the tensor's numbers.
+  /**
+   * `pick(channel)` is called for the channel that was opened, by its number in the tensor.
+   * @param {HTMLElement} host
+   */
   constructor(host, pick) {
     this.pick = pick;
     this.room = make("div", { class: "channel-grid", role: "listbox", "aria-label": "Channels", tabindex: 0, onkeydown: (event) => this.key(event), onclick: (event) => this.click(event) });
@@ -21,7 +26,10 @@ export class ChannelGrid {
     this.active = 0; // position on screen
   }
 
-  // `order`: positions in the maps as they are to stand.
+  /**
+   * `order`: positions in the maps in the order in which they are shown.
+   * @param {TensorMaps} maps
+   */
   show(maps, order, sides, describe) {
     if (this.maps?.about !== maps.about) this.active = 0;
     this.maps = maps;
@@ -35,7 +43,7 @@ export class ChannelGrid {
     this.layOut();
   }
 
-  // As large as lets all channels be seen at once, clamp reason.
+  // Choose a size at which all channels are visible at once, within limits.
   layOut() {
     const wide = this.room.clientWidth;
     if (!wide || !this.maps) return;
@@ -45,7 +53,7 @@ export class ChannelGrid {
     const most = Math.max(1, Math.floor(wide / least));
     let columns = Math.max(1, Math.ceil(wide / (CELL.widest * this.sides.length)));
     while (columns < most && heightOf(columns) > CELL.high) columns += 1;
-    this.room.style.setProperty("--columns", columns);
+    this.room.style.setProperty("--columns", String(columns));
   }
 
   cell(place, position) {
@@ -72,7 +80,7 @@ export class ChannelGrid {
   }
 
   click(event) {
-    const cell = event.target.closest("[role=option]");
+    const cell = around(event, "[role=option]");
     if (!cell) return;
     tooltip.hide();
     this.active = Number(cell.dataset.position);
@@ -98,12 +106,12 @@ export class ChannelGrid {
   }
 }
 
-// One channel, or a matrix, large: as a picture that is moved and zoomed, with the numbers where there is room.
+// One channel or matrix as a picture that can be moved and zoomed, with numbers where there is room.
 
 const NUMBERS_FROM = 46; // pixels of an element
 
 class Plane {
-  // `view`: {x, y, zoom} shared by both sides, in elements of the map; `hear` is told of what a person does here.
+  // `view`: {x, y, zoom} shared by both sides, in elements of the map; `hear` handles the reader's actions.
   constructor(side, view, hear) {
     this.side = side;
     this.view = view;
@@ -141,11 +149,12 @@ class Plane {
     this.canvas.addEventListener("pointercancel", end, { once: true });
   }
 
-  // Which element of the map lies under the pointer.
+  // The element of the map under the pointer.
   element(event) {
     return [this.view.x + event.offsetX / this.view.across, this.view.y + event.offsetY / this.view.down].map(Math.floor);
   }
 
+  /** @param {TensorMaps} maps */
   paint(maps, channel, look) {
     paintCanvas(this.source, maps, channel, look, this.side);
     this.maps = maps;
@@ -193,7 +202,7 @@ class Plane {
     const [x, y] = view.cursor;
     if (x >= maps.width || y >= maps.height) return;
     const box = [(x - view.x) * view.across, (y - view.y) * view.down, view.across, view.down];
-    for (const [colour, room] of [["#000", 1.5], ["#fff", 0.5]]) {
+    for (const [colour, room] of /** @type {[string, number][]} */ ([["#000", 1.5], ["#fff", 0.5]])) {
       context.strokeStyle = colour;
       context.lineWidth = 1;
       context.strokeRect(box[0] - room, box[1] - room, box[2] + 2 * room, box[3] + 2 * room);
@@ -201,7 +210,10 @@ class Plane {
   }
 }
 
-// What a mode shows of an element.
+/**
+ * The value of an element that a mode shows.
+ * @param {TensorMaps} maps
+ */
 function shownValue(maps, channel, x, y, look, side) {
   const place = channel * maps.size + y * maps.width + x;
   if (look.mode === "difference") return maps.candidate.value(place) - maps.reference.value(place);
@@ -209,12 +221,15 @@ function shownValue(maps, channel, x, y, look, side) {
   return maps[side].value(place);
 }
 
-// One channel or matrix in large: one picture, or both models' beside each other, moved together and read element by element.
+// The enlarged view of one channel or matrix: one picture, or those of both models, which move together.
 
 const PLANE = { most: 560, least: 64, zoomMost: 96 };
 
 export class LargeView {
-  // `hear`: {leave(), step(by), split(fraction), splitBy(fraction)}
+  /**
+   * `hear`: {leave(), step(by), split(fraction), splitBy(fraction)}
+   * @param {HTMLElement} host
+   */
   constructor(host, hear) {
     this.hear = hear;
     this.view = { x: 0, y: 0, across: 1, down: 1, width: 1, height: 1, cursor: null };
@@ -232,6 +247,7 @@ export class LargeView {
     new ResizeObserver(() => this.maps && this.layOut()).observe(this.stage);
   }
 
+  /** @param {TensorMaps} maps */
   show(maps, channel, { sides, title, alone, spotted }) {
     const same = this.maps === maps;
     this.maps = maps;
@@ -261,7 +277,7 @@ export class LargeView {
     this.tell();
   }
 
-  // As large as there is room; what is thinner than a finger is stretched.
+  // As large as there is room; very thin maps are stretched.
   layOut() {
     const { maps, view, stage } = this;
     const room = Math.floor((stage.clientWidth - 10 * (this.planes.length - 1)) / this.planes.length);
@@ -303,6 +319,7 @@ export class LargeView {
     this.redraw();
   }
 
+  /** @param {TensorMaps} maps */
   keepInside(maps) {
     const { view } = this;
     view.x = clamp(view.x, 0, Math.max(0, maps.width - view.width / view.across));
@@ -327,7 +344,7 @@ export class LargeView {
     event.preventDefault();
   }
 
-  // The next element, moved into sight.
+  // Move the cursor by an element and scroll it into view.
   move(across, down) {
     const { view } = this;
     const [x, y] = view.cursor ?? [-across, -down];
@@ -380,7 +397,7 @@ export class LargeView {
       const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -100, End: 100 }[event.key];
       if (!by || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
-      this.hear.splitBy(by / 100); // what was painted last may be older than the last key
+      this.hear.splitBy(by / 100); // the painting may be older than the last key
     });
   }
 
@@ -391,12 +408,12 @@ export class LargeView {
     const at = (Math.round(look.split * maps.width) - view.x) * view.across;
     divider.style.left = `${this.planes[0].canvas.offsetLeft + clamp(at, 0, view.width)}px`;
     divider.style.height = `${view.height}px`;
-    divider.setAttribute("aria-valuenow", Math.round(look.split * 100));
+    divider.setAttribute("aria-valuenow", String(Math.round(look.split * 100)));
     divider.setAttribute("aria-valuetext", `reference left of ${Math.round(look.split * 100)} %`);
   }
 }
 
-// Where an element of a map is in the tensor; of a smaller map, which elements it stands for.
+// The position of an element in the tensor; for a reduced map, the elements that it covers.
 function elementText({ scale: step, full }, x, y) {
   if (step === 1) return `x ${x}, y ${y}`;
   const end = (place, most) => (most > 0 ? Math.min((place + 1) * step, most) : (place + 1) * step) - 1;

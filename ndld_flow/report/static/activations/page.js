@@ -1,8 +1,10 @@
 // The page of activations: the list, the strip and the view of one tensor follow one state, kept in the address.
 
+/** @import { Tensor } from "./values.js" */
+
 import { clamp } from "../charts.js";
 import { afterPrinting, beforePrinting, startConveniences } from "../conveniences.js";
-import { make, shortened } from "../elements.js";
+import { around, live, make, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
 import { count } from "../quantities.js";
 import { fittingLook, shownSides } from "./colours.js";
@@ -13,12 +15,13 @@ import { Histograms } from "./histogram.js";
 import { ChannelGrid, LargeView } from "./maps.js";
 import { GAIN, MODES, ORDERS, readState, writeState } from "./state.js";
 import { DepthStrip, TensorList } from "./tensors.js";
-import { namedFormat, reviveTensor, valueText } from "./values.js";
+import { valueText } from "./values.js";
 
-// On paper: the statistics of the tensor that is looked at, as a plain table.
+// On paper, the statistics of the shown tensor are a plain table.
 
 const CHANNELS_ON_PAPER = 64;
 
+/** @param {Tensor} tensor */
 function channelsOnPaper(tensor) {
   const { channels } = tensor;
   const columns = channelColumns(tensor);
@@ -31,18 +34,19 @@ function channelsOnPaper(tensor) {
   ];
 }
 
+/** @param {HTMLElement} host */
 function preparePaper(host, tensorNow) {
   beforePrinting.push(() => host.replaceChildren(...(tensorNow().channels.number.length ? channelsOnPaper(tensorNow()) : [])));
   afterPrinting.push(() => host.replaceChildren());
 }
 
-// Bring the page of activations to life: a list, a strip and a view of one tensor follow one state, which the address keeps.
+// The state of the page, and all that follows it.
 
 class Inspector {
+  /** @param {ActivationsData} data */
   constructor(data) {
     this.data = data;
     this.maps = null;
-    const live = (name) => document.querySelector(`[data-live="${name}"]`);
     const pick = (tensor) => this.set({ tensor }, true);
     this.list = new TensorList(live("list"), data, pick);
     this.depth = new DepthStrip(live("depth"), data, pick);
@@ -53,6 +57,7 @@ class Inspector {
     document.addEventListener("click", (event) => this.followLink(event));
   }
 
+  /** @param {HTMLElement} host */
   build(host) {
     const part = (name) => make("div", { class: name });
     this.head = part("tensor-head");
@@ -86,7 +91,7 @@ class Inspector {
     return this.maps.count === 1 ? 0 : this.maps.numbers.indexOf(this.state.channel);
   }
 
-  // What is painted with: what was chosen, or else what fits.
+  // The colours and the scale in use: the chosen ones, or those that fit the values.
   get look() {
     const { state, maps } = this;
     const fits = fittingLook(state.colours, maps ? [maps.low, maps.high] : [-1, 1]);
@@ -100,7 +105,7 @@ class Inspector {
     return this.maps.most > 0 ? clamp(1 / (this.maps.most * scale), GAIN.least, GAIN.most) : GAIN.least;
   }
 
-  // Another tensor is fitted anew, unless a person keeps what was chosen.
+  // Another tensor gets a fitting scale, unless the reader holds the current one.
   async set(changes, isPlace = false) {
     const before = this.state;
     const next = { ...before, ...changes };
@@ -118,16 +123,16 @@ class Inspector {
   }
 
   async arrive() {
-    if (!location.hash.includes("tensor=")) return; // to a section
+    if (!location.hash.includes("tensor=")) return; // the link is to a section
     this.state = readState(location.hash, this.data);
     this.comeIntoSight();
     await this.follow();
   }
 
-  // A tensor that the page speaks of: it is looked at as the one before was.
+  // A link to a tensor keeps mode and colours.
   followLink(event) {
-    const link = event.target.closest?.('a[href^="#tensor="]');
-    const tensor = link ? this.data.named(new URLSearchParams(link.hash.slice(1)).get("tensor")) : -1;
+    const link = around(event, 'a[href^="#tensor="]');
+    const tensor = link ? this.data.named(new URLSearchParams(link.getAttribute("href").slice(1)).get("tensor")) : -1;
     if (tensor < 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     this.set({ tensor }, true);
@@ -145,7 +150,7 @@ class Inspector {
     this.list.choose(tensor);
     this.depth.choose(tensor);
     const maps = await this.data.maps(tensor, sample);
-    if (tensor !== this.state.tensor || sample !== this.state.sample) return; // somebody was faster
+    if (tensor !== this.state.tensor || sample !== this.state.sample) return; // the state changed while the maps were unpacked
     if (this.maps !== maps || this.shown !== this.tensor) {
       this.maps = maps;
       this.shown = this.tensor;
@@ -156,7 +161,7 @@ class Inspector {
     this.paint();
   }
 
-  // Only what depends on which channels of which sides are shown; painting is another matter.
+  // Build the elements for the shown channels and sides; `paint` fills them.
   arrange() {
     const { maps, state } = this;
     const sides = maps ? shownSides(maps, state.mode) : [];
@@ -204,7 +209,7 @@ class Inspector {
     if (this.maps.count > 1) this.set({ channel: this.maps.numbers[order[clamp(at + by, 0, order.length - 1)]] }, true);
   }
 
-  // Positions in the maps, by what a person wants first.
+  // Positions in the maps in the chosen order.
   channelOrder() {
     const { maps, state, tensor } = this;
     const all = [...Array(maps.count).keys()];
@@ -249,7 +254,7 @@ class Inspector {
   }
 
   key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input:not([type=range], [type=checkbox]), textarea, select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || around(event, "input:not([type=range], [type=checkbox]), textarea, select")) return;
     const samples = this.data.samplesOf(this.state.tensor);
     const modes = Object.keys(MODES);
     const acts = {
@@ -266,10 +271,8 @@ export async function start() {
   startConveniences();
   const data = new ActivationsData(await readPayload());
   if (data.tensors.length) {
-    const format = namedFormat(data.format);
-    for (const tensor of data.tensors) reviveTensor(tensor, format);
     const inspector = new Inspector(data);
-    Object.assign(globalThis, { inspector }); // for a look from the console
+    Object.assign(globalThis, { inspector }); // for the browser's console
     await inspector.follow();
     inspector.paintNow();
     if (location.hash.includes("tensor=")) inspector.comeIntoSight();

@@ -1,4 +1,6 @@
-// What is looked at and how: kept in the page's address, so that a link opens the same view again.
+// The state of the page, kept in its address, so that a link opens the same view again.
+
+/** @import { ActivationsData } from "./data.js" */
 
 import { clamp } from "../charts.js";
 import { COLOUR_STOPS } from "./colours.js";
@@ -15,7 +17,10 @@ function readNumber(text, least, most) {
   return Number.isFinite(value) ? clamp(value, least, most) : null;
 }
 
-// From an address that anybody may have written: what is not known is left as it is by default.
+/**
+ * Read the state from an address; parts that are unknown or invalid have their defaults.
+ * @param {ActivationsData} data
+ */
 export function readState(hash, data) {
   const asked = new URLSearchParams(hash.replace(/^#/, ""));
   const among = (name, choices) => (Object.hasOwn(choices, asked.get(name)) ? asked.get(name) : LOOK_DEFAULTS[name]);
@@ -27,7 +32,7 @@ export function readState(hash, data) {
   return {
     tensor,
     sample: samples.includes(sample) ? sample : samples[0] ?? 0,
-    channel: channel !== null && /^\d+$/.test(channel) ? Number(channel) : -1, // of the tensor
+    channel: channel !== null && /^\d+$/.test(channel) ? Number(channel) : -1, // the channel's number in the tensor
     mode: among("mode", MODES),
     colours: among("colours", COLOUR_STOPS),
     shift: readNumber(asked.get("shift"), -1e300, 1e300),
@@ -40,6 +45,7 @@ export function readState(hash, data) {
   };
 }
 
+/** @param {ActivationsData} data */
 export function writeState(state, data) {
   const said = new URLSearchParams({ tensor: data.tensors[state.tensor].name });
   if (state.sample !== (data.samplesOf(state.tensor)[0] ?? 0)) said.set("sample", state.sample);

@@ -1,7 +1,10 @@
 // The list of captured tensors, and the strip that shows their errors over the depth of the model.
 
+/** @import { Tensor } from "./values.js" */
+/** @import { ActivationsData } from "./data.js" */
+
 import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
-import { draw, make, shortened } from "../elements.js";
+import { around, draw, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
 import { makeSwitch, tooltip } from "../widgets.js";
 import {
@@ -17,7 +20,7 @@ import {
   valueText,
 } from "./values.js";
 
-// The captured tensors: found by words, ordered, chosen with the arrow keys.
+// The list of captured tensors, with search, order and arrow keys.
 
 const BY_NAME = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
 const notFinite = ({ range }) => range.nan + range.inf;
@@ -32,7 +35,11 @@ const TENSOR_ORDERS = {
 };
 
 export class TensorList {
-  // `pick(tensor)` hears which was chosen here.
+  /**
+   * `pick(tensor)` is called for the tensor that was selected here.
+   * @param {HTMLElement} host
+   * @param {ActivationsData} data
+   */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
@@ -45,7 +52,7 @@ export class TensorList {
     });
     const orders = Object.entries(TENSOR_ORDERS).filter(([name]) => data.two || name !== "noise");
     this.select = make("select", { "aria-label": "Order of the list", onchange: () => { this.order = this.select.value; this.arrange(); } },
-      ...orders.map(([name, [label]]) => make("option", { value: name }, label)));
+      ...orders.map(([name, [label]]) => make("option", { value: name }, /** @type {string} */ (label))));
     this.count = make("output", { "aria-live": "polite" });
     this.box = make("div", { class: "tensor-list", role: "listbox", tabindex: 0, "aria-label": "Captured tensors", onkeydown: (event) => this.key(event), onclick: (event) => this.click(event) });
     this.rows = data.tensors.map((tensor, place) => this.row(tensor, place));
@@ -54,6 +61,7 @@ export class TensorList {
     this.arrange();
   }
 
+  /** @param {Tensor} tensor */
   row(tensor, place) {
     const { two } = this.data;
     const snr = two ? make("span", { class: "snr", title: "Signal to noise against the reference" }, tensor.divergence ? decibels(metricOf(tensor, "snr_db")) : "–") : "";
@@ -82,7 +90,7 @@ export class TensorList {
     this.reveal();
   }
 
-  // Within the list only: the page stays where it is.
+  // Scroll the list only, not the page.
   reveal() {
     const row = this.rows[this.chosen];
     if (!row?.isConnected) return;
@@ -91,7 +99,7 @@ export class TensorList {
     else if (bottom > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = bottom - this.box.clientHeight;
   }
 
-  // The next of those shown, from the chosen one.
+  // Select the next or previous tensor of those shown.
   step(by) {
     if (!this.shown.length) return;
     const at = this.shown.indexOf(this.chosen);
@@ -99,7 +107,7 @@ export class TensorList {
   }
 
   click(event) {
-    const row = event.target.closest("[role=option]");
+    const row = around(event, "[role=option]");
     if (row) this.pick(Number(row.dataset.place));
   }
 
@@ -122,7 +130,7 @@ export class TensorList {
   }
 }
 
-// Every captured tensor in a strip, in order of execution: how far it is off, and how large its values are.
+// A strip of all captured tensors in order of execution, with their errors and the range of their values.
 
 const DEPTH = { height: 210, left: 58, right: 8, top: 12, bottom: 24 };
 const DEPTH_VIEWS = {
@@ -134,6 +142,10 @@ const DEPTH_VIEWS = {
 };
 
 export class DepthStrip {
+  /**
+   * @param {HTMLElement} host
+   * @param {ActivationsData} data
+   */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
@@ -193,7 +205,7 @@ export class DepthStrip {
 
   line(x, axis, { value, log }) {
     const { tensors } = this.data;
-    // What is equal on both sides has no noise: it stands at the best end, on a log scale too.
+    // Equal tensors have no noise: they are at the best end, on a log scale, too.
     const spots = tensors.map((tensor, place) => ({ tensor, x: x(place), at: value(tensor) })).filter(({ at }) => !Number.isNaN(at));
     const y = ({ at }) => axis.y(log && at <= 0 ? 1e-300 : at);
     const path = spots.map((spot, place) => `${place ? "L" : "M"}${spot.x.toFixed(1)} ${y(spot).toFixed(1)}`).join("");
@@ -250,6 +262,7 @@ export class DepthStrip {
     });
   }
 
+  /** @param {Tensor} tensor */
   tell(tensor) {
     const metrics = ["snr_db", "relative_rms", "cosine"].filter((name) => tensor.divergence?.metrics[name] !== undefined)
       .map((name) => `${name}: ${name === "snr_db" ? decibels(metricOf(tensor, name)) : valueText(metricOf(tensor, name), 4)}`);
@@ -264,12 +277,12 @@ export class DepthStrip {
   mark() {
     if (!this.svg || this.chosen < 0) return;
     this.place(this.band, this.chosen);
-    this.svg.setAttribute("aria-valuenow", this.chosen + 1);
+    this.svg.setAttribute("aria-valuenow", String(this.chosen + 1));
     this.svg.setAttribute("aria-valuetext", this.tell(this.data.tensors[this.chosen]).replaceAll("\n", ", "));
   }
 }
 
-// Powers of ten from bottom to top; what lies beyond stands at the end.
+// Powers of ten from bottom to top; values beyond are at the end.
 function logAxis(low, high, bottom, top) {
   const place = scale(low, high, bottom, top);
   const step = Math.max(1, Math.ceil((high - low) / 7));

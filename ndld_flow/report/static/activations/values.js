@@ -1,8 +1,25 @@
-// What is said of tensors and values.
+// Texts and badges for tensors and values.
 
 import { clamp } from "../charts.js";
 import { make } from "../elements.js";
 import { count, share } from "../quantities.js";
+
+/**
+ * The numbers that a format can hold; integers have no smallest magnitudes.
+ * @typedef {{name: string, largest: number, low?: number, normal?: number, smallest?: number}} Format
+ */
+
+/**
+ * The range of a tensor's values as numbers.
+ * @typedef {{[name in keyof RangePayload]: number}} Range
+ */
+
+/**
+ * A captured tensor with its numbers as numbers, and the format that its range is compared with.
+ * @typedef {Omit<TensorPayload, "range" | "reference_range" | "channels"> & {
+ *   format: Format, range: Range, reference_range: Range | null, channels: {[name in keyof ChannelColumns]: number[]}
+ * }} Tensor
+ */
 
 const FORMATS = {
   fp16: { largest: 65504, normal: 2 ** -14, smallest: 2 ** -24 },
@@ -16,10 +33,13 @@ const INTEGERS = {
   uint8: { name: "uint8", low: 0, largest: 255 },
 };
 
-// What all ranges of a document were held against; one that nobody knows has no ends.
+// The number format that ranges are compared with; an unknown format has no limits.
 export const namedFormat = (name) => ({ name, ...(Object.hasOwn(FORMATS, name) ? FORMATS[name] : { largest: Infinity, normal: 0, smallest: 0 }) });
 
-// Where a tensor's values end: those of 8 bits have ends of their own.
+/**
+ * The limits of a tensor's values: 8-bit integers have limits of their own.
+ * @param {Tensor} tensor
+ */
 export const formatOf = (tensor) => (Object.hasOwn(INTEGERS, tensor.dtype) ? INTEGERS[tensor.dtype] : tensor.format);
 
 export function valueText(value, digits = 6) {
@@ -34,9 +54,13 @@ export const decibels = (value) => (Number.isNaN(value) ? "–" : value >= 300 ?
 
 export const smallShare = (fraction) => (fraction >= 0.0005 ? share(fraction) : "< 0.1 %");
 
+/** @param {Tensor} tensor */
 export const metricOf = (tensor, name) => Number(tensor.divergence?.metrics[name] ?? NaN);
 
-// [word, what it means, how bad]
+/**
+ * [word, what it means, how bad]
+ * @param {Tensor} tensor
+ */
 export function tensorBadges(tensor) {
   const { range, saturated } = tensor;
   const { name } = tensor.format;
@@ -49,9 +73,10 @@ export function tensorBadges(tensor) {
   return found;
 }
 
+/** @param {Tensor} tensor */
 export const makeBadges = (tensor) => tensorBadges(tensor).map(([word, meaning, tone]) => make("span", { class: `badge ${tone}`, title: meaning }, word));
 
-// Sizes of values on a log scale that all tensors share, against what the format can hold.
+// The range of magnitudes on a log scale that all tensors share, with the limits of the format.
 export const SIZE_AXIS = { low: -10, high: 8 };
 
 function sizePlace(value) {
@@ -65,6 +90,7 @@ export function rangeText(range) {
   return `${valueText(range.low, 4)} to ${valueText(range.high, 4)}, RMS ${valueText(range.rms, 4)}`;
 }
 
+/** @param {Tensor} tensor */
 export function rangeBar(tensor) {
   const { range, reference_range: reference } = tensor;
   const format = formatOf(tensor);
@@ -81,12 +107,47 @@ export function rangeBar(tensor) {
   return bar;
 }
 
-// The numbers that JSON has as texts, because they are not finite, and what they are held against.
-export function reviveTensor(tensor, format) {
-  tensor.format = format;
-  for (const range of [tensor.range, tensor.reference_range].filter(Boolean)) {
-    for (const [name, value] of Object.entries(range)) range[name] = Number(value);
-  }
-  for (const name of ["minimum", "maximum", "mean", "rms"]) tensor.channels[name] = tensor.channels[name].map(Number);
-  tensor.channels.difference = tensor.channels.difference.map((value) => (value === null ? null : Number(value)));
+/**
+ * Convert numbers that JSON holds as texts, because they are not finite, and add the format.
+ * @param {TensorPayload} tensor
+ * @param {Format} format
+ * @returns {Tensor}
+ */
+export function unpackTensor(tensor, format) {
+  /** @param {NumberText[]} column */
+  const numbers = (column) => column.map((value) => (value === null ? null : Number(value)));
+  const { channels, reference_range: reference } = tensor;
+  return {
+    ...tensor,
+    format,
+    range: unpackRange(tensor.range),
+    reference_range: reference && unpackRange(reference),
+    channels: {
+      ...channels,
+      minimum: numbers(channels.minimum),
+      maximum: numbers(channels.maximum),
+      mean: numbers(channels.mean),
+      rms: numbers(channels.rms),
+      difference: numbers(channels.difference),
+    },
+  };
+}
+
+/**
+ * @param {RangePayload} range
+ * @returns {Range}
+ */
+function unpackRange(range) {
+  return {
+    elements: range.elements,
+    low: Number(range.low),
+    high: Number(range.high),
+    rms: Number(range.rms),
+    smallest: Number(range.smallest),
+    nan: range.nan,
+    inf: range.inf,
+    beyond: Number(range.beyond),
+    subnormal: Number(range.subnormal),
+    vanishing: Number(range.vanishing),
+  };
 }

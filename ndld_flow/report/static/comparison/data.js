@@ -3,11 +3,12 @@
 import { make, shortened } from "../elements.js";
 import { milliseconds } from "../quantities.js";
 
-// What is looked at: which profile, which report is the base, which one is held against it. Kept in the address.
+// The choice of profile, base and candidate, kept in the address.
 
 export const WORST_FIRST = ["incomparable", "regressed", "inconclusive", "improved", "unchanged"];
 
 export class Choice {
+  /** @param {ComparisonPayload} payload */
   constructor(payload) {
     this.payload = payload;
     this.profile = 0;
@@ -20,7 +21,7 @@ export class Choice {
     this.followers.push(follower);
   }
 
-  // Base and candidate are never the same: who takes the other's place gives up its own.
+  // Base and candidate are never the same: choosing one as the other swaps them.
   set({ profile = this.profile, base = this.base, candidate = this.candidate }) {
     if (base === candidate) {
       if (base !== this.base) candidate = this.base;
@@ -42,7 +43,7 @@ export class Choice {
     this.set({ base: (this.base + by + length) % length });
   }
 
-  // The address: `#layers&base=B&against=C&profile=2`, what goes without saying left out.
+  // Write the address: `#layers&base=B&against=C&profile=2`, without defaults.
   remember() {
     const { subjects } = this.payload;
     const section = location.hash.slice(1).split("&").find((part) => !part.includes("="));
@@ -57,7 +58,8 @@ export class Choice {
   }
 
   recall() {
-    const given = new Map(location.hash.slice(1).split("&").map((part) => part.split("=")));
+    /** @type {Map<string, string>} */
+    const given = new Map(location.hash.slice(1).split("&").map((part) => /** @type {[string, string]} */ (part.split("="))));
     const { subjects, profiles } = this.payload;
     const place = (key, usual) => {
       const found = subjects.findIndex((subject) => subject.letter === given.get(key));
@@ -71,8 +73,9 @@ export class Choice {
   }
 }
 
-// One profile as it is looked at. Positions count within the profile, which may lack some of the reports.
+// The chosen profile. Positions count within the profile, which may lack some of the reports.
 export class View {
+  /** @param {Choice} choice */
   constructor(choice) {
     const { payload } = choice;
     this.payload = payload;
@@ -105,7 +108,14 @@ export class View {
 
 const verdictPlaces = new WeakMap();
 
-// One of the verdicts of a profile, found by metric, base and candidate; undefined where there is none.
+/**
+ * One of the verdicts of a profile; undefined where there is none.
+ * @param {ComparedProfile} profile
+ * @param {string[]} texts
+ * @param {number} metric
+ * @param {number} base
+ * @param {number} candidate
+ */
 export function verdictOf(profile, texts, metric, base, candidate) {
   const columns = profile.verdicts;
   if (!verdictPlaces.has(profile)) {
@@ -114,19 +124,28 @@ export function verdictOf(profile, texts, metric, base, candidate) {
   }
   const row = verdictPlaces.get(profile).get(`${metric}/${base}/${candidate}`);
   if (row === undefined) return undefined;
-  const numbers = Object.fromEntries(["base_value", "candidate_value", "ratio", "low", "high", "threshold"].map((key) => [key, columns[key][row]]));
   return {
-    ...numbers,
+    base_value: columns.base_value[row],
+    candidate_value: columns.candidate_value[row],
+    ratio: columns.ratio[row],
+    low: columns.low[row],
+    high: columns.high[row],
+    threshold: columns.threshold[row],
     verdict: texts[columns.verdict[row]],
     why: texts[columns.why[row]].replaceAll("->", "→"),
   };
 }
 
-// Rows of layers that do the same work: what each took in each report, and what changed from the base to the candidate.
+// Rows of matched layers: the time of each row in each report.
 
 export const layerPlaces = (cell) => (Array.isArray(cell) ? cell : [cell]);
 
 class ComparedRows {
+  /**
+   * @param {ComparedProfile} profile
+   * @param {string[]} texts
+   * @param {string[]} methods
+   */
   constructor(profile, texts, methods) {
     this.profile = profile;
     this.texts = texts;
@@ -135,6 +154,8 @@ class ComparedRows {
     this.times = profile.reports.map((report, place) => this.timesOf(report, place));
     this.sums = this.times.map((times) => times.reduce((sum, ms) => sum + (ms ?? 0), 0));
     this.verdicts = this.verdictsByRow();
+    /** For each report the row of each layer, once somebody asks for it. */
+    this.homes = null;
   }
 
   // Milliseconds of each row; null where the report has no layer in it.
@@ -156,7 +177,7 @@ class ComparedRows {
     return found;
   }
 
-  // The row that a layer of one report is in.
+  // The row that contains a layer of one report.
   rowOf(place, layer) {
     this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((one) => [one, row]))));
     return this.homes[place].get(layer) ?? -1;
@@ -166,7 +187,7 @@ class ComparedRows {
     return this.times[place][row] !== null;
   }
 
-  // The texts of a row's layers in one report, each once.
+  // The distinct texts of a row's layers in one report.
   said(key, place, row) {
     const column = this.profile.reports[place].layers[key];
     const found = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
@@ -179,8 +200,13 @@ class ComparedRows {
   }
 }
 
-// The rows as one report is held against another.
-class RowPair {
+// The rows of two reports: base and candidate.
+export class RowPair {
+  /**
+   * @param {ComparedRows} rows
+   * @param {number} base
+   * @param {number} candidate
+   */
   constructor(rows, base, candidate) {
     this.rows = rows;
     this.base = base;
@@ -208,13 +234,13 @@ class RowPair {
     return (this.to(row) ?? 0) - (this.from(row) ?? 0);
   }
 
-  // Infinity for what is new, 0 for what is gone.
+  // Infinity for an added row, 0 for a removed one.
   ratio(row) {
     if (!this.both(row)) return this.rows.has(this.candidate, row) ? Infinity : 0;
     return this.to(row) / this.from(row);
   }
 
-  // Of whichever of the two has the row, the base first.
+  // The text in the base, or in the candidate where the base has no such row.
   said(key, row) {
     return this.rows.said(key, this.rows.has(this.base, row) ? this.base : this.candidate, row);
   }
@@ -225,26 +251,26 @@ class RowPair {
     return before === after ? before : `${before || "–"} → ${after || "–"}`;
   }
 
-  // What one of the two does not record may be the same in both.
+  // A value that one of the two does not record counts as equal.
   changed(key, row) {
     if (!this.both(row)) return false;
     const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
     return before !== after && ![before, after].includes("unknown");
   }
 
-  // The weaker of the two ways in which both came into the row; who is not in it came in by none.
+  // The weaker of the methods by which base and candidate were matched.
   method(row) {
     const { methods, profile } = this.rows;
     return methods[Math.max(profile.rows.methods[this.base][row], profile.rows.methods[this.candidate][row])];
   }
 
-  // Each report's confidence is that of its match with the row's first report.
+  // The confidence of a report is that of its match with the first report of the row.
   confidence(row) {
     const { confidences } = this.rows.profile.rows;
     return Math.min(confidences[this.base][row], confidences[this.candidate][row]);
   }
 
-  // Worked out against the first base only; undefined otherwise.
+  // The verdict of a row; undefined for another base than the first.
   verdict(row) {
     if (this.base !== 0) return undefined;
     const position = this.rows.verdicts.get(this.candidate)?.get(row);
@@ -253,7 +279,7 @@ class RowPair {
     return { verdict: this.rows.texts[verdict[position]], q: q_value[position], p: p_value[position] };
   }
 
-  // Types of one report as charts take them.
+  // Time by layer type of one report.
   types(place) {
     const { layers } = this.rows.profile.reports[place];
     const found = new Map();
@@ -265,7 +291,7 @@ class RowPair {
     return [...found.values()];
   }
 
-  // Layer time of one of the two by a text of its layers.
+  // Layer time of one report, grouped by a text of its layers.
   timeBy(key, place) {
     const { layers } = this.rows.profile.reports[place];
     const sums = new Map();
@@ -276,7 +302,11 @@ class RowPair {
     return sums;
   }
 
-  // Largest change first: {text, before, after, delta}.
+  /**
+   * Largest change first.
+   * @param {"type" | "precision"} key
+   * @returns {{text: string, before: number, after: number, delta: number, rest?: boolean}[]}
+   */
   deltasBy(key) {
     const [before, after] = [this.timeBy(key, this.base), this.timeBy(key, this.candidate)];
     return [...new Set([...before.keys(), ...after.keys()])]
@@ -288,14 +318,17 @@ class RowPair {
 
 const rowsOfProfile = new WeakMap();
 
-// Rows are worked out when a profile is first looked at.
+/**
+ * Rows are worked out when a profile is first looked at.
+ * @param {View} view
+ */
 export function pairOf(view) {
   const { profile, payload } = view;
   if (!rowsOfProfile.has(profile)) rowsOfProfile.set(profile, new ComparedRows(profile, payload.texts, payload.methods));
   return new RowPair(rowsOfProfile.get(profile), view.base, view.candidate);
 }
 
-// How a report is shown wherever it occurs: its letter in its colour, and its name.
+// The badge and the name of a report.
 
 export const badge = (subject) =>
   make("b", { class: `badge series series-${subject.series}`, title: subject.label }, subject.letter);
@@ -305,7 +338,7 @@ export const named = (subject) =>
 
 export const verdictWord = (word, text = word) => make("span", { class: `outcome verdict ${word}` }, text);
 
-// Buttons of which one is chosen: arrow keys move, as in any radio group.
+// A group of radio buttons.
 export function chooser(name, label, options, choose) {
   const inputs = options.map(({ content, value }) => {
     const input = make("input", { type: "radio", name, value, onchange: () => choose(value) });

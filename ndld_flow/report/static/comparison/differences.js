@@ -1,25 +1,31 @@
 // Where the difference between two profiles comes from: a waterfall, deltas by group, and coverage of the matching.
 
+/** @import { View, RowPair } from "./data.js" */
+
 import { drawAtWidth, scale } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
 import { changeText, milliseconds, share } from "../quantities.js";
 import { makeSwitch, tooltip } from "../widgets.js";
 import { badge, named, signedMs } from "./data.js";
 
-// Where did the time go: from the base's layer sum over what each type of layer saved or cost to the candidate's.
+// A waterfall from the layer sum of the base over the change of each layer type to the layer sum of the candidate.
 
 const WATERFALL_ROW = 26;
 const WATERFALL_TYPES = 10;
 
+/** @param {RowPair} pair */
 function waterfallSteps(pair) {
   const all = pair.deltasBy("type").filter((one) => one.delta !== 0);
   const shown = all.slice(0, WATERFALL_TYPES);
   const rest = all.slice(WATERFALL_TYPES);
-  if (rest.length) shown.push({ text: `${rest.length} more types`, delta: rest.reduce((sum, one) => sum + one.delta, 0), rest: true });
+  if (rest.length) {
+    const sum = (key) => rest.reduce((total, one) => total + one[key], 0);
+    shown.push({ text: `${rest.length} more types`, before: sum("before"), after: sum("after"), delta: sum("delta"), rest: true });
+  }
   return shown;
 }
 
-// Totals begin at zero unless the changes would then be too small to see; a cut axis says so.
+// The axis starts at zero unless the changes would be too small to see; a cut axis is marked.
 function waterfallRange(start, steps) {
   let [sum, low, high] = [start, start, start];
   for (const { delta } of steps) {
@@ -36,6 +42,11 @@ function waterfallBar(from, to, at, top, properties) {
   return draw("rect", { x: at(x0), y: top + 5, width: Math.max(1.5, at(x1) - at(x0)), height: WATERFALL_ROW - 10, rx: 1, ...properties });
 }
 
+/**
+ * @param {View} view
+ * @param {RowPair} pair
+ * @param {number} width
+ */
 function drawWaterfallAt(figure, view, pair, width) {
   const steps = waterfallSteps(pair);
   const start = pair.rows.sums[pair.base];
@@ -75,12 +86,17 @@ function drawWaterfallAt(figure, view, pair, width) {
 }
 
 export class Waterfall {
+  /** @param {HTMLElement} host */
   constructor(host) {
     this.title = make("h4");
     this.figure = make("figure", { class: "picture waterfall" });
     host.replaceChildren(this.title, this.figure);
   }
 
+  /**
+   * @param {View} view
+   * @param {RowPair} pair
+   */
   draw(view, pair) {
     this.view = view;
     this.pair = pair;
@@ -92,11 +108,11 @@ export class Waterfall {
   }
 }
 
-// What changed by type of layer and by precision, to the left what became faster; in ms or in %.
+// Changes by layer type and by precision, in ms or in %; bars of groups that became faster point to the left.
 
 const DELTAS_SHOWN = 12;
 
-// In percent, what is new has no bar: it is more than any share.
+// In percent, a new group has no bar: its ratio is infinite.
 function deltaBar(one, unit, most) {
   const relative = one.before ? one.delta / one.before : null;
   const amount = unit === "ms" ? one.delta : relative;
@@ -123,6 +139,7 @@ function deltaRow(one, unit, most, pick) {
     make("td", { class: "n" }, deltaText(one, unit)), make("td", { class: "track" }, deltaBar(one, unit, most)));
 }
 
+/** @param {View} view */
 function deltaTable(title, found, unit, view, pick) {
   const shown = found.slice(0, DELTAS_SHOWN);
   const amounts = shown.map((one) => (unit === "ms" ? one.delta : one.before ? one.delta / one.before : 0));
@@ -136,6 +153,7 @@ function deltaTable(title, found, unit, view, pick) {
 }
 
 export class Deltas {
+  /** @param {HTMLElement} host */
   constructor(host, pick) {
     this.pick = pick;
     this.unit = "ms";
@@ -147,16 +165,23 @@ export class Deltas {
     host.replaceChildren(units, this.tables);
   }
 
+  /**
+   * @param {View} view
+   * @param {RowPair} pair
+   */
   draw(view, pair) {
     this.view = view;
     this.pair = pair;
-    this.tables.replaceChildren(...[["type", "By type"], ["precision", "By precision"]].map(([key, title]) =>
+    /** @type {["type" | "precision", string][]} */
+    const groups = [["type", "By type"], ["precision", "By precision"]];
+    this.tables.replaceChildren(...groups.map(([key, title]) =>
       deltaTable(title, pair.deltasBy(key), this.unit, view, (text) => this.pick(key, text))));
   }
 }
 
-// How much of the layer time of both has a partner in the other, and how it was found.
+// The share of both layer sums that is matched, by method.
 
+/** @param {RowPair} pair */
 function coverageOf(pair, place) {
   const sums = new Map([...pair.rows.methods].map((method) => [method, 0]));
   for (let row = 0; row < pair.length; row++) {
@@ -166,6 +191,10 @@ function coverageOf(pair, place) {
   return sums;
 }
 
+/**
+ * @param {View} view
+ * @param {RowPair} pair
+ */
 function coverageBar(view, pair, place, pick) {
   const sums = coverageOf(pair, place);
   const total = pair.rows.sums[place] || 1;
@@ -186,6 +215,7 @@ function coverageBar(view, pair, place, pick) {
     make("td", { class: "n" }, share(matched)), make("td", { class: "track" }, bar));
 }
 
+/** @param {RowPair} pair */
 function coverageKeys(pair) {
   const [base, candidate] = [coverageOf(pair, pair.base), coverageOf(pair, pair.candidate)];
   const keys = [...pair.rows.methods.entries()].filter(([, method]) => base.get(method) || candidate.get(method));
@@ -193,6 +223,11 @@ function coverageKeys(pair) {
     make("span", { class: `method-${number}` }, method === "unmatched" ? method : `matched by ${method}`)));
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {View} view
+ * @param {RowPair} pair
+ */
 export function drawCoverage(host, view, pair, pick) {
   host.replaceChildren(make("h4", {}, "Layer time that has a partner in the other"),
     make("table", { class: "bars coverage" }, make("tbody", {},

@@ -1,5 +1,7 @@
 // Timelines and graphs of both subjects of a comparison.
 
+/** @import { View, RowPair } from "./data.js" */
+
 import { drawAtWidth } from "../charts.js";
 import { make, shortened } from "../elements.js";
 import { deltaMode, familyMode, heatMode, kindsMode } from "../graph/colours.js";
@@ -11,9 +13,12 @@ import { TypeChart } from "../type_chart.js";
 import { makeSwitch } from "../widgets.js";
 import { layerPlaces, named } from "./data.js";
 
-// One pass of each report, one above the other on one scale: what is shown of one is shown of all.
+// The passes of all reports on one scale: they zoom and move together.
 
 class LinkedTimeline extends Timeline {
+  /** @type {LinkedTimeline[] | undefined} */
+  peers;
+
   show(from, to) {
     super.show(from, to);
     for (const peer of this.peers ?? []) if (peer !== this) Timeline.prototype.show.call(peer, from, to);
@@ -21,14 +26,21 @@ class LinkedTimeline extends Timeline {
 }
 
 export class Timelines {
-  // `choose(row)` hears the row of the layer that was clicked.
+  /**
+   * `choose(row)` is called for the row of the layer that was clicked.
+   * @param {HTMLElement} host
+   */
   constructor(host, choose) {
     this.host = host;
     this.choose = choose;
     this.lines = new Map();
   }
 
-  // Nothing here depends on the base. All is made when somebody comes near, of the profile that is shown by then.
+  /**
+   * Nothing here depends on the base. The timelines are built when they come near the screen.
+   * @param {View} view
+   * @param {RowPair} pair
+   */
   draw(view, pair) {
     const same = this.view?.profile === view.profile;
     this.view = view;
@@ -73,10 +85,13 @@ export class Timelines {
   }
 }
 
-// The graph of the base or of the candidate, its layers coloured by what changed between the two.
+// The graph of the base or of the candidate, its layers coloured by the change between the two.
 
 export class ComparedGraph {
-  // `choose(row)` hears the row of the layer that was picked.
+  /**
+   * `choose(row)` is called for the row of the layer that was selected.
+   * @param {HTMLElement} host
+   */
   constructor(host, choose) {
     this.choose = choose;
     this.side = "base";
@@ -90,6 +105,10 @@ export class ComparedGraph {
     host.replaceChildren(make("div", { class: "tools" }, sides, this.about), this.rooms);
   }
 
+  /**
+   * @param {View} view
+   * @param {RowPair} pair
+   */
   draw(view, pair) {
     if (this.view && this.view.profile !== view.profile) this.shown.clear();
     this.view = view;
@@ -104,7 +123,7 @@ export class ComparedGraph {
     return payload.graphs[payload.graph_of[before + place]];
   }
 
-  // Of the other one where this one has none.
+  // The graph of the other one where this one has none.
   show() {
     const wanted = this.side === "base" ? [this.view.base, this.view.candidate] : [this.view.candidate, this.view.base];
     const place = wanted.find((one) => this.graphOf(one));
@@ -164,7 +183,12 @@ export class ComparedGraph {
   }
 }
 
-// Time by type of as many reports as a line of numbers can hold, in their colours.
+/**
+ * Time by type: all reports if there are at most three, otherwise the two that are compared.
+ * @param {HTMLElement} host
+ * @param {View} view
+ * @param {RowPair} pair
+ */
 export function drawTypes(host, view, pair, pick) {
   const places = view.profile.subjects.length <= 3 ? [...view.profile.subjects.keys()] : [view.base, view.candidate];
   const reports = places.map((place) => ({

@@ -1,16 +1,22 @@
 // The table of matched layers: columns, selection, filters.
 
+/** @import { View, RowPair } from "./data.js" */
+
 import { make, shortened } from "../elements.js";
 import { changeText, milliseconds, share, threeDigits } from "../quantities.js";
 import { exactWord, Heat, TableModel, TableView } from "../table.js";
 import { makeSwitch, selectionSummary } from "../widgets.js";
 import { badge, named, signedMs, verdictWord } from "./data.js";
 
-// The columns of the layer table: each report's time, and what changed from the base to the candidate.
+// The columns of the layer table: the time in each report, and the change from the base to the candidate.
 
 const finite = (value, otherwise) => (Number.isFinite(value) ? value : otherwise);
 
-// Shares are shown where two reports leave room for them; a file holds them always.
+/**
+ * With two reports there is room for shares; the CSV file always has them.
+ * @param {View} view
+ * @param {RowPair} pair
+ */
 function timeColumns(view, pair) {
   return view.profile.subjects.flatMap((_, place) => {
     const { letter, label } = view.subject(place);
@@ -35,6 +41,7 @@ function timeColumns(view, pair) {
   });
 }
 
+/** @param {RowPair} pair */
 function changeColumns(pair, heat) {
   const size = (row) => Math.abs(pair.delta(row));
   const sizes = Array.from({ length: pair.length }, (_, row) => size(row));
@@ -66,6 +73,7 @@ function changeColumns(pair, heat) {
 
 const LAYER_VERDICTS = ["incomparable", "unchanged", "inconclusive", "improved", "regressed"];
 
+/** @param {RowPair} pair */
 function verdictColumns(pair) {
   const q = (row) => pair.verdict(row)?.q ?? null;
   const qText = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
@@ -84,6 +92,7 @@ function verdictColumns(pair) {
   ];
 }
 
+/** @param {RowPair} pair */
 function confidenceColumns(pair) {
   return [
     { key: "precision", label: "Precision", width: "140px", tally: true, value: (row) => pair.change("precision", row) },
@@ -103,6 +112,10 @@ function confidenceColumns(pair) {
   ];
 }
 
+/**
+ * @param {View} view
+ * @param {RowPair} pair
+ */
 function comparedColumns(view, pair, heat) {
   return [
     { key: "row", label: "#", width: "46px", numeric: true, position: true, right: true, value: (row) => row, format: (value) => String(value + 1), csv: (row) => row + 1 },
@@ -116,13 +129,19 @@ function comparedColumns(view, pair, heat) {
   ];
 }
 
-// What is told about the rows that are selected: one in full, several added up.
+// The text about the selected rows: one in full, several as sums.
 
+/**
+ * @param {View} view
+ * @param {RowPair} pair
+ * @param {number} row
+ */
 function describeRow(view, pair, row) {
   const list = make("dl");
   const both = pair.both(row)
     ? `${milliseconds(pair.from(row))} → ${milliseconds(pair.to(row))}: ${signedMs(pair.delta(row))}, ${changeText(pair.ratio(row))}, speed-up ${threeDigits(1 / pair.ratio(row))}×`
     : pair.either(row) ? `${pair.rows.has(pair.base, row) ? "only in the base" : "only in the candidate"}: ${signedMs(pair.delta(row))}` : "in neither of the two";
+  /** @type {[string | Node, string][]} */
   const lines = [["Change", both]];
   for (const place of view.profile.subjects.keys()) {
     if (!pair.rows.has(place, row)) continue;
@@ -138,7 +157,12 @@ function describeRow(view, pair, row) {
   return [list];
 }
 
-// Of two sums, so that a fused layer counts with those it stands for.
+/**
+ * The ratio of two sums, so that a fused layer counts with those it replaces.
+ * @param {View} view
+ * @param {RowPair} pair
+ * @param {TableModel} model
+ */
 function describeRows(view, pair, model) {
   const rows = [...model.selected];
   const sum = (time) => rows.reduce((total, row) => total + (time(row) ?? 0), 0);
@@ -148,6 +172,11 @@ function describeRows(view, pair, model) {
   return [change, ...selectionSummary(model)];
 }
 
+/**
+ * @param {View} view
+ * @param {RowPair} pair
+ * @param {TableModel} model
+ */
 function describeCompared(view, pair, model) {
   if (model.selected.size === 1) return describeRow(view, pair, [...model.selected][0]);
   if (model.selected.size > 1) return describeRows(view, pair, model);
@@ -157,7 +186,7 @@ function describeCompared(view, pair, model) {
   return advice;
 }
 
-// Layers of all reports on common rows: the table, and the choices of which rows it shows.
+// The table of the matched layers of all reports, with the filters of its rows.
 
 const LAYER_CHOICES = {
   precision: { label: "precision changed", keep: (pair) => (row) => pair.changed("precision", row) },
@@ -168,7 +197,10 @@ const LAYER_CHOICES = {
 };
 
 export class ComparedLayers {
-  // `selected(rows)` hears which rows are selected.
+  /**
+   * `selected(rows)` is called when the selection changes.
+   * @param {HTMLElement} host
+   */
   constructor(host, selected) {
     this.selected = selected;
     this.chosen = new Set();
@@ -185,11 +217,15 @@ export class ComparedLayers {
     host.replaceChildren(this.choices, this.about, this.inner);
   }
 
+  /**
+   * @param {View} view
+   * @param {RowPair} pair
+   */
   draw(view, pair) {
     const sameProfile = this.view?.profile === view.profile;
     this.view = view;
     this.pair = pair;
-    // What counts as slower or faster is what counts for the whole.
+    // A layer is slower or faster by the threshold of the deciding metric.
     this.limit = view.verdict(view.deciding, view.candidate)?.threshold ?? 0.03;
     this.sayPair();
     this.offerMethods();
@@ -208,7 +244,7 @@ export class ComparedLayers {
     this.top = 0;
   }
 
-  // Another base: the same rows, selection, order and filter; columns that a person hid stay hidden.
+  // Another base keeps rows, selection, order, filter and hidden columns.
   follow(columns) {
     const hidden = new Map(this.model.columns.map((column) => [column.key, column.hidden]));
     for (const column of columns) if ("hidden" in column) column.hidden = hidden.get(column.key);
@@ -229,7 +265,7 @@ export class ComparedLayers {
     });
     this.table.filter(this.text);
     this.table.box.scrollTop = this.top;
-    this.table.box.dataset.reports = subjects.length;
+    this.table.box.dataset.reports = String(subjects.length);
   }
 
   warm(scale) {
@@ -252,7 +288,7 @@ export class ComparedLayers {
     this.buttons.find((one) => one.dataset.choice === "tactic").hidden = !tactics && !this.chosen.has("tactic");
   }
 
-  // Slower and faster exclude each other; all other choices narrow what the rest leaves.
+  // Slower and faster exclude each other; all other filters combine.
   toggle(key) {
     if (!this.chosen.delete(key)) this.chosen.add(key);
     if (this.chosen.has(key) && key === "slower") this.chosen.delete("faster");
@@ -268,7 +304,7 @@ export class ComparedLayers {
     this.apply();
   }
 
-  // The type or the precision that was picked elsewhere; picked again, it goes away.
+  // Filter by a type or precision that was selected elsewhere; selected again, the filter is removed.
   pick(key, text) {
     const word = exactWord(key, text);
     this.table.filter(this.table.field.value === word ? "" : word);

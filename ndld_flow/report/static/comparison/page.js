@@ -1,7 +1,7 @@
-// Bring the page of a comparison to life: one choice of profile, base and candidate, and all parts follow it.
+// The page of a comparison: all parts follow the choice of profile, base and candidate.
 
 import { startConveniences } from "../conveniences.js";
-import { make, shortened } from "../elements.js";
+import { all, around, live, make, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
 import { badge, Choice, chooser, pairOf, View } from "./data.js";
 import { Deltas, drawCoverage, Waterfall } from "./differences.js";
@@ -10,28 +10,29 @@ import { ComparedLayers } from "./layers.js";
 import { drawRuns, drawSpread } from "./process_runs.js";
 import { drawDecision, drawHeadline, drawMetrics } from "./verdicts.js";
 
-const liveHost = (name) => document.querySelector(`[data-live="${name}"]`);
-
+/** @param {Choice} choice */
 function baseControls(choice) {
   const { subjects } = choice.payload;
   const option = (subject, value) => ({ content: badge(subject), value });
   const base = chooser("bar-base", "Base", subjects.map(option), (value) => choice.set({ base: value }));
   const candidate = chooser("bar-candidate", "Candidate", subjects.map(option), (value) => choice.set({ candidate: value }));
   candidate.element.hidden = subjects.length < 3;
-  liveHost("controls").replaceChildren(base.element, candidate.element);
-  for (const input of document.querySelectorAll('.subjects input[name="base"]')) {
+  live("controls").replaceChildren(base.element, candidate.element);
+  const inputs = /** @type {HTMLInputElement[]} */ (all('.subjects input[name="base"]'));
+  for (const input of inputs) {
     input.addEventListener("change", () => choice.set({ base: Number(input.value) }));
   }
   choice.follow(() => {
     base.show(choice.base);
     candidate.show(choice.candidate);
-    for (const input of document.querySelectorAll('.subjects input[name="base"]')) input.checked = Number(input.value) === choice.base;
+    for (const input of inputs) input.checked = Number(input.value) === choice.base;
   });
 }
 
+/** @param {Choice} choice */
 function profileTabs(choice) {
   const { profiles } = choice.payload;
-  const host = liveHost("profiles");
+  const host = live("profiles");
   if (!host) return;
   const tabs = profiles.map((profile, place) => make("button", {
     type: "button", role: "tab", onclick: () => choice.set({ profile: place }),
@@ -49,17 +50,21 @@ function profileTabs(choice) {
   }));
 }
 
-// What is the same whichever report is the base.
+/**
+ * The parts that do not depend on the base.
+ * @param {View} view
+ */
 function drawMeasured(view) {
-  drawRuns(liveHost("runs"), view);
-  drawSpread(liveHost("distribution"), view);
+  drawRuns(live("runs"), view);
+  drawSpread(live("distribution"), view);
 }
 
+/** @param {Choice} choice */
 function followProfile(choice) {
   const parts = [];
-  const layers = liveHost("layers") && new ComparedLayers(liveHost("layers"), (rows) => parts.forEach((part) => part.mark(rows)));
+  const layers = live("layers") && new ComparedLayers(live("layers"), (rows) => parts.forEach((part) => part.mark(rows)));
   const goToLayers = () => document.getElementById("layers").scrollIntoView();
-  const deltas = layers && new Deltas(liveHost("deltas"), (key, text) => {
+  const deltas = layers && new Deltas(live("deltas"), (key, text) => {
     layers.pick(key, text);
     goToLayers();
   });
@@ -68,21 +73,21 @@ function followProfile(choice) {
     goToLayers();
   };
   const choose = (row) => layers.table.choose(row < 0 ? [] : [row]);
-  if (liveHost("timelines")) parts.push(new Timelines(liveHost("timelines"), choose));
-  if (liveHost("graph")) parts.push(new ComparedGraph(liveHost("graph"), choose));
-  const waterfall = layers && new Waterfall(liveHost("waterfall"));
+  if (live("timelines")) parts.push(new Timelines(live("timelines"), choose));
+  if (live("graph")) parts.push(new ComparedGraph(live("graph"), choose));
+  const waterfall = layers && new Waterfall(live("waterfall"));
   let shown = -1;
   choice.follow(() => {
     const view = new View(choice);
-    drawMetrics(liveHost("metrics"), liveHost("metrics-about"), view);
+    drawMetrics(live("metrics"), live("metrics-about"), view);
     if (shown !== choice.profile) drawMeasured(view);
     shown = choice.profile;
     if (!layers) return;
     const pair = pairOf(view);
     waterfall.draw(view, pair);
     deltas.draw(view, pair);
-    drawCoverage(liveHost("coverage"), view, pair, pickMethod);
-    drawTypes(liveHost("types"), view, pair, (type) => {
+    drawCoverage(live("coverage"), view, pair, pickMethod);
+    drawTypes(live("types"), view, pair, (type) => {
       layers.pick("type", type);
       goToLayers();
     });
@@ -91,10 +96,11 @@ function followProfile(choice) {
   });
 }
 
+/** @param {Choice} choice */
 function listenToKeys(choice) {
   document.addEventListener("keydown", (event) => {
     if (!["b", "B"].includes(event.key) || event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest?.("input:not([type=radio]), textarea, select")) return;
+    if (around(event, "input:not([type=radio]), textarea, select")) return;
     choice.nextBase(event.key === "b" ? 1 : -1);
   });
 }
@@ -107,8 +113,8 @@ export async function start() {
     baseControls(choice);
     profileTabs(choice);
     choice.follow(() => {
-      drawHeadline(liveHost("headline"), choice);
-      drawDecision(liveHost("decision"), choice);
+      drawHeadline(live("headline"), choice);
+      drawDecision(live("decision"), choice);
     });
     followProfile(choice);
     listenToKeys(choice);

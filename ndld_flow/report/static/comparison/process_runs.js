@@ -1,4 +1,6 @@
-// The value of each process run, in the order in which they ran: what statistics count.
+// The value of each process run in order of execution.
+
+/** @import { View } from "./data.js" */
 
 import { drawAtWidth, scale, ticks } from "../charts.js";
 import { draw, make } from "../elements.js";
@@ -8,7 +10,10 @@ import { tooltip } from "../widgets.js";
 
 const RUNS_HEIGHT = 168;
 
-// Where all were measured in turns, each round is one place; else each report has places of its own.
+/**
+ * Where all reports were measured in turns, each round is one position; otherwise each report has positions of its own.
+ * @param {View} view
+ */
 function runPoints(view, metric) {
   const sittings = new Set(view.profile.reports.map((report) => report.sitting));
   const inTurns = sittings.size === 1 && !sittings.has("");
@@ -19,7 +24,10 @@ function runPoints(view, metric) {
   return { points: shown, inTurns };
 }
 
-// A letter of its own shape as well as its colour: every report can be told apart without seeing colours.
+/**
+ * Letters, so that reports can be distinguished without colours.
+ * @param {View} view
+ */
 function runPoint(view, point, x, y) {
   const subject = view.subject(point.place);
   const text = `${subject.letter} ${subject.label}, run ${point.run + 1}\n${point.text}`;
@@ -30,6 +38,10 @@ function runPoint(view, point, x, y) {
   }, draw("circle", { cx: x, cy: y, r: 8 }), draw("text", { x, y: y + 4, "text-anchor": "middle" }, subject.letter));
 }
 
+/**
+ * @param {View} view
+ * @param {number} width
+ */
 function drawRunsAt(figure, view, metric, points, width) {
   const values = points.map((point) => point.value);
   const [least, most] = [Math.min(...values), Math.max(...values)];
@@ -55,6 +67,10 @@ function drawRunsAt(figure, view, metric, points, width) {
   figure.replaceChildren(svg);
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {View} view
+ */
 export function drawRuns(host, view) {
   const metric = view.profile.metrics[view.deciding];
   const { points, inTurns } = metric ? runPoints(view, metric) : { points: [] };
@@ -68,6 +84,10 @@ export function drawRuns(host, view) {
   drawAtWidth(figure, (width) => drawRunsAt(figure, view, metric, points, width));
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {View} view
+ */
 export function drawSpread(host, view) {
   const measured = view.profile.reports.map((report, place) => ({ report, subject: view.subject(place) }))
     .filter(({ report }) => report.samples.length > 1);

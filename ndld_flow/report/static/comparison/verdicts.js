@@ -1,15 +1,17 @@
 // Verdicts of a comparison: intervals, the decision, and the table of metrics.
 
+/** @import { Choice, View } from "./data.js" */
+
 import { make } from "../elements.js";
 import { changeText, quantityText, ratioText, threeDigits } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 import { named, verdictOf, verdictWord, WORST_FIRST } from "./data.js";
 
-// A ratio with its interval against the band of its threshold: the picture that tells why a verdict is what it is.
+// A ratio with its interval against the band of its threshold: the reason of a verdict as a picture.
 
 const RATIO_TICKS = [0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1];
 
-// Logarithmic, so that twice and half are equally far from one; the same rules as interval_scale.py.
+// A logarithmic scale, so that twice and half are equally far from one; by the rules of interval_scale.py.
 class RatioScale {
   constructor(verdicts) {
     const ends = [1];
@@ -73,8 +75,9 @@ function intervalAxis(ratios) {
   return axis;
 }
 
-// The verdict in words, and for every profile and candidate the interval that led to it, against the chosen base.
+// The verdict, and for every profile and candidate its interval against the chosen base.
 
+/** @param {Choice} choice */
 function deciding(choice) {
   const { payload } = choice;
   return payload.profiles.flatMap((profile) => {
@@ -90,7 +93,10 @@ function deciding(choice) {
 
 const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((one) => one.verdict === word));
 
-// `half and tuned against main`, as the page was called, whichever report is the base.
+/**
+ * `half and tuned against main` for the chosen base.
+ * @param {Choice} choice
+ */
 function comparedTitle(choice) {
   const { subjects } = choice.payload;
   const others = subjects.filter((_, place) => place !== choice.base).map((one) => one.label);
@@ -98,6 +104,10 @@ function comparedTitle(choice) {
   return `${listed} against ${subjects[choice.base].label}`;
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {Choice} choice
+ */
 export function drawHeadline(host, choice) {
   const { payload } = choice;
   document.querySelector(".compared-head h1 bdi").textContent = comparedTitle(choice);
@@ -116,6 +126,10 @@ export function drawHeadline(host, choice) {
       "; it was decided against ", named(payload.subjects[0]), ": ", verdictWord(payload.verdict), "."));
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {Choice} choice
+ */
 export function drawDecision(host, choice) {
   const decisions = deciding(choice);
   const several = choice.payload.profiles.length > 1;
@@ -136,28 +150,39 @@ export function drawDecision(host, choice) {
     make("thead", {}, make("tr", {}, ...heads.filter(Boolean))), make("tbody", {}, ...rows))));
 }
 
-// Metrics side by side, each against the base: the change, the verdict and its interval, all on one axis.
+// The table of metrics against the base: change, verdict and interval, all on one axis.
 
 const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
 
-// The value that the verdict's ratio was taken from: of runs in pairs, the median of each side has another ratio.
+/**
+ * The value behind the ratio of a verdict: with paired runs, the medians of both sides have another ratio.
+ * @param {View} view
+ */
 const pairedValue = (view, metric, verdict, place) => {
   const value = verdict?.[place === view.base ? "base_value" : "candidate_value"];
   return make("span", { class: "value" }, quantityText(value ?? metric.values[place], metric.unit));
 };
 
+/** @param {View} view */
 const agrees = (view, metric, verdict, place) => {
   const medians = metric.values[place] / metric.values[view.base] / verdict.ratio;
   return !Number.isFinite(medians) || Math.abs(medians - 1) <= Math.max(verdict.threshold / 10, 1e-4);
 };
 
-// Several reports share the base's value, so that the runs of a pair are named where the medians contradict its ratio.
+/**
+ * Several reports share the column of the base, so the values of a pair are given where the medians contradict its
+ * ratio.
+ * @param {View} view
+ */
 const pairFigures = (view, metric, verdict, place) => verdict.base_value == null || agrees(view, metric, verdict, place) ? ""
   : make("div", { class: "quiet small" }, `in pairs ${quantityText(verdict.base_value, metric.unit)} → ${quantityText(verdict.candidate_value, metric.unit)}`);
 
 const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict);
 
-// Two reports leave room for the interval beside the values.
+/**
+ * With two reports there is room for the interval next to the values.
+ * @param {View} view
+ */
 function pairCells(view, metric, verdict, ratios) {
   return [
     ...view.profile.subjects.map((_, place) => make("td", { class: "n" }, pairedValue(view, metric, verdict, place))),
@@ -167,6 +192,7 @@ function pairCells(view, metric, verdict, ratios) {
   ];
 }
 
+/** @param {View} view */
 function severalCells(view, metric, number, ratios) {
   return view.profile.subjects.map((_, place) => {
     const verdict = place === view.base ? undefined : view.verdict(number, place);
@@ -176,6 +202,7 @@ function severalCells(view, metric, number, ratios) {
   });
 }
 
+/** @param {View} view */
 function metricRow(view, metric, ratios) {
   const number = view.profile.metrics.indexOf(metric);
   const verdicts = view.candidates.map((place) => view.verdict(number, place)).filter(Boolean);
@@ -187,10 +214,14 @@ function metricRow(view, metric, ratios) {
     make("th", { scope: "row" }, make("bdi", {}, metric.metric), decides ? make("span", { class: "quiet small" }, " decides") : ""), ...cells);
 }
 
+/**
+ * @param {HTMLElement} host
+ * @param {View} view
+ */
 export function drawMetrics(host, about, view) {
   const { metrics, subjects, decided_by } = view.profile;
   about.replaceChildren("each against ", named(view.subject(view.base)));
-  const ordered = [...metrics].sort((a, b) => (b.key === decided_by) - (a.key === decided_by));
+  const ordered = [...metrics].sort((a, b) => Number(b.key === decided_by) - Number(a.key === decided_by));
   const verdicts = metrics.flatMap((_, number) => view.candidates.map((place) => view.verdict(number, place))).filter(Boolean);
   const ratios = new RatioScale(verdicts);
   const single = view.candidates.length === 1;

@@ -1,4 +1,4 @@
-// Bring the page of a diff to life.
+// The page of a diff.
 
 import { startConveniences } from "../conveniences.js";
 import { diffTables } from "../diff_table.js";

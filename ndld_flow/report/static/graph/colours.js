@@ -1,20 +1,26 @@
-// What the nodes of a graph can be coloured by. A mode is
-//
-//   { key, title, colour(layer) -> a colour, text(layer) -> a node's second line, legend() -> elements }
-//
-// and these functions make the usual ones. Colours are tokens of graph.css, read anew when the theme changes.
+// Modes that the nodes of a graph can be coloured by. Colours are tokens of graph.css, read anew when the theme changes.
 
 import { make, shortened } from "../elements.js";
 import { count, milliseconds, signedShare } from "../quantities.js";
 
+/**
+ * @typedef {object} GraphMode
+ * @property {string} key
+ * @property {string} title
+ * @property {(layer: number, palette: GraphPalette) => string} colour
+ * @property {(layer: number) => string} text the second line of a node
+ * @property {() => Node[]} legend
+ */
+
 export class GraphPalette {
+  /** @param {HTMLElement} host */
   constructor(host) {
     this.probe = make("i", { hidden: true });
     host.append(this.probe);
     this.known = new Map();
   }
 
-  // A token as `rgb(r, g, b)` or `rgba(r, g, b, a)`, in the theme that is shown.
+  // A token as `rgb(r, g, b)` or `rgba(r, g, b, a)` in the current theme.
   css(token) {
     if (!this.known.has(token)) {
       this.probe.style.color = `var(${token})`;
@@ -47,7 +53,11 @@ const legendSwatch = (token, text) =>
 const legendScale = (name, low, high, middle = "") =>
   make("span", { class: "graph-key" }, low, make("i", { class: `graph-scale ${name}` }), middle, high);
 
-// Sequential: value(layer) >= 0, format(value) its text. Most layers are quick: the root spreads them.
+/**
+ * Sequential colours. Most layers are quick: the root spreads them.
+ * @param {{key?: string, title?: string, value: (layer: number) => number, format?: (value: number) => string, layers: number}} options
+ * @returns {GraphMode}
+ */
 export function heatMode({ key = "latency", title = "Latency", value, format = milliseconds, layers }) {
   let most = 1e-12;
   for (let layer = 0; layer < layers; layer++) most = Math.max(most, value(layer));
@@ -60,7 +70,11 @@ export function heatMode({ key = "latency", title = "Latency", value, format = m
   };
 }
 
-// Diverging: ratio(layer) of candidate over base, null where there is no pair. Twice and half are the ends.
+/**
+ * Diverging colours of the ratio of candidate to base, null where there is no pair. Twice and half are the ends.
+ * @param {{key?: string, title?: string, ratio: (layer: number) => number | null, format?: (ratio: number) => string, end?: number}} options
+ * @returns {GraphMode}
+ */
 export function deltaMode({ key = "delta", title = "Change", ratio, format = (value) => signedShare(value - 1), end = 2 }) {
   const known = (layer) => Number.isFinite(ratio(layer)) && ratio(layer) > 0;
   return {
@@ -76,7 +90,11 @@ export function deltaMode({ key = "delta", title = "Change", ratio, format = (va
   };
 }
 
-// Kinds: of(layer) is a text; the most frequent nine get a colour each, the others share one with what is not told.
+/**
+ * A colour for each of the nine most frequent texts; the others share one with the layers that have none.
+ * @param {{key: string, title: string, of: (layer: number) => string, layers: number}} options
+ * @returns {GraphMode}
+ */
 export function kindsMode({ key, title, of, layers }) {
   const counts = new Map();
   for (let layer = 0; layer < layers; layer++) counts.set(of(layer), (counts.get(of(layer)) ?? 0) + 1);
@@ -103,7 +121,12 @@ const FAMILY_TITLES = [
   "Pooling, reduction", "Control flow", "Quantisation, casts", "Other",
 ];
 
-// Families of operators, as collect_graph.py found them.
+/**
+ * Families of operators, as collect_graph.py found them.
+ * @param {{family: number[]}} graph
+ * @param {(layer: number) => string} [text]
+ * @returns {GraphMode}
+ */
 export function familyMode(graph, text = () => "") {
   const used = [...new Set(graph.family)].sort((a, b) => a - b);
   const token = (family) => (family === 9 ? "--graph-none" : `--graph-kind-${family}`);

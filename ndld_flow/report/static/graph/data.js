@@ -1,4 +1,4 @@
-// A laid out graph as `graph_payload` in collect_graph.py wrote it: boxes, ways of edges, who reads whom.
+// The layout of a graph from `graph_payload` in collect_graph.py: boxes, routes of edges, neighbours.
 //
 // Nodes 0 to layers - 1 are layers by position; inputs and outputs of the model follow.
 
@@ -8,10 +8,13 @@ export const summed = (steps) => {
 };
 
 export class GraphData {
+  /** @param {GraphPayload} graph */
   constructor(graph) {
     this.width = graph.width;
     this.height = graph.height;
-    [this.nodeWidth, this.nodeHeight] = graph.node;
+    const [nodeWidth, nodeHeight] = graph.node;
+    this.nodeWidth = nodeWidth;
+    this.nodeHeight = nodeHeight;
     this.x = summed(graph.x);
     this.y = summed(graph.y);
     this.family = graph.family;
@@ -23,7 +26,7 @@ export class GraphData {
     this.far = new Set(graph.far);
     this.back = new Set(graph.back);
     this.byOrder = graph.by_order;
-    this.composite = new Set(graph.composite ?? []); // there is a graph inside
+    this.composite = new Set(graph.composite ?? []); // nodes that contain a graph
     this.constant = new Set(graph.constant ?? []);
     this.cornerX = summed(graph.corner_x);
     this.cornerY = summed(graph.corner_y);
@@ -45,7 +48,7 @@ export class GraphData {
     });
   }
 
-  // A coarse grid says which nodes are near a point.
+  // A coarse grid that finds the nodes near a point.
   buildCells() {
     this.cells = new Map();
     for (let node = 0; node < this.length; node++) {
@@ -75,7 +78,7 @@ export class GraphData {
     return [this.x[node] + this.nodeWidth / 2, this.y[node] + this.nodeHeight / 2];
   }
 
-  // What is nearest in one direction; sideways counts three times.
+  // The nearest node in one direction; distance sideways counts three times.
   nearest(node, dx, dy) {
     const [x, y] = this.centre(node);
     let best = node;
@@ -89,7 +92,7 @@ export class GraphData {
     return best;
   }
 
-  // The way of one edge into a Path2D: curves where two corners differ in x and y, else lines.
+  // Add the route of one edge to a Path2D: curves where two corners differ in x and y, otherwise lines.
   trace(path, edge) {
     const first = this.firstCorner[edge];
     const end = this.firstCorner[edge + 1];

@@ -1,10 +1,13 @@
 // Painting of a graph onto its canvas, and of the small map beside it.
 
+/** @import { GraphData } from "./data.js" */
+
 import { shortened } from "../elements.js";
 
-// Paints a graph on a canvas: what is in sight, with as much text as the scale can hold.
+// Paints the visible part of a graph, with as much text as the scale permits.
 
 export class GraphPainter {
+  /** @param {GraphData} data */
   constructor(canvas, data, palette) {
     this.canvas = canvas;
     this.data = data;
@@ -91,7 +94,7 @@ export class GraphPainter {
     context.globalAlpha = 1;
   }
 
-  // A second sheet behind a node: there is more inside.
+  // A second outline marks a node that contains a graph.
   sheet(x, y, scale) {
     const { context, data } = this;
     context.beginPath();
@@ -146,18 +149,19 @@ export class GraphPainter {
   }
 }
 
-// Black or white, whichever is easier to read on a colour as a palette gives it.
+// Black or white, whichever is easier to read on a colour of a palette.
 function inkOn(colour) {
   const [red, green, blue] = colour.match(/[\d.]+/g).map((value) => (value / 255) ** 2.2);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#15171a" : "#f4f5f6";
 }
 
-// A small picture of the whole graph with a frame around what is in sight. There only while something is out of sight.
+// A small picture of the whole graph with a frame around the visible part. Hidden while the whole graph is visible.
 
 const GRAPH_MAP_WIDTH = 180;
 const GRAPH_MAP_HEIGHT = 110;
 
 export class GraphMap {
+  /** @param {GraphData} data */
   constructor(canvas, data, palette, go) {
     this.canvas = canvas;
     this.data = data;

@@ -1,16 +1,18 @@
 // The view of a graph: search, mouse, keyboard and colour modes around one canvas.
 
-import { make, shortened } from "../elements.js";
+/** @import { GraphMode } from "./colours.js" */
+
+import { all, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 import { GraphPalette } from "./colours.js";
 import { GraphData } from "./data.js";
 import { GraphMap, GraphPainter } from "./paint.js";
 
-// The search field of a graph: what is found stays bright, Enter goes from one to the next.
+// The search field of a graph: hits stay bright, Enter goes from one to the next.
 
 class GraphSearch {
-  // `view` is a GraphView: it is told what was found and where to go.
+  // `view` is the GraphView that shows the hits.
   constructor(view) {
     this.view = view;
     this.hits = [];
@@ -64,7 +66,7 @@ class GraphSearch {
 // Mouse, wheel and touch on a graph: drag to move, hover, click a node, zoom.
 
 class GraphMouse {
-  // `view` is a GraphView: it is told what to show and which node was chosen.
+  // `view` is the GraphView that is moved.
   constructor(view) {
     const { canvas } = view;
     this.view = view;
@@ -166,7 +168,7 @@ class GraphKeys {
     event.preventDefault();
   }
 
-  // Up and down along the edges, else to what is nearest on that side.
+  // Up and down follow the edges, the other keys go to the nearest node on that side.
   step(dx, dy) {
     const { view } = this;
     const { data, state } = view;
@@ -180,34 +182,34 @@ class GraphKeys {
   }
 }
 
+/**
+ * Options of a view. A layer is a position in `Profile.layers`; inputs and outputs of the model follow as terminals.
+ * @typedef {object} GraphOptions
+ * @property {string} label for the search field and for screen readers
+ * @property {(layer: number) => string} name
+ * @property {(layer: number) => string} type
+ * @property {(layer: number) => string} [about] the lines of the tooltip; default: the name
+ * @property {(layer: number) => string} [search] the text that is searched; default: name and type
+ * @property {GraphMode[]} modes the first one is shown first
+ * @property {(layer: number) => void} [pick] called for a click or Enter on a layer; -1 when nothing is selected
+ * @property {(terminal: number) => void} [pickTerminal] the same for an input or an output
+ * @property {(node: number) => boolean} [open] called for a double click or Enter; true if it opened something
+ * @property {(node: number) => string} [below] a text below a node, when there is room
+ * @property {boolean} [finds] has a search field
+ * @property {boolean} [wheelZooms] the wheel zooms before the first click
+ */
+
 // The graph of a profile's layers on a canvas: pan, zoom, fit, search, keyboard, colour modes, legend, minimap.
-//
-// Needs, in this order: quantities.js, elements.js, tooltip.js, graph_data.js, graph_colours.js, graph_paint.js,
-// graph_map.js, graph_search.js, graph_mouse.js, graph_keys.js, graph_view.js; and graph.css.
-//
-//   const view = new GraphView(host, graph, {
-//     label: "layers of fp16",              // for the search field and for those who cannot see the canvas
-//     name: (layer) => "conv1",             // layer is the position in Profile.layers
-//     type: (layer) => "Conv",
-//     about: (layer) => "conv1\n1.2 ms",    // the tooltip's lines
-//     search: (layer) => "conv1 Conv ...",  // what the search looks through; default: name and type
-//     modes: [heatMode({...}), familyMode(graph), ...],  // graph_colours.js; the first is shown first
-//     pick: (layer) => {},                  // a click or Enter on a layer; -1 when the choice is taken back
-//     pickTerminal: (terminal) => {},       // the same on an input or an output
-//     open: (node) => false,                // a double click or Enter: true where that opened something
-//     below: (node) => "",                  // what stands below a node, when there is room
-//     finds: true, wheelZooms: false,       // a search field of its own; the wheel zooms without a click before
-//   });
-//   view.mark([3, 4]);                      // outline these layers; what is out of sight is moved into sight
-//   view.setMode("delta");                  // by a mode's key
-//   view.setModes([...]);                   // other modes (another base); the current key is kept if it is there
-//   view.fit();
-//
-// `graph` is what graph_payload (collect_graph.py) gave. An element of no width (a closed tab) is drawn when it opens.
+// A view without width (in a closed tab) is drawn when it opens.
 
 const GRAPH_LARGEST = 4;
 
 export class GraphView {
+  /**
+   * @param {HTMLElement} host
+   * @param {GraphPayload} graph
+   * @param {GraphOptions} options
+   */
   constructor(host, graph, options) {
     this.data = new GraphData(graph);
     this.options = { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, finds: true, ...options };
@@ -228,6 +230,7 @@ export class GraphView {
     }).observe(this.stage);
   }
 
+  /** @param {HTMLElement} host */
   build(host) {
     const { data } = this;
     const field = this.options.finds ? new GraphSearch(this).field : "";
@@ -265,7 +268,7 @@ export class GraphView {
     new ResizeObserver(() => this.repaint()).observe(this.canvas);
   }
 
-  // What the page may call
+  // For callers
 
   mark(layers) {
     this.state.marked = new Set(layers);
@@ -278,7 +281,7 @@ export class GraphView {
     const mode = this.modes.find((one) => one.key === key);
     if (!mode) return;
     this.state.mode = mode;
-    for (const button of this.choice.children) button.setAttribute("aria-pressed", String(button.dataset.mode === key));
+    for (const button of all("button", this.choice)) button.setAttribute("aria-pressed", String(button.dataset.mode === key));
     this.legend.replaceChildren(...mode.legend());
     this.element.dataset.mode = key;
     this.map.forget();
@@ -322,7 +325,7 @@ export class GraphView {
     else this.element.requestFullscreen?.().catch(() => {});
   }
 
-  // Only what is inside a full-screen element is seen: the tooltip comes along.
+  // Only the inside of a full-screen element is visible, so the tooltip moves there.
   changeScreen() {
     (document.fullscreenElement ?? document.body).append(tooltip.element);
     this.resize();
@@ -342,7 +345,7 @@ export class GraphView {
     this.repaint();
   }
 
-  // Around a point of the canvas, its middle unless told.
+  // Zoom around a point of the canvas, its centre by default.
   zoomBy(factor, px = this.size().width / 2, py = this.size().height / 2) {
     this.moved = true;
     const [x, y] = this.world(px, py);

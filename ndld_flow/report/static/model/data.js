@@ -1,20 +1,33 @@
-// A model as model_page.py wrote it: graphs (scopes), nodes and tensors, each by its position.
+// The data of model_page.py: graphs (scopes), nodes and tensors, each by its position.
 
 import { summed } from "../graph/data.js";
 
 export class ModelData {
+  /** @param {ModelPayload} payload */
   constructor(payload) {
     const { texts, nodes, tensors } = payload;
+    /** @param {TextPlace[]} column */
     const words = (column) => column.map((place) => texts[place]);
     this.shown = payload.shown;
-    this.scopes = payload.scopes;
+    this.scopes = payload.scopes.map((scope) => ({ ...scope, length: scope.graph.family.length }));
     this.held = payload.held;
     this.texts = texts;
-    for (const key of ["name", "operator", "details", "precision", "doc"]) nodes[key] = words(nodes[key]);
-    for (const key of ["name", "dtype", "dims", "label"]) tensors[key] = words(tensors[key]);
-    tensors.held = summed(tensors.held);
-    this.nodes = nodes;
-    this.tensors = tensors;
+    this.nodes = {
+      ...nodes,
+      name: words(nodes.name),
+      operator: words(nodes.operator),
+      details: words(nodes.details),
+      precision: words(nodes.precision),
+      doc: words(nodes.doc),
+    };
+    this.tensors = {
+      name: words(tensors.name),
+      dtype: words(tensors.dtype),
+      dims: words(tensors.dims),
+      label: words(tensors.label),
+      kind: tensors.kind,
+      held: summed(tensors.held),
+    };
     this.addresses = new Map(this.scopes.map((scope, place) => [scope.address, place]));
     this.joinNodes();
   }
@@ -22,10 +35,7 @@ export class ModelData {
   joinNodes() {
     const { nodes, tensors, scopes } = this;
     this.scopeOf = new Int32Array(nodes.name.length);
-    scopes.forEach((scope, place) => {
-      scope.length = scope.graph.family.length;
-      this.scopeOf.fill(place, scope.first, scope.first + scope.length);
-    });
+    scopes.forEach((scope, place) => this.scopeOf.fill(place, scope.first, scope.first + scope.length));
     this.producer = new Int32Array(tensors.name.length).fill(-1);
     this.consumers = tensors.name.map(() => []);
     this.callers = scopes.map(() => []);
@@ -52,7 +62,7 @@ export class ModelData {
     return this.nodes.name.length;
   }
 
-  // Where a node stands within its scope's graph.
+  // The position of a node within the graph of its scope.
   local(node) {
     return node - this.scopes[this.scopeOf[node]].first;
   }
@@ -70,13 +80,13 @@ export class ModelData {
     return parent < 0 ? address || "model" : address.slice(this.scopes[parent].address.length).replace(/^\//, "");
   }
 
-  // `then_branch` of a body, all of a function's name.
+  // `then_branch` for a body, the whole name for a function.
   bodyName(scope) {
     const { address, parent } = this.scopes[scope];
     return parent < 0 ? address : address.split("/").at(-1);
   }
 
-  // From the model, or from a function, to a scope.
+  // The path from the model, or from a function, to a scope.
   trail(scope) {
     const way = [];
     for (let at = scope; at >= 0; at = this.scopes[at].parent) way.unshift(at);
@@ -107,16 +117,17 @@ export class ModelData {
   }
 }
 
-// Where a person is, in the address of the page: scope by its address, node and tensor by name, or by number where a
-// name is missing or stands twice.
+// A place in a model as part of the page's address: scope by its address, node and tensor by name, or by number where a
+// name is missing or occurs twice.
 export class ModelPlaces {
+  /** @param {ModelData} data */
   constructor(data) {
     this.data = data;
     this.nodes = ModelPlaces.unique(data.nodes.name, (node) => data.scopeOf[node]);
     this.tensors = ModelPlaces.unique(data.tensors.name, (tensor) => data.home[tensor]);
   }
 
-  // `scope name` -> position; -1 where there are two.
+  // `scope name` -> position; -1 for a name that occurs twice.
   static unique(names, scopeOf) {
     const found = new Map();
     names.forEach((name, place) => {

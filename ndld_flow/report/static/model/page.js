@@ -1,6 +1,6 @@
-// The page of a model: shows one graph at a time, keeps in its address where a person is, and tells what was chosen.
+// The page of a model: shows one graph at a time and describes the selection, which the address keeps.
 
-import { make, shortened } from "../elements.js";
+import { all, around, make, shortened } from "../elements.js";
 import { familyMode, kindsMode } from "../graph/colours.js";
 import { GraphView } from "../graph/view.js";
 import { readPayload } from "../payload.js";
@@ -26,12 +26,12 @@ class ModelView {
 
   listen() {
     addEventListener("hashchange", () => this.arrive());
-    for (const button of document.querySelectorAll("[data-operator]")) {
+    for (const button of all("[data-operator]")) {
       button.addEventListener("click", () => this.search.find(`type:${button.dataset.operator}`));
     }
-    for (const name of document.querySelectorAll("#summary [data-tensor]")) this.makeLink(name);
+    for (const name of all("#summary [data-tensor]")) this.makeLink(name);
     document.addEventListener("keydown", (event) => {
-      if (event.target.closest?.("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (around(event, "input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Backspace" || event.key === "u") this.leave();
     });
     const root = document.documentElement;
@@ -61,13 +61,13 @@ class ModelView {
     if (bodies.length) host.append(make("h2", {}, `Bodies ${count(bodies.length)}`), this.links.list(bodies, (scope) => this.bodyLink(scope)));
   }
 
-  // Bodies within bodies stand further in.
+  // Nested bodies are indented.
   bodyLink(scope) {
     const depth = this.data.trail(scope).length - 2;
     return make("span", { style: `display:block;padding-left:${Math.min(depth, 8) + 1}em;text-indent:-1em` }, this.links.scopeLink(scope, this.data.scopeTitle(scope)));
   }
 
-  // The address says where to be.
+  // Go to the place in the address.
   arrive() {
     const place = this.places.read(location.hash);
     const before = this.place;
@@ -86,7 +86,7 @@ class ModelView {
   go(place) {
     const hash = this.places.write(place);
     if (location.hash === hash || (hash === "#" && !location.hash)) this.arrive();
-    else if (hash === "#") location.hash = "#scope="; // an empty one would jump to the top and be no entry of the history
+    else if (hash === "#") location.hash = "#scope="; // an empty hash would scroll to the top and add no history entry
     else location.hash = hash;
   }
 
@@ -95,7 +95,7 @@ class ModelView {
     else this.go({ scope: Math.max(0, this.data.home[tensor]), tensor });
   }
 
-  // The node or the terminal in the graph that stands for what was chosen; -1 for none.
+  // The node or terminal of the shown graph for a place; -1 for none.
   localOf({ scope, node, tensor }) {
     if (node >= 0) return this.data.local(node);
     const terminal = tensor < 0 ? -1 : this.data.scopes[scope].terminals.indexOf(tensor);
@@ -110,7 +110,7 @@ class ModelView {
     view.centreOn(...view.data.centre(local));
   }
 
-  // A tensor inside the graph: who makes it and who reads it.
+  // Mark the producer and the consumers of a tensor.
   markReaders({ scope, tensor }) {
     if (tensor < 0) return this.view.mark([]);
     const near = [this.data.producer[tensor], ...this.data.consumers[tensor]].filter((node) => node >= 0 && this.data.scopeOf[node] === scope);
@@ -140,7 +140,7 @@ class ModelView {
       pickTerminal: (terminal) => this.go({ scope, tensor: terminals[terminal] }),
       open: (local) => this.enter(local < length ? first + local : -1),
     });
-    this.view.fit(); // before anything is moved into sight
+    this.view.fit(); // before anything is scrolled into view
     this.tellTrail(scope);
     this.showFound(this.found);
   }
@@ -158,7 +158,7 @@ class ModelView {
     return true;
   }
 
-  // To the graph around, at the node that was opened.
+  // Go to the enclosing graph, at the node that was opened.
   leave() {
     const scope = this.place.scope;
     const caller = this.data.callers[scope][0];
@@ -180,8 +180,9 @@ class ModelView {
     const parts = node >= 0 ? nodePanel(this.data, this.links, node)
       : tensor >= 0 ? tensorPanel(this.data, this.links, tensor)
         : scope > 0 ? scopePanel(this.data, this.links, scope) : [];
-    const back = make("p", { class: "back" }, this.links.scopeLink(scope, scope > 0 && (node >= 0 || tensor >= 0) ? "‹ this graph" : "‹ the model"));
-    if (scope > 0 && node < 0 && tensor < 0) back.firstChild.setAttribute("href", this.places.write({ scope: 0 }));
+    const way = this.links.scopeLink(scope, scope > 0 && (node >= 0 || tensor >= 0) ? "‹ this graph" : "‹ the model");
+    const back = make("p", { class: "back" }, way);
+    if (scope > 0 && node < 0 && tensor < 0) way.setAttribute("href", this.places.write({ scope: 0 }));
     chosen.replaceChildren(...(parts.length ? [back, ...parts] : []));
     chosen.hidden = !parts.length;
     summary.hidden = parts.length > 0;
@@ -200,6 +201,6 @@ class ModelView {
 
 export async function start() {
   listenForFilterKey();
-  Object.assign(globalThis, { model: new ModelView(await readPayload()) }); // for a look from the console
+  Object.assign(globalThis, { model: new ModelView(await readPayload()) }); // for the browser's console
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }

@@ -1,15 +1,18 @@
 // The panel about a node, a tensor or a scope of a model, with links between them.
 
-import { draw, make, shortened } from "../elements.js";
+/** @import { ModelData } from "./data.js" */
+
+import { all, draw, make, shortened } from "../elements.js";
 import { count, share, size } from "../quantities.js";
 
-// Links from one part of a model to another: real ones, so that they can be copied and opened beside.
+// Links from one part of a model to another: real links, so that they can be copied or opened in another tab.
 
 export class ModelLinks {
+  /** @param {ModelData} data */
   constructor(data, places) {
     this.data = data;
     this.places = places;
-    this.scope = 0; // scope: the one that is shown
+    this.scope = 0; // the one that is shown
   }
 
   to(place, text, title = "") {
@@ -34,7 +37,7 @@ export class ModelLinks {
     return this.to({ scope }, text);
   }
 
-  // At most so many at once, the rest on demand.
+  // A limited number at first, the rest on demand.
   list(items, item, most = 12) {
     const list = make("ul", {}, ...items.slice(0, most).map((one) => make("li", {}, item(one))));
     if (items.length <= most) return list;
@@ -50,7 +53,7 @@ const factRow = (name, ...value) => make("tr", {}, make("th", { scope: "row" }, 
 
 const factTable = (...rows) => make("table", { class: "facts" }, make("tbody", {}, ...rows));
 
-// All of a long text when it is asked for.
+// A long text that is folded at first.
 function longText(text, limit = 140) {
   if (text.length <= limit) return make("bdi", {}, text);
   const shown = make("bdi", {}, `${text.slice(0, limit)}…`);
@@ -61,7 +64,7 @@ function longText(text, limit = 140) {
   return make("span", {}, shown, " ", more);
 }
 
-// What is told of one tensor: who makes and reads it, and what it holds.
+// Facts about one tensor: producer, consumers and values.
 
 const TENSOR_KINDS = ["computed", "input", "initializer", "constant"];
 
@@ -89,7 +92,7 @@ function histogram(held) {
     make("figcaption", {}, make("span", {}, significant(low)), make("span", {}, significant(high))));
 }
 
-// `held` is one of the payload's: dtype, dims, size, statistics, first elements.
+// Rows about a tensor that the model holds: size and statistics.
 function heldRows(held) {
   const rows = [
     factRow("Elements", count(held.elements)),
@@ -110,22 +113,28 @@ function heldRows(held) {
 }
 
 function heldParts(held, ...rows) {
+  /** @type {Element[]} */
   const parts = [factTable(...rows, ...heldRows(held))];
   const bars = histogram(held);
   if (bars) parts.push(bars);
   if (held.first.length) {
-    const all = held.first.length === held.elements;
-    parts.push(make("h3", {}, all ? "Values" : `The first ${count(held.first.length)} values`));
-    parts.push(make("pre", { class: "values" }, held.first.join(" ") + (all ? "" : " …")));
+    const isWhole = held.first.length === held.elements;
+    parts.push(make("h3", {}, isWhole ? "Values" : `The first ${count(held.first.length)} values`));
+    parts.push(make("pre", { class: "values" }, held.first.join(" ") + (isWhole ? "" : " …")));
   }
   return parts;
 }
 
+/**
+ * @param {ModelData} data
+ * @param {ModelLinks} links
+ */
 export function tensorPanel(data, links, tensor) {
   const { tensors } = data;
   const held = data.held[tensors.held[tensor]];
   const producer = data.producer[tensor];
   const kind = TENSOR_KINDS[tensors.kind[tensor]];
+  /** @type {Element[]} */
   const parts = [
     make("p", { class: "kind" }, kind === "computed" ? "tensor" : kind),
     make("h1", {}, make("bdi", {}, tensors.name[tensor] || "(no name)")),
@@ -143,8 +152,9 @@ export function tensorPanel(data, links, tensor) {
   return parts;
 }
 
-// What is told of one node, and of the graph that is shown.
+// Facts about one node, and about the graph that is shown.
 
+/** @param {ModelData} data */
 function attributeRows(data, node) {
   const told = data.attributes(node).filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
   return told.map(({ name, type, text, isDefault, held }) => {
@@ -155,6 +165,10 @@ function attributeRows(data, node) {
   });
 }
 
+/**
+ * @param {ModelData} data
+ * @param {ModelLinks} links
+ */
 function portList(data, links, tensors, empty) {
   if (!tensors.length) return make("p", { class: "quiet" }, empty);
   return make("ol", { class: "ports" }, ...tensors.map((tensor) => {
@@ -165,6 +179,7 @@ function portList(data, links, tensors, empty) {
   }));
 }
 
+/** @param {ModelData} data */
 function neighbours(data, node) {
   const before = new Set([...data.nodes.inputs[node], ...data.nodes.outside[node]].filter((tensor) => tensor >= 0).map((tensor) => data.producer[tensor]));
   const after = new Set(data.nodes.outputs[node].flatMap((tensor) => data.consumers[tensor]));
@@ -172,16 +187,22 @@ function neighbours(data, node) {
   return [[...before], [...after]];
 }
 
+/**
+ * @param {ModelData} data
+ * @param {ModelLinks} links
+ */
 export function nodePanel(data, links, node) {
   const { nodes } = data;
   const [before, after] = neighbours(data, node);
   const attributes = attributeRows(data, node);
   const metadata = data.metadata(node);
+  /** @type {Element[]} */
   const parts = [
     make("p", { class: "kind" }, make("bdi", {}, nodes.operator[node])),
     make("h1", {}, make("bdi", {}, nodes.name[node] || "(no name)")),
   ];
-  const summary = document.querySelector(`[data-operator="${CSS.escape(nodes.operator[node])}"]`)?.title;
+  const [button] = all(`[data-operator="${CSS.escape(nodes.operator[node])}"]`);
+  const summary = button?.title;
   if (summary) parts.push(make("p", { class: "quiet small" }, summary));
   if (nodes.precision[node]) parts.push(factTable(factRow("Asked precision", make("b", {}, nodes.precision[node]))));
   if (nodes.bodies[node].length) parts.push(make("h2", {}, "Inside"), links.list(nodes.bodies[node], (scope) => links.scopeLink(scope, data.bodyName(scope))));
@@ -196,9 +217,14 @@ export function nodePanel(data, links, node) {
   return parts;
 }
 
-// A body or a function: what goes in and out, and who calls it.
+/**
+ * A body or a function: its inputs, outputs and callers.
+ * @param {ModelData} data
+ * @param {ModelLinks} links
+ */
 export function scopePanel(data, links, scope) {
   const { terminals, graph, doc, address, length } = data.scopes[scope];
+  /** @type {Element[]} */
   const parts = [
     make("p", { class: "kind" }, data.scopes[scope].parent < 0 ? "function" : "body"),
     make("h1", {}, make("bdi", {}, address)),

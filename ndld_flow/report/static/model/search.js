@@ -1,19 +1,26 @@
 // Search through all graphs of a model: nodes, tensors and operators. `type:Conv` finds the nodes of one operator.
 
-import { make, shortened } from "../elements.js";
+/** @import { ModelData } from "./data.js" */
+
+import { all, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
 
 const MOST_HITS_SHOWN = 200;
 
 export class ModelSearch {
-  // go(place) shows one hit; show(nodes) is told which nodes are found, or null.
+  /**
+   * `go(place)` shows one hit; `show(nodes)` gets the nodes that are found, or null.
+   * @param {ModelData} data
+   */
   constructor(data, { go, show }) {
     this.data = data;
     this.go = go;
     this.show = show;
     this.hits = [];
     this.hit = -1;
-    this.field = document.getElementById("find");
+    this.field = /** @type {HTMLInputElement} */ (document.getElementById("find"));
+    /** Names in lower case, once somebody searches. */
+    this.lowered = null;
     this.told = document.getElementById("found");
     this.list = document.getElementById("hits");
     this.field.addEventListener("input", () => this.find(this.field.value));
@@ -73,7 +80,7 @@ export class ModelSearch {
       make("ul", {}, ...shown.map((one, place) => this.item(one, first + place))),
       shown.length < this.hits.length ? make("p", { class: "quiet" }, `${count(first + 1)} to ${count(first + shown.length)} of ${count(this.hits.length)}`) : "",
       this.hits.length ? "" : make("p", { class: "quiet" }, "No node, tensor or operator has these words."));
-    const current = this.list.querySelector('[aria-current="true"]');
+    const [current] = all('[aria-current="true"]', this.list);
     if (current) this.list.scrollTop = Math.max(0, current.offsetTop - this.list.clientHeight / 2);
   }
 

@@ -5,11 +5,11 @@ import { draw, shortened } from "../elements.js";
 import { count, plainNumber, share } from "../quantities.js";
 import { fromSteps } from "./layer_data.js";
 
-// Layers with their errors on each curve, in the order of execution. A row is a layer's place in that order.
+// Layers with their errors on each curve, in the order of execution; a row is a position in that order.
 
-export const NOT_FINITE = -1; // stands for an error that is NaN or infinite
+export const NOT_FINITE = -1; // an error that is NaN or infinite
 
-// What a curve can be drawn by. `distance` is 1 - cosine.
+// The measures that a curve can show. `distance` is 1 - cosine.
 export const ERROR_SCALES = {
   error: { title: "relative error", of: "error", text: plainNumber },
   snr: { title: "SNR", of: "error", text: (value) => `${(-20 * Math.log10(value)).toFixed(1)} dB` },
@@ -17,13 +17,32 @@ export const ERROR_SCALES = {
 };
 
 export class DepthData {
+  /**
+   * @param {DepthPayload} packed
+   * @param {string[]} texts
+   */
   constructor(packed, texts) {
-    Object.assign(this, packed, { length: packed.node.length, kept: new Set(packed.kept), keptRows: packed.kept });
-    for (const key of ["node", "op_type", "tensor", "dims"]) this[key] = packed[key].map((place) => texts[place]);
+    const text = (column) => column.map((place) => texts[place]);
+    this.length = packed.node.length;
+    this.curves = packed.curves;
+    this.node = text(packed.node);
+    this.op_type = text(packed.op_type);
+    this.tensor = text(packed.tensor);
+    this.dims = text(packed.dims);
+    this.error = packed.error;
+    this.distance = packed.distance;
+    this.nonfinite = packed.nonfinite;
+    this.ranges = packed.ranges;
+    this.kept = new Set(packed.kept);
+    this.keptRows = packed.kept;
+    this.first = packed.first;
+    this.bound = packed.bound;
+    this.precision = packed.precision;
+    this.limits = packed.limits;
     this.position = fromSteps(packed.position);
   }
 
-  // Which scales there is anything to draw for.
+  // The measures that have any values.
   scales() {
     const there = (of) => this[of].some((curve) => curve.some((value) => value !== null));
     return Object.entries(ERROR_SCALES).filter(([, { of }]) => there(of)).map(([key]) => key);
@@ -33,7 +52,7 @@ export class DepthData {
     return `${this.op_type[row]} ${this.node[row] || this.tensor[row]}`.trim();
   }
 
-  // How a range stands to the format: `over` what it can hold, `under` it by more than one value in a hundred.
+  // The range of a tensor against the format: `over` its largest number, or `under` where more than 1 % become 0.
   rangeKind(row) {
     const { ranges, limits } = this;
     if (!ranges || ranges.largest_abs[row] === null) return "";
@@ -70,11 +89,11 @@ export class DepthData {
   }
 }
 
-// The two pictures above each other: errors of each curve, and the range of values against the format's limits.
+// The two panels of the chart: errors of each curve, and ranges of values against the limits of the format.
 
 export const DEPTH = { left: 74, right: 14, errors: 270, ranges: 170, gap: 34, axis: 30, top: 38 };
 
-// Powers of ten for an axis, not more than there is room for.
+// Powers of ten for an axis, as many as there is room for.
 export function decades(low, high, most) {
   const step = Math.max(1, Math.ceil((high - low) / most));
   const found = [];
@@ -84,8 +103,9 @@ export function decades(low, high, most) {
 
 export const powerText = (power) => (power >= -3 && power <= 4 ? plainNumber(10 ** power) : `1e${power}`);
 
-// One panel: log10 of something over rows. Rows in sight are `sight.from` to `sight.to`, `sight.x(row)` is where they are.
+// One panel: log10 of values over rows. The visible rows are `sight.from` to `sight.to`, at `sight.x(row)`.
 class DepthPanel {
+  /** @param {DepthData} data */
   constructor(data, sight, top, height) {
     this.data = data;
     this.sight = sight;
@@ -114,7 +134,7 @@ class DepthPanel {
       draw("text", { class: "bound-text", x: width - DEPTH.right, y: y - 5, "text-anchor": "end" }, words)];
   }
 
-  // Least and most of the values in each column of pixels: 5,000 layers are drawn as what can be seen of them.
+  // The least and the largest value in each column of pixels, so that 5,000 layers are drawn quickly.
   columns(values) {
     const { sight } = this;
     const found = new Map();
@@ -131,6 +151,7 @@ class DepthPanel {
 }
 
 export class ErrorPanel extends DepthPanel {
+  /** @param {DepthData} data */
   constructor(data, sight, scaleName, top) {
     super(data, sight, top, DEPTH.errors);
     this.name = scaleName;
@@ -159,7 +180,7 @@ export class ErrorPanel extends DepthPanel {
     ];
   }
 
-  // Equal values have no logarithm: they lie at the bottom.
+  // Equal values have no logarithm: they are drawn at the bottom.
   power(value) {
     return value === 0 ? this.low : Math.log10(value);
   }
@@ -169,7 +190,7 @@ export class ErrorPanel extends DepthPanel {
     const columns = this.columns((row) => (values[row] === null || values[row] === NOT_FINITE ? null : this.power(values[row])));
     let last = -Infinity;
     const path = [...columns].map(([x, [low, high]]) => {
-      const isNext = x - last < 1.5 * Math.max(1, sight.pitch); // a line leads over no gap
+      const isNext = x - last < 1.5 * Math.max(1, sight.pitch); // a line does not cross a gap
       last = x;
       const at = `${isNext ? "L" : "M"}${x.toFixed(1)} ${this.y(high).toFixed(1)}`;
       return low === high ? `${at}${isNext ? "" : "h.01"}` : `${at}V${this.y(low).toFixed(1)}`;
@@ -183,7 +204,7 @@ export class ErrorPanel extends DepthPanel {
     return group;
   }
 
-  // Values that are no numbers are above every number: crosses at the top edge.
+  // Values that are not finite are crosses at the top edge.
   brokenMarks(places, curve) {
     const y = this.edge + 6 * curve;
     const path = places.map((x) => `M${(x - 2.5).toFixed(1)} ${y - 2.5}l5 5m0 -5l-5 5`).join("");
@@ -195,7 +216,7 @@ export class ErrorPanel extends DepthPanel {
     const bottom = this.top + this.height;
     const rows = data.keptRows.filter((row) => row >= sight.from && row <= sight.to);
     if (!rows.length) return [];
-    const isSparse = rows.length < sight.width / 14; // more lines than that hide the curves
+    const isSparse = rows.length < sight.width / 14; // more lines would hide the curves
     const lines = isSparse ? rows.map((row) => `M${sight.x(row).toFixed(1)} ${this.top}V${bottom}`).join("") : "";
     const marks = rows.map((row) => `M${sight.x(row).toFixed(1)} ${bottom - 5}l5 5l-5 5l-5 -5z`).join("");
     return [draw("path", { class: "kept-line", d: lines }), draw("path", { class: "kept-mark", d: marks })];
@@ -215,12 +236,13 @@ export class ErrorPanel extends DepthPanel {
 }
 
 export class RangePanel extends DepthPanel {
+  /** @param {DepthData} data */
   constructor(data, sight, top) {
     super(data, sight, top, DEPTH.ranges);
     const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
     const powers = [...largest, ...smallest, ...(data.limits ?? [])].filter((value) => value > 0).map(Math.log10);
     const most = powers.reduce((a, b) => Math.max(a, b), -Infinity);
-    // A single value near 0 must not flatten all others: what is far below the format, or the largest, is cut off.
+    // A single value near 0 must not flatten all others: values far below the format, or the largest, are cut off.
     const floor = data.limits ? Math.log10(data.limits[0]) - 3 : most - 16;
     const least = powers.reduce((a, b) => Math.min(a, Math.max(b, floor)), Infinity);
     this.setScale(powers.length ? Math.floor(least - 0.3) : -1, powers.length ? Math.ceil(most + 0.3) : 1);

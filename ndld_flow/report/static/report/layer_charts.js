@@ -1,5 +1,7 @@
 // Charts of one profile's layers: time by type and precision, and the roofline.
 
+/** @import { LayerData } from "./layer_data.js" */
+
 import { drawAtWidth, scale } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
 import { count, milliseconds, share, threeDigits } from "../quantities.js";
@@ -20,7 +22,11 @@ function ringSlice(from, to, [inner, outer]) {
 }
 
 export class NestedPie {
-  // `types` as LayerData.byType gives them; `pick({type, precision})` hears what was clicked.
+  /**
+   * @param {HTMLElement} host
+   * @param {ReturnType<LayerData["byType"]>} types
+   * @param {{label: string, pick?: (chosen: {type: string, precision?: string}) => void}} options `pick` is called for a click
+   */
   constructor(host, types, { label, pick = () => {} }) {
     this.pick = pick;
     this.label = label;
@@ -144,12 +150,17 @@ export class NestedPie {
   }
 }
 
-// How fast layers compute against how much they compute for each byte they move, under what the device can do at best.
+// A roofline: throughput of layers over their arithmetic intensity, below the limits of the device.
 
 const ROOFLINE_HEIGHT = 300;
 
 export class Roofline {
-  // Reports are {label, series, layers: LayerData}; the roofs are the first report's that has some.
+  /**
+   * The roofs are those of the first report that has any.
+   * @param {HTMLElement} host
+   * @param {{label: string, series?: number, layers: LayerData}[]} reports
+   * @param {{pick?: (row: number) => void}} [options] `pick` is called for a click
+   */
   constructor(host, reports, { pick = () => {} } = {}) {
     this.pick = pick;
     this.now = -1;
@@ -224,7 +235,7 @@ export class Roofline {
     return group;
   }
 
-  // Three sizes by share of time: a path of dots each, however many there are.
+  // Dots in three sizes by share of time, one path for each size.
   dots() {
     const paths = new Map();
     for (const { x, y, share: part, series } of this.points) {
@@ -265,8 +276,8 @@ export class Roofline {
     this.now = place;
     const { x, y, name, ms, share: part, series } = this.points[place];
     const box = this.svg.getBoundingClientRect();
-    this.ring.parentNode.setAttribute("class", `series series-${series}`);
-    for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(key, value);
+    this.ring.parentElement.setAttribute("class", `series series-${series}`);
+    for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(key, String(value));
     tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs a byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
@@ -283,7 +294,7 @@ export class Roofline {
   }
 }
 
-// Layers whose work and bytes are known, the longest first.
+// The layers whose operations and bytes are known, the longest first.
 function rooflinePoints({ label, series = 0, layers }) {
   const points = [];
   for (let row = 0; row < layers.length; row++) {

@@ -8,6 +8,10 @@ export function fromSteps(steps) {
 }
 
 export class TensorTable {
+  /**
+   * @param {TensorColumns} columns
+   * @param {string[]} texts
+   */
   constructor({ name, dtype, dims, format }, texts) {
     this.names = fromSteps(name);
     this.dtypes = dtype;
@@ -29,10 +33,12 @@ export class TensorTable {
   }
 }
 
-const LAYER_TEXTS = ["type", "dims", "provider", "precision", "role", "tactic", "input_precision", "output_precision", "precision_basis", "channels"];
-const LAYER_NUMBERS = ["depth", "stream", "macs", "read_bytes", "written_bytes", "weight_bytes"];
-
 export class LayerData {
+  /**
+   * @param {LayersPayload} packed
+   * @param {string[]} texts
+   * @param {TensorTable} tensors
+   */
   constructor({ step, label, sum_ms, pass_ms, columns, roofs, missed }, texts, tensors) {
     this.length = columns.name.length;
     // Layers of an engine that nobody ran have no times.
@@ -52,13 +58,31 @@ export class LayerData {
     this.min = apart(columns.below_ns, -1);
     this.max = apart(columns.above_ns, 1);
     this.name = fromSteps(columns.name).map((place) => texts[place]);
-    for (const key of LAYER_TEXTS) this[key] = columns[key]?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
+    // A column that was left out has the same text everywhere, which is the first of all.
+    const text = (column) => column?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
+    this.type = text(columns.type);
+    this.dims = text(columns.dims);
+    this.provider = text(columns.provider);
+    this.precision = text(columns.precision);
+    this.role = text(columns.role);
+    this.tactic = text(columns.tactic);
+    this.input_precision = text(columns.input_precision);
+    this.output_precision = text(columns.output_precision);
+    this.precision_basis = text(columns.precision_basis);
+    this.channels = text(columns.channels);
     // Precisions that were asked for, and the rows that did not get theirs.
     this.asked = columns.asked?.map((place) => texts[place]) ?? absent("");
     this.missed = new Set(missed);
     // Empty for profiles that reveal the multiply unit of no layer.
     this.unit = columns.unit?.map((place) => texts[place]) ?? absent("");
-    for (const key of LAYER_NUMBERS) this[key] = columns[key] ?? absent(key === "macs" || key === "stream" ? null : 0);
+    this.depth = columns.depth ?? absent(0);
+    this.stream = columns.stream ?? absent(null);
+    this.macs = columns.macs ?? absent(null);
+    this.read_bytes = columns.read_bytes ?? absent(0);
+    this.written_bytes = columns.written_bytes ?? absent(0);
+    this.weight_bytes = columns.weight_bytes ?? absent(0);
+    /** Layers that write and that read a tensor, by its name; found when they are first needed. */
+    this.ends = null;
     this.inputs = this.lists(columns.inputs);
     this.outputs = this.lists(columns.outputs);
     this.onnxNodes = this.lists(columns.onnx_nodes).map((places) => places.map((place) => texts[place]));

@@ -1,10 +1,13 @@
-// What a person takes away from one profile: the same numbers as JSON and as Markdown. CSV leaves the table.
+// Exports of one profile's layers as JSON and Markdown. CSV is exported by the table.
+
+/** @import { LayerData } from "./layer_data.js" */
 
 import { shortened } from "../elements.js";
 import { count, milliseconds, share } from "../quantities.js";
 
 const UNTIMED = new Set(["sum_ms", "pass_ms", "median_ms", "min_ms", "max_ms", "timeline"]);
 
+/** @param {LayerData} data */
 export function layersJson(data, timeline) {
   const layers = Array.from({ length: data.length }, (_, row) => ({
     index: data.index[row], name: data.name[row], type: data.type[row], dims: data.dims[row],
@@ -23,7 +26,7 @@ export function layersJson(data, timeline) {
   return JSON.stringify(whole, (key, value) => (!data.isTimed && UNTIMED.has(key) ? undefined : value), 1);
 }
 
-// Names come from models: none may become a link, a tag or another column.
+// Names come from models: none may become a link, a tag or another column of the table.
 const markdownText = (text) => shortened(text, 80)
   .replaceAll(/[\r\n]+/g, " ")
   .replaceAll(/[\\`*_{}[\]()#+!|~:@]/g, "\\$&")
@@ -34,6 +37,7 @@ function markdownTable(heads, rows) {
   return [line(heads), line(heads.map((_, place) => (place ? "--:" : ":--"))), ...rows.map(line)].join("\n");
 }
 
+/** @param {LayerData} data */
 export function layersMarkdown(data) {
   if (!data.isTimed) return untimedMarkdown(data);
   const order = Array.from({ length: data.length }, (_, row) => row).sort((a, b) => data.median[b] - data.median[a]).slice(0, 20);
@@ -48,6 +52,7 @@ export function layersMarkdown(data) {
   ].join("\n");
 }
 
+/** @param {LayerData} data */
 function untimedMarkdown(data) {
   const counts = (key) => [...Map.groupBy(data[key], (value) => value)].map(([value, all]) => [value, all.length]).sort((a, b) => b[1] - a[1]).slice(0, 12);
   const table = (title, key) => [markdownTable([title, "Layers", "%"], counts(key).map(([value, times]) =>

@@ -1,5 +1,8 @@
 // Columns of the table of layers, and details of the selected ones.
 
+/** @import { LayerData } from "./layer_data.js" */
+/** @import { TableModel } from "../table.js" */
+
 import { make, shortened } from "../elements.js";
 import { amount, count, milliseconds, share, size, threeDigits } from "../quantities.js";
 import { selectionSummary } from "../widgets.js";
@@ -17,13 +20,17 @@ const textColumn = (key, label, width, value, more) => ({ key, label, width, val
 // `int8 + float16 → float16` as `int8+fp16→fp16`.
 const shortTypes = (types) => types.replaceAll("bfloat16", "bf16").replaceAll(/float(\d+)\w*/g, "fp$1").replaceAll(/ ?([+→]) ?/g, "$1");
 
-// Beside the precision that a layer got: `float32 ≠ fp16`.
+/**
+ * Beside the precision that a layer got: `float32 ≠ fp16`.
+ * @param {LayerData} data
+ */
 const askedColumn = (data) => textColumn("asked", "Asked", "76px", (row) => data.asked[row], {
   tally: true, hidden: false, longLabel: "Precision that was asked for",
   format: (value, row) => `${data.missed.has(row) ? "≠ " : ""}${shortened(value, 40)}`,
   tone: (row) => (data.missed.has(row) ? "bad" : ""),
 });
 
+/** @param {LayerData} data */
 function layerTextColumns(data) {
   const tallied = (key, label, width, hidden) =>
     textColumn(key, label, width, (row) => data[key][row], { tally: true, hidden });
@@ -60,7 +67,10 @@ function layerTextColumns(data) {
 
 export const shareLabel = (basis) => (basis.of === "pass" ? "percent of pass" : "percent of layer sum");
 
-// `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass` with all that lies between them.
+/**
+ * `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass` with all that lies between them.
+ * @param {LayerData} data
+ */
 function layerNumberColumns(data, basis, heat) {
   const whole = () => (basis.of === "pass" ? data.passMs : data.sumMs) || 1;
   const rows = Array.from({ length: data.length }, (_, row) => row);
@@ -92,6 +102,7 @@ function layerNumberColumns(data, basis, heat) {
   };
 }
 
+/** @param {LayerData} data */
 export function layerColumns(data, basis, heat) {
   const texts = layerTextColumns(data);
   const numbers = layerNumberColumns(data, basis, heat);
@@ -102,7 +113,10 @@ export function layerColumns(data, basis, heat) {
   ];
 }
 
-// Without times there are none to show; formats and ONNX nodes are what people look for.
+/**
+ * Without times there are none to show; formats and ONNX nodes are what people look for.
+ * @param {LayerData} data
+ */
 export function untimedColumns(data, heat) {
   const texts = layerTextColumns(data);
   const numbers = layerNumberColumns(data, { of: "sum" }, heat);
@@ -124,6 +138,10 @@ export function untimedColumns(data, heat) {
 
 // What a table says about the layers that are selected in it.
 
+/**
+ * @param {TableModel} model
+ * @param {LayerData} data
+ */
 export function describeLayers(model, data, choose) {
   if (model.selected.size === 0) {
     return [make("p", {}, "Select layers to add them up: click, Shift or Ctrl and click, or the arrow keys and Space. ",
@@ -132,12 +150,20 @@ export function describeLayers(model, data, choose) {
   return model.selected.size === 1 ? [describeLayer([...model.selected][0], data, choose)] : selectionSummary(model);
 }
 
+/**
+ * @param {number} row
+ * @param {LayerData} data
+ */
 function layerTimes(row, data) {
   if (!data.isTimed) return "";
   const spread = `${milliseconds(data.median[row])} median, ${milliseconds(data.min[row])} to ${milliseconds(data.max[row])}, ${share(data.share(row))} of the layer sum`;
   return data.passMs ? `${spread}, ${share(data.median[row] / data.passMs)} of the pass` : spread;
 }
 
+/**
+ * @param {number} row
+ * @param {LayerData} data
+ */
 function layerWork(row, data) {
   const speed = data.gmacs(row);
   const moved = data.bytes(row);
@@ -147,6 +173,10 @@ function layerWork(row, data) {
   ].filter(Boolean).join("; ");
 }
 
+/**
+ * @param {number} row
+ * @param {LayerData} data
+ */
 function askedWords(row, data) {
   if (data.missed.has(row)) return `${data.asked[row]}, but it computes in ${data.precision[row]}`;
   const nodes = data.onnxNodes[row].length;
@@ -155,12 +185,20 @@ function askedWords(row, data) {
 
 const NEIGHBOURS_SHOWN = 12;
 
+/**
+ * @param {number[]} rows
+ * @param {LayerData} data
+ */
 function neighbourButtons(rows, data, choose) {
   const shown = rows.slice(0, NEIGHBOURS_SHOWN).map((row) => make("button", { type: "button", class: "link mono", onclick: () => choose([row]) }, make("bdi", {}, shortened(data.name[row], 60) || `#${data.index[row]}`)));
   if (rows.length > NEIGHBOURS_SHOWN) shown.push(make("button", { type: "button", class: "link", onclick: () => choose(rows) }, `all ${count(rows.length)}`));
   return shown.flatMap((button, place) => (place ? [", ", button] : [button]));
 }
 
+/**
+ * @param {number} row
+ * @param {LayerData} data
+ */
 function describeLayer(row, data, choose) {
   const list = make("dl");
   const tensors = (places) => places.map((place) => data.tensors.text(place)).join(", ");

@@ -3,9 +3,13 @@
 import { startConveniences } from "../conveniences.js";
 import { readPayload } from "../payload.js";
 
-// A panel is a module in the folder `panels` that exports `show(payload)`.
+/**
+ * A panel is a module in the folder `panels`; `show` looks for the places that are its own.
+ * @param {{show(payload: ReportPayload): void}[]} panels
+ */
 export async function start(panels) {
   startConveniences();
+  /** @type {ReportPayload} */
   const payload = await readPayload();
   for (const panel of panels) panel.show(payload);
   document.documentElement.dataset.ready = performance.now().toFixed(0);

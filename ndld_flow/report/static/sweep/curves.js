@@ -1,4 +1,6 @@
-// Objective and throughput along an axis of numbers, a line for each combination of the others; a ring where more gains nothing.
+// Objectives and throughput along a numeric axis, a line for each combination of the others; a ring marks saturation.
+
+/** @import { SweepData } from "./data.js" */
 
 import { drawAtWidth, scale, SERIES, ticks } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
@@ -9,6 +11,10 @@ import { binaryUnit } from "./data.js";
 const CURVE = { height: 260, left: 66, right: 18, top: 26, bottom: 40 };
 
 export class CurvePlot {
+  /**
+   * @param {HTMLElement} host
+   * @param {SweepData} data
+   */
   constructor(host, data, curve, pick) {
     this.data = data;
     this.curve = curve;
@@ -50,7 +56,7 @@ export class CurvePlot {
     return `${label ? `${label}: ` : ""}${this.one.text(rows[0])} to ${this.one.text(rows.at(-1))}, ${end}.`;
   }
 
-  // From zero unless the values would then lie all at the top.
+  // The axis starts at zero unless all values would be at the top.
   scales(points, width, log) {
     const xs = points.map(({ x }) => x);
     const ys = points.map(({ y }) => y);
@@ -82,7 +88,7 @@ export class CurvePlot {
     ];
   }
 
-  // Rings may lie near each other: words stand where they do not cover others.
+  // Rings may be close to each other: a label is placed where it covers no other.
   hasRoom(x, y) {
     if (this.said.some((one) => Math.abs(one.y - y) < 14 && Math.abs(one.x - x) < 100)) return false;
     this.said.push({ x, y });

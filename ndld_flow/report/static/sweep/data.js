@@ -1,15 +1,27 @@
-// Points of a sweep and everything they differ in: axes, objectives, metrics. Knows nothing of the page.
+// Points of a sweep with their axes, objectives and metrics. Independent of the page.
 
 import { ticks } from "../charts.js";
 import { shortened } from "../elements.js";
 import { quantityText } from "../quantities.js";
 
-// One column over all points: numbers, or places among the texts of an axis.
+// One column over all points: numbers, or positions among the texts of an axis.
 class Dimension {
+  /**
+   * @param {DimensionPayload} column
+   * @param {string[]} texts
+   */
   constructor(column, texts) {
-    Object.assign(this, column);
+    this.key = column.key;
+    this.label = column.label;
+    this.kind = column.kind;
+    this.unit = column.unit;
+    this.direction = column.direction;
+    this.log = column.log;
+    this.telling = column.telling;
+    this.numbers = column.numbers;
+    this.levels = column.levels;
+    this.texts = column.texts?.map((place) => texts[place]);
     this.isText = this.numbers === null;
-    if (this.kind === "axis") this.texts = this.texts.map((place) => texts[place]);
     this.short = this.label;
     const known = this.isText ? [] : this.numbers.filter((number) => number !== null);
     this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
@@ -25,7 +37,7 @@ class Dimension {
     return this.kind === "axis" ? this.texts[this.levels[row]] : quantityText(this.numbers[row], this.unit);
   }
 
-  // 0 to 1 from the lowest value to the highest, null for what is not known. What is the same everywhere is in the middle.
+  // The position between the lowest value (0) and the highest (1); null for an unknown value, 0.5 if all are equal.
   fraction(row) {
     const value = this.value(row);
     return value === null ? null : this.fractionOf(value);
@@ -36,17 +48,17 @@ class Dimension {
     if (high === low) return 0.5;
     if (this.isLog) return (Math.log(value) - Math.log(low)) / (Math.log(high) - Math.log(low));
     if (Number.isFinite(high - low)) return (value - low) / (high - low);
-    return (value / 2 - low / 2) / (high / 2 - low / 2); // further apart than a number can be
+    return (value / 2 - low / 2) / (high / 2 - low / 2); // the difference would be infinite
   }
 
-  // The value at a place between 0 and 1, in words.
+  // The text of the value at a position between 0 and 1.
   at(fraction) {
     if (this.isText) return this.texts[Math.round(fraction * (this.texts.length - 1))];
     const value = this.isLog ? this.low * (this.high / this.low) ** fraction : this.low + fraction * (this.high - this.low);
     return quantityText(this.kind === "axis" ? Number(value.toPrecision(3)) : value, this.unit);
   }
 
-  // Values worth a mark: all of a few, else round ones.
+  // Values of tick marks: all values if they are few, otherwise round ones.
   marks(most) {
     if (this.isText) return this.texts.map((text, place) => ({ value: place, text }));
     if (this.low > this.high) return [];
@@ -63,13 +75,13 @@ export function binaryUnit(value) {
   return { factor: 1024 ** power, name: ["B", "KiB", "MiB", "GiB", "TiB"][power] };
 }
 
-// Where three digits cannot tell neighbours apart.
+// For neighbours that are equal in three digits.
 function exactText(value, unit) {
   const { factor, name } = unit === "bytes" ? binaryUnit(value) : { factor: 1, name: { "1/s": "/s" }[unit] ?? unit };
   return `${(value / factor).toLocaleString("en-US", { maximumSignificantDigits: 7 })} ${name}`.trim();
 }
 
-// Bytes are round in their binary unit.
+// Round numbers for tick marks; bytes are round in their binary unit.
 function roundMarks({ low, high, isLog, unit }, most) {
   if (low === high) return [low];
   if (!(high - low > 1e-300 && high - low < 1e300)) return [low, high];
@@ -87,15 +99,31 @@ function roundMarks({ low, high, isLog, unit }, most) {
 }
 
 export class SweepData {
+  /** @param {SweepPayload} payload */
   constructor(payload) {
-    Object.assign(this, payload);
-    this.length = this.number.length;
+    this.id = payload.id;
+    this.name = payload.name;
+    this.texts = payload.texts;
+    this.number = payload.number;
+    this.rank = payload.rank;
+    this.reason = payload.reason;
+    this.steps = payload.steps;
+    this.constraints = payload.constraints;
+    this.again = payload.again;
+    this.curves = payload.curves;
+    this.length = payload.number.length;
+    this.payload = payload;
     this.dimensions = payload.dimensions.map((column) => new Dimension(column, payload.texts));
     this.shorten();
   }
 
+  /**
+   * The text of a point in one of the columns that hold texts.
+   * @param {"outcome" | "mark" | "reason" | "failed_step" | "report" | "lines"} key
+   * @param {number} row
+   */
   said(key, row) {
-    return this.texts[this[key][row]];
+    return this.texts[this.payload[key][row]];
   }
 
   of(kind) {
@@ -106,7 +134,7 @@ export class SweepData {
     return this.dimensions.find((one) => one.key === key);
   }
 
-  // `speed.threads` is `threads` where nothing else is.
+  // Shorten `speed.threads` to `threads` where that is unique.
   shorten() {
     const tail = (label) => label.split(".").slice(1).join(".") || label;
     const times = new Map();
@@ -124,7 +152,7 @@ export class SweepData {
     return `point ${this.number[row]}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
   }
 
-  // `measured again: latency.min 899 µs`, of what was.
+  // `measured again: latency.min 899 µs`, for points that were.
   againWords(row) {
     const again = this.again[row];
     return again ? [`measured again: ${this.of("objective").map((one, place) => `${one.short} ${quantityText(again.objectives[place], one.unit)}`).join(", ")}`] : [];
@@ -135,7 +163,7 @@ export class SweepData {
   }
 }
 
-// Rows that no other row beats: better in one and not worse in the other. Each axis is minimised or maximised.
+// The points that no other point dominates. Each axis is minimised or maximised.
 export function paretoFront(points, [xSign, ySign]) {
   const ordered = [...points].sort((a, b) => xSign * (a.x - b.x) || ySign * (a.y - b.y));
   const front = [];

@@ -1,5 +1,6 @@
-// Bring the page of a sweep to life: pictures and table are about the same points, and follow each other.
+// The page of a sweep: charts and table show the same points and follow each other's selection.
 
+import { around, live } from "../elements.js";
 import { startConveniences } from "../conveniences.js";
 import { readPayload } from "../payload.js";
 import { CurvePlot } from "./curves.js";
@@ -8,11 +9,9 @@ import { Parallel } from "./parallel.js";
 import { Scatter } from "./scatter.js";
 import { PointsTable } from "./table.js";
 
-const sweepHost = (name) => document.querySelector(`[data-live="${name}"]`);
-
 function pointLinks(table) {
   document.addEventListener("click", (event) => {
-    const button = event.target.closest?.("[data-points]");
+    const button = around(event, "[data-points]");
     if (!button) return;
     table.choose(button.dataset.points.split(",").map(Number));
     document.getElementById("points").scrollIntoView();
@@ -27,13 +26,13 @@ export async function start() {
     let table = null;
     const keep = (row) => !parallel || parallel.brushes.keeps(row);
     const pick = (row, more) => table.pick(row, more);
-    const parallel = sweepHost("parallel") && new Parallel(sweepHost("parallel"), data, { pick, changed: () => table.again() });
+    const parallel = live("parallel") && new Parallel(live("parallel"), data, { pick, changed: () => table.again() });
     if (parallel) views.push(parallel);
-    if (sweepHost("trade")) views.push(new Scatter(sweepHost("trade"), data, pick));
-    table = new PointsTable(sweepHost("points"), data, {
+    if (live("trade")) views.push(new Scatter(live("trade"), data, pick));
+    table = new PointsTable(live("points"), data, {
       keep, changed: () => table && views.forEach((view) => view.follow((row) => table.isShown(row), [...table.model.selected])),
     });
-    for (const curve of data.curves) new CurvePlot(sweepHost("curves"), data, curve, pick);
+    for (const curve of data.curves) new CurvePlot(live("curves"), data, curve, pick);
     pointLinks(table);
   }
   document.documentElement.dataset.ready = performance.now().toFixed(0);

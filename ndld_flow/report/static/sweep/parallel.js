@@ -1,11 +1,13 @@
 // Points of a sweep as lines over parallel axes, and the brushes that filter them.
 
+/** @import { SweepData } from "./data.js" */
+
 import { colorsAt, drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 
-// What is chosen on the axes of the parallel coordinates: for some of them a part, between 0 and 1, that points must be in.
+// The brushes on the axes of the parallel coordinates: ranges between 0 and 1 that points must be in.
 
 class Brushes {
   constructor(changed) {
@@ -38,7 +40,7 @@ class Brushes {
     return true;
   }
 
-  // `from 2 to 8`, as a screen reader says it.
+  // `from 2 to 8`, for screen readers.
   words(one) {
     const [low, high] = this.of(one);
     if (!this.parts.has(one)) return "every value";
@@ -61,17 +63,21 @@ class Brushes {
   }
 }
 
-// Parallel coordinates: a line for each point through all its values; what is chosen on an axis filters the table.
+// Parallel coordinates: a line for each point through all its values; brushes on the axes filter the table.
 
 const PARALLEL = { height: 380, top: 54, bottom: 34, side: 70, least: 104 };
 
 export class Parallel {
-  // `pick(row, more)` hears of a line that was clicked, `changed()` of other brushes.
+  /**
+   * `pick(row, more)` is called for a line that was clicked, `changed()` when the brushes change.
+   * @param {HTMLElement} host
+   * @param {SweepData} data
+   */
   constructor(host, data, { pick, changed }) {
     this.data = data;
     this.pick = pick;
     this.selected = [];
-    this.alive = () => true;
+    this.alive = (_row) => true;
     this.near = -1;
     this.shown = new Set(data.dimensions.filter((one) => one.telling).slice(0, 12));
     this.brushes = new Brushes(() => {
@@ -146,7 +152,7 @@ export class Parallel {
     return low - fraction * (low - PARALLEL.top);
   }
 
-  // What is not known runs below the axis.
+  // A line passes below an axis on which its value is not known.
   layRows() {
     const none = PARALLEL.height - 12;
     this.rows = Array.from({ length: this.data.length }, (_, row) =>
@@ -238,7 +244,7 @@ export class Parallel {
   }
 }
 
-// A long name on two lines, parted at a dot; at the edges it moves inwards.
+// A long name on two lines, split at a dot; near the edges it moves inwards.
 function axisName(text, x, letters, width) {
   const dot = text.lastIndexOf(".", text.length - 2);
   const parts = text.length <= letters ? [text] : dot > 0 ? [text.slice(0, dot + 1), text.slice(dot + 1)] : [text.slice(0, letters), text.slice(letters)];
@@ -249,7 +255,7 @@ function axisName(text, x, letters, width) {
   });
 }
 
-// The better a point's rank, the stronger its line; what is filtered away stays as a shadow.
+// The better the rank of a point, the stronger its line; filtered points stay as a shadow.
 function paintLines(view) {
   const { canvas, data, rows, x } = view;
   const dots = Math.max(1, devicePixelRatio || 1);

@@ -1,4 +1,6 @@
-// Any two quantities against each other, with the front of what nothing beats in both.
+// A scatter plot of any two quantities, with the Pareto front.
+
+/** @import { SweepData } from "./data.js" */
 
 import { drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
@@ -8,8 +10,11 @@ import { paretoFront } from "./data.js";
 
 const SCATTER = { height: 400, left: 74, right: 26, top: 18, bottom: 46 };
 
-// What was looked for against the first of what it is usually paid with; where there are two objectives, these. An axis
-// is chosen by whoever swept: it may stand across, but of two axes nothing is the front.
+/**
+ * The first two objectives; for a single one, the first metric that it usually trades off against. An axis of the sweep
+ * may be the horizontal one, but two axes of the sweep have no front.
+ * @param {SweepData} data
+ */
 function scatterChoice(data) {
   const numeric = data.dimensions.filter((one) => !one.isText && one.low < one.high);
   const objectives = numeric.filter((one) => one.kind === "objective");
@@ -22,11 +27,15 @@ function scatterChoice(data) {
 }
 
 export class Scatter {
+  /**
+   * @param {HTMLElement} host
+   * @param {SweepData} data
+   */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
     this.selected = new Set();
-    this.alive = () => true;
+    this.alive = (_row) => true;
     const choice = scatterChoice(data);
     if (!choice) {
       host.replaceChildren(make("p", { class: "quiet" }, "Nothing that was measured differs."));
@@ -67,7 +76,7 @@ export class Scatter {
     this.picture?.again();
   }
 
-  // Points that are dimmed, and points that are selected, come from the table.
+  // Dim and mark points as the table does.
   follow(alive, selected) {
     this.alive = alive;
     this.selected = new Set(selected);
@@ -111,7 +120,7 @@ export class Scatter {
       : "No point that passed has both.";
   }
 
-  // What follows the table; the picture itself stays, and with it the keyboard's place in it.
+  // Redraw only the marks, so that the chart keeps the keyboard's position.
   paint() {
     const { placed, front, width } = this;
     this.marks.replaceChildren(...this.dots(placed, new Set(front.map(({ row }) => row))), ...this.labels(placed, front, width));
@@ -138,7 +147,7 @@ export class Scatter {
     ];
   }
 
-  // One path for each kind of mark, however many there are.
+  // One path for each kind of mark.
   dots(placed, front) {
     const paths = new Map();
     for (const { row, left, top } of placed) {
@@ -160,7 +169,7 @@ export class Scatter {
     return front.has(row) ? "front" : "plain";
   }
 
-  // Numbers of the points that matter, where there is room.
+  // Numbers of the important points, where there is room.
   labels(placed, front, width) {
     const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.said("mark", row)) || this.selected.has(row));
     const taken = [];
@@ -178,7 +187,7 @@ export class Scatter {
   }
 }
 
-// Shapes tell as much as colours do.
+// Shapes carry the same information as colours.
 const MARKS = {
   plain: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
   front: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
@@ -191,20 +200,23 @@ const MARKS = {
 
 const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the front", plain: "passed", refused: "refused", inconclusive: "inconclusive", failed: "failed" };
 
-// Of what the points of this sweep are.
+/**
+ * A legend for the kinds of points in this sweep.
+ * @param {SweepData} data
+ */
 function scatterLegend(data) {
   const there = new Set(data.number.flatMap((_, row) => [data.said("mark", row), data.passed(row) ? "plain" : data.said("outcome", row)]).concat("front"));
   const key = ([kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
   return make("p", { class: "small quiet mark-keys" }, ...Object.entries(MARK_KEYS).filter(([kind]) => there.has(kind)).map(key));
 }
 
-// From values to pixels, with room at both ends.
+// A scale from values to pixels, with room at both ends.
 function spread(one, from, to) {
   const room = 0.05;
   return (value) => from + (to - from) * (room + (1 - 2 * room) * one.fractionOf(value));
 }
 
-// Steps: what lies behind them is beaten by a point on them.
+// The front as steps: every point behind them is dominated.
 function frontPath(front, width, [xSign, ySign]) {
   if (front.length === 0) return draw("g");
   const [first, last] = [front[0], front.at(-1)];

@@ -1,5 +1,8 @@
 // The table of a sweep's points, and copying the recipe lines of a point.
 
+/** @import { Column } from "../table.js" */
+/** @import { SweepData } from "./data.js" */
+
 import { copy } from "../conveniences.js";
 import { make, shortened } from "../elements.js";
 import { changeText, quantityText, ratioText, share } from "../quantities.js";
@@ -8,12 +11,12 @@ import { selectionSummary } from "../widgets.js";
 
 // Columns of the table of points, from SweepData.
 
-// A column shows all of its name, and the arrow of its order.
+// Room for the whole label and the arrow of the sort order.
 const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
 
 function dimensionColumn(one, hidden) {
   const label = shortened(one.short, 26);
-  // Of its values too, where they are texts: up to so many letters.
+  // Room for its values, too, where they are texts: up to 22 letters.
   const longest = one.isText ? one.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
   const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${one.isText ? 1 : 0.8}fr)`;
   const spread = /\.latency\.(spread|cov)$/.test(one.label);
@@ -30,9 +33,13 @@ function dimensionColumn(one, hidden) {
   };
 }
 
-// What was measured again, beside what was measured at first.
+/**
+ * Columns for the values that were measured again.
+ * @param {SweepData} data
+ */
 function againColumns(data) {
   if (!data.again.some(Boolean)) return [];
+  /** @type {Column[]} */
   const columns = data.of("objective").map((one, place) => ({
     key: `again_${place}`, label: `${shortened(one.short, 20)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
     width: `minmax(${wideEnough(`${shortened(one.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: one.direction === "minimize", hidden: place > 0,
@@ -51,6 +58,7 @@ function againColumns(data) {
   return columns;
 }
 
+/** @param {SweepData} data */
 function constraintColumn(data) {
   const broken = (row) => data.constraints[row].filter(([, holds]) => !holds).map(([gate]) => data.texts[gate]);
   const value = (row) => {
@@ -62,6 +70,7 @@ function constraintColumn(data) {
 
 const MARK_WORDS = { best: "best", tie: "tie", front: "front", "": "" };
 
+/** @param {SweepData} data */
 function pointColumns(data) {
   const varies = (one) => (one.isText ? new Set(one.levels).size > 1 : one.low < one.high);
   const axes = data.of("axis").map((one) => dimensionColumn(one, data.length > 1 && !varies(one)));
@@ -86,7 +95,7 @@ function pointColumns(data) {
   ];
 }
 
-// Lines to copy, made where they are needed.
+// A text with a button that copies it.
 
 let copyBoxes = 0;
 
@@ -96,13 +105,17 @@ function copyBox(text) {
   return make("div", { class: "with-copy" }, make("pre", { id }, make("bdi", {}, text)), button);
 }
 
-// As a POSIX shell takes it for one word.
+// A text as one word of a POSIX shell.
 const shellWord = (text) => (/^[\w@%+=:,./-]+(#\d+)?$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
 
-// The table of points: sorted, filtered, brushed, selected; one in full, two compared.
+// The table of points: one selected point is shown in full, two are compared.
 
 export class PointsTable extends TableView {
-  // `shown(rows)` hears which rows are left, whenever that may have changed.
+  /**
+   * `keep(row)` filters rows, `changed()` is called when the shown or the selected rows may have changed.
+   * @param {HTMLElement} host
+   * @param {SweepData} data
+   */
   constructor(host, data, { keep, changed }) {
     const model = new TableModel(pointColumns(data), data.length);
     model.keep = keep;
@@ -136,24 +149,36 @@ export class PointsTable extends TableView {
     return this.inSight.has(row);
   }
 
-  // From a picture: this one, or this one too.
+  // Select a point of a chart, alone or in addition.
   pick(row, more) {
     if (!more) this.choose([row]);
     else this.choose(this.model.selected.has(row) ? [...this.model.selected].filter((one) => one !== row) : [...this.model.selected, row]);
   }
 }
 
+/**
+ * @param {TableModel} model
+ * @param {SweepData} data
+ */
 function describePoints(model, data) {
   const rows = [...model.selected];
   if (rows.length === 0) {
     return [make("p", {}, "Select a point for all of it, two for the command that compares them: click, Ctrl-click or Shift-click; by keyboard arrows and Space. Columns has every metric.")];
   }
   if (rows.length === 1) return describePoint(rows[0], data);
-  return rows.length === 2 ? describeTwo(rows, data) : selectionSummary(model);
+  return rows.length === 2 ? describeTwo(rows[0], rows[1], data) : selectionSummary(model);
 }
 
+/**
+ * @param {SweepData} data
+ * @param {number} row
+ */
 const reference = (data, row) => shellWord(`${data.id}#${data.number[row]}`);
 
+/**
+ * @param {number} row
+ * @param {SweepData} data
+ */
 function pointHead(row, data) {
   const report = data.said("report", row);
   return make("h4", { class: "point-head" }, make("span", { class: "strong" }, `Point ${data.number[row]} `),
@@ -161,6 +186,10 @@ function pointHead(row, data) {
     data.rank[row] ? ` rank ${data.rank[row]} of ${data.rank.filter(Boolean).length} ` : " ", report ? make("a", { href: report }, "its own report") : "");
 }
 
+/**
+ * @param {number} row
+ * @param {SweepData} data
+ */
 function stepsList(row, data) {
   const steps = data.steps[row];
   const list = make("table", { class: "dense" });
@@ -171,6 +200,10 @@ function stepsList(row, data) {
   return list;
 }
 
+/**
+ * @param {number} row
+ * @param {SweepData} data
+ */
 function describePoint(row, data) {
   const list = make("dl");
   const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
@@ -189,8 +222,11 @@ function describePoint(row, data) {
       make("details", { class: "plain" }, make("summary", {}, `All metrics`), metrics)))];
 }
 
-// The command, and where the two differ.
-function describeTwo([first, second], data) {
+/**
+ * The command that compares two points, and the values in which they differ.
+ * @param {SweepData} data
+ */
+function describeTwo(first, second, data) {
   const told = data.dimensions.filter((one) => (one.kind !== "metric" || one.telling) && one.text(first) !== one.text(second));
   const change = (one) => (one.kind !== "axis" && one.numbers[first] > 0 && one.numbers[second] !== null ? changeText(one.numbers[second] / one.numbers[first]) : "");
   const table = make("table", { class: "dense" },

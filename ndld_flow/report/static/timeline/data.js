@@ -1,11 +1,16 @@
 // Spans of a timeline, and the part of it that is in sight.
 
-// One pass as spans: when each began, how long it took, in which lane, and which layer it was.
+// The spans of one pass, each with its start, duration, lane and layer.
 
 const SPAN_KINDS = ["layer", "overhead", "transfer", "pass"];
 const MOVING_ROLES = new Set(["reformat", "cast", "quantize", "copy"]);
 
 export class TimelineData {
+  /**
+   * @param {TimelinePayload} packed
+   * @param {{name: string[], role: string[]}} layers
+   * @param {string[]} texts
+   */
   constructor(packed, layers, texts) {
     this.length = packed.lane.length;
     this.basis = packed.basis;
@@ -35,7 +40,7 @@ export class TimelineData {
     });
   }
 
-  // Kept as the way from the layer expected next: 0 where one layer follows another. -1 is none.
+  // Steps are differences from the layer that is expected next: 0 where one layer follows another. -1 is none.
   layersOf(steps) {
     let expected = 0;
     return steps.map((step) => {
@@ -54,7 +59,7 @@ export class TimelineData {
     return this.start[span] + this.duration[span];
   }
 
-  // One row on the screen for each depth of each lane, spans in order of start.
+  // One row of the canvas for each depth of each lane, spans in order of start.
   rows() {
     const found = new Map();
     for (let span = 0; span < this.length; span++) {
@@ -70,7 +75,7 @@ export class TimelineData {
   }
 }
 
-// First position in `spans` that starts at `time` or later.
+// The first position in `spans` of a span that starts at `time` or later.
 export function firstFrom(spans, start, time) {
   let [low, high] = [0, spans.length];
   while (low < high) {
@@ -81,8 +86,12 @@ export function firstFrom(spans, start, time) {
   return low;
 }
 
-// The same pass for chrome://tracing and Perfetto: complete events in µs, one thread for each lane.
-// Format: Trace Event Format, "Complete Events" and "Metadata Events".
+/**
+ * The pass for chrome://tracing and Perfetto: complete events in µs, one thread for each lane.
+ * Format: Trace Event Format, "Complete Events" and "Metadata Events".
+ * @param {TimelineData} data
+ * @param {string} label
+ */
 export function chromeTrace(data, label) {
   const threads = data.lanes.map((name, lane) => ({ ph: "M", name: "thread_name", pid: 1, tid: lane + 1, args: { name } }));
   const events = data.start.map((start, span) => ({
@@ -98,7 +107,7 @@ export function chromeTrace(data, label) {
   return JSON.stringify({ displayTimeUnit: "ms", traceEvents: [process, ...threads, ...events] });
 }
 
-// Which part of a pass is on the screen, and where: times to pixels and back, spans by row, without a canvas.
+// The visible part of a pass: times to pixels and back, spans by row, without a canvas.
 
 export const SPAN_ROW = 24;
 export const RULER = 26;
@@ -106,7 +115,10 @@ export const OVERVIEW = 12;
 const MOST_ROWS = 48;
 
 export class TimelineSight {
-  // `data` is a TimelineData. The whole of it is in sight first; there are no pixels before `resize`.
+  /**
+   * `data` is a TimelineData. All of it is visible at first; there are no pixels before `resize`.
+   * @param {TimelineData} data
+   */
   constructor(data) {
     this.data = data;
     this.from = 0;
@@ -140,13 +152,13 @@ export class TimelineSight {
     this.to = this.from + span;
   }
 
-  // What would be in sight after a zoom around a time.
+  // The part that is visible after a zoom around a time.
   zoomed(factor, center = (this.from + this.to) / 2) {
     const from = center - (center - this.from) * factor;
     return [from, from + (this.to - this.from) * factor];
   }
 
-  // What would be in sight after a move by a part of the width.
+  // The part that is visible after a move by a fraction of the width.
   moved(by) {
     const span = this.to - this.from;
     const from = Math.min(Math.max(0, this.from + by * span), this.data.total - span);
@@ -169,7 +181,7 @@ export class TimelineSight {
     return best;
   }
 
-  // The edge of a span that is near enough to be meant.
+  // The edge of a span that the pointer is close to.
   snapped(x, y) {
     const span = this.spanAt(x, y);
     const edges = span < 0 ? [] : [this.data.start[span], this.data.end(span)];

@@ -1,4 +1,6 @@
-// Paints a pass on a canvas: the ruler of times, lanes of spans, what is marked or measured, and where one is in the whole.
+// Paints a pass on a canvas: the ruler, lanes of spans, marks and measurements, and an overview.
+
+/** @import { TimelineData, TimelineSight } from "./data.js" */
 
 import { axisUnit, colorsAt, ticks, tickText } from "../charts.js";
 import { shortened } from "../elements.js";
@@ -7,7 +9,11 @@ import { firstFrom, OVERVIEW, RULER, SPAN_ROW } from "./data.js";
 export const SPAN_TONES = { layer: "series", moving: "moving", overhead: "overhead", transfer: "transfer", pass: "before" };
 
 export class TimelinePainter {
-  // `sight` is a TimelineSight; `series` says which of the colours of reports is this one's.
+  /**
+   * `sight` is a TimelineSight; `series` is the colour of the report.
+   * @param {TimelineData} data
+   * @param {TimelineSight} sight
+   */
   constructor(canvas, data, sight, series) {
     this.canvas = canvas;
     this.data = data;
@@ -16,7 +22,7 @@ export class TimelinePainter {
     canvas.style.height = `${sight.height}px`;
   }
 
-  // After the sight has its width, and when the theme changes.
+  // Called when the sight has its width, and when the theme changes.
   resize() {
     const { sight } = this;
     this.dots = globalThis.devicePixelRatio || 1;
@@ -71,7 +77,7 @@ export class TimelinePainter {
       if (x1 < sight.left) continue;
       const wide = Math.max(1, x1 - x0 - (x1 - x0 > 4 ? 1 : 0));
       const pixel = Math.floor(x0);
-      // Thousands of spans within one pixel are one stroke.
+      // Spans within one pixel are drawn as one stroke.
       if (wide <= 1 && pixel === painted && tone === kind[span]) continue;
       [painted, tone] = [pixel, kind[span]];
       paper.fillStyle = this.colors[SPAN_TONES[kind[span]]];
@@ -114,7 +120,7 @@ export class TimelinePainter {
     paper.strokeStyle = color;
     paper.lineWidth = thick;
     paper.strokeRect(x0 - 1, top + 1.5, Math.max(2, x1 - x0) + 1, SPAN_ROW - 3);
-    // What is too thin to be seen gets a pointer above its lane.
+    // A span that is too thin to be visible has a pointer above its lane.
     if (x1 - x0 > 6) return;
     paper.fillStyle = color;
     paper.beginPath();

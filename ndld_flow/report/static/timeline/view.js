@@ -1,5 +1,7 @@
 // A timeline on a canvas, moved and read by mouse and keyboard.
 
+/** @import { TimelineData } from "./data.js" */
+
 import { drawAtWidth } from "../charts.js";
 import { make, shortened } from "../elements.js";
 import { count, milliseconds, share } from "../quantities.js";
@@ -10,7 +12,7 @@ import { SPAN_TONES, TimelinePainter } from "./paint.js";
 // Mouse, wheel and touch on a timeline: drag to measure or to move, hover, click a span, zoom.
 
 class TimelineMouse {
-  // `timeline` is a Timeline: it is told what to show, choose, measure and say.
+  // `timeline` is the Timeline that is moved.
   constructor(timeline) {
     this.timeline = timeline;
     this.canvas = timeline.canvas;
@@ -77,7 +79,7 @@ class TimelineMouse {
     if (span >= 0) this.timeline.choose(span);
   }
 
-  // A page that scrolls must not stop at a timeline: the wheel zooms with Ctrl, or once the timeline was chosen.
+  // Scrolling the page must not stop at a timeline: the wheel zooms with Ctrl, or after a click on the timeline.
   wheel(event, x) {
     const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
     const meant = event.ctrlKey || event.metaKey || document.activeElement === this.canvas;
@@ -92,7 +94,7 @@ class TimelineMouse {
 // The keyboard on a timeline: from span to span, zoom, move, choose, and measure from one span to another.
 
 class TimelineKeys {
-  // `timeline` is a Timeline; its `cursor` is the span where the keyboard is.
+  // `timeline` is a Timeline; its `cursor` is the keyboard's span.
   constructor(timeline) {
     this.timeline = timeline;
     this.data = timeline.data;
@@ -148,7 +150,7 @@ class TimelineKeys {
     this.point(row.spans[Math.min(at, row.spans.length - 1)]);
   }
 
-  // The keyboard's place: outlined, told, and brought into sight.
+  // Outline the span of the keyboard, describe it, and scroll it into view.
   point(span) {
     const { timeline, sight, data } = this;
     timeline.cursor = span;
@@ -165,7 +167,7 @@ class TimelineKeys {
     timeline.repaint();
   }
 
-  // The first time from the start of this span, the second time to the end of that one.
+  // The first call marks the start of a span, the second measures to the end of another.
   measureHere() {
     const { timeline, data } = this;
     if (timeline.cursor < 0) return;
@@ -189,15 +191,17 @@ class TimelineKeys {
   }
 }
 
-// One pass on a canvas: lanes, zoom, pan, a ruler to drag, and spans that lead to their layers and back.
-//
-// Needs, in this order: quantities.js, elements.js, axis.js, tooltip.js, pictures.js, timeline_data.js, timeline_sight.js,
-// timeline_paint.js, timeline_mouse.js, timeline_keys.js.
+// One pass on a canvas: lanes, zoom, pan, measuring, and spans that are linked with their layers.
 
 const SPAN_WORDS = { layer: "layer", moving: "reformat, quantize, cast or copy", overhead: "overhead", transfer: "transfer", pass: "whole pass" };
 
 export class Timeline {
-  // `data` is a TimelineData; `pick(row)` hears which layer was clicked; `series` gives the report its colour.
+  /**
+   * @param {HTMLElement} host
+   * @param {TimelineData} data
+   * @param {{label: string, series?: number, pick?: (row: number) => void}} options `pick` is called for a click on a
+   *   layer, `series` is the colour of the report
+   */
   constructor(host, data, { label, series = 0, pick = () => {} }) {
     this.data = data;
     this.label = label;
@@ -215,6 +219,7 @@ export class Timeline {
     this.say();
   }
 
+  /** @param {HTMLElement} host */
   build(host) {
     const help = `keys-${Math.random().toString(36).slice(2)}`;
     this.canvas = make("canvas", {
@@ -251,7 +256,7 @@ export class Timeline {
     this.painter.paint(this);
   }
 
-  // Whatever changes what is in sight comes through here.
+  // Every change of the visible part goes through here.
   show(from, to) {
     this.sight.set(from, to);
     this.repaint();
@@ -266,7 +271,7 @@ export class Timeline {
     this.show(...this.sight.moved(by));
   }
 
-  // A short move shows where one got to; those who asked for less motion get there at once.
+  // Animate the change, unless the reader prefers reduced motion.
   glide(from, to) {
     const begin = { from: this.sight.from, to: this.sight.to, at: performance.now() };
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return this.show(from, to);
@@ -288,7 +293,7 @@ export class Timeline {
     this.glide(middle - Math.max(long, this.data.total / 1e5) * 8, middle + Math.max(long, this.data.total / 1e5) * 8);
   }
 
-  // Once for each frame, however many wheel events there were.
+  // Repaint once for each frame.
   repaint() {
     if (!this.sight.width || this.frame) return;
     this.frame = requestAnimationFrame(() => {
@@ -297,7 +302,7 @@ export class Timeline {
     });
   }
 
-  // Rows of the table that are selected: their spans are outlined, and one that is alone is brought into sight.
+  // Outline the spans of the rows that are selected in the table, and scroll a single one into view.
   mark(rows, reveal = false) {
     this.marked = rows.flatMap((row) => this.data.ofLayer.get(row) ?? []);
     const [first] = this.marked;

@@ -1,16 +1,20 @@
 // Errors of two models layer by layer: a chart over the depth of the model, and a table.
 
 import { drawAtWidth, scale, ticks } from "../../charts.js";
-import { draw, make, shortened } from "../../elements.js";
+import { all, draw, make, shortened } from "../../elements.js";
 import { count, plainNumber, share } from "../../quantities.js";
 import { TableModel, TableView } from "../../table.js";
 import { makeSwitch, tooltip } from "../../widgets.js";
 import { DEPTH, DepthData, ERROR_SCALES, ErrorPanel, NOT_FINITE, RangePanel } from "../depth_panels.js";
 
-// Divergence along the depth of a network: hover and arrows read it, a drag zooms, a click finds the layer in the table.
+// A chart of errors along the depth of a network: pointer and arrows read it, a drag zooms, a click selects the layer.
 
 class DepthChart {
-  // `pick(row)` hears which layer was chosen.
+  /**
+   * `pick(row)` is called for the layer that was selected.
+   * @param {HTMLElement} host
+   * @param {DepthData} data
+   */
   constructor(host, data, { label, pick }) {
     this.data = data;
     this.label = label;
@@ -60,6 +64,7 @@ class DepthChart {
     const inner = scale(this.from - 0.5, this.to + 0.5, DEPTH.left, width - DEPTH.right);
     const pitch = (width - DEPTH.left - DEPTH.right) / (this.to - this.from + 1);
     this.sight = { from: this.from, to: this.to, x: inner, width, pitch, crowded: pitch < 1 };
+    /** @type {(ErrorPanel | RangePanel)[]} */
     const panels = [new ErrorPanel(data, this.sight, this.scaleName, DEPTH.top)];
     if (data.ranges) panels.push(new RangePanel(data, this.sight, DEPTH.top + DEPTH.errors + DEPTH.gap));
     this.cursor = draw("line", { class: "cursor depth-cursor", y1: DEPTH.top - 12, y2: this.height - DEPTH.axis, visibility: "hidden" });
@@ -76,7 +81,7 @@ class DepthChart {
     this.said.textContent = this.whole.disabled ? "" : `layers ${count(data.position[this.from])} to ${count(data.position[this.to])}`;
   }
 
-  // Only lines, and not too many of them: what is selected in the table.
+  // Mark the rows that are selected in the table; a limited number of lines.
   marks() {
     const rows = [...this.marked].filter((row) => row >= this.from && row <= this.to).slice(0, 500);
     const bottom = this.height - DEPTH.axis;
@@ -95,7 +100,7 @@ class DepthChart {
     const { position } = this.data;
     const [low, high] = [position[this.from], position[this.to]];
     const round = ticks(low, Math.max(high, low + 1), Math.max(2, Math.floor((width - DEPTH.left) / 110)));
-    // Not every node was compared: a label stands at the first layer from its number on.
+    // Not every node was compared: a label is at the first layer from its number on.
     const rows = [...new Set(round.map((tick) => position.findIndex((one) => one >= tick)))].filter((row) => row >= this.from && row <= this.to);
     return [
       ...rows.map((row) => draw("text", { x: this.sight.x(row), y, "text-anchor": "middle" }, count(this.data.position[row]))),
@@ -182,7 +187,7 @@ class DepthChart {
     event.preventDefault();
   }
 
-  // From where the keyboard is, or from where divergence starts.
+  // Move from the current layer, or from the layer where divergence starts.
   step(by) {
     const start = this.data.first ?? this.from;
     const row = this.now < 0 ? start : Math.min(this.data.length - 1, Math.max(0, this.now + by));
@@ -207,8 +212,9 @@ class DepthChart {
   }
 }
 
-// All layers of a comparison as a table; it is made when somebody opens it or comes to it from the chart.
+// The chart, and the table of all layers, which is built when it is first opened.
 
+/** @param {DepthData} data */
 function depthColumns(data) {
   const known = (value) => (value === NOT_FINITE ? Infinity : value);
   const errors = data.curves.flatMap((curve, place) => ["error", "distance"].filter((of) => data[of].some((values) => values.some((value) => value !== null))).map((of) => ({
@@ -218,7 +224,7 @@ function depthColumns(data) {
     tone: (row) => (data[of][place][row] === NOT_FINITE || (of === "error" && data.bound && data.error[place][row] > data.bound.error) ? "bad" : ""),
     csv: (row) => (data[of][place][row] === NOT_FINITE ? "not finite" : data[of][place][row] ?? ""),
   })));
-  const range = (key, label, format, tone = () => "") => ({
+  const range = (key, label, format, tone = (_row) => "") => ({
     key, label, width: "minmax(92px, 0.6fr)", numeric: true, right: true, hidden: key === "subnormal_share" || key === "rms",
     value: (row) => data.ranges[key][row], format: (value) => (value === null ? "" : format(value)), csv: (row) => data.ranges[key][row] ?? "", tone,
   });
@@ -239,6 +245,10 @@ function depthColumns(data) {
   ];
 }
 
+/**
+ * @param {TableModel} model
+ * @param {DepthData} data
+ */
 function describeDepth(model, data) {
   if (model.selected.size !== 1) {
     return [make("p", {}, model.selected.size ? `${count(model.selected.size)} layers selected: they are marked in the chart.` : "Select a layer to read all of it; a click on the chart selects one.")];
@@ -254,7 +264,15 @@ function describeDepth(model, data) {
 }
 
 class DepthPart {
+  /**
+   * @param {HTMLElement} host
+   * @param {DepthPayload} packed
+   * @param {string[]} texts
+   * @param {{label: string, file: string}} names
+   */
   constructor(host, packed, texts, { label, file }) {
+    /** Made when it is first opened. */
+    this.table = null;
     this.data = new DepthData(packed, texts);
     this.label = label;
     this.file = file;
@@ -285,14 +303,15 @@ class DepthPart {
   }
 }
 
+/** @param {ReportPayload} payload */
 export function show(payload) {
   const parts = new Map();
-  for (const host of document.querySelectorAll('[data-live="depth"]')) {
+  for (const host of all('[data-live="depth"]')) {
     const place = Number(host.dataset.depth);
     parts.set(place, new DepthPart(host, payload.depths[place], payload.texts, { label: host.dataset.label, file: host.dataset.file }));
   }
   // From a kept node to its place in the chart.
-  for (const button of document.querySelectorAll("[data-depth-row]")) {
+  for (const button of all("[data-depth-row]")) {
     const [depth, row] = button.dataset.depthRow.split(",").map(Number);
     button.addEventListener("click", () => parts.get(depth)?.choose([row]));
   }

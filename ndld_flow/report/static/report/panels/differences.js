@@ -2,6 +2,7 @@
 
 import { diffTables } from "../../diff_table.js";
 
+/** @param {ReportPayload} payload */
 export function show(payload) {
   diffTables(payload);
 }

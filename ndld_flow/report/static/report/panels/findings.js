@@ -1,11 +1,15 @@
 // Findings of the lint steps as a table.
 
-import { make } from "../../elements.js";
+import { live, make } from "../../elements.js";
 import { count } from "../../quantities.js";
 import { TableModel, TableView } from "../../table.js";
 
 const SEVERITIES = ["error", "warning", "info"];
 
+/**
+ * @param {HTMLElement} host
+ * @param {string[]} texts
+ */
 function findingsTable(host, findings, texts) {
   const text = (key) => (row) => texts[findings[key][row]];
   const columns = [
@@ -56,7 +60,8 @@ function describeFindings(table, text) {
   return [list];
 }
 
+/** @param {ReportPayload} payload */
 export function show({ findings, texts }) {
-  const host = document.querySelector('[data-live="findings"]');
+  const host = live("findings");
   if (findings?.severity.length) findingsTable(host, findings, texts);
 }

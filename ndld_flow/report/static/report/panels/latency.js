@@ -1,14 +1,14 @@
 // Latencies of timing passes: their distributions side by side, and every pass of each.
 
 import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "../../charts.js";
-import { draw, make, shortened } from "../../elements.js";
+import { draw, live, make, shortened } from "../../elements.js";
 import { latencyDistribution } from "../../latency_distribution.js";
 import { count, milliseconds, signedShare } from "../../quantities.js";
 import { makeSwitch, tooltip } from "../../widgets.js";
 
-// The samples of a timing pass with what there is to say of each: its process run, when it began, whether it stands out.
+// The samples of a timing pass, each with its process run, its start and whether it is an outlier.
 
-// Tukey's far fence, within each process run: three times the middle half's width beyond it.
+// Tukey's far fence of a process run: three interquartile ranges above the third quartile.
 function farFence(samples) {
   const ordered = [...samples].sort((a, b) => a - b);
   const at = (part) => ordered[Math.min(ordered.length - 1, Math.floor(part * ordered.length))];
@@ -17,7 +17,7 @@ function farFence(samples) {
 
 const middleOf = (values) => [...values].sort((a, b) => a - b)[(values.length - 1) >> 1];
 
-// A moving median of each run, at most 60 points: where it is going, without its outliers.
+// A moving median of a run, at most 60 points: its drift without its outliers.
 function movingMedian(samples) {
   const reach = Math.max(6, Math.round(samples.length / 10));
   const step = Math.max(1, Math.floor(samples.length / 60));
@@ -28,13 +28,14 @@ function movingMedian(samples) {
   return found;
 }
 
-// From the first to the last tenth of a run, relative; null for a run too short to have tenths.
+// The relative change from the first to the last tenth of a run; null for a run that is too short.
 function driftOf(samples) {
   const tenth = Math.floor(samples.length / 10);
   return tenth < 3 ? null : middleOf(samples.slice(-tenth)) / middleOf(samples.slice(0, tenth)) - 1;
 }
 
 class LatencySamples {
+  /** @param {ProfilePayload} profile */
   constructor(profile) {
     this.runs = profile.runs;
     this.values = profile.runs.flat();
@@ -47,7 +48,7 @@ class LatencySamples {
     this.times = this.timesOf(profile);
   }
 
-  // When each pass began, in ms after the first run of all; null where it is not told.
+  // The start of each pass in ms since the first run; null where it was not recorded.
   timesOf({ runs, gaps_ns: gaps, started_s: started }) {
     if (!gaps?.length || gaps.some((own, run) => own.length !== runs[run].length)) return null;
     return runs.flatMap((run, place) => {
@@ -60,20 +61,21 @@ class LatencySamples {
     });
   }
 
-  // How far runs drift within themselves: the middle one of them.
+  // The median of the runs' drifts.
   get drift() {
     const found = this.runs.map(driftOf).filter((one) => one !== null);
     return found.length ? middleOf(found) : null;
   }
 }
 
-// Every pass, in order or as time went by: process runs told apart, outliers crossed, drift as a line. The median pass is ringed.
+// A plot of every pass by order or by time, with outliers as crosses and drift as a line. A ring marks the median pass.
 
 const PASSES_HEIGHT = 250;
 const PASSES_TOP = 22;
 const PASSES_FLOOR = PASSES_HEIGHT - 30;
 
 class PassesPlot {
+  /** @param {HTMLElement} host */
   constructor(host, profiles) {
     this.profiles = profiles.map((profile, place) => {
       const detail = new LatencySamples(profile);
@@ -168,8 +170,8 @@ class PassesPlot {
     }
   }
 
-  // Thousands of dots are one path: a line of next to no length, with round ends, is a dot.
-  // Of no length at all it is one on a screen, but a dash on paper.
+  // Thousands of dots are one path: a very short line with round caps is a dot.
+  // A line without any length would be a dash on paper.
   series(profile, left, width) {
     const { samples, latency, detail } = profile;
     const [inside, out, beyond] = [[], [], []];
@@ -197,7 +199,7 @@ class PassesPlot {
       `${point ? "L" : "M"}${this.x(this.at(profile, detail.first[place] + pass)).toFixed(1)} ${this.y(value).toFixed(1)}`).join("")).join("");
   }
 
-  // Where one process run ends and the next begins; along time, a bar below each run shows whose turn it was.
+  // Borders between process runs; along time, a bar below each run shows its extent.
   borders(profile) {
     const { detail } = profile;
     if (this.along === "time") {
@@ -279,8 +281,9 @@ class PassesPlot {
   }
 }
 
+/** @param {ReportPayload} payload */
 export function show({ profiles }) {
   if (!profiles.length) return;
-  latencyDistribution(document.querySelector('[data-live="distribution"]'), profiles);
-  new PassesPlot(document.querySelector('[data-live="passes"]'), profiles);
+  latencyDistribution(live("distribution"), profiles);
+  new PassesPlot(live("passes"), profiles);
 }

@@ -1,9 +1,11 @@
-// Layers of a profile or an engine on the page: table, graph, and what leads from one to the other.
+// The layers of each profile and engine: table, graph, timeline and charts, linked with each other.
+
+/** @import { GraphMode } from "../../graph/colours.js" */
 
 import { drawAtWidth } from "../../charts.js";
 import { afterPrinting, beforePrinting } from "../../conveniences.js";
 import { download } from "../../downloads.js";
-import { make, shortened } from "../../elements.js";
+import { all, live, make, shortened } from "../../elements.js";
 import { familyMode, heatMode, kindsMode } from "../../graph/colours.js";
 import { GraphView } from "../../graph/view.js";
 import { count, milliseconds, share } from "../../quantities.js";
@@ -18,7 +20,18 @@ import { fileName, layersJson, layersMarkdown } from "../layer_exports.js";
 import { describeLayers, layerColumns, shareLabel, untimedColumns } from "../layer_table.js";
 
 class LayersPart {
+  /**
+   * @param {HTMLElement} section
+   * @param {LayersPayload} packed
+   * @param {{texts: string[], tensors: TensorTable, graph: GraphPayload | null}} shared
+   */
   constructor(section, packed, { texts, tensors, graph }) {
+    this.graphView = null;
+    this.timeline = null;
+    /** True while a click on the timeline selects rows, so that it is not moved under the pointer. */
+    this.fromTimeline = false;
+    /** Spans of the timeline. */
+    this.spans = null;
     this.section = section;
     this.packed = packed;
     this.texts = texts;
@@ -31,8 +44,24 @@ class LayersPart {
     this.buildExports();
   }
 
+  // Of a profile and of an engine, each in its own way: `build` fills the section, `tell` words a layer, `modes` colours.
+  build() {}
+
+  /**
+   * @param {number} _row
+   * @returns {string}
+   */
+  tell(_row) {
+    return "";
+  }
+
+  /** @returns {GraphMode[]} */
+  modes() {
+    return [];
+  }
+
   live(name) {
-    return this.section.querySelector(`[data-live="${name}"]`);
+    return live(name, this.section);
   }
 
   buildTable(columns, sorting, tools) {
@@ -50,12 +79,12 @@ class LayersPart {
     });
   }
 
-  // A graph of thousands of nodes is read when somebody comes near it.
+  // A graph may have thousands of nodes: it is built when it comes near the screen.
   buildGraph() {
     const host = this.live("graph");
     if (!this.graph) return;
     const { data } = this;
-    host.previousElementSibling.hidden = false;
+    /** @type {HTMLElement} */ (host.previousElementSibling).hidden = false;
     host.classList.add("graph-room");
     drawAtWidth(host, () => {
       this.graphView ??= new GraphView(host, this.graph, {
@@ -70,13 +99,13 @@ class LayersPart {
     });
   }
 
-  // Findings and roll-ups are in the page already; their buttons lead to the layers they speak of.
+  // Buttons in the page's findings and summaries select the layers that they name.
   buildLinks() {
-    for (const button of this.section.querySelectorAll("[data-rows]")) {
+    for (const button of all("[data-rows]", this.section)) {
       const rows = button.dataset.rows.split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
       button.addEventListener("click", () => this.choose(rows));
     }
-    for (const button of this.section.querySelectorAll("[data-pick]")) {
+    for (const button of all("[data-pick]", this.section)) {
       button.addEventListener("click", () => this.only({ [button.dataset.pick]: button.dataset.value }));
     }
   }
@@ -101,7 +130,7 @@ class LayersPart {
     this.toTable();
   }
 
-  // Only the layers that have these values; the same click again shows all.
+  // Show only the layers that have these values; the same click again shows all.
   only(wanted) {
     const words = Object.entries(wanted).map(([key, value]) => exactWord(key, value)).join(" ");
     this.table.filter(this.table.field.value === words ? "" : words);
@@ -113,7 +142,7 @@ class LayersPart {
   }
 }
 
-// A profile, with its times: timeline and charts too.
+// A profile has times, so it has a timeline and charts, too.
 class ProfilePart extends LayersPart {
   build() {
     this.basis = { of: "sum" };
@@ -174,10 +203,10 @@ class ProfilePart extends LayersPart {
   }
 }
 
-// Myelin's kernels are called by what was fused into them, as their types say little; layers without a type by name.
+// Kernels of Myelin are called by the operations fused into them, layers of unknown type by their name.
 const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ?? (type === "unknown" ? name : type);
 
-// An engine that nobody ran: what its layers are.
+// An engine that was not timed.
 class EnginePart extends LayersPart {
   build() {
     this.buildTable(untimedColumns(this.data, this.heat), "index", []);
@@ -193,14 +222,15 @@ class EnginePart extends LayersPart {
   }
 }
 
-// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one. Returns what shows a layer.
+// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one. Returns a function that
+// shows a layer.
 function layerTabs(payload, whole, Part) {
-  const sections = [...whole.querySelectorAll("[data-layers]")];
+  const sections = all("[data-layers]", whole);
   const tensors = new TensorTable(payload.tensors, payload.texts);
   const parts = new Map();
   const places = sections.map((section) => Number(section.dataset.layers));
   const build = (number) => {
-    // Of an engine it may be known how it was built, and of no layer.
+    // An engine may have no recorded layers.
     if (parts.has(number) || payload.layers[places[number]].columns.name.length === 0) return;
     const graph = payload.graphs[payload.graph_of[places[number]]] ?? null;
     parts.set(number, new Part(sections[number], payload.layers[places[number]], { texts: payload.texts, tensors, graph }));
@@ -244,7 +274,7 @@ function layerTabs(payload, whole, Part) {
   };
 }
 
-// On paper all profiles are there.
+// All profiles are printed.
 function printAll(sections, build) {
   let hidden = [];
   beforePrinting.push(() => {
@@ -260,13 +290,14 @@ function printAll(sections, build) {
 }
 
 // A layer named elsewhere on the page is shown in the profiles where there are any, otherwise in the engines.
+/** @param {ReportPayload} payload */
 export function show(payload) {
   let showLayer;
-  for (const [id, Part] of [["engines", EnginePart], ["layers", ProfilePart]]) {
+  for (const [id, Part] of /** @type {[string, typeof LayersPart][]} */ ([["engines", EnginePart], ["layers", ProfilePart]])) {
     const whole = document.getElementById(id);
     if (whole) showLayer = layerTabs(payload, whole, Part);
   }
-  for (const button of document.querySelectorAll("[data-layer]")) {
+  for (const button of all("[data-layer]")) {
     const [place, row] = button.dataset.layer.split(",").map(Number);
     button.addEventListener("click", () => showLayer?.(place, row));
   }

@@ -1,7 +1,7 @@
-// The trials of a precision search: how good each was and how many nodes it kept, and all of them in a table.
+// The trials of a precision search: the metric and the kept nodes of each in a plot, and all of them in a table.
 
 import { drawAtWidth, scale } from "../../charts.js";
-import { draw, make, shortened } from "../../elements.js";
+import { all, draw, make, shortened } from "../../elements.js";
 import { count, plainNumber, seconds } from "../../quantities.js";
 import { Spots } from "../../scatter_points.js";
 import { TableModel, TableView } from "../../table.js";
@@ -12,13 +12,30 @@ import { fileName } from "../layer_exports.js";
 const TRIALS = { left: 74, right: 14, top: 20, errors: 150, gap: 26, bars: 64, bottom: 40 };
 
 class TrialsData {
+  /**
+   * @param {SearchPayload} packed
+   * @param {string[]} texts
+   */
   constructor(packed, texts) {
-    Object.assign(this, packed, { length: packed.number.length });
-    for (const key of ["phase", "what", "note"]) this[key] = packed[key].map((place) => texts[place]);
+    const text = (column) => column.map((place) => texts[place]);
+    this.length = packed.number.length;
+    this.step = packed.step;
+    this.metric = packed.metric;
+    this.higher = packed.higher;
+    this.bound = packed.bound;
+    this.number = packed.number;
+    this.phase = text(packed.phase);
+    this.what = text(packed.what);
+    this.kept = packed.kept;
+    this.ranges = packed.ranges;
+    this.passed = packed.passed;
+    this.wall_s = packed.wall_s;
+    this.note = text(packed.note);
+    this.metrics = packed.metrics;
     this.values = packed.metrics[packed.metric] ?? new Array(this.length).fill(null);
   }
 
-  // How far off, so that less is better: of a cosine what is missing to 1, of decibels the noise.
+  // The error, so that less is better: 1 - x for a cosine, the noise for decibels.
   off(value) {
     if (value === null) return null;
     if (typeof value === "string") return NaN;
@@ -53,6 +70,10 @@ class TrialsData {
 }
 
 class TrialsPlot {
+  /**
+   * @param {HTMLElement} host
+   * @param {TrialsData} data
+   */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
@@ -68,7 +89,7 @@ class TrialsPlot {
     const height = bottom + TRIALS.gap + TRIALS.bars + TRIALS.bottom;
     this.width = width;
     this.x = scale(-0.5, data.length - 0.5, TRIALS.left, width - TRIALS.right);
-    const offs = rows.map((row) => (data.metrics.nonfinite?.[row] > 0 ? NaN : data.off(data.values[row])));
+    const offs = rows.map((row) => (Number(data.metrics.nonfinite?.[row]) > 0 ? NaN : data.off(data.values[row])));
     const bound = data.bound === null ? null : data.off(data.bound);
     const powers = [...offs, bound].filter((value) => value > 0 && Number.isFinite(value)).map(Math.log10);
     const low = powers.length ? Math.floor(powers.reduce((a, b) => Math.min(a, b)) - 0.1) : -4;
@@ -101,7 +122,7 @@ class TrialsPlot {
       draw("text", { class: "bound-text", x: this.width - TRIALS.right, y: y - 5, "text-anchor": "end" }, `bound: ${data.metric} ${plainNumber(data.bound)}`)];
   }
 
-  // Under the dots: how many nodes each trial kept.
+  // Bars below the dots: the number of kept nodes of each trial.
   bars(rows, top) {
     const { data } = this;
     const most = data.kept.reduce((a, b) => Math.max(a, b), 1);
@@ -146,6 +167,7 @@ class TrialsPlot {
   }
 }
 
+/** @param {TrialsData} data */
 function trialColumns(data) {
   const metrics = Object.entries(data.metrics).map(([metric, values], place) => ({
     key: `metric${place}`, label: shortened(metric, 18), csvLabel: metric, width: "minmax(104px, 0.6fr)", numeric: true, right: true, position: metric === data.metric && data.higher, hidden: place > 2,
@@ -164,6 +186,10 @@ function trialColumns(data) {
   ];
 }
 
+/**
+ * @param {TableModel} model
+ * @param {TrialsData} data
+ */
 function describeTrials(model, data) {
   if (model.selected.size > 1) return selectionSummary(model);
   if (!model.selected.size) return [make("p", {}, "Select a trial to read which nodes it kept.")];
@@ -178,8 +204,9 @@ function describeTrials(model, data) {
   return [list];
 }
 
+/** @param {ReportPayload} payload */
 export function show(payload) {
-  for (const host of document.querySelectorAll('[data-live="trials"]')) {
+  for (const host of all('[data-live="trials"]')) {
     const data = new TrialsData(payload.searches[Number(host.dataset.search)], payload.texts);
     const [plot, room] = [make("div"), make("div")];
     host.replaceChildren(plot, room);
