@@ -14,10 +14,17 @@ import click
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import visible_name
 from ndld_flow.drawing.families import TITLES
-from ndld_flow.models.op_bodies import body_of
-from ndld_flow.models.op_changes import history_of, types_text
 from ndld_flow.models.op_listing import ListedOperator
-from ndld_flow.models.op_reference import DEFAULT_DOMAIN, AttributeReference, OperatorVersion, Port, has_contrib
+from ndld_flow.models.op_reference import (
+    DEFAULT_DOMAIN,
+    AttributeReference,
+    OperatorVersion,
+    Port,
+    body_of,
+    has_contrib,
+    history_of,
+    types_text,
+)
 
 _WIDTH = 110
 _BREAK = re.compile(r" *<br */?>")

@@ -1,7 +1,8 @@
-"""A model as the graph that is drawn: nodes with what matters about them, edges with dtype and shape."""
+"""x"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from ndld_flow.base.text import suggest
 from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind
-from ndld_flow.models.dim_names import DimNames
 from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.models.files import load_model
 from ndld_flow.models.node_details import constant_tensor, dims_text, dtype_text, is_constant, node_details, short_value
@@ -23,6 +23,39 @@ from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import own_subgraphs, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes, made_up
+
+_NAME = re.compile(r"[A-Za-z_][\w.:]*")
+_FUNCTIONS = frozenset(("floor", "ceil", "ceiling", "Max", "Min", "Mod", "max", "min"))
+_LONG = 8
+_LONGEST = 16
+_MOST_EXPLAINED = 4
+
+
+@dataclass
+class DimNames:
+    """Gives long names short ones, `d1` on, in the order in which they are asked for."""
+
+    short: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, dim: str) -> str:
+        """`floor(p2o.DynamicDimension.1/2)` -> `floor(d1/2)`; what is still long loses its middle."""
+        text = _NAME.sub(lambda match: self._of(match[0]), dim[:1000])
+        if len(text) <= _LONGEST:
+            return text
+        half = (_LONGEST - 1) // 2
+        return f"{text[:half]}…{text[-half:]}"
+
+    def _of(self, name: str) -> str:
+        if len(name) <= _LONG or name in _FUNCTIONS:
+            return name
+        return self.short.setdefault(name, f"d{len(self.short) + 1}")
+
+    @property
+    def explained(self) -> str:
+        """`d1 = p2o.DynamicDimension.0, ...`; empty where all names are short."""
+        pairs = [f"{short} = {name[:30]}" for name, short in list(self.short.items())[:_MOST_EXPLAINED]]
+        return ", ".join(pairs) + (", …" if len(self.short) > _MOST_EXPLAINED else "")
+
 
 MOST_NODES = 100_000
 """Ten seconds of layout; functions that call others twice soon come to this."""

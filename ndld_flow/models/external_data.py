@@ -20,7 +20,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.models.derived_tensors import StreamedTensor, pieces_of
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_files import external_size
-from ndld_flow.models.sound_tensors import check_tensor
+from ndld_flow.models.model_checks import check_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 INLINE_LIMIT_BYTES = 3 * 2**29

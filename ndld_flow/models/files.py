@@ -19,9 +19,9 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_data import moved_out, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
+from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import inner_graphs
-from ndld_flow.models.sound_graphs import check_functions, check_nodes, check_versions
 from ndld_flow.models.sparse_tensors import SparseInitializer, give_back_sparse, stand_ins, take_sparse, write_sparse
 from ndld_flow.records.graph_change import GraphChange, GraphSummary
 

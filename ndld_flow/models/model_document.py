@@ -1,4 +1,4 @@
-"""A model read for its page: graphs, nodes with all their attributes, tensors and what they hold."""
+"""x"""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.base.quantities import count
+from ndld_flow.base.errors import ModelError
+from ndld_flow.base.quantities import count, size
+from ndld_flow.base.text import shortened
 from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import NodeKind
 from ndld_flow.drawing.model_document import (
     NONE,
+    HeldNumbers,
+    HeldTensor,
     ModelAttribute,
     ModelDocument,
     ModelNode,
@@ -23,10 +28,9 @@ from ndld_flow.drawing.model_document import (
     ModelTensor,
     TensorKind,
 )
-from ndld_flow.models.attribute_text import attribute_text, scalar_text
-from ndld_flow.models.dim_names import DimNames
 from ndld_flow.models.drawn_graph import (
     MOST_NODES,
+    DimNames,
     captured_values,
     chosen_body,
     read_from_outside,
@@ -36,13 +40,107 @@ from ndld_flow.models.drawn_graph import (
 )
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.files import load_model
-from ndld_flow.models.held_values import HeldReader
-from ndld_flow.models.node_details import constant_tensor, is_constant, node_details
+from ndld_flow.models.node_details import (
+    attribute_text,
+    constant_tensor,
+    dims_text,
+    dtype_text,
+    is_constant,
+    node_details,
+    scalar_text,
+)
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.op_reference import DEFAULT_DOMAIN, attribute_defaults, operators
 from ndld_flow.models.scopes import function_address, own_subgraphs, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.tensor_statistics import (
+    DEFAULT_LIMIT_BYTES,
+    TensorStatistics,
+    first_values,
+    tensor_bytes,
+    tensor_statistics,
+)
+
+_LIMIT_TOGETHER_BYTES = 512 * 2**20
+_SHOWN, _SHOWN_OF_MANY = 64, 16
+"""Elements of a tensor that are shown: a page of many thousand tensors must open quickly."""
+_MANY = 1000
+_LONGEST = 80
+"""Letters of one that is text."""
+
+
+class HeldReader:
+    """Reads tensors and numbers them."""
+
+    def __init__(self, values: bool) -> None:
+        self.found: list[HeldTensor] = []
+        self._values = values
+        self._left = _LIMIT_TOGETHER_BYTES
+        self._places: dict[int, int] = {}
+        self._kept: list[ir.TensorProtocol] = []
+        """Tensors are told apart by their ids: none of them may go."""
+
+    def place(self, tensor: ir.TensorProtocol) -> int:
+        """The position of a tensor in `found`. Raises `ModelError` where its data cannot be read."""
+        if id(tensor) not in self._places:
+            self._places[id(tensor)] = len(self.found)
+            self._kept.append(tensor)
+            try:
+                self.found.append(self._read(tensor))
+            except OSError as error:
+                raise ModelError(f"tensor {tensor.name!r} cannot be read: {error}") from None
+        return self._places[id(tensor)]
+
+    def of_constant(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """What a Constant of numbers or texts holds, where it is not a tensor: `value_float`, `value_ints`."""
+        node = value.producer()
+        attributes = [] if node is None else [one for one in node.attributes.values() if not one.is_ref()]
+        kinds = {
+            "value_float": np.float32,
+            "value_floats": np.float32,
+            "value_int": np.int64,
+            "value_ints": np.int64,
+        }
+        for attribute in attributes:
+            if attribute.name in kinds:
+                return ir.Tensor(np.array(attribute.value, dtype=kinds[attribute.name]))
+            if attribute.name in ("value_string", "value_strings"):
+                given = [attribute.value] if isinstance(attribute.value, str) else attribute.value
+                texts = np.array([str(one).encode() for one in given], dtype=object)
+                return ir.StringTensor(texts.reshape(()) if attribute.name == "value_string" else texts)
+        return None
+
+    def _read(self, tensor: ir.TensorProtocol) -> HeldTensor:
+        told = self._statistics(tensor)
+        numbers = None if told.numbers is None else HeldNumbers(**vars(told.numbers))
+        most = _SHOWN if len(self.found) < _MANY else _SHOWN_OF_MANY
+        first = first_values(tensor, most) if self._values else ()
+        return HeldTensor(
+            dtype_text(tensor.dtype) or told.dtype,
+            dims_text([str(dim) for dim in told.shape]),
+            told.elements,
+            told.size_bytes,
+            numbers,
+            told.unread,
+            tuple(shortened(scalar_text(one), _LONGEST) for one in first),
+            str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else "",
+        )
+
+    def _statistics(self, tensor: ir.TensorProtocol) -> TensorStatistics:
+        stored = tensor_bytes(tensor)
+        if not self._values:
+            return self._unread(tensor, "values were left out of this page")
+        if DEFAULT_LIMIT_BYTES >= stored > self._left:
+            return self._unread(tensor, f"{size(_LIMIT_TOGETHER_BYTES)} of weights were read before it, the most here")
+        told = tensor_statistics(tensor)
+        self._left -= stored if told.numbers else 0
+        return told
+
+    def _unread(self, tensor: ir.TensorProtocol, reason: str) -> TensorStatistics:
+        shape = tuple(int(dim) for dim in tensor.shape.numpy())
+        return TensorStatistics("", shape, tensor.size, tensor_bytes(tensor), None, reason)
+
 
 _MOST_METADATA = 400
 """Letters of one entry."""

@@ -1,10 +1,4 @@
-"""Which places of a model must share one floating-point type.
-
-A group is a set of node inputs, node outputs and graph inputs or outputs that an operator's signature (or a loop, a
-branch, a sequence) ties together. Changing precision means choosing one for each group, and a Cast between two groups
-that chose differently. Two kinds of places belong to no group: constants, which can be had in any precision, and
-inputs of operators that do not care (`Shape`, the input of `Cast`).
-"""
+"""x"""
 
 from __future__ import annotations
 
@@ -15,11 +9,100 @@ from itertools import chain
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.models.control_flow_ties import CONTROL_FLOW, Tie
-from ndld_flow.models.element_types import Types, element_of, held_tensor, subgraphs_of, with_element
+from ndld_flow.models.element_types import (
+    Types,
+    carried_into_bodies,
+    element_of,
+    held_tensor,
+    subgraphs_of,
+    with_element,
+)
 from ndld_flow.models.float_tensors import FORMATS
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
-from ndld_flow.models.value_uses import Use
+
+
+@dataclass(frozen=True)
+class Use:
+    """A place where a value is read: input `index` of a node, or output `index` of a graph."""
+
+    reader: ir.Node | ir.Graph
+    index: int
+
+    @property
+    def value(self) -> ir.Value | None:
+        reader = self.reader
+        return reader.inputs[self.index] if isinstance(reader, ir.Node) else reader.outputs[self.index]
+
+    def read(self, value: ir.Value) -> None:
+        """Read another value from now on."""
+        if isinstance(self.reader, ir.Node):
+            self.reader.replace_input_with(self.index, value)
+        else:
+            self.reader.outputs[self.index] = value
+
+
+def insert_behind(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
+    """Put a node behind the one that makes a value; at the beginning of the graph when no node does."""
+    producer = value.producer()
+    if producer is not None:
+        graph.insert_after(producer, node)
+    elif len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+
+
+@dataclass(frozen=True)
+class Tie:
+    """Places inside and around a control-flow node that are one value in turn."""
+
+    uses: tuple[Use, ...]
+    values: tuple[ir.Value, ...]
+
+
+def _if_ties(node: ir.Node) -> Iterator[Tie]:
+    branches = list(subgraphs_of(node))
+    for index, value in enumerate(node.outputs):
+        yield Tie(tuple(Use(branch, index) for branch in branches), (value,))
+
+
+def _loop_ties(node: ir.Node) -> Iterator[Tie]:
+    """State goes around: what is given, the body's input, the body's output, the result. Scan outputs only leave."""
+    body = node.attributes["body"].as_graph()
+    inner = [value for value, _ in carried_into_bodies(node)]
+    for index in range(len(body.outputs) - 1):
+        around = (Use(node, 2 + index),) if index < len(inner) else ()
+        yield Tie((*around, Use(body, 1 + index)), (*node.outputs[index : index + 1], *inner[index : index + 1]))
+
+
+def _scan_ties(node: ir.Node) -> Iterator[Tie]:
+    body = node.attributes["body"].as_graph()
+    first = len(node.inputs) - len(body.inputs)
+    states = len(body.inputs) - node.attributes["num_scan_inputs"].as_int()
+    for index in range(len(body.outputs)):
+        around = (Use(node, first + index),) if index < states else ()
+        inner = tuple(body.inputs[index : index + 1]) if index < states else ()
+        yield Tie((*around, Use(body, index)), (*node.outputs[index : index + 1], *inner))
+    for index in range(states, len(body.inputs)):
+        yield Tie((Use(node, first + index),), (body.inputs[index],))
+
+
+def _sequence_map_ties(node: ir.Node) -> Iterator[Tie]:
+    body = node.attributes["body"].as_graph()
+    for index, value in enumerate(body.inputs):
+        yield Tie((Use(node, index),), (value,))
+    for index, value in enumerate(node.outputs):
+        yield Tie((Use(body, index),), (value,))
+
+
+CONTROL_FLOW: Mapping[str, Callable[[ir.Node], Iterator[Tie]]] = {
+    "If": _if_ties,
+    "Loop": _loop_ties,
+    "Scan": _scan_ties,
+    "SequenceMap": _sequence_map_ties,
+}
+"""Operator -> the ties of one of its nodes."""
+
 
 _HALF_TENSOR = "tensor(float16)"
 FP32_ALONE = frozenset({"float"})

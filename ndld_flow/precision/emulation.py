@@ -13,7 +13,6 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
-from ndld_flow.models.control_flow_ties import CONTROL_FLOW
 from ndld_flow.models.element_types import (
     Types,
     dtype_of,
@@ -26,9 +25,15 @@ from ndld_flow.models.element_types import (
 from ndld_flow.models.files import check_model, load_model, save_model
 from ndld_flow.models.float_tensors import FORMATS
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
-from ndld_flow.models.type_groups import MOVES, TYPE_ATTRIBUTES, constant_tensor, is_constant
+from ndld_flow.models.type_groups import (
+    CONTROL_FLOW,
+    MOVES,
+    TYPE_ATTRIBUTES,
+    constant_tensor,
+    insert_behind,
+    is_constant,
+)
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.models.value_uses import insert_behind
 from ndld_flow.precision.fp16.constants import RoundedConstants, graph_of, type_with
 from ndld_flow.precision.fp16.convert import prepare
 

@@ -16,10 +16,17 @@ from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.cli.ops import command
 from ndld_flow.drawing.families import FAMILIES
-from ndld_flow.models.op_bodies import body_of
-from ndld_flow.models.op_changes import SAME_SIGNATURE, history_of, types_text
 from ndld_flow.models.op_listing import ListedOperator
-from ndld_flow.models.op_reference import Operator, attribute_defaults, has_contrib, operators
+from ndld_flow.models.op_reference import (
+    SAME_SIGNATURE,
+    Operator,
+    attribute_defaults,
+    body_of,
+    has_contrib,
+    history_of,
+    operators,
+    types_text,
+)
 from tests.support.models import make_ctrl, make_func, save, tensor
 
 contrib = pytest.mark.skipif(not has_contrib(), reason="this ONNX Runtime tells no schemas of its own operators")

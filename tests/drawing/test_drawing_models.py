@@ -21,8 +21,7 @@ from ndld_flow.cli.draw import command
 from ndld_flow.drawing.choices import Look, Reading
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import DrawnGraph, DrawnNode
-from ndld_flow.models.dim_names import DimNames
-from ndld_flow.models.drawn_graph import read_graph
+from ndld_flow.models.drawn_graph import DimNames, read_graph
 from tests.support.models import (
     FUNCTION_DOMAIN,
     GraphBuilder,

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.control_flow_ties import CONTROL_FLOW
 from ndld_flow.models.element_types import infer_types, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_in_place, save_model
 from ndld_flow.models.float_tensors import FORMATS, Loss, RoundedTensor
@@ -20,7 +19,7 @@ from ndld_flow.models.node_precision import FLOATING
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensors import Array
-from ndld_flow.models.type_groups import MOVES, constant_tensor
+from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES, constant_tensor
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.records.divergence import TensorRange

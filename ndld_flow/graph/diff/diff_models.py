@@ -1,22 +1,126 @@
-"""What is different between two models.
-
-::
-
-    found = diff_models(load_model(before), load_model(after))
-    found.one_line          # 1 node added, 3 renamed; 2 weights changed
-"""
+"""x"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.declared_changes import diff_functions, diff_opsets, diff_texts
+from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
+from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
 from ndld_flow.graph.diff.match_models import match_models
-from ndld_flow.graph.diff.node_changes import diff_nodes
-from ndld_flow.graph.diff.sides import Sides, side_of
+from ndld_flow.graph.diff.matches import Sides, side_of
+from ndld_flow.graph.diff.node_changes import diff_nodes, node_changes
 from ndld_flow.graph.diff.value_changes import diff_inputs, diff_outputs, diff_tensors
 from ndld_flow.graph.diff.weight_changes import diff_weights
-from ndld_flow.records.model_diff import ModelDiff
+from ndld_flow.models.scopes import function_address
+from ndld_flow.records.model_diff import (
+    Change,
+    FunctionChanged,
+    FunctionItem,
+    FunctionsDiff,
+    ModelDiff,
+    OpsetChange,
+    TextChange,
+)
+
+
+def diff_functions(sides: Sides) -> FunctionsDiff:
+    """Local functions. What is different in their bodies is told of nodes, inputs and outputs."""
+    pairs = sides.matches.functions
+    mine, theirs = list(sides.before.model.functions.values()), list(sides.after.model.functions.values())
+    added, removed = pairs.lone(theirs), pairs.lone(mine)
+    changed = []
+    for before, after in pairs:
+        changes = tuple(_function_changes(before, after, sides))
+        if changes:
+            matched_by = pairs.matched_by(before)
+            item = FunctionChanged(before=_item(before), after=_item(after), changes=changes, matched_by=matched_by)
+            changed.append(item)
+    return FunctionsDiff(
+        counts=counts_of(len(added), len(removed), changed),
+        added=first(map(_item, added)),
+        removed=first(map(_item, removed)),
+        changed=weightiest(changed),
+    )
+
+
+def diff_opsets(sides: Sides) -> tuple[OpsetChange, ...]:
+    """Of the model, and of the functions that both have."""
+    before, after = sides.before.model, sides.after.model
+    changes = list(_opset_changes("", before.opset_imports, after.opset_imports))
+    for one, other in sides.matches.functions:
+        changes += _opset_changes(function_address(one), one.opset_imports, other.opset_imports)
+    return first(changes)
+
+
+def diff_texts(before: ir.Model, after: ir.Model) -> tuple[TextChange, ...]:
+    """Versions, who made the model, what is said about it."""
+    told = [changed_text("metadata", *pair, detail=key) for key, pair in _texts(before, after).items()]
+    told += text_changes("metadata", _metadata(before), _metadata(after))
+    return first(TextChange(key=one.detail, before=one.before, after=one.after) for one in told if one is not None)
+
+
+def _texts(before: ir.Model, after: ir.Model) -> dict[str, tuple[str | None, str | None]]:
+    keys = ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string")
+    texts = {key: (_text(getattr(before, key)), _text(getattr(after, key))) for key in keys}
+    texts["graph name"] = (_text(before.graph.name), _text(after.graph.name))
+    texts["graph doc_string"] = (_text(before.graph.doc_string), _text(after.graph.doc_string))
+    return texts
+
+
+def _text(value: object) -> str | None:
+    """What is not said and what is said to be empty are one to protobuf."""
+    return str(value) if value not in (None, "", 0) else None
+
+
+def _metadata(model: ir.Model) -> dict[str, str]:
+    of_model = {f"metadata: {key}": value for key, value in model.metadata_props.items()}
+    return of_model | {f"graph metadata: {key}": value for key, value in model.graph.metadata_props.items()}
+
+
+def _opset_changes(scope: str, before: Mapping[str, int], after: Mapping[str, int]) -> Iterator[OpsetChange]:
+    for domain in sorted({*before, *after}):
+        if before.get(domain) != after.get(domain):
+            yield OpsetChange(scope=scope, domain=domain, before=before.get(domain), after=after.get(domain))
+
+
+def _function_changes(before: ir.Function, after: ir.Function, sides: Sides) -> Iterator[Change]:
+    told = [
+        changed_text("name", function_address(before), function_address(after)),
+        changed_text("doc string", before.doc_string or None, after.doc_string or None),
+    ]
+    yield from (change for change in told if change is not None)
+    for name in sorted({*before.attributes, *after.attributes}):
+        one, other = before.attributes.get(name), after.attributes.get(name)
+        if (one and attribute_key(one)) != (other and attribute_key(other)):
+            yield Change(aspect="attribute", detail=name, before=_default(one), after=_default(other))
+    yield from text_changes("metadata", before.metadata_props, after.metadata_props)
+    if _ports(before) != _ports(after) or _nodes_differ(before, after, sides):
+        yield Change(aspect="body", before=None, after=None)
+
+
+def _ports(function: ir.Function) -> tuple[list[str | None], list[str | None]]:
+    return [value.name for value in function.inputs], [value.name for value in function.outputs]
+
+
+def _nodes_differ(before: ir.Function, after: ir.Function, sides: Sides) -> bool:
+    nodes, mine = sides.matches.nodes, list(before.all_nodes())
+    if nodes.lone(mine) or nodes.lone(after.all_nodes()):
+        return True
+    pairs = ((node, nodes.after(node)) for node in mine)
+    return any(other is not None and any(node_changes(one, other, sides)) for one, other in pairs)
+
+
+def _default(attribute: ir.Attr | None) -> str | None:
+    """A function's parameter may have no default."""
+    if attribute is not None and attribute.value is None:
+        return "required"
+    return attribute_text(attribute)
+
+
+def _item(function: ir.Function) -> FunctionItem:
+    return FunctionItem(name=function_address(function), node_count=len(list(function.all_nodes())))
 
 
 def diff_models(before: ir.Model, after: ir.Model, *, compare_values: bool = True) -> ModelDiff:

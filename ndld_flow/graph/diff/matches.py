@@ -1,12 +1,130 @@
-"""What of one model is what of another, as far as is known."""
+"""x"""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.pairs import Pairs
+from ndld_flow.models.scopes import scopes_of
+from ndld_flow.records.model_diff import MatchedBy
+
+Thing = TypeVar("Thing", bound=Hashable)
+Pair = tuple[Thing, Thing]
+
+
+class Pairs(Generic[Thing]):
+    """Things of one kind, such as nodes: each has one partner at most."""
+
+    def __init__(self) -> None:
+        self._after: dict[Thing, Thing] = {}
+        self._numbers: dict[Thing, int] = {}
+        self._matched_by: dict[Thing, MatchedBy] = {}
+
+    def __contains__(self, thing: Thing) -> bool:
+        return thing in self._numbers
+
+    def __iter__(self) -> Iterator[Pair[Thing]]:
+        return iter(self._after.items())
+
+    def join(self, before: Thing, after: Thing, matched_by: MatchedBy) -> bool:
+        """Make two things partners; False where one of them has one."""
+        if before in self._numbers or after in self._numbers:
+            return False
+        self._numbers[before] = self._numbers[after] = len(self._after)
+        self._after[before] = after
+        self._matched_by[before] = matched_by
+        return True
+
+    def are_partners(self, before: Thing | None, after: Thing | None) -> bool:
+        """Whether two things are one; two that are missing are."""
+        if before is None or after is None:
+            return before is after
+        return self._after.get(before) is after
+
+    def number(self, thing: Thing) -> int | None:
+        """A number that only this thing and its partner have; None for one without a partner."""
+        return self._numbers.get(thing)
+
+    def after(self, before: Thing) -> Thing | None:
+        return self._after.get(before)
+
+    def matched_by(self, before: Thing) -> MatchedBy:
+        return self._matched_by[before]
+
+    def lone(self, things: Iterable[Thing]) -> list[Thing]:
+        """Those that have no partner."""
+        return [thing for thing in things if thing not in self._numbers]
+
+
+_EXCHANGED = 4
+
+Key = Callable[[Thing], Hashable]
+
+
+def unique(things: Iterable[Thing], key: Key[Thing]) -> dict[Hashable, Thing]:
+    """Key -> the one thing that has it; things of key None, and those that share one, are left out."""
+    groups = _groups(things, key)
+    return {key: group[0] for key, group in groups.items() if len(group) == 1}
+
+
+def unique_pairs(before: Iterable[Thing], after: Iterable[Thing], key: Key[Thing]) -> list[Pair[Thing]]:
+    """Things whose key nothing else has on its own side."""
+    left, right = unique(before, key), unique(after, key)
+    return [(thing, right[key]) for key, thing in left.items() if key in right]
+
+
+def ordered_pairs(before: Iterable[Thing], after: Iterable[Thing], key: Key[Thing]) -> list[Pair[Thing]]:
+    """Of a key that as many things have on both sides, the first with the first, the second with the second, ..."""
+    left, right = _groups(before, key), _groups(after, key)
+    same = [(group, right[key]) for key, group in left.items() if len(right.get(key, ())) == len(group)]
+    return [pair for some, others in same for pair in zip(some, others, strict=True)]
+
+
+def best_pairs(scores: Mapping[Pair[Thing], int]) -> list[Pair[Thing]]:
+    """Of pairs with their likeness, those of which each likes the other better than anyone else."""
+    rivals: dict[tuple[int, Thing], list[tuple[int, Thing]]] = defaultdict(list)
+    for (before, after), score in scores.items():
+        rivals[0, before].append((score, after))
+        rivals[1, after].append((score, before))
+    best = {place: _only_best(found) for place, found in rivals.items()}
+    return [pair for pair in scores if best[0, pair[0]] is pair[1] and best[1, pair[1]] is pair[0]]
+
+
+def names_agree(before: Sequence[Thing], after: Sequence[Thing], name: Key[Thing], look: Key[Thing]) -> bool:
+    """Whether things of one name look alike, rather than like things of other names.
+
+    Exporters number what they make: one node more, and every name behind it belongs to another node. Some few may have
+    been exchanged on purpose.
+    """
+    names = unique_pairs(before, after, name)
+    looks = dict(unique_pairs(before, after, look))
+    back = {theirs: mine for mine, theirs in looks.items()}
+    agree = sum(looks.get(mine) is theirs for mine, theirs in names)
+    disagree = sum(
+        (mine in looks and looks[mine] is not theirs) + (theirs in back and back[theirs] is not mine)
+        for mine, theirs in names
+    )
+    return 2 * agree + 2 * _EXCHANGED >= disagree
+
+
+def _groups(things: Iterable[Thing], key: Key[Thing]) -> dict[Hashable, list[Thing]]:
+    groups: dict[Hashable, list[Thing]] = defaultdict(list)
+    for thing in things:
+        found = key(thing)
+        if found is not None:
+            groups[found].append(thing)
+    return groups
+
+
+def _only_best(scored: list[tuple[int, Thing]]) -> Thing | None:
+    highest = max(score for score, _ in scored)
+    best = [thing for score, thing in scored if score == highest]
+    return best[0] if len(best) == 1 else None
+
 
 Port = tuple[ir.Graph, int]
 """An output of a graph, by its position: several may give one value."""
@@ -22,3 +140,43 @@ class Matches:
     values: Pairs[ir.Value] = field(default_factory=Pairs)
     """Graphs' inputs, initializers, and what nodes with partners make."""
     outputs: Pairs[Port] = field(default_factory=Pairs)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two models."""
+
+    model: ir.Model
+    scopes: dict[ir.Graph, str]
+    """Graph -> its address."""
+
+    @property
+    def nodes(self) -> Iterator[ir.Node]:
+        """Of all graphs, in the model's order."""
+        return (node for graph in self.scopes for node in graph)
+
+    def scope_of(self, node: ir.Node) -> str:
+        graph = node.graph
+        assert isinstance(graph, ir.Graph)
+        return self.scopes[graph]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both, and what of one is what of the other."""
+
+    before: Side
+    after: Side
+    matches: Matches
+
+    @property
+    def node_pairs(self) -> Iterator[Pair[ir.Node]]:
+        """In the order of the model before."""
+        for node in self.before.nodes:
+            partner = self.matches.nodes.after(node)
+            if partner is not None:
+                yield node, partner
+
+
+def side_of(model: ir.Model) -> Side:
+    return Side(model, {graph: address for address, graph in scopes_of(model).items()})

@@ -1,4 +1,4 @@
-"""What is different about the nodes of two models."""
+"""x"""
 
 from __future__ import annotations
 
@@ -11,15 +11,50 @@ from blake3 import blake3
 from ndld_flow.base.text import shortened
 from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
 from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
-from ndld_flow.graph.diff.pairs import Pair
-from ndld_flow.graph.diff.rewiring import follows
-from ndld_flow.graph.diff.sides import Side, Sides
+from ndld_flow.graph.diff.matches import Matches, Pair, Side, Sides
 from ndld_flow.models.node_details import constant_tensor, is_constant
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label
 from ndld_flow.records.model_diff import Change, NodeChanged, NodeItem, NodesDiff
 from ndld_flow.records.precision import PRECISION_KEY
+
+_FARTHEST = 256
+"""Nodes on the way; who comes so far has left the place of one edit."""
+
+
+def follows(before: ir.Value | None, after: ir.Value | None, matches: Matches) -> bool:
+    """Whether what came or went explains that `after` is read in the place of `before`.
+
+    One of them then has no partner, and behind what has none lies what is the same in both, or nothing at all.
+    """
+    values = matches.values
+    if all(value is None or value in values for value in (before, after)):
+        return False
+    mine, theirs = _sources(before, matches), _sources(after, matches)
+    return mine is None or theirs is None or not mine or not theirs or bool(mine & theirs)
+
+
+def _sources(value: ir.Value | None, matches: Matches) -> set[int] | None:
+    """The nearest values upstream that have partners, by their numbers; None when that leads too far."""
+    found: set[int] = set()
+    waiting, seen = [value], {value}
+    while waiting:
+        one = waiting.pop()
+        if one is None:
+            continue
+        number = matches.values.number(one)
+        if number is not None:
+            found.add(number)
+            continue
+        producer = one.producer()
+        new = [source for source in (producer.inputs if producer is not None else ()) if source not in seen]
+        seen.update(new)
+        waiting += new
+        if len(seen) > _FARTHEST:
+            return None
+    return found
+
 
 _MOST_PORTS = 8
 

@@ -17,11 +17,8 @@ from ndld_flow.graph.diff.listing import (
     text_changes,
     weightiest,
 )
-from ndld_flow.graph.diff.matches import Port
-from ndld_flow.graph.diff.node_changes import value_texts
-from ndld_flow.graph.diff.pairs import Pair, Pairs
-from ndld_flow.graph.diff.rewiring import follows
-from ndld_flow.graph.diff.sides import Side, Sides
+from ndld_flow.graph.diff.matches import Pair, Pairs, Port, Side, Sides
+from ndld_flow.graph.diff.node_changes import follows, value_texts
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.model_diff import Change, TensorChanged, TensorItem, TensorsDiff
 

@@ -8,10 +8,9 @@ import onnx_ir as ir
 
 from ndld_flow.graph.diff.contents import Distance, distance_of, same_contents, shape_of, values_text
 from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
-from ndld_flow.graph.diff.match_ports import weights_of
+from ndld_flow.graph.diff.match_models import weights_of
+from ndld_flow.graph.diff.matches import Pair, Side, Sides
 from ndld_flow.graph.diff.node_changes import hold_tensors
-from ndld_flow.graph.diff.pairs import Pair
-from ndld_flow.graph.diff.sides import Side, Sides
 from ndld_flow.models.derived_tensors import DerivedTensor
 from ndld_flow.models.node_details import constant_tensor, dtype_text
 from ndld_flow.models.sparse_tensors import SparseInitializer

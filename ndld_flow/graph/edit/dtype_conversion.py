@@ -21,7 +21,7 @@ from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.scopes import node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.value_uses import Use, insert_behind
+from ndld_flow.models.type_groups import Use, insert_behind
 
 
 class ConversionSettings(Protocol):

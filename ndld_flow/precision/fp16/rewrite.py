@@ -9,9 +9,8 @@ import onnx_ir as ir
 from ndld_flow.models.element_types import Types, dtype_of, tensor_of, with_element
 from ndld_flow.models.float_tensors import FORMATS
 from ndld_flow.models.op_signatures import is_op
-from ndld_flow.models.type_groups import TYPE_ATTRIBUTES, Group, Groups, is_constant
+from ndld_flow.models.type_groups import TYPE_ATTRIBUTES, Group, Groups, Use, insert_behind, is_constant
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.models.value_uses import Use, insert_behind
 from ndld_flow.precision.fp16.constants import Progress, RoundedConstants, graph_of, type_with
 
 _CAST_OPSET, _CAST_IR_VERSION = 13, 7
