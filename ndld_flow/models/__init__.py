@@ -1,1 +1,1 @@
-"""ONNX models: read, written, and described, with their weights left on disk."""
+"""ONNX models: reading, writing and description, with weights left on disk."""

@@ -1,4 +1,4 @@
-"""Is a model that was changed still a model?"""
+"""Validity check of a model that was changed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 
-def check_changed(source: Path, target: Path, model: ir.Model) -> None:
-    """Raises `ModelError` when the checker refuses the changed model, which was written to `target`.
+def check_changed_model(source: Path, target: Path, model: ir.Model) -> None:
+    """Raise `ModelError` if the checker rejects the changed model, which was written to `target`.
 
-    Strict shape inference may refuse it where it refused the source too: some of its rules are wrong, and runtimes take
-    such models all the same.
+    Strict shape inference may reject it if it rejects the source too: some of its rules are wrong, and runtimes accept
+    such models.
     """
     if _has_foreign_functions(model) or _has_sparse_initializers(model):
-        check_model(target)  # for all others it is the first half of the strict check
+        check_model(target)  # for all other models the strict check includes it
     try:
         _check_strictly(target, model)
     except ModelError:
@@ -31,9 +31,9 @@ def check_changed(source: Path, target: Path, model: ir.Model) -> None:
 
 def _check_strictly(path: Path, model: ir.Model) -> None:
     if _has_foreign_functions(model):
-        return  # what onnx cannot type is no mistake to its inference, unless a function makes it
+        return  # inference accepts operators that it does not know, except inside functions
     if _has_sparse_initializers(model):
-        infer_shapes(model, strict=True)  # the checker's inference knows none, this one sees dense ones
+        infer_shapes(model, strict=True)  # the checker's inference does not support them; this one sees dense ones
     else:
         check_model(path, full_check=True)
 
@@ -47,7 +47,7 @@ def _passes_strictly(path: Path) -> bool:
 
 
 def _has_foreign_functions(model: ir.Model) -> bool:
-    """Whether local functions have operators that onnx does not know, such as those of ONNX Runtime."""
+    """Return whether local functions use operators that onnx does not know, such as those of ONNX Runtime."""
     nodes = (node for function in model.functions.values() for node in function.all_nodes())
     return any(
         not onnx.defs.has(node.op_type, node.domain) and node.op_identifier() not in model.functions for node in nodes

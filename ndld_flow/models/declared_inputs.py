@@ -1,4 +1,4 @@
-"""What a model says about its inputs and outputs."""
+"""Inputs and outputs as a model declares them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ndld_flow.models.tensors import TensorSpec
 
 
 def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
-    """The inputs a model declares and has no initializer for; weights are not read.
+    """Return the inputs that a model declares and has no initializer for; weights are not read.
 
-    Raises `ModelError` when the file cannot be read as ONNX.
+    Raises `ModelError` if the file cannot be read as ONNX.
     """
     graph = load_without_nodes(path).graph
     return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
 
 
 def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
-    """The outputs a model declares; weights are not read.
+    """Return the outputs that a model declares; weights are not read.
 
-    Raises `ModelError` when the file cannot be read as ONNX.
+    Raises `ModelError` if the file cannot be read as ONNX.
     """
     return tuple(_declared(value) for value in load_model(path).graph.outputs)
 
@@ -36,7 +36,7 @@ def _declared(value: ir.Value) -> TensorSpec:
 
 
 def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    """Old exporters write -1 for a free dimension, and ONNX Runtime takes it for one."""
+    """Return a dimension; -1, which old exporters write, is a free one as in ONNX Runtime."""
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     return dim.value

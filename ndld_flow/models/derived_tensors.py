@@ -1,6 +1,6 @@
 """Tensors computed from other tensors, piece by piece, while they are written.
 
-A weight of any size on disk is read, changed and written again within a few megabytes of memory.
+A weight of any size on disk is read, converted and written in a few megabytes of memory.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _PIECE_BYTES = 2**20
 
 
 class Writable(Protocol):
-    """Something bytes can be written to."""
+    """An object that bytes can be written to."""
 
     def write(self, data: Any, /) -> object: ...  # noqa: ANN401 - bytes or any other buffer
 
 
 class StreamedTensor(ir.LazyTensor):
-    """A tensor whose bytes are computed while they are written, and never all held."""
+    """A tensor whose bytes are computed while they are written and never held all at once."""
 
     def __init__(self, dtype: ir.DataType, shape: Sequence[int], name: str) -> None:
-        super().__init__(self._computed, dtype, ir.Shape(shape), name=name)
+        super().__init__(self._materialise, dtype, ir.Shape(shape), name=name)
 
     @property
     @abstractmethod
     def on_disk(self) -> bool:
-        """Whether its data belong into a file beside the model."""
+        """True if its data belong in an external data file."""
 
     @abstractmethod
     def pieces(self) -> Iterator[bytes]:
-        """The elements' bytes, of as many at a time as it likes."""
+        """Yield the elements' bytes in pieces of any size."""
 
     def tofile(self, file: Writable) -> None:
         """Write the elements' bytes, piece by piece."""
@@ -47,7 +47,7 @@ class StreamedTensor(ir.LazyTensor):
     def tobytes(self) -> bytes:
         return b"".join(self.pieces())
 
-    def _computed(self) -> ir.Tensor[Array] | ir.PackedTensor[Array]:
+    def _materialise(self) -> ir.Tensor[Array] | ir.PackedTensor[Array]:
         shape = self.shape.numpy()
         if self.dtype.bitwidth < 8:
             return ir.PackedTensor(np.frombuffer(self.tobytes(), np.uint8), self.dtype, shape=shape, name=self.name)
@@ -56,7 +56,7 @@ class StreamedTensor(ir.LazyTensor):
 
 
 class DerivedTensor(StreamedTensor):
-    """A tensor of the same shape as another, whose elements are computed one by one from that one's."""
+    """A tensor of the same shape as its source, computed elementwise from it."""
 
     def __init__(self, source: ir.TensorProtocol, dtype: ir.DataType, name: str) -> None:
         super().__init__(dtype, source.shape.numpy(), name)
@@ -64,34 +64,34 @@ class DerivedTensor(StreamedTensor):
 
     @abstractmethod
     def convert(self, piece: Array) -> Array:
-        """Elements of the source, flat -> elements of this tensor, of its dtype and as many."""
+        """Convert flat elements of the source to as many elements of this tensor's dtype."""
 
     @property
     def on_disk(self) -> bool:
-        """Whether the source's data lie outside the model: then this tensor's should too."""
+        """True if the source's data are external; this tensor's should be too."""
         return isinstance(self.source, ir.ExternalTensor) or (
             isinstance(self.source, StreamedTensor) and self.source.on_disk
         )
 
     def pieces(self) -> Iterator[bytes]:
-        """The source is read in pieces where it lies on disk."""
+        """Yield the converted bytes; a source on disk is read in pieces."""
         for piece in array_pieces(self.source):
             yield self.convert(piece).tobytes()
 
 
 def array_pieces(tensor: ir.TensorProtocol) -> Iterator[Array]:
-    """The elements of a tensor, flat and in order, in pieces of about a megabyte; not for types below 8 bits."""
-    for data in pieces_of(tensor, _PIECE_BYTES):
+    """Yield the elements of a tensor, flat and in order, in pieces of about a megabyte; not for types below 8 bits."""
+    for data in byte_pieces(tensor, _PIECE_BYTES):
         yield np.frombuffer(data, dtype=tensor.dtype.numpy())
 
 
-def pieces_of(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
-    """The tensor's bytes in pieces of this size; the last may be shorter.
+def byte_pieces(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
+    """Yield a tensor's bytes in pieces of this size; the last may be shorter.
 
-    A mapped file would count as memory of this process; reading it does not.
+    The file is read, not mapped: mapped pages would count as memory of this process.
     """
     if isinstance(tensor, StreamedTensor):
-        yield from _in_size(tensor.pieces(), size)
+        yield from _regrouped(tensor.pieces(), size)
         return
     if not isinstance(tensor, ir.ExternalTensor):
         data = memoryview(tensor.tobytes())
@@ -105,7 +105,7 @@ def pieces_of(tensor: ir.TensorProtocol, size: int) -> Iterator[bytes]:
             yield piece
 
 
-def _in_size(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
+def _regrouped(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
     rest = b""
     for part in parts:
         rest += part

@@ -1,4 +1,4 @@
-"""x"""
+"""Models as graphs to draw: nodes with their important details, edges with dtype and shape."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ndld_flow.models.node_details import constant_tensor, dims_text, dtype_text
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import own_subgraphs, scopes_of
-from ndld_flow.models.shape_inference import infer_shapes, made_up
+from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 
 _NAME = re.compile(r"[A-Za-z_][\w.:]*")
 _FUNCTIONS = frozenset(("floor", "ceil", "ceiling", "Max", "Min", "Mod", "max", "min"))
@@ -33,12 +33,12 @@ _MOST_EXPLAINED = 4
 
 @dataclass
 class DimNames:
-    """Gives long names short ones, `d1` on, in the order in which they are asked for."""
+    """Abbreviates long names of dimensions as `d1`, `d2`, ... in order of use, so that a shape fits next to an edge."""
 
     short: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, dim: str) -> str:
-        """`floor(p2o.DynamicDimension.1/2)` -> `floor(d1/2)`; what is still long loses its middle."""
+        """Return `floor(d1/2)` for `floor(p2o.DynamicDimension.1/2)`; a text that is still long loses its middle."""
         text = _NAME.sub(lambda match: self._of(match[0]), dim[:1000])
         if len(text) <= _LONGEST:
             return text
@@ -52,19 +52,19 @@ class DimNames:
 
     @property
     def explained(self) -> str:
-        """`d1 = p2o.DynamicDimension.0, ...`; empty where all names are short."""
+        """`d1 = p2o.DynamicDimension.0, ...`; empty if all names are short."""
         pairs = [f"{short} = {name[:30]}" for name, short in list(self.short.items())[:_MOST_EXPLAINED]]
         return ", ".join(pairs) + (", …" if len(self.short) > _MOST_EXPLAINED else "")
 
 
 MOST_NODES = 100_000
-"""Ten seconds of layout; functions that call others twice soon come to this."""
+"""The layout of so many takes ten seconds; nested functions that call others twice soon have as many."""
 
 
 def read_graph(path: Path, reading: Reading) -> DrawnGraph:
     """Read a model for drawing; external data is not loaded.
 
-    Raises `ModelError` when it is not ONNX, `RequestError` when it has no such subgraph or far too many nodes.
+    Raises `ModelError` if it is not ONNX, `RequestError` if it has no such subgraph or far too many nodes.
     """
     model = load_model(path)
     if reading.shapes:
@@ -77,9 +77,9 @@ def read_graph(path: Path, reading: Reading) -> DrawnGraph:
 
 
 def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
-    """The body a person named, and its address. The end of an address is enough, and so is the node of a lone body.
+    """Return the address and graph of a body; the end of an address is enough, as is the node of an only body.
 
-    Raises `RequestError` where it names none, or one of several.
+    Raises `RequestError` if the name matches no body, or several.
     """
     bodies = {address: graph for address, graph in scopes_of(model).items() if address}
     fitting = [wanted] if wanted in bodies else [address for address in bodies if _ends_with(address, wanted)]
@@ -90,49 +90,49 @@ def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
             else f"--subgraph {wanted!r}: the model has no control flow and no local functions, so it has no bodies."
         )
     if len(fitting) > 1:
-        raise RequestError(f"--subgraph {wanted!r} may be one of several: {', '.join(sorted(fitting)[:6])}.")
+        raise RequestError(f"--subgraph {wanted!r} is ambiguous: {', '.join(sorted(fitting)[:6])}.")
     return fitting[0], bodies[fitting[0]]
 
 
 def _ends_with(address: str, wanted: str) -> bool:
-    return any(f"/{place}".endswith(f"/{wanted}") for place in (address, address.rpartition("/")[0]))
+    return any(f"/{position}".endswith(f"/{wanted}") for position in (address, address.rpartition("/")[0]))
 
 
 @dataclass
 class _Drawing:
-    """Grows node by node. A value is drawn as an edge from whatever stands for its producer."""
+    """Builds the drawn graph node by node. A value becomes an edge from the drawn node of its producer."""
 
     model: ir.Model
     reading: Reading
     nodes: list[DrawnNode] = field(default_factory=list)
     edges: list[DrawnEdge] = field(default_factory=list)
-    places: dict[ir.Value, int] = field(default_factory=dict)
-    """Value -> the node it leaves."""
+    positions: dict[ir.Value, int] = field(default_factory=dict)
+    """Value -> index of the drawn node that it leaves."""
     dims: DimNames = field(default_factory=DimNames)
-    usual: str = ""
-    """The dtype that most tensors have; it is not written at edges."""
+    default_dtype: str = ""
+    """The most common dtype, which edges do not show."""
 
     def draw(self, graph: ir.Graph) -> None:
-        self.usual = self._usual_dtype(graph)
+        self.default_dtype = self._most_common_dtype(graph)
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
         for value in [*inputs, *read_from_outside(graph)]:
             self._add(value.name or "", "input", value.name or "input", (), [value])
         self._graph(graph, self.reading.depth)
         for value in graph.outputs:
-            place = self._add(value.name or "", "output", value.name or "output", (), [])
-            self._edge(value, place)
+            position = self._add(value.name or "", "output", value.name or "output", (), [])
+            self._edge(value, position)
 
     def subtitle(self, graph: ir.Graph) -> str:
-        """The model in one line."""
+        """Return a summary of the model in one line."""
         hidden = sum(is_constant(node) for node in graph) + len(graph.initializers)
-        said = [f"{count(len(graph))} nodes", f"opset {self.model.opset_imports.get('', '?')}"]
-        if self.usual and self.reading.shapes:
-            said.append(f"tensors are {self.usual} where no dtype is written")
+        parts = [f"{count(len(graph))} nodes", f"opset {self.model.opset_imports.get('', '?')}"]
+        if self.default_dtype and self.reading.shapes:
+            parts.append(f"tensors are {self.default_dtype} where no dtype is written")
         if hidden and not self.reading.constants:
-            said.append(f"{count(hidden)} constants not drawn")
+            parts.append(f"{count(hidden)} constants not drawn")
         if self.dims.explained:
-            said.append(self.dims.explained)
-        return " · ".join(said)
+            parts.append(self.dims.explained)
+        return " · ".join(parts)
 
     def _graph(self, graph: ir.Graph, depth: int) -> None:
         if self.reading.constants:
@@ -143,7 +143,7 @@ class _Drawing:
             if is_constant(node) and not self.reading.constants:
                 continue
             if depth > 0 and self._is_composite(node):
-                self._opened(node, depth)
+                self._add_composite(node, depth)
             else:
                 self._node(node)
 
@@ -155,35 +155,35 @@ class _Drawing:
     def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
         composite = self._is_composite(node)
         operator = op_name(node)
-        place = self._add(
+        position = self._add(
             _tooltip(node),
             "composite" if composite else "operator",
             operator.rpartition("::")[2],
-            (*(node_details(node) if self.reading.values else ()), *_asked(node)),
+            (*(node_details(node) if self.reading.values else ()), *_precision_line(node)),
             list(node.outputs),
             "control" if composite else family_of(operator),
         )
         for value in dict.fromkeys(reads):
-            self._edge(value, place)
-        return place
+            self._edge(value, position)
+        return position
 
-    def _opened(self, node: ir.Node, depth: int) -> None:
-        """A node with its bodies below it: the node itself, what is inside, and where the results come together."""
+    def _add_composite(self, node: ir.Node, depth: int) -> None:
+        """Add a node with its bodies: the node itself, the nodes inside, and an end node that joins the results."""
         head = self._operator(node, [value for value in node.inputs if value is not None])
         bodies = list(own_subgraphs(node)) or [("", self.model.functions[node.op_identifier()].graph)]
         for name, body in bodies:
-            self.places |= dict.fromkeys(body.inputs, head)
+            self.positions |= dict.fromkeys(body.inputs, head)
             first_node, first_edge = len(self.nodes), len(self.edges)
             self._graph(body, depth - 1)
             reached = {edge.target for edge in self.edges[first_edge:] if edge.source >= head}
-            for place in range(first_node, len(self.nodes)):
-                if place not in reached and self.nodes[place].kind != "constant":
-                    self.edges.append(DrawnEdge(head, place, name, name))
+            for position in range(first_node, len(self.nodes)):
+                if position not in reached and self.nodes[position].kind != "constant":
+                    self.edges.append(DrawnEdge(head, position, name, name))
         end = self._add(_tooltip(node), "composite", f"end of {node.op_type}", (), list(node.outputs), "control")
         results = [value for _, body in bodies for value in body.outputs]
         for value in results:
             self._edge(value, end)
-        if not any(self.places.get(value, -1) > head for value in results):
+        if not any(self.positions.get(value, -1) > head for value in results):
             self.edges.append(DrawnEdge(head, end))
 
     def _is_composite(self, node: ir.Node) -> bool:
@@ -203,15 +203,15 @@ class _Drawing:
         outputs: Iterable[ir.Value],
         family: str = "other",
     ) -> int:
-        place = len(self.nodes)
-        if place == MOST_NODES:
+        position = len(self.nodes)
+        if position == MOST_NODES:
             raise too_many_nodes("give a lower --depth, or draw one body with --subgraph")
         self.nodes.append(DrawnNode(name, label, family, kind, details))
-        self.places |= dict.fromkeys(outputs, place)
-        return place
+        self.positions |= dict.fromkeys(outputs, position)
+        return position
 
     def _edge(self, value: ir.Value, target: int) -> None:
-        source = self.places.get(value)
+        source = self.positions.get(value)
         if source is not None:
             drawn_shape = self.reading.shapes and self.nodes[source].kind != "constant"
             self.edges.append(DrawnEdge(source, target, self._label(value) if drawn_shape else "", value.name or ""))
@@ -219,10 +219,10 @@ class _Drawing:
     def _label(self, value: ir.Value) -> str:
         dtype = type_text_of(value)
         return " ".join(
-            part for part in ("" if dtype == self.usual else dtype, shape_text_of(value, self.dims)) if part
+            part for part in ("" if dtype == self.default_dtype else dtype, shape_text_of(value, self.dims)) if part
         )
 
-    def _usual_dtype(self, graph: ir.Graph) -> str:
+    def _most_common_dtype(self, graph: ir.Graph) -> str:
         dtypes = Counter(type_text_of(value) for node in graph for value in node.outputs if not is_constant(node))
         dtypes.update(type_text_of(value) for value in graph.inputs)
         del dtypes[""]
@@ -230,55 +230,55 @@ class _Drawing:
 
 
 def too_many_nodes(advice: str) -> RequestError:
-    """The error of a graph that nobody can look at."""
-    return RequestError(f"the graph has more than {count(MOST_NODES)} nodes, too many to look at: {advice}.")
+    """Return the error for a graph that is too large to view."""
+    return RequestError(f"the graph has more than {count(MOST_NODES)} nodes, too many to view: {advice}.")
 
 
 def captured_values(node: ir.Node) -> list[ir.Value]:
-    """Values of enclosing graphs that a node's bodies read."""
-    return _outside(list(subgraphs_of(node)))
+    """Return the values of enclosing graphs that a node's bodies read."""
+    return _captured(list(subgraphs_of(node)))
 
 
 def read_from_outside(graph: ir.Graph) -> list[ir.Value]:
-    """Values of enclosing graphs that a body reads; constants of theirs are no inputs."""
-    return [value for value in _outside([graph]) if constant_tensor(value) is None]
+    """Return the values of enclosing graphs that a body reads, without constants."""
+    return [value for value in _captured([graph]) if constant_tensor(value) is None]
 
 
-def _outside(bodies: list[ir.Graph]) -> list[ir.Value]:
-    """What these graphs and those within them read and do not make, in the order they read it."""
+def _captured(bodies: list[ir.Graph]) -> list[ir.Value]:
+    """Return the values that graphs and their subgraphs read but do not define, in order of use."""
     read: dict[ir.Value, None] = {}
-    made: set[ir.Value] = set()
+    produced: set[ir.Value] = set()
     while bodies:
         body = bodies.pop()
-        made |= {*body.inputs, *body.initializers.values()}
+        produced |= {*body.inputs, *body.initializers.values()}
         for node in body:
-            made |= set(node.outputs)
+            produced |= set(node.outputs)
             read |= dict.fromkeys(value for value in node.inputs if value is not None)
             bodies.extend(subgraphs_of(node))
         read |= dict.fromkeys(value for value in body.outputs if value is not None)
-    return [value for value in read if value not in made]
+    return [value for value in read if value not in produced]
 
 
 def _tooltip(node: ir.Node) -> str:
     return f"{node.name or '(no name)'} ({op_name(node)})"
 
 
-def _asked(node: ir.Node) -> tuple[str, ...]:
+def _precision_line(node: ir.Node) -> tuple[str, ...]:
     precision = precision_of(node)
     return (f"asked {precision}",) if precision else ()
 
 
 def type_text_of(value: ir.Value) -> str:
-    """`float32`, `seq(tensor(float))`; empty where it is not known."""
+    """Return `float32`, `seq(tensor(float))`; empty if unknown."""
     if isinstance(value.type, ir.TensorType):
         return dtype_text(value.type.dtype)
     return "" if value.type is None else str(value.type).lower()
 
 
 def shape_text_of(value: ir.Value, short: Callable[[str], str] = str) -> str:
-    """`1x64x56x56`; symbolic dimensions keep their names, unknown ones are `?`; empty where nothing is known."""
+    """Return `1x64x56x56`; symbolic dimensions keep their names, unknown ones are `?`; empty for an unknown shape."""
     if value.shape is not None:
-        return dims_text(["?" if made_up(dim) else _dim_text(dim, short) for dim in value.shape])
+        return dims_text(["?" if is_invented_name(dim) else _dim_text(dim, short) for dim in value.shape])
     tensor = constant_tensor(value)
     return "" if tensor is None else dims_text([str(dim) for dim in tensor.shape.numpy()])
 

@@ -1,7 +1,8 @@
-"""The type of every value of a model, from its operators' signatures.
+"""Inference of the type of every value of a model from its operators' signatures.
 
-Needs no shapes, no weights and no ONNX Runtime, so it works where shape inference stops. What a signature cannot say
-(a Cast's target, what a branch returns) is in the table of rules below. Types are strings: `seq(tensor(float))`.
+It needs no shapes, weights or ONNX Runtime, so it works where shape inference stops. Types that signatures do not
+determine (a Cast's target, the result of a branch) come from the table of rules below. Types are strings:
+`seq(tensor(float))`.
 """
 
 from __future__ import annotations
@@ -13,39 +14,39 @@ import onnx_ir as ir
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
 
 Types = dict[ir.Value, str]
-"""Value -> its type; values of unknown type are missing."""
+"""Value -> its type; values of unknown type are absent."""
 
 
 def infer_types(model: ir.Model) -> Types:
-    """Types of all values of the main graph and its subgraphs. Local functions must be inlined before."""
+    """Return the types of all values of the main graph and its subgraphs. Local functions must be inlined before."""
     inference = _Inference(model.opset_imports)
     inference.graph(model.graph)
     return inference.types
 
 
 def tensor_of(dtype: ir.DataType) -> str:
-    """`FLOAT` -> `tensor(float)`."""
+    """Return `tensor(float)` for `FLOAT`."""
     return f"tensor({dtype.name.lower()})"
 
 
 def element_of(type_: str) -> str:
-    """`seq(tensor(float))` -> `float`; empty for a type that is not known."""
+    """Return `float` for `seq(tensor(float))`; empty for an unknown type."""
     return type_[type_.rfind("(") + 1 :].rstrip(")")
 
 
 def with_element(type_: str, dtype: ir.DataType) -> str:
-    """The same type with other elements: `seq(tensor(float))` -> `seq(tensor(float16))`."""
+    """Return a type with other elements: `seq(tensor(float16))` for `seq(tensor(float))`."""
     start = type_.rfind("(") + 1
     return type_[:start] + dtype.name.lower() + type_[start + len(element_of(type_)) :]
 
 
 def dtype_of(type_: str) -> ir.DataType:
-    """`seq(tensor(float))` -> `FLOAT`."""
+    """Return `FLOAT` for `seq(tensor(float))`."""
     return ir.DataType[element_of(type_).upper()]
 
 
 def type_name(type_: ir.TypeProtocol | None) -> str | None:
-    """A type as ONNX writes it, None when unknown or incomplete."""
+    """Return a type as ONNX writes it; None if unknown or incomplete."""
     if isinstance(type_, ir.SequenceType | ir.OptionalType):
         inner = type_name(type_.elem_type)
         wrapper = "seq" if isinstance(type_, ir.SequenceType) else "optional"
@@ -57,7 +58,7 @@ def type_name(type_: ir.TypeProtocol | None) -> str | None:
 
 
 def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs in a node's attributes, in the attributes' order."""
+    """Yield the graphs in a node's attributes, in the attributes' order."""
     for attribute in node.attributes.values():
         if attribute.is_ref():
             continue
@@ -68,7 +69,7 @@ def subgraphs_of(node: ir.Node) -> Iterator[ir.Graph]:
 
 
 def held_tensor(attribute: ir.Attr) -> ir.TensorProtocol:
-    """The tensor an attribute holds. `Attr.as_tensor` checks it against a protocol, which takes 0.05 ms each time."""
+    """Return an attribute's tensor. `Attr.as_tensor` also checks it against a protocol, which takes 0.05 ms."""
     tensor: ir.TensorProtocol = attribute.value
     return tensor
 
@@ -106,7 +107,7 @@ class _Inference:
             self._learn(value, type_name(value.type))
 
     def _unify(self, node: ir.Node, signature: Signature) -> None:
-        """Ports of one variable have one type: what is known of one is known of all."""
+        """Give all ports of one type variable the type that is known of any of them."""
         ports = [
             *zip(node.inputs, signature.inputs, strict=False),
             *zip(node.outputs, signature.outputs, strict=False),
@@ -124,12 +125,12 @@ class _Inference:
 
 
 def _declared(value: ir.Value | None) -> str | None:
-    """The type a model says a value has; used where it is all that is known."""
+    """Return the declared type of a value, which is used only if nothing else is known."""
     return None if value is None else type_name(value.type)
 
 
 def carried_into_bodies(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | None]]:
-    """Pairs (a body's input, the value given for it) of Loop, Scan and SequenceMap, where the types are the same."""
+    """Yield pairs (input of a body, value passed for it) of Loop and Scan, which have the same type."""
     if is_op(node, "Loop"):
         body = node.attributes["body"].as_graph()
         yield from zip(body.inputs[2:], node.inputs[2:], strict=False)
@@ -145,7 +146,7 @@ Rule = Callable[[ir.Node, Lookup], list[str | None]]
 
 
 def _from_attribute(name: str, default: ir.DataType | None = None) -> Rule:
-    """The output's element type stands in an attribute; without one it is `default`, or that of the first input."""
+    """Return a rule for an output whose type is in an attribute, with `default` or the first input's type otherwise."""
 
     def rule(node: ir.Node, of: Lookup) -> list[str | None]:
         attribute = node.attributes.get(name)
@@ -176,7 +177,7 @@ def _constant_of_shape(node: ir.Node, of: Lookup) -> list[str | None]:
 
 
 def _element(node: ir.Node, of: Lookup) -> list[str | None]:
-    """What a sequence or an optional holds; OptionalGetElement passes anything else through."""
+    """Return the element type of a sequence or an optional; OptionalGetElement passes other types through."""
     held = of(node.inputs[0])
     if held is None or held.startswith("tensor"):
         return [held]

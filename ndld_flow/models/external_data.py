@@ -1,4 +1,4 @@
-"""External data: refusing files a model must not name, and writing weights beside a model without reading them."""
+"""External data: checks of the files that a model refers to, and writing of weights without reading them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import short_name
-from ndld_flow.models.derived_tensors import StreamedTensor, pieces_of
+from ndld_flow.models.derived_tensors import StreamedTensor, byte_pieces
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_files import external_size
 from ndld_flow.models.model_checks import check_tensor
@@ -26,18 +26,18 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 INLINE_LIMIT_BYTES = 3 * 2**29
 """A protobuf message must stay under 2 GiB; 1.5 GiB leaves room for nodes and shapes."""
 _SMALL_TENSOR_BYTES = 1024
-"""Shapes and axes stay inline: shape inference wants to see them."""
+"""Shapes and axes stay inline: shape inference needs them."""
 ALIGNMENT = 4096
-"""Offsets are multiples of a page: mapping and sharing blocks want that."""
+"""Offsets are multiples of a page, as mapping and block sharing require."""
 _PLACEMENT = "ndld_flow.placement"
 _WORTH_CLONING = 0.9
-"""Copy a whole data file when at least this much of it is still in use."""
+"""Copy a whole data file if at least this share of it is still in use."""
 _FICLONE = 0x40049409
 _PIECE_BYTES = 2**24
 
 
 def tensors_of(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """Every tensor of a model: initializers and attribute values, in subgraphs and functions too."""
+    """Yield every tensor of a model: initializers and attribute values, also of subgraphs and functions."""
     for graph in model.graphs():
         yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
     for graph in (*model.graphs(), *_function_graphs(model)):
@@ -62,10 +62,10 @@ def _attribute_tensors(node: ir.Node) -> Iterator[ir.TensorProtocol]:
 
 
 def place_tensors(model: ir.Model, path: Path) -> None:
-    """Tell each external tensor where its model lies, and check that all tensors may be read and are complete.
+    """Set the folder of each external tensor, and check that all tensors may be read and are complete.
 
     Raises `ModelError` as `check_tensor` does, and for a location outside the model's folder, a link, a missing file
-    or one that is too short.
+    or a file that is too short.
     """
     sizes: dict[str, int] = {}
     folder = path.parent.resolve()
@@ -87,7 +87,7 @@ def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
     length = tensor.nbytes if tensor.length is None else tensor.length
     if offset < 0 or length != tensor.nbytes:
         raise ModelError(
-            f"{where} says {length} bytes at offset {offset}, but its type and shape need "
+            f"{where} declares {length} bytes at offset {offset}, but its type and shape need "
             f"{tensor.nbytes}. The model is damaged: export or download it again."
         )
     if offset + length > size:
@@ -99,33 +99,33 @@ def _check_extent(path: Path, tensor: ir.ExternalTensor, size: int) -> None:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where somebody wants an initializer written; those without one stay inside or outside, as they were."""
+    """The requested location of an initializer; without one, it stays inline or external as it was."""
 
     file: str | None
-    """Name of a data file beside the model, empty for the model's own; None: in the model itself."""
+    """Name of a data file in the model's folder, empty for the default one; None for the model file itself."""
     alignment: int = ALIGNMENT
-    """The offset is a multiple of so many bytes."""
+    """The offset is a multiple of this many bytes."""
 
 
 def place(value: ir.Value, placement: Placement) -> None:
-    """Say where an initializer is to be written when its model is saved."""
+    """Set where an initializer is written when its model is saved."""
     value.meta[_PLACEMENT] = placement
 
 
 def placement_of(value: ir.Value) -> Placement | None:
-    """Where an initializer is to be written, if anybody said."""
+    """Return where an initializer is to be written, or None if that was not set."""
     found: Placement | None = value.meta.get(_PLACEMENT)
     return found
 
 
 def on_disk(tensor: ir.TensorProtocol) -> bool:
-    """Whether a tensor lies in a data file, or is computed and belongs there."""
+    """Return whether a tensor is in a data file, or is computed and belongs there."""
     return isinstance(tensor, ir.ExternalTensor) or (isinstance(tensor, StreamedTensor) and tensor.on_disk)
 
 
 @dataclass
 class _Slot:
-    """A tensor and what holds it: a value, or an attribute of a node."""
+    """A tensor and its holder: a value, or an attribute of a node."""
 
     holder: ir.Value | ir.Attr
     tensor: ir.TensorProtocol
@@ -147,34 +147,34 @@ class _Slot:
 
     @property
     def file(self) -> str | None:
-        """Name of the data file, empty for the model's own; None for what is written into the model."""
+        """Name of the data file, empty for the default one; None for the model file."""
         return "" if self.placement is None else self.placement.file
 
     @property
-    def fits_where_it_lies(self) -> bool:
-        """Whether its offset in the file it comes from is as aligned as wanted."""
+    def is_aligned(self) -> bool:
+        """True if its offset in the source file has the requested alignment."""
         offset = self.tensor.offset or 0 if isinstance(self.tensor, ir.ExternalTensor) else 0
         return self.placement is None or offset % self.placement.alignment == 0
 
 
 @contextlib.contextmanager
-def moved_out(model: ir.Model, data_path: Path) -> Iterator[None]:
-    """Write weights to `data_path`, or to files beside it, where that is called for; inside, the tensors point there.
+def externalised(model: ir.Model, data_path: Path) -> Iterator[None]:
+    """Write weights to `data_path`, or to files next to it, where needed; in the context, the tensors point there.
 
-    Nothing is written for a model that is small and came without external data, unless somebody placed its weights.
-    Tensors already on disk are copied by the kernel, and shared with the old file where the file system can. The model
-    is as before afterwards.
+    Nothing is written for a small model without external data, unless its weights were placed. Tensors already on disk
+    are copied by the kernel, sharing blocks with the old file if the file system supports it. The model is restored
+    afterwards.
     """
     slots = _slots_to_move(model)
     targets = {slot.file: data_path.with_name(slot.file or data_path.name) for slot in slots if slot.file is not None}
     try:
         for file, target in targets.items():
-            own = [slot for slot in slots if slot.file == file]
-            for slot, offset in zip(own, _write_file(own, target), strict=True):
+            slots_of_file = [slot for slot in slots if slot.file == file]
+            for slot, offset in zip(slots_of_file, _write_file(slots_of_file, target), strict=True):
                 slot.put(_pointer(slot, target, offset))
         for slot in slots:
             if slot.file is None:
-                slot.put(_read_whole(slot.tensor))
+                slot.put(_in_memory(slot.tensor))
         yield
     finally:
         for slot in slots:
@@ -182,7 +182,7 @@ def moved_out(model: ir.Model, data_path: Path) -> Iterator[None]:
 
 
 def _slots_to_move(model: ir.Model) -> list[_Slot]:
-    """Tensors on disk, those that somebody placed, and all large ones of a model too big for one message."""
+    """Return tensors on disk, placed tensors, and all large ones of a model too big for one message."""
     slots = [slot for slot in _initializer_slots(model) if slot.file is not None or on_disk(slot.tensor)]
     inside = [slot for slot in slots if slot.placement is None and not on_disk(slot.tensor)]
     if sum(slot.tensor.nbytes for slot in inside) > INLINE_LIMIT_BYTES:
@@ -201,7 +201,7 @@ def _initializer_slots(model: ir.Model) -> Iterator[_Slot]:
 
 
 def _attribute_slots(model: ir.Model) -> Iterator[_Slot]:
-    """Constants whose data lie on disk."""
+    """Yield Constants whose data are on disk."""
     for graph in (*model.graphs(), *_function_graphs(model)):
         for node in graph:
             for attribute in tuple(node.attributes.values()):
@@ -222,9 +222,9 @@ def _pointer(slot: _Slot, data_path: Path, offset: int) -> ir.ExternalTensor:
     )
 
 
-def _read_whole(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The same tensor in memory."""
-    data = np.frombuffer(b"".join(pieces_of(tensor, _PIECE_BYTES)), dtype=np.uint8)
+def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Return a copy of a tensor in memory."""
+    data = np.frombuffer(b"".join(byte_pieces(tensor, _PIECE_BYTES)), dtype=np.uint8)
     shape = tensor.shape.numpy()
     if tensor.dtype.bitwidth < 8:
         return ir.PackedTensor(data, tensor.dtype, shape=shape, name=tensor.name, doc_string=tensor.doc_string)
@@ -233,13 +233,13 @@ def _read_whole(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _write_file(slots: Sequence[_Slot], target: Path) -> list[int]:
-    """Write a data file; returns the slots' offsets in it."""
-    aside = target.with_name(f".{target.name}.part")
+    """Write a data file; return the slots' offsets in it."""
+    temporary = target.with_name(f".{target.name}.part")
     try:
-        offsets = _write(slots, aside)
-        aside.replace(target)
+        offsets = _write(slots, temporary)
+        temporary.replace(target)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise OutputsError(
             f"{target}: cannot be written ({error.strerror or error}). "
             "Free some space or choose another outputs folder."
@@ -247,17 +247,17 @@ def _write_file(slots: Sequence[_Slot], target: Path) -> list[int]:
     return offsets
 
 
-def _write(slots: Sequence[_Slot], aside: Path) -> list[int]:
-    """Write the slots' bytes to `aside`; return their offsets."""
-    whole = _file_worth_cloning(slots)
-    if whole is not None:
-        _clone(whole, aside)
-    written: dict[_Place, int] = {}
-    with aside.open("r+b" if whole is not None else "wb") as file:
+def _write(slots: Sequence[_Slot], temporary: Path) -> list[int]:
+    """Write the slots' bytes to `temporary`; return their offsets."""
+    cloned = _file_worth_cloning(slots)
+    if cloned is not None:
+        _clone(cloned, temporary)
+    written: dict[_FileRange, int] = {}
+    with temporary.open("r+b" if cloned is not None else "wb") as file:
         offsets = []
         for slot in slots:
-            place = _place_of(slot.tensor)
-            if place is not None and Path(place.path) == whole:
+            place = _range_of(slot.tensor)
+            if place is not None and Path(place.path) == cloned:
                 offsets.append(place.offset)
                 continue
             if place is None or place not in written:
@@ -269,22 +269,22 @@ def _write(slots: Sequence[_Slot], aside: Path) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a tensor's data lie."""
+class _FileRange:
+    """A tensor's range of bytes in a file."""
 
     path: str
     offset: int
     length: int
 
 
-def _place_of(tensor: ir.TensorProtocol) -> _Place | None:
+def _range_of(tensor: ir.TensorProtocol) -> _FileRange | None:
     if not isinstance(tensor, ir.ExternalTensor):
         return None
-    return _Place(tensor.path, tensor.offset or 0, tensor.nbytes)
+    return _FileRange(tensor.path, tensor.offset or 0, tensor.nbytes)
 
 
 def _write_tensor(slot: _Slot, file: BinaryIO) -> int:
-    """Write a tensor at the end; returns its offset."""
+    """Append a tensor; return its offset."""
     alignment = ALIGNMENT if slot.placement is None else slot.placement.alignment
     offset = -(-file.seek(0, os.SEEK_END) // alignment) * alignment
     file.seek(offset)
@@ -296,18 +296,18 @@ def _write_tensor(slot: _Slot, file: BinaryIO) -> int:
 
 
 def _file_worth_cloning(slots: Sequence[_Slot]) -> Path | None:
-    """The data file most tensors lie in, when copying it whole wastes little."""
+    """Return the data file of most tensors if copying it as a whole wastes little."""
     used: Counter[str] = Counter()
-    for place in dict.fromkeys(place for slot in slots if (place := _place_of(slot.tensor)) is not None):
+    for place in dict.fromkeys(place for slot in slots if (place := _range_of(slot.tensor)) is not None):
         used[place.path] += place.length
-    if not used or not all(slot.fits_where_it_lies for slot in slots):
+    if not used or not all(slot.is_aligned for slot in slots):
         return None
     path, count = used.most_common(1)[0]
     return Path(path) if count >= _WORTH_CLONING * Path(path).stat().st_size else None
 
 
 def _clone(source: Path, target: Path) -> None:
-    """Copy a file, sharing its blocks where the file system can."""
+    """Copy a file, sharing its blocks if the file system supports it."""
     with source.open("rb") as old, target.open("wb") as new:
         if not (_reflinked(old.fileno(), new.fileno()) or _copied_by_kernel(old.fileno(), new.fileno())):
             old.seek(0)
@@ -328,7 +328,7 @@ def _reflinked(old: int, new: int) -> bool:
 
 
 def _copied_by_kernel(old: int, new: int) -> bool:
-    """copy_file_range takes half the time of sendfile; only Linux has it."""
+    """Copy by copy_file_range, which takes half the time of sendfile; only Linux has it."""
     copy_file_range = getattr(os, "copy_file_range", None)
     left = os.fstat(old).st_size
     try:

@@ -1,7 +1,7 @@
-"""A model's file and its external data: opened only where they are files, and which data it names.
+"""Safe opening of model files, and the names of their external data files.
 
-A plan needs to know these names to digest a model, and must not pay 0.3 s for importing onnx: the few protobuf fields
-that matter are walked by hand; everything else, weights included, is stepped over in a memory map and never read.
+A plan needs these names to digest a model and cannot afford 0.3 s to import onnx: this module parses the few protobuf
+fields that matter; it skips everything else, weights included, in a memory map without reading it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import BinaryIO
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
 
-# Message -> field number -> message found there (onnx.proto). What is not listed is skipped.
+# Message -> field number -> nested message (onnx.proto). Other fields are skipped.
 _FIELDS: dict[str, dict[int, str]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -36,13 +36,14 @@ class _BrokenError(Exception):
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A model's file, for reading. Raises `ModelError` for one that is missing, may not be read, or is no file: a pipe
-    would be waited for, a device never ends.
+    """Open a model file for reading.
+
+    Raises `ModelError` if it is missing, unreadable or not a regular file: a pipe would block, a device never ends.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
-        raise ModelError(f"{path}: there is no such model file. Check the path.") from None
+        raise ModelError(f"{path}: the model file does not exist. Check the path.") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: the model cannot be read ({getattr(error, 'strerror', error)}).") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -52,17 +53,17 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def external_size(path: Path, location: str) -> int:
-    """Bytes of a data file that the model at `path` names, if it may be read.
+    """Return the size in bytes of a data file that the model at `path` names.
 
-    Raises `ModelError` for a location outside the model's folder, a link out of it or a hard link, and for what is
-    missing or no file.
+    Raises `ModelError` for a location outside the model's folder, a link out of it, a hard link, a missing file or
+    anything but a regular file.
     """
     folder = path.parent.resolve()
     where = f"{path}: external data {short_name(location)!r}"
     if not location or "\0" in location or Path(location).is_absolute() or ".." in Path(location).parts:
         raise ModelError(
-            f"{where} lies outside the model's folder, which is refused. "
-            "Put the data file beside the model and save the model with a plain file name."
+            f"{where} is outside the model's folder, which is refused. "
+            "Put the data file into that folder and save the model with a plain file name."
         )
     try:
         real = (folder / location).resolve(strict=True)
@@ -79,13 +80,13 @@ def external_size(path: Path, location: str) -> int:
 
 
 def external_files(path: Path) -> tuple[str, ...]:
-    """Locations of the external data files `path` names, relative to its folder, as written there, sorted.
+    """Return the locations of the external data files that `path` names, as written there, sorted.
 
-    Raises `ModelError` when the file is missing, empty, or not a protobuf.
+    Raises `ModelError` if the file is missing, empty, or not a protobuf.
     """
     try:
         with open_regular(path) as file, _mapped(file.fileno(), path) as data:
-            # Almost every model has none: one search at memory speed says so.
+            # Almost every model has none, which one search at memory speed shows.
             if data.find(b"location") < 0:
                 return ()
             return tuple(sorted(set(_locations(data, 0, len(data), "model", 0))))
@@ -117,44 +118,44 @@ def _locations(data: mmap.mmap, start: int, end: int, message: str, depth: int) 
 
 
 def _location(data: mmap.mmap, start: int, end: int) -> Iterator[str]:
-    """The value of a StringStringEntryProto whose key is `location`."""
+    """Yield the value of a StringStringEntryProto whose key is `location`."""
     entry = {number: data[first:last] for number, first, last in _messages(data, start, end)}
     if entry.get(1) == b"location":
         yield entry.get(2, b"").decode()
 
 
 def _messages(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """(field number, first byte, end) of each length-delimited field in data[start:end]."""
-    at = start
-    while at < end:
-        tag, at = _varint(data, at, end)
+    """Yield (field number, first byte, end) of each length-delimited field in data[start:end]."""
+    position = start
+    while position < end:
+        tag, position = _varint(data, position, end)
         wire = tag & 7
         if wire == 2:
-            length, at = _varint(data, at, end)
-            if length > end - at:
+            length, position = _varint(data, position, end)
+            if length > end - position:
                 raise _BrokenError
-            yield tag >> 3, at, at + length
-            at += length
+            yield tag >> 3, position, position + length
+            position += length
         else:
-            at = _after_scalar(data, at, end, wire)
+            position = _after_scalar(data, position, end, wire)
 
 
-def _after_scalar(data: mmap.mmap, at: int, end: int, wire: int) -> int:
+def _after_scalar(data: mmap.mmap, position: int, end: int, wire: int) -> int:
     if wire == 0:
-        return _varint(data, at, end)[1]
+        return _varint(data, position, end)[1]
     width = {1: 8, 5: 4}.get(wire)
-    if width is None or at + width > end:
+    if width is None or position + width > end:
         raise _BrokenError
-    return at + width
+    return position + width
 
 
-def _varint(data: mmap.mmap, at: int, end: int) -> tuple[int, int]:
+def _varint(data: mmap.mmap, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
     raise _BrokenError

@@ -1,4 +1,4 @@
-"""Load, save, check and count ONNX models. Weights in external data stay on disk all the way."""
+"""Loading, saving, checking and summarising of ONNX models. Weights in external data stay on disk throughout."""
 
 from __future__ import annotations
 
@@ -17,25 +17,31 @@ from google.protobuf.message import DecodeError, EncodeError
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import held_tensor
-from ndld_flow.models.external_data import moved_out, place_tensors
+from ndld_flow.models.external_data import externalised, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
 from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import inner_graphs
-from ndld_flow.models.sparse_tensors import SparseInitializer, give_back_sparse, stand_ins, take_sparse, write_sparse
+from ndld_flow.models.sparse_tensors import (
+    SparseInitializer,
+    extract_sparse,
+    restore_sparse,
+    sparse_placeholders,
+    write_sparse,
+)
 from ndld_flow.records.graph_change import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
-"""Newest IR version ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""
+"""Newest IR version that ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""
 MAX_OPSET = 26
-"""Newest version of the default domain ONNX Runtime 1.31 loads."""
+"""Newest version of the default domain that ONNX Runtime 1.31 loads."""
 _MIN_IR_VERSION = 3
-"""Older ones have no opset imports."""
+"""Older versions have no opset imports."""
 _DEFAULT_DOMAIN = "ai.onnx"
 _MOST_BYTES = 2**31 - 1
-"""Of a protobuf message."""
+"""Largest protobuf message."""
 
-logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # what it warns of, the checker refuses
+logging.getLogger("onnx_ir").addHandler(logging.NullHandler())  # the checker rejects what it warns of
 
 __all__ = [
     "MAX_IR_VERSION",
@@ -46,7 +52,7 @@ __all__ = [
     "external_files",
     "load_model",
     "load_without_nodes",
-    "proto_in_place",
+    "proto_with_external_data",
     "read_proto",
     "save_model",
     "summarize_model",
@@ -54,18 +60,18 @@ __all__ = [
 
 
 def load_model(path: Path) -> ir.Model:
-    """Read a model; external data stays on disk and is mapped when a value is asked for.
+    """Read a model; external data stays on disk and is mapped when a value is needed.
 
-    Raises `ModelError` when the file is missing, empty, truncated or not ONNX, and when its external data is
+    Raises `ModelError` if the file is missing, empty, truncated or not ONNX, and if its external data is
     missing, too short, or outside the model's folder.
     """
     return _model_of(read_proto(path), path)
 
 
 def load_without_nodes(path: Path) -> ir.Model:
-    """A model's inputs and initializers and nothing else of it, in a tenth of the time of `load_model`.
+    """Read only a model's inputs and initializers, in a tenth of the time of `load_model`.
 
-    Raises `ModelError` as `load_model`, but for what is broken about nodes.
+    Raises `ModelError` as `load_model` does, except for broken nodes.
     """
     proto = read_proto(path)
     for rest in (proto.graph.node, proto.graph.value_info, proto.graph.output, proto.functions):
@@ -77,11 +83,11 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
     check_versions(proto, path)
     check_functions(proto, path)
     try:
-        sparse = take_sparse(proto)
+        sparse = extract_sparse(proto)
         model = ir.serde.deserialize_model(proto)
     except (ir.serde.SerdeError, ValueError, LookupError, TypeError, NotImplementedError, RecursionError) as error:
-        raise ModelError(f"{path}: the model is broken or uses what is not supported: {_innermost(error)}") from None
-    give_back_sparse(model, sparse)
+        raise ModelError(f"{path}: the model is broken or uses unsupported features: {_innermost(error)}") from None
+    restore_sparse(model, sparse)
     check_nodes(all_graphs(model), path)
     place_tensors(model, path)
     _name_default_domain(model)
@@ -89,7 +95,7 @@ def _model_of(proto: onnx.ModelProto, path: Path) -> ir.Model:
 
 
 def _name_default_domain(model: ir.Model) -> None:
-    """`ai.onnx` is another name of the default domain; all that reads models goes by the empty one."""
+    """Replace `ai.onnx`, the other name of the default domain, by the empty one."""
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
         if _DEFAULT_DOMAIN in imports:
             imports.setdefault("", imports.pop(_DEFAULT_DOMAIN))
@@ -100,10 +106,10 @@ def _name_default_domain(model: ir.Model) -> None:
 
 
 def read_proto(path: Path) -> onnx.ModelProto:
-    """The model as it is written, external data not loaded. Raises `ModelError` as `load_model` does for the file."""
+    """Read a model as written, without external data. Raises `ModelError` as `load_model` does for the file."""
     with open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > _MOST_BYTES:
-            raise ModelError(f"{path}: no ONNX model is larger than 2 GiB without its external data.")
+            raise ModelError(f"{path}: an ONNX model cannot be larger than 2 GiB without its external data.")
         try:
             data = file.read()
         except OSError as error:
@@ -116,33 +122,33 @@ def read_proto(path: Path) -> onnx.ModelProto:
         raise ModelError(
             f"{path}: this is not an ONNX model, or it is truncated. Export or download it again."
         ) from None
-    # Protobuf takes many byte strings for an empty message: a model has a graph and says its versions.
+    # Protobuf parses many byte strings as an empty message; a model has a graph and a version.
     if not proto.HasField("graph") or not proto.ir_version:
         raise ModelError(f"{path}: this is not an ONNX model: it has no graph or no IR version.")
     return proto
 
 
 def save_model(model: ir.Model, path: Path) -> None:
-    """Write a model to `path`, and its weights to `<name>.data` beside it when it came with external data or
-    holds more than 1.5 GiB. Weights on disk are copied by the kernel, not read.
+    """Write a model to `path`, and its weights to `<name>.data` next to it if it has external data or more than
+    1.5 GiB. Weights on disk are copied by the kernel, not read.
 
-    Raises `OutputsError` when the files cannot be written, `ModelError` when the model cannot be.
+    Raises `OutputsError` if the files cannot be written, `ModelError` if the model cannot be serialised.
     """
-    proto = _proto_of(model, path, moved_out(model, path.with_name(f"{path.name}.data")))
+    proto = _proto_of(model, path, externalised(model, path.with_name(f"{path.name}.data")))
     _write_proto(proto, path)
 
 
-def proto_in_place(model: ir.Model, path: Path) -> onnx.ModelProto:
-    """A changed model as it would be written, with external data where the model it was made of, `path`, has them.
+def proto_with_external_data(model: ir.Model, path: Path) -> onnx.ModelProto:
+    """Serialise a changed model whose external data stay where its source, `path`, has them.
 
-    Raises `ModelError` when it cannot be written.
+    Raises `ModelError` if it cannot be serialised.
     """
     return _proto_of(model, path, contextlib.nullcontext())
 
 
 def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextManager[None]) -> onnx.ModelProto:
-    """Written with weights as they are inside `weights`; the model is as before afterwards."""
-    sparse = stand_ins(model)
+    """Serialise a model within the context `weights`; the model is restored afterwards."""
+    sparse = sparse_placeholders(model)
     kept_ir_version = model.ir_version
     model.ir_version = min(max(model.ir_version or 0, _MIN_IR_VERSION), MAX_IR_VERSION)
     try:
@@ -161,10 +167,10 @@ def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextMa
 
 
 def _write_proto(proto: onnx.ModelProto, path: Path) -> None:
-    aside = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        aside.write_bytes(proto.SerializeToString())
-        aside.replace(path)
+        temporary.write_bytes(proto.SerializeToString())
+        temporary.replace(path)
     except (EncodeError, ValueError) as error:
         raise ModelError(f"{path}: the model is too large for one protobuf ({error}).") from None
     except OSError as error:
@@ -172,26 +178,26 @@ def _write_proto(proto: onnx.ModelProto, path: Path) -> None:
             f"{path}: cannot be written ({error.strerror}). Free some space or choose another outputs folder."
         ) from None
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def check_model(path: Path, full_check: bool = False) -> None:
     """Run the ONNX checker on a file; `full_check` adds strict shape inference.
 
-    Raises `ModelError` with what the checker says, the node it names included.
+    Raises `ModelError` with the checker's message, which names the node.
     """
     try:
         onnx.checker.check_model(os.fspath(path), full_check=full_check)
     except onnx.checker.ValidationError as error:
-        raise ModelError(f"{path}: the ONNX checker refuses it: {one_paragraph(error)}") from None
+        raise ModelError(f"{path}: the ONNX checker rejects it: {one_paragraph(error)}") from None
     except onnx.shape_inference.InferenceError as error:
-        raise ModelError(f"{path}: shape inference refuses it: {one_paragraph(error)}") from None
+        raise ModelError(f"{path}: shape inference rejects it: {one_paragraph(error)}") from None
     except (ValueError, RuntimeError, DecodeError, OSError) as error:
         raise ModelError(f"{path}: it cannot be checked: {one_paragraph(error)}") from None
 
 
 def summarize_model(model: ir.Model) -> GraphSummary:
-    """A model in numbers; nodes of subgraphs and of local functions are counted once each."""
+    """Summarise a model in numbers; nodes of subgraphs and of local functions count once each."""
     types = Counter(op_name(node) for graph in all_graphs(model) for node in graph)
     tensors = [*_initializers(model), *_constants(model)]
     return GraphSummary(
@@ -211,7 +217,7 @@ def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    """Tensors in Constant nodes: exporters keep weights there too."""
+    """Yield tensors in Constant nodes: exporters put weights there too."""
     for graph in all_graphs(model):
         for node in graph:
             tensor = node.attributes.get("value") if node.op_type == "Constant" else None
@@ -220,21 +226,19 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def describe_change(before: Path, after: Path) -> GraphChange:
-    """Two model files in numbers. Raises `ModelError` when one of them cannot be read."""
+    """Summarise two model files. Raises `ModelError` if one of them cannot be read."""
     counted = [_summarize_file(path, path.stat().st_mtime_ns if path.is_file() else 0) for path in (before, after)]
     return GraphChange(before=counted[0], after=counted[1])
 
 
 @lru_cache(maxsize=128)
 def _summarize_file(path: Path, _modified_ns: int) -> GraphSummary:
-    """A model's file in numbers; what many points of a sweep change, or one step makes and the next reads, is read
-    once.
-    """
+    """Summarise a model file, once for all points of a sweep that start from it."""
     return summarize_model(load_model(path))
 
 
 def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
-    """The main graph, local functions' bodies, and every subgraph in them."""
+    """Yield the main graph, local functions' bodies, and every subgraph in them."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         yield graph
         yield from inner_graphs(graph)

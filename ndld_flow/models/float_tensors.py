@@ -1,4 +1,4 @@
-"""Weights in another floating-point type, and what they lose."""
+"""Conversion of weights to another floating-point type, with the values that change."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Format:
     """A floating-point type and its limits."""
 
     precision: str
-    """As people call it: `fp16`."""
+    """Common name: `fp16`."""
     dtype: np.dtype[Any]
     largest: float
     """Largest finite value."""
     smallest: float
     """Smallest positive value (subnormal)."""
     smallest_normal: float
-    """Numbers nearer to 0 have fewer bits."""
+    """Smallest normal value; smaller ones have fewer bits."""
 
 
 def format_of(precision: str, dtype: ir.DataType) -> Format:
-    """The limits of a floating-point type of numpy or ml_dtypes."""
+    """Return the limits of a floating-point type of numpy or ml_dtypes."""
     limits = ml_dtypes.finfo(dtype.numpy())
     smallest, normal = float(limits.smallest_subnormal), float(limits.smallest_normal)
     return Format(precision, dtype.numpy(), float(limits.max), smallest, normal)
@@ -57,26 +57,26 @@ HALF = FORMATS[ir.DataType.FLOAT16]
 
 @dataclass
 class Loss:
-    """What one tensor loses in another type."""
+    """The changes of one tensor's values by a conversion."""
 
     name: str
     size: int
     """Number of values."""
     format: Format = HALF
-    """What it is converted to."""
+    """Target type."""
     clamped: int = 0
-    """Finite values beyond the type's range; they become its largest value, not infinity."""
+    """Finite values beyond the type's range, which become its largest value, not infinity."""
     vanished: int = 0
-    """Values other than 0 that are nearer to 0 than to the type's smallest."""
+    """Nonzero values that are closer to 0 than to the type's smallest value."""
     largest: float = 0.0
-    """Largest finite absolute value before."""
+    """Largest finite absolute value before the conversion."""
 
 
 class RoundedTensor(DerivedTensor):
     """A floating-point tensor in another floating-point type, rounded to nearest.
 
-    Finite values beyond the range are clamped. In scalars and per-channel vectors a value other than 0 never becomes
-    0: they are divisors and epsilons. In weight matrices it may: rounding to nearest is the smaller error there.
+    Finite values beyond the range are clamped. In scalars and per-channel vectors a nonzero value never becomes 0: they
+    are divisors and epsilons. In weight matrices it may: rounding to nearest is the smaller error there.
     """
 
     def __init__(
@@ -93,21 +93,21 @@ class RoundedTensor(DerivedTensor):
         yield from super().pieces()
 
     def convert(self, piece: Array) -> Array:
-        """Elements of the source -> elements of this type; what they lose is added to `loss`."""
+        """Convert elements of the source to this type; add their changes to `loss`."""
         return rounded(piece, self._keeps_nonzero, self.loss)
 
 
 def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
-    """Round to the loss's format, clamp to its range, and add up what was lost."""
+    """Round to the loss's format, clamp to its range, and count the changes."""
     target = loss.format
     if values.dtype == FORMATS[ir.DataType.BFLOAT16].dtype:
-        values = values.astype(np.float32)  # numpy knows only some of what is done here for bf16
+        values = values.astype(np.float32)  # numpy lacks some of these operations for bf16
     with np.errstate(over="ignore"):
         result = values.astype(target.dtype)
     if not values.size:
         return result
     largest = float(np.max(np.abs(values)))
-    if not largest <= target.largest:  # infinity and NaN come here too, and stay what they are
+    if not largest <= target.largest:  # also for infinity and NaN, which stay unchanged
         largest = _clamp(values, result, loss)
     loss.largest = max(loss.largest, largest)
     lost = np.count_nonzero(values) - np.count_nonzero(result)
@@ -120,7 +120,7 @@ def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
 
 
 def _clamp(values: Array, result: Array, loss: Loss) -> float:
-    """Put finite values back into range; return the largest of them."""
+    """Clamp finite values to the range; return the largest of them."""
     finite = np.isfinite(values)
     beyond = finite & (np.abs(values) > loss.format.largest)
     result[beyond] = np.copysign(loss.format.largest, values[beyond]).astype(result.dtype)
@@ -129,7 +129,7 @@ def _clamp(values: Array, result: Array, loss: Loss) -> float:
 
 
 def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> tuple[SparseInitializer, Loss]:
-    """A sparse floating-point initializer in another type, and what it lost."""
+    """Return a sparse floating-point initializer in another type, and its loss."""
     proto = onnx.SparseTensorProto.FromString(tensor.proto.SerializeToString())
     values = numpy_helper.to_array(tensor.proto.values)
     loss = Loss(name, values.size, FORMATS[dtype])
@@ -140,7 +140,7 @@ def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> 
 
 _INFINITE = 1e30
 _INFINITE_SCALAR = 1e9
-"""Larger ones stand for infinity in masks: clamping them is what is wanted."""
+"""Larger values represent infinity in masks: clamping them is intended."""
 
 
 @dataclass
@@ -148,15 +148,15 @@ class Survey:
     """The range of a tensor's values."""
 
     count: int = 0
-    """Values other than 0."""
+    """Nonzero values."""
     largest: float = 0.0
-    """Largest absolute value that does not stand for infinity."""
+    """Largest absolute value that does not represent infinity."""
     small: int = 0
-    """Values other than 0 whose absolute value is below the asked limit."""
+    """Nonzero values whose absolute value is below the requested limit."""
 
 
 def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
-    """Look at every value of an fp32 tensor, in pieces."""
+    """Survey every value of an fp32 tensor, in pieces."""
     found = Survey()
     end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
     for piece in array_pieces(tensor):

@@ -1,4 +1,4 @@
-"""Tensors of made-up numbers, of any size, made while they are written."""
+"""Generated tensors of any size, computed while they are written."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.models.derived_tensors import Array, StreamedTensor
 
 _PIECE_ELEMENTS = 2**18
-"""Part of what the numbers are: another size would make others. A multiple of what packs into whole bytes."""
+"""Determines the numbers: another size would give others. A multiple of the elements that fill whole bytes."""
 _LARGEST_INTEGER = 100
 _ON_DISK_BYTES = 64 * 2**20
-"""Larger ones belong into a data file."""
+"""Larger tensors belong in a data file."""
 
 KINDS = ("normal", "zeros", "ones", "uniform_positive", "uniform_negative")
 
@@ -25,28 +25,28 @@ _Draw = Callable[[np.random.Generator, int], Array]
 
 
 class GeneratedTensor(StreamedTensor):
-    """Numbers of one kind; the same for the same seed, name, type and shape.
+    """Random or constant numbers; the same for the same seed, name, type and shape.
 
-    `normal`: mean 0, standard deviation 1; of integers, rounded. `uniform_positive`: (0, 1]; of integers, 1 to 100 or
-    the type's largest. `uniform_negative`: the same with a minus sign. Truth values are `zeros`, `ones`, or, for
+    `normal`: mean 0, standard deviation 1, rounded for integers. `uniform_positive`: (0, 1], for integers 1 to 100 or
+    the type's largest value. `uniform_negative`: the same with a minus sign. Booleans are `zeros`, `ones`, or, for
     `uniform_positive`, half of each.
     """
 
     def __init__(self, kind: str, dtype: ir.DataType, shape: Sequence[int], name: str, seed: int = 0) -> None:
-        """Raises `RequestError` for a kind that the dtype cannot hold."""
-        _refuse(kind, dtype)
+        """Raise `RequestError` for a kind that the dtype cannot represent."""
+        _check_kind(kind, dtype)
         super().__init__(dtype, shape, name)
-        self._draw = _INTEGER[kind](dtype) if _counts(dtype) else _floating(kind, dtype)
+        self._draw = _INTEGER[kind](dtype) if _is_integral(dtype) else _floating(kind, dtype)
         self._seed = (seed, zlib.crc32(name.encode()))
         self.belongs_outside = self.nbytes > _ON_DISK_BYTES
-        """Whether it goes to a data file; of one that replaces an external tensor it should."""
+        """True if it goes to a data file; set it for a tensor that replaces an external one."""
 
     @property
     def on_disk(self) -> bool:
         return self.belongs_outside
 
     def pieces(self) -> Iterator[bytes]:
-        """A quarter of a million numbers at a time."""
+        """Yield the bytes of a quarter of a million numbers at a time."""
         random = np.random.default_rng(self._seed)
         left = math.prod(self.shape.numpy())
         while left > 0:
@@ -56,23 +56,23 @@ class GeneratedTensor(StreamedTensor):
 
 
 def element_bytes(elements: Array, dtype: ir.DataType) -> bytes:
-    """The numbers as a tensor stores them; of types under 8 bits, packed."""
+    """Return the numbers as a tensor stores them; types below 8 bits are packed."""
     return ir.Tensor(elements.astype(dtype.numpy()), dtype=dtype).tobytes()
 
 
-def _counts(dtype: ir.DataType) -> bool:
+def _is_integral(dtype: ir.DataType) -> bool:
     return dtype.is_integer() or dtype == ir.DataType.BOOL
 
 
-def _refuse(kind: str, dtype: ir.DataType) -> None:
+def _check_kind(kind: str, dtype: ir.DataType) -> None:
     word = dtype.name.lower()
-    if not _counts(dtype) and not dtype.is_floating_point():
-        raise RequestError(f"numbers of the type {word} cannot be made up; give a value or a .npy file")
+    if not _is_integral(dtype) and not dtype.is_floating_point():
+        raise RequestError(f"numbers of type {word} cannot be generated; give a value or a .npy file")
     below_zero = kind in ("normal", "uniform_negative")
     if below_zero and (dtype in (ir.DataType.BOOL, ir.DataType.FLOAT8E8M0) or not dtype.is_signed()):
-        raise RequestError(f"{kind} makes numbers below 0, which {word} cannot hold; use uniform_positive")
+        raise RequestError(f"{kind} generates negative numbers, which {word} cannot represent; use uniform_positive")
     if kind == "zeros" and dtype == ir.DataType.FLOAT8E8M0:
-        raise RequestError(f"{word} holds powers of 2 and no 0; use ones")
+        raise RequestError(f"{word} represents powers of 2 and not 0; use ones")
 
 
 _FLOATING: Mapping[str, _Draw] = {
@@ -91,7 +91,7 @@ def _floating(kind: str, dtype: ir.DataType) -> _Draw:
     least = float(ml_dtypes.finfo(dtype.numpy()).smallest_subnormal)
 
     def not_zero(random: np.random.Generator, count: int) -> Array:
-        """What the type would round to 0 is neither positive nor negative."""
+        """Replace numbers that the type would round to 0 by its smallest."""
         drawn = draw(random, count)
         return np.copysign(np.maximum(np.abs(drawn), least), drawn)
 

@@ -1,4 +1,4 @@
-"""Give a model's inputs other shapes, after checking that they can have them."""
+"""New shapes for a model's inputs, with checks that the model supports them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
-from ndld_flow.models.shape_inference import drop_made_up_names, infer_shapes
+from ndld_flow.models.shape_inference import drop_invented_names, infer_shapes
 from ndld_flow.records.graph_change import GraphChange
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -18,12 +18,12 @@ FreeShapes = Mapping[str, Sequence[int | str | None]]
 
 
 def real_inputs(model: ir.Model) -> list[ir.Value]:
-    """Inputs that must be fed: those without an initializer as their default."""
+    """Return the inputs that must be fed: those without an initializer as default."""
     return [value for value in model.graph.inputs if not value.is_initializer()]
 
 
 def check_shapes(model: ir.Model, shapes: FreeShapes, where: str) -> None:
-    """Raises `RequestError` for an unknown input, or a shape of another rank than the model's."""
+    """Raise `RequestError` for an unknown input, or a shape of another rank than the model's."""
     inputs = {value.name or "": value for value in real_inputs(model)}
     for name, shape in shapes.items():
         if name not in inputs:
@@ -37,22 +37,22 @@ def check_shapes(model: ir.Model, shapes: FreeShapes, where: str) -> None:
 
 
 def dim_names(model: ir.Model) -> list[str]:
-    """Names of the dimensions of inputs, in order of appearance."""
+    """Return the names of the dimensions of inputs, in order of appearance."""
     dims = [dim for value in real_inputs(model) for dim in value.shape or ()]
     return list(dict.fromkeys(dim.value for dim in dims if isinstance(dim, ir.SymbolicDim) and dim.value))
 
 
 def check_dims(model: ir.Model, dims: Mapping[str, int], where: str) -> None:
-    """Raises `RequestError` for a name that no dimension of an input has."""
+    """Raise `RequestError` for a name that no dimension of an input has."""
     known = dim_names(model)
     for name in dims:
         if name not in known:
-            told = suggest(name, known) or "its inputs have no named dimensions"
-            raise RequestError(f"{where}: the model has no dimension {name!r}; {told}")
+            hint = suggest(name, known) or "its inputs have no named dimensions"
+            raise RequestError(f"{where}: the model has no dimension {name!r}; {hint}")
 
 
 def show_shape(shape: ir.Shape | Sequence[int | str | None] | None) -> str:
-    """`[batch, 3, ?, 640]`"""
+    """Return `[batch, 3, ?, 640]`."""
     if shape is None:
         return "[?]"
     dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in shape)
@@ -60,7 +60,7 @@ def show_shape(shape: ir.Shape | Sequence[int | str | None] | None) -> str:
 
 
 def dims_from_shapes(model: ir.Model, shapes: Shapes, dims: Mapping[str, int], where: str) -> dict[str, int]:
-    """The named dimensions that shapes fix. Raises `RequestError` when one name would get two sizes."""
+    """Return the named dimensions that shapes fix. Raises `RequestError` if one name would get two sizes."""
     fixed = dict(dims)
     for value in real_inputs(model):
         for dim, size in zip(value.shape or (), shapes.get(value.name or "", ()), strict=False):
@@ -68,13 +68,13 @@ def dims_from_shapes(model: ir.Model, shapes: Shapes, dims: Mapping[str, int], w
             if name and fixed.setdefault(name, size) != size:
                 raise RequestError(
                     f"{where}: dimension {name!r} would be both {fixed[name]} and {size} (input {value.name}); "
-                    "the model says that dimensions of one name are equal"
+                    "dimensions of one name must be equal"
                 )
     return fixed
 
 
-def put_shapes(model: ir.Model, shapes: FreeShapes, dims: Mapping[str, int]) -> None:
-    """Write shapes on inputs and numbers for named dimensions everywhere, subgraphs included."""
+def set_shapes_of_inputs(model: ir.Model, shapes: FreeShapes, dims: Mapping[str, int]) -> None:
+    """Set the shapes of inputs, and sizes for named dimensions everywhere, subgraphs included."""
     for graph in all_graphs(model):
         for value in (*graph.inputs, *(out for node in graph for out in node.outputs)):
             if value.shape is not None and any(_name(dim) in dims for dim in value.shape):
@@ -91,17 +91,17 @@ def _name(dim: int | ir.SymbolicDim) -> str:
 def fix_shapes_file(
     source: Path, target: Path, shapes: Shapes, dims: Mapping[str, int]
 ) -> tuple[GraphChange, ir.Model]:
-    """Write the model with its inputs fixed and every shape after them inferred again; return it as written.
+    """Write the model with fixed inputs and all other shapes inferred again; return it as written.
 
-    Raises `RequestError` for inputs, dimensions and ranks the model has not, and `ModelError` when inference says that
-    the shapes cannot be.
+    Raises `RequestError` for inputs, dimensions and ranks that the model does not have, and `ModelError` if inference
+    shows that the shapes are impossible.
     """
     model = load_model(source)
     before = summarize_model(model)
     check_shapes(model, shapes, "shapes")
     check_dims(model, dims, "dims")
     notes = [*_infer_again(source, model, shapes, dims_from_shapes(model, shapes, dims, "shapes"))]
-    drop_all_made_up_names(model)
+    drop_all_invented_names(model)
     save_model(model, target)
     check_model(target)
     written = load_model(target)
@@ -110,7 +110,7 @@ def fix_shapes_file(
 
 def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[str, int]) -> list[str]:
     declared = {value: value.shape for value in model.graph.outputs}
-    put_shapes(model, shapes, dims)
+    set_shapes_of_inputs(model, shapes, dims)
     wanted = {value: value.shape for value in model.graph.outputs}
     forget_computed_shapes(model)
     notes = []
@@ -119,19 +119,19 @@ def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[st
         check_channels(model)
     except ModelError as error:
         if _contradicts_itself(source):
-            # Not the new shapes' fault: the model was no better before, and runtimes take it all the same.
+            # The new shapes are not the cause: the original model fails too, and runtimes accept it anyway.
             infer_shapes(model)
-            notes = [f"strict shape inference refuses the model as it was: {error}"]
+            notes = [f"strict shape inference rejects the original model: {error}"]
         else:
             given = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(model))
             raise ModelError(f"the model cannot have these input shapes ({given}): {error}") from None
     for value in model.graph.outputs:
-        value.shape = _more_exact(value.shape, wanted[value] if wanted[value] is not None else declared[value])
+        value.shape = _merged(value.shape, wanted[value] if wanted[value] is not None else declared[value])
     return notes
 
 
 def check_channels(model: ir.Model) -> None:
-    """What onnx's inference of Conv does not look at: are there as many channels as the weight has?"""
+    """Check the number of channels of each Conv against its weight, which onnx's inference does not check."""
     for graph in all_graphs(model):
         for node in graph:
             if node.op_type != "Conv" or node.domain not in ("", "ai.onnx"):
@@ -144,12 +144,12 @@ def check_channels(model: ir.Model) -> None:
             if isinstance(given[1], int) and isinstance(weight[1], int) and given[1] != weight[1] * groups:
                 raise ModelError(
                     f"(op_type:Conv, node name: {node.name}): the input has {given[1]} channels, "
-                    f"the weight wants {weight[1] * groups}"
+                    f"the weight needs {weight[1] * groups}"
                 )
 
 
 def forget_computed_shapes(model: ir.Model) -> None:
-    """What was noted for the old shapes is wrong now; results of custom operators cannot be inferred again."""
+    """Clear the shapes of computed values, except outputs of custom operators, which cannot be inferred again."""
     for graph in model.graphs():
         for node in graph:
             for value in node.outputs:
@@ -167,22 +167,22 @@ def _contradicts_itself(source: Path) -> bool:
     return False
 
 
-def _more_exact(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Numbers where inference found them, declared names elsewhere."""
+def _merged(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """Return inferred sizes where there are any, and declared names elsewhere."""
     if found is None or declared is None or len(found) != len(declared):
         return found if found is not None else declared
     return ir.Shape([f if isinstance(f, int) else d for f, d in zip(found, declared, strict=True)])
 
 
 def dynamic_values(model: ir.Model) -> list[ir.Value]:
-    """Inputs and outputs that still have a dimension without a number."""
+    """Return the inputs and outputs that still have a dimension without a size."""
     values = [*real_inputs(model), *model.graph.outputs]
     return [value for value in values if value.shape is None or any(not isinstance(dim, int) for dim in value.shape)]
 
 
-def drop_all_made_up_names(model: ir.Model) -> None:
-    """Leave open, in every graph, dimensions that inference only numbered."""
+def drop_all_invented_names(model: ir.Model) -> None:
+    """Clear dimensions that inference only numbered, in every graph."""
     for graph in model.graphs():
         for node in graph:
             for value in node.outputs:
-                drop_made_up_names(value)
+                drop_invented_names(value)

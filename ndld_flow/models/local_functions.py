@@ -1,4 +1,4 @@
-"""Local functions, put in the places they are called from."""
+"""Inlining of local functions."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ndld_flow.base.errors import ModelError
 
 
 def inline_functions(model: ir.Model, where: object) -> int:
-    """Inline all local functions in place and return how many there were. Names stay unique in the model.
+    """Inline all local functions in place and return their number. Names stay unique in the model.
 
-    Raises `ModelError` when they cannot be: they call each other in a circle, want another opset than the model, or
+    Raises `ModelError` if that is impossible: they call each other in a cycle, need another opset than the model, or
     have graphs as attributes. `where` names the model in the message.
     """
     count = len(model.functions)

@@ -1,4 +1,4 @@
-"""x"""
+"""Checks of a model as it is read: versions, nodes, local functions and tensors that libraries cannot handle."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from ndld_flow.base.text import short_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 MOST_NODES = 1_000_000
-"""Of a model whose local functions are put where they are called: runtimes do that, and a few that call each other
-twice are more than any memory."""
+"""Limit of a model with all local functions inlined, as runtimes do: a few that call each other twice could exceed any
+memory."""
 _MOST_OPSET = 2**31 - 1
-"""onnx keeps versions in 32 bits."""
+"""onnx stores versions in 32 bits."""
 
 _Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
 
 
 def check_versions(proto: onnx.ModelProto, path: Path) -> None:
-    """Raises `ModelError` for versions of operator sets that no library can hold."""
+    """Raise `ModelError` for opset versions that no library can represent."""
     for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
-        for one in imports:
-            if not 0 <= one.version <= _MOST_OPSET:
+        for opset in imports:
+            if not 0 <= opset.version <= _MOST_OPSET:
                 raise ModelError(
-                    f"{path}: it imports version {one.version} of the operators of "
-                    f"{short_name(one.domain or 'ai.onnx')!r}, which there cannot be. The model is damaged."
+                    f"{path}: it imports version {opset.version} of the operators of "
+                    f"{short_name(opset.domain or 'ai.onnx')!r}, which is impossible. The model is damaged."
                 )
 
 
 def check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
-    """Raises `ModelError` for a node without outputs: no operator has none, and nothing could name what it is for."""
+    """Raise `ModelError` for a node without outputs: every operator has one."""
     for node in (node for graph in graphs for node in graph):
         if not node.outputs:
             name = short_name(node.name or "")
@@ -47,7 +47,7 @@ def check_nodes(graphs: Iterable[ir.Graph], path: Path) -> None:
 
 
 def check_functions(proto: onnx.ModelProto, path: Path) -> None:
-    """Raises `ModelError` for local functions that call themselves, or that would be more than `MOST_NODES` nodes."""
+    """Raise `ModelError` for recursive local functions, and for more than `MOST_NODES` nodes after inlining."""
     if not proto.functions:
         return
     bodies: dict[_Key, list[onnx.NodeProto]] = {
@@ -60,10 +60,9 @@ def check_functions(proto: onnx.ModelProto, path: Path) -> None:
         for key in TopologicalSorter(calls).static_order():
             sizes[key] = _inlined(bodies[key], sizes)
     except CycleError as error:
-        circle = " -> ".join(short_name(name, 60) for _, name, _ in error.args[1])
+        cycle = " -> ".join(short_name(name, 60) for _, name, _ in error.args[1])
         raise ModelError(
-            f"{path}: its local functions call each other in a circle: {circle}. ONNX has no recursion: mend it where "
-            "it was exported."
+            f"{path}: its local functions call each other in a cycle: {cycle}. ONNX has no recursion: fix the export."
         ) from None
     nodes = _inlined(_all_nodes(proto.graph.node), sizes)
     if nodes > MOST_NODES:
@@ -82,7 +81,7 @@ def _key(node: onnx.NodeProto) -> _Key:
 
 
 def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
-    """Those of subgraphs too."""
+    """Yield nodes, including those of subgraphs."""
     for node in nodes:
         yield node
         for attribute in node.attribute:
@@ -91,7 +90,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
 
 
 _COPIED_BYTES = 2**16
-"""Asking for raw data copies them: of more, the size of the whole message tells their length."""
+"""Access to raw data copies them: the length of more than this is derived from the size of the whole message."""
 _FIELDS = {
     ir.DataType.FLOAT: "float_data",
     ir.DataType.COMPLEX64: "float_data",
@@ -102,14 +101,14 @@ _FIELDS = {
     ir.DataType.UINT64: "uint64_data",
     ir.DataType.STRING: "string_data",
 }
-"""Where elements lie that are not raw data; those of all other types in `int32_data`."""
-_WHAT_TO_DO = "The model is damaged: export or download it again."
+"""Field of elements that are not raw data; other types use `int32_data`."""
+_ADVICE = "The model is damaged: export or download it again."
 
 
 def check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
-    """Raises `ModelError` for a tensor without a type, with a negative dimension, or of another size than it says.
+    """Raise `ModelError` for a tensor without a type, with a negative dimension, or of another size than declared.
 
-    One that holds nothing at all passes: models without their weights can still be looked at.
+    A tensor without any data passes: models without their weights can still be inspected.
     """
     where = f"{path}: tensor {short_name(tensor.name or '')!r}"
     _element_count(where, tensor.dtype, tuple(tensor.shape.numpy()))
@@ -119,14 +118,14 @@ def check_tensor(path: Path, tensor: ir.TensorProtocol) -> None:
     elif isinstance(tensor, ir.serde.TensorProtoTensor):
         _check_proto(where, tensor.raw)
     elif isinstance(tensor, ir.StringTensor) and len(tensor.raw) != tensor.size:
-        raise ModelError(f"{where} holds {len(tensor.raw)} strings, its shape {tensor.size}. {_WHAT_TO_DO}")
+        raise ModelError(f"{where} holds {len(tensor.raw)} strings, but its shape needs {tensor.size}. {_ADVICE}")
 
 
 def _element_count(where: str, dtype: ir.DataType, dims: tuple[int, ...]) -> int:
     if dtype == ir.DataType.UNDEFINED:
-        raise ModelError(f"{where} has no element type. {_WHAT_TO_DO}")
+        raise ModelError(f"{where} has no element type. {_ADVICE}")
     if any(dim < 0 for dim in dims):
-        raise ModelError(f"{where} has a negative dimension. {_WHAT_TO_DO}")
+        raise ModelError(f"{where} has a negative dimension. {_ADVICE}")
     return math.prod(dims)
 
 
@@ -141,11 +140,11 @@ def _check_proto(where: str, proto: onnx.TensorProto) -> None:
         expected, unit = -(-count // each) * (2 if dtype.name.startswith("COMPLEX") else 1), "numbers"
         held = len(getattr(proto, _FIELDS.get(dtype, "int32_data"))) or expected
     if held != expected:
-        raise ModelError(f"{where} holds {held} {unit}, its type and shape need {expected}. {_WHAT_TO_DO}")
+        raise ModelError(f"{where} holds {held} {unit}, its type and shape need {expected}. {_ADVICE}")
 
 
 def _raw_length(proto: onnx.TensorProto, expected: int) -> int:
-    """Bytes of the raw data; where they are many, names and dimensions may hide that they are too many."""
+    """Return the bytes of the raw data; if they are many, the excess may only be estimated."""
     whole = proto.ByteSize()
     if expected <= whole <= expected + _COPIED_BYTES and expected > _COPIED_BYTES:
         return expected

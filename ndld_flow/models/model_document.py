@@ -1,4 +1,4 @@
-"""x"""
+"""Models read for their page: graphs, nodes with all attributes, tensors and their contents."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ from ndld_flow.models.tensor_statistics import (
 
 _LIMIT_TOGETHER_BYTES = 512 * 2**20
 _SHOWN, _SHOWN_OF_MANY = 64, 16
-"""Elements of a tensor that are shown: a page of many thousand tensors must open quickly."""
+"""First elements of a tensor on the page: one with many thousand tensors must still open quickly."""
 _MANY = 1000
 _LONGEST = 80
-"""Letters of one that is text."""
+"""Longest text of one element."""
 
 
-class HeldReader:
-    """Reads tensors and numbers them."""
+class ContentsReader:
+    """Reads the contents of tensors within limits, each tensor once, and numbers them."""
 
     def __init__(self, values: bool) -> None:
         self.found: list[HeldTensor] = []
@@ -79,10 +79,10 @@ class HeldReader:
         self._left = _LIMIT_TOGETHER_BYTES
         self._places: dict[int, int] = {}
         self._kept: list[ir.TensorProtocol] = []
-        """Tensors are told apart by their ids: none of them may go."""
+        """Keeps all tensors alive: they are identified by their ids."""
 
     def place(self, tensor: ir.TensorProtocol) -> int:
-        """The position of a tensor in `found`. Raises `ModelError` where its data cannot be read."""
+        """Return the index of a tensor in `found`. Raises `ModelError` if its data cannot be read."""
         if id(tensor) not in self._places:
             self._places[id(tensor)] = len(self.found)
             self._kept.append(tensor)
@@ -92,8 +92,8 @@ class HeldReader:
                 raise ModelError(f"tensor {tensor.name!r} cannot be read: {error}") from None
         return self._places[id(tensor)]
 
-    def of_constant(self, value: ir.Value) -> ir.TensorProtocol | None:
-        """What a Constant of numbers or texts holds, where it is not a tensor: `value_float`, `value_ints`."""
+    def tensor_of_constant(self, value: ir.Value) -> ir.TensorProtocol | None:
+        """Return the value of a Constant with another attribute than a tensor: `value_float`, `value_ints`."""
         node = value.producer()
         attributes = [] if node is None else [one for one in node.attributes.values() if not one.is_ref()]
         kinds = {
@@ -112,17 +112,17 @@ class HeldReader:
         return None
 
     def _read(self, tensor: ir.TensorProtocol) -> HeldTensor:
-        told = self._statistics(tensor)
-        numbers = None if told.numbers is None else HeldNumbers(**vars(told.numbers))
+        contents = self._statistics(tensor)
+        numbers = None if contents.numbers is None else HeldNumbers(**vars(contents.numbers))
         most = _SHOWN if len(self.found) < _MANY else _SHOWN_OF_MANY
         first = first_values(tensor, most) if self._values else ()
         return HeldTensor(
-            dtype_text(tensor.dtype) or told.dtype,
-            dims_text([str(dim) for dim in told.shape]),
-            told.elements,
-            told.size_bytes,
+            dtype_text(tensor.dtype) or contents.dtype,
+            dims_text([str(dim) for dim in contents.shape]),
+            contents.elements,
+            contents.size_bytes,
             numbers,
-            told.unread,
+            contents.unread,
             tuple(shortened(scalar_text(one), _LONGEST) for one in first),
             str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else "",
         )
@@ -130,12 +130,12 @@ class HeldReader:
     def _statistics(self, tensor: ir.TensorProtocol) -> TensorStatistics:
         stored = tensor_bytes(tensor)
         if not self._values:
-            return self._unread(tensor, "values were left out of this page")
+            return self._unread(tensor, "this page was written without values")
         if DEFAULT_LIMIT_BYTES >= stored > self._left:
-            return self._unread(tensor, f"{size(_LIMIT_TOGETHER_BYTES)} of weights were read before it, the most here")
-        told = tensor_statistics(tensor)
-        self._left -= stored if told.numbers else 0
-        return told
+            return self._unread(tensor, f"{size(_LIMIT_TOGETHER_BYTES)} of weights were read before it, the limit")
+        contents = tensor_statistics(tensor)
+        self._left -= stored if contents.numbers else 0
+        return contents
 
     def _unread(self, tensor: ir.TensorProtocol, reason: str) -> TensorStatistics:
         shape = tuple(int(dim) for dim in tensor.shape.numpy())
@@ -143,18 +143,18 @@ class HeldReader:
 
 
 _MOST_METADATA = 400
-"""Letters of one entry."""
+"""Longest text of one entry."""
 
 
 def read_document(path: Path, reading: Reading) -> ModelDocument:
-    """Read a model for its page. Weights are read in pieces, and only those below a limit.
+    """Read a model for its page. Weights below a limit are read, in pieces.
 
-    Raises `ModelError` when it is not ONNX, `RequestError` when it has far too many nodes or no body of that name.
+    Raises `ModelError` if it is not ONNX, `RequestError` if it has far too many nodes or no body of that name.
     """
     model = load_model(path)
     if reading.shapes:
         infer_shapes(model)
-    reader = _Reader(model, reading, HeldReader(reading.values))
+    reader = _Reader(model, reading, ContentsReader(reading.values))
     reader.read()
     shown = reader.scopes[chosen_body(model, reading.subgraph)[1]] if reading.subgraph else 0
     scopes = tuple(map(reader.scope, reader.scopes))
@@ -173,11 +173,11 @@ def read_document(path: Path, reading: Reading) -> ModelDocument:
 
 @dataclass
 class _Reader:
-    """Grows graph by graph. Tensors and what they hold are numbered in the order in which they are met."""
+    """Builds the document graph by graph. Tensors and their contents are numbered in order of occurrence."""
 
     model: ir.Model
     reading: Reading
-    held: HeldReader
+    held: ContentsReader
     scopes: dict[ir.Graph, int] = field(default_factory=dict)
     addresses: list[str] = field(default_factory=list)
     parents: dict[ir.Graph, int] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class _Reader:
             for node in graph:
                 self.parents |= {body: place for _, body in own_subgraphs(node)}
         if sum(map(len, self.scopes)) > MOST_NODES:
-            raise too_many_nodes("extract a part of the model, and draw that")
+            raise too_many_nodes("extract a part of the model and draw that")
         for graph in self.scopes:
             self._graph(graph)
 
@@ -214,7 +214,7 @@ class _Reader:
             self.nodes.append(self._node(node, self.scopes[graph], opsets))
 
     def _opsets(self, graph: ir.Graph) -> dict[str, int]:
-        """A function imports opsets of its own, and its bodies see those."""
+        """Return the opsets of a graph: a function's own, which also apply to its subgraphs, or the model's."""
         address = f"{self.addresses[self.scopes[graph]]}/"
         for function in self.model.functions.values():
             if address.startswith(f"{function_address(function)}/") and function.opset_imports:
@@ -267,23 +267,23 @@ class _Reader:
     def _tensor(self, value: ir.Value, kind: TensorKind = "computed") -> int:
         if value not in self.places:
             self.places[value] = len(self.tensors)
-            self.tensors.append(self._described(value, kind))
+            self.tensors.append(self._tensor_record(value, kind))
         return self.places[value]
 
-    def _described(self, value: ir.Value, kind: TensorKind) -> ModelTensor:
+    def _tensor_record(self, value: ir.Value, kind: TensorKind) -> ModelTensor:
         tensor = constant_tensor(value)
         if tensor is None and kind == "constant":
-            tensor = self.held.of_constant(value)
+            tensor = self.held.tensor_of_constant(value)
         if kind == "computed" and value.producer() is None and tensor is not None:
             kind = "initializer"
         held = NONE if tensor is None else self.held.place(tensor)
-        told = self.held.found[held] if held != NONE else None
-        dtype = type_text_of(value) or (told.dtype if told else "")
-        dims = shape_text_of(value) or (told.dims if told else "")
+        contents = self.held.found[held] if held != NONE else None
+        dtype = type_text_of(value) or (contents.dtype if contents else "")
+        dims = shape_text_of(value) or (contents.dims if contents else "")
         return ModelTensor(value.name or "", dtype, dims, shape_text_of(value, self.dims) or dims, kind, held)
 
     def scope(self, graph: ir.Graph) -> ModelScope:
-        """What was read of a graph."""
+        """Return the record of a graph."""
         inputs = [value for value in graph.inputs if value.name not in graph.initializers]
         outside = read_from_outside(graph) if graph in self.parents else []
         return ModelScope(
@@ -304,8 +304,8 @@ def _facts(model: ir.Model) -> Iterator[tuple[str, str]]:
     opsets = [f"{domain or DEFAULT_DOMAIN} {version}" for domain, version in model.opset_imports.items()]
     yield "Opsets", ", ".join(opsets)
     yield "IR version", str(model.ir_version)
-    made_by = (model.producer_name, model.producer_version)
-    yield "Made by", " ".join(one for one in made_by if one)
+    producer = (model.producer_name, model.producer_version)
+    yield "Made by", " ".join(one for one in producer if one)
     yield "Domain", model.domain or ""
     yield "Version", "" if not model.model_version else str(model.model_version)
     yield "Graph", model.graph.name or ""

@@ -1,4 +1,4 @@
-"""A model from nothing: valid, and empty until it is edited."""
+"""New models: valid and empty."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ndld_flow.models.files import MAX_IR_VERSION
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 """Newest version of the default domain that the installed onnx knows."""
 _LEAST_IR_VERSION = 8
-"""Before, there were no local functions; before 4 every initializer was an input. Any opset may stand in it."""
+"""Earlier versions have no local functions, and before 4 every initializer is an input. It allows any opset."""
 CONTRIB_DOMAIN = "com.microsoft"
 
 
 def make_model(opset: int, contrib: bool = False) -> ir.Model:
-    """A model without nodes, inputs and outputs; `contrib` imports ONNX Runtime's own operators.
+    """Return a model without nodes, inputs and outputs; `contrib` imports ONNX Runtime's own operators.
 
-    Raises `ModelError` for an opset that there is not.
+    Raises `ModelError` for an unknown opset.
     """
     refuse_unknown_opset(opset)
     imports = {"": opset} | ({CONTRIB_DOMAIN: 1} if contrib else {})
@@ -27,12 +27,12 @@ def make_model(opset: int, contrib: bool = False) -> ir.Model:
 
 
 def refuse_unknown_opset(opset: int) -> None:
-    """Raises `ModelError` for an opset that there is not."""
+    """Raise `ModelError` for an unknown opset."""
     if not 1 <= opset <= NEWEST_OPSET:
         raise ModelError(f"there is no opset {opset}; the installed onnx has 1 to {NEWEST_OPSET}")
 
 
 def oldest_ir_version(opset: int) -> int:
-    """The IR version that came with an opset, or the newest that can be run where that is older."""
+    """Return the IR version that was introduced with an opset, or the newest that ONNX Runtime loads if it is older."""
     versions = [row[1] for row in onnx.helper.VERSION_TABLE if row[2] >= opset]
     return min(*versions, MAX_IR_VERSION)

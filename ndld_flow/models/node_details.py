@@ -1,4 +1,7 @@
-"""x"""
+"""Short texts about nodes and attributes: kernel and stride, axis, target dtype, small constants.
+
+Weights are never read; only scalars and short lists of integers are, because they describe what a node does.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ from ndld_flow.models.element_types import held_tensor
 
 _MOST_DETAILS = 3
 _SHORT = 6
-"""Elements of a list of integers that is written out."""
+"""Longest list of integers that is printed in full."""
 _MOST_DIMS = 8
 _INT64_MAX = 2**63 - 1
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum", "PRelu")
-"""Operators whose weights' shapes say what they do."""
+"""Operators that are described by the shapes of their weights."""
 _SECOND_INPUT = {
     "Expand": "to",
     "Gather": "index",
@@ -30,29 +33,29 @@ _SECOND_INPUT = {
 
 
 def node_details(node: ir.Node) -> tuple[str, ...]:
-    """At most three lines."""
-    found = (_kernel(node), _slice(node) if node.op_type == "Slice" else _own(node), _weights(node))
-    return tuple(line for line in found if line)[:_MOST_DETAILS]
+    """Return at most three lines about a node."""
+    lines = (_kernel(node), _slice(node) if node.op_type == "Slice" else _other_details(node), _weights(node))
+    return tuple(line for line in lines if line)[:_MOST_DETAILS]
 
 
 def is_constant(node: ir.Node) -> bool:
-    """Whether it is a Constant of ONNX's own domain."""
+    """Return whether a node is a Constant of the default domain."""
     return node.op_type == "Constant" and node.domain in ("", "ai.onnx")
 
 
 def dims_text(texts: Sequence[str]) -> str:
-    """Dimensions with real multiplication signs between them; of many, the first eight."""
+    """Join dimensions by multiplication signs; at most the first eight."""
     shown = [*texts[:_MOST_DIMS], "…"] if len(texts) > _MOST_DIMS else texts
     return TIMES.join(shown) or "scalar"
 
 
 def short_value(value: ir.Value) -> str:
-    """A scalar or a short list of integers, written out; empty for all else, which is not read."""
-    return " ".join(_number(one) for one in _elements(value))
+    """Return a scalar or a short list of integers as text; empty for anything else, which is not read."""
+    return " ".join(_number(element) for element in _elements(value))
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:
-    """The tensor of an initializer or of a Constant's output; None for anything else."""
+    """Return the tensor of an initializer or of a Constant's output; None for anything else."""
     if value.const_value is not None:
         return value.const_value
     node = value.producer()
@@ -81,37 +84,37 @@ def _number(value: float) -> str:
 
 
 def _kernel(node: ir.Node) -> str:
-    """`3x3, stride 2, group 32`."""
+    """Return `3x3, stride 2, group 32`."""
     kernel = _integers(node, "kernel_shape")
-    said = [TIMES.join(map(str, kernel))] if kernel else []
+    parts = [TIMES.join(map(str, kernel))] if kernel else []
     for name, word in (("strides", "stride"), ("dilations", "dilation")):
         values = _integers(node, name)
         if set(values) - {1}:
-            said.append(f"{word} {TIMES.join(map(str, values)) if len(set(values)) > 1 else values[0]}")
+            parts.append(f"{word} {TIMES.join(map(str, values)) if len(set(values)) > 1 else values[0]}")
     group = _integers(node, "group")
     if group and group[0] != 1:
-        said.append(f"group {group[0]}")
-    return ", ".join(said)
+        parts.append(f"group {group[0]}")
+    return ", ".join(parts)
 
 
-def _own(node: ir.Node) -> str:
-    """What else says what the node does: axes, target dtype, constants it works with."""
-    said = []
+def _other_details(node: ir.Node) -> str:
+    """Return the other details of a node: axes, target dtype, small constants."""
+    parts = []
     for name in ("axis", "axes", "perm"):
         values = _integers(node, name)
         if values:
-            said.append(f"{name} {' '.join(map(str, values[:_SHORT]))}")
+            parts.append(f"{name} {' '.join(map(str, values[:_SHORT]))}")
     if node.op_type == "Cast" and (to := _integers(node, "to")):
-        said.append(f"to {_dtype_name(to[0])}")
+        parts.append(f"to {_dtype_name(to[0])}")
     if node.op_type not in _WEIGHTED:
         values_of = [short_value(value) for value in node.inputs if value is not None]
         word = _SECOND_INPUT.get(node.op_type, "")
-        said += [f"{word} {text}".strip() for text in values_of if text]
-    return ", ".join(said)
+        parts += [f"{word} {text}".strip() for text in values_of if text]
+    return ", ".join(parts)
 
 
 def _slice(node: ir.Node) -> str:
-    """`[0:129] of axis 1` where all is known."""
+    """Return `[0:129] of axis 1` if all operands are known."""
     starts, ends, axes, steps = (_elements(value) for value in (*node.inputs[1:5], *[None] * 4)[:4])
     starts, ends = starts or list(_integers(node, "starts")), ends or list(_integers(node, "ends"))
     axes = axes or list(_integers(node, "axes"))
@@ -150,22 +153,22 @@ def _dtype_name(number: int) -> str:
 
 
 def dtype_text(dtype: ir.DataType) -> str:
-    """`float32`, `int64`, `bool`; empty for an undefined one."""
+    """Return `float32`, `int64`, `bool`; empty for an undefined type."""
     if dtype == ir.DataType.UNDEFINED:
         return ""
     return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
-_MOST_LETTERS = 4000
-"""Of one value: a page holds thousands of them."""
+_MOST_CHARACTERS = 4000
+"""Longest text of one value: a page has thousands of them."""
 
 
 def attribute_text(attribute: ir.Attr) -> str:
-    """`2`, `[1, 1]`, `"SAME_UPPER"`, `int64 tensor of 3`; a reference in a function as `@name`."""
+    """Return `2`, `[1, 1]`, `"SAME_UPPER"`, `int64 tensor, 3`; `@name` for a reference to a function's attribute."""
     if attribute.is_ref():
         return f"@{attribute.ref_attr_name}"
     text = _text(attribute)
-    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}… ({count(len(text))} letters)"
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}… ({count(len(text))} characters)"
 
 
 def _text(attribute: ir.Attr) -> str:
@@ -176,13 +179,13 @@ def _text(attribute: ir.Attr) -> str:
     if kind in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return "graph" if kind == ir.AttributeType.GRAPH else f"{count(len(value))} graphs"
     if isinstance(value, tuple | list):
-        # A page holds the beginning of a long list only.
-        return f"[{', '.join(scalar_text(one) for one in value[:_MOST_LETTERS])}]"
+        # A page shows only the beginning of a long list.
+        return f"[{', '.join(scalar_text(element) for element in value[:_MOST_CHARACTERS])}]"
     return scalar_text(value)
 
 
 def scalar_text(value: object) -> str:
-    """A number as short as it can be told, text in quotes."""
+    """Return a number with at most seven digits, or text in quotes."""
     if isinstance(value, float):
         return f"{value:.7g}"
     if isinstance(value, str):

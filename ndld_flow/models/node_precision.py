@@ -1,4 +1,4 @@
-"""The precision that a node was asked to have, kept in its metadata."""
+"""Precision constraints of nodes, stored in their metadata."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FLOATING: dict[str, ir.DataType] = {
     "fp16": ir.DataType.FLOAT16,
     "bf16": ir.DataType.BFLOAT16,
 }
-"""Precisions that a Cast makes of any other."""
+"""Precisions to which a Cast converts any other."""
 NOT_FP16 = frozenset({"fp32", "bf16"})
-"""Whoever asks for these needs their range."""
+"""Precisions that are requested for their range."""
 QUANTIZED: dict[str, frozenset[ir.DataType]] = {
     "int8": frozenset({ir.DataType.INT8}),
     "fp8": frozenset({ir.DataType.FLOAT8E4M3FN, ir.DataType.FLOAT8E5M2}),
@@ -26,25 +26,25 @@ INTEGERS: dict[str, ir.DataType] = {
     "uint8": ir.DataType.UINT8,
     "bool": ir.DataType.BOOL,
 }
-"""Precisions that say what a layer has; making them of others would change what it computes."""
+"""Precisions that can only be asserted: converting to them would change the results."""
 
 
 def precision_of(node: ir.Node) -> str:
-    """The precision a node was asked to have; empty when none was."""
+    """Return the requested precision of a node; empty if there is none."""
     return node.metadata_props.get(PRECISION_KEY, "")
 
 
 def precision_metadata(node: ir.Node) -> dict[str, str]:
-    """Metadata for a node that takes this one's place."""
+    """Return the metadata for a node that replaces this one."""
     precision = precision_of(node)
     return {PRECISION_KEY: precision} if precision else {}
 
 
 def constraints_of(model: ir.Model) -> dict[str, str]:
-    """Node -> the precision it was asked to have, subgraphs included."""
+    """Return node -> its requested precision, subgraphs included."""
     return {n.name: precision for n in model.graph.all_nodes() if n.name and (precision := precision_of(n))}
 
 
 def same_precision(*nodes: ir.Node) -> bool:
-    """Whether nodes may become one: all were asked for the same, or none for any."""
+    """Return whether nodes may be merged: all have the same constraint, or none has any."""
     return len({precision_of(node) for node in nodes}) == 1

@@ -1,4 +1,4 @@
-"""Nodes chosen by operator or by name, as a recipe writes it."""
+"""Nodes selected by operator or by name."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ndld_flow.models.op_signatures import is_known_op, known_op_types
 
 
 def op_name(node: ir.Node) -> str:
-    """`Conv`, or `com.microsoft::FusedConv` for other domains."""
+    """Return `Conv`, or `com.microsoft::FusedConv` for other domains."""
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
 def nodes_of_types(model: ir.Model, op_types: Sequence[str], setting: str) -> dict[str, list[ir.Node]]:
-    """Operator -> its nodes, in all subgraphs; an ONNX operator this model does not use has none.
+    """Return operator -> its nodes, in all subgraphs; empty for an ONNX operator that the model does not use.
 
-    Raises `RequestError` for an operator neither the model nor ONNX has.
+    Raises `RequestError` for an operator that neither the model nor ONNX has.
     """
     nodes: dict[str, list[ir.Node]] = {}
     for node in model.graph.all_nodes():
@@ -34,9 +34,10 @@ def nodes_of_types(model: ir.Model, op_types: Sequence[str], setting: str) -> di
 
 
 def nodes_named(model: ir.Model, patterns: Sequence[str], setting: str) -> dict[str, list[ir.Node]]:
-    """Pattern -> the nodes whose name it fits, in all subgraphs. `*` and `?` are wild; `/.../` is a regex, searched.
+    """Return pattern -> the nodes whose names it matches, in all subgraphs.
 
-    Raises `RequestError` for a pattern that fits no node.
+    `*` and `?` are wildcards; `/.../` is a regular expression, searched. Raises `RequestError` for a pattern that
+    matches no node.
     """
     names: dict[str, list[ir.Node]] = {}
     for node in model.graph.all_nodes():

@@ -1,4 +1,4 @@
-"""Operators that a person asks for: by name, domain, family, words, opset, or because a model uses them."""
+"""Queries for operators: by name, domain, family, words, opset or use in a model."""
 
 from __future__ import annotations
 
@@ -16,75 +16,75 @@ from ndld_flow.drawing.families import FAMILIES, Family, family_of
 from ndld_flow.models.files import load_model
 from ndld_flow.models.op_reference import DEFAULT_DOMAIN, Operator, OperatorVersion, operators
 
-NO_SCHEMA = "no schema of it is known here"
+NO_SCHEMA = "its schema is not installed"
 LOCAL_FUNCTION = "a function of this model"
 
 
 @dataclass(frozen=True)
 class OpQuery:
-    """Which operators; all that is given must fit."""
+    """A query; all given criteria must match."""
 
     name: str = ""
-    """In any letter case; `domain::Name` for one of a domain."""
+    """Case-insensitive; `domain::Name` for an operator of a domain."""
     opset: int | None = None
-    """As a model of this opset sees them; of ONNX's own domain unless another is named. `model` has its own opsets."""
+    """Versions at this opset, of the default domain unless another is given. `model` has its own opsets."""
     domain: str | None = None
-    """`ai.onnx` or empty for ONNX's own."""
+    """`ai.onnx` or empty for the default domain."""
     category: str = ""
     """One of `drawing.families.FAMILIES`."""
     search: str = ""
-    """Words that its name or its doc hold."""
+    """Words in its name or doc."""
     model: Path | None = None
-    """Only what this model uses."""
+    """Only operators that this model uses."""
 
 
 @dataclass(frozen=True)
 class ListedOperator:
-    """One operator that fits."""
+    """One operator that matches."""
 
     name: str
     domain: str
     family: Family
     operator: Operator | None
-    """None for an operator that no schema is known of."""
+    """None for an operator without a known schema."""
     version: OperatorVersion | None
-    """The one that holds at the opset that was asked for; else the newest."""
+    """Version at the requested opset, or else the newest."""
     uses: int = 0
-    """Nodes of the model, those in bodies and functions included."""
+    """Nodes of the model, including those in bodies and functions."""
     note: str = ""
 
 
 def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
-    """What fits, by family, domain and name.
+    """Return the operators that match, by family, domain and name.
 
-    Raises `RequestError` for a name, domain, family or opset that does not exist; `ModelError` as `load_model`.
+    Raises `RequestError` for an unknown name, domain, family or opset; `ModelError` as `load_model`.
     """
     domain = _domain(query)
     newest = onnx.defs.onnx_opset_version()
     if domain == "" and query.opset is not None and query.opset > newest:
-        raise RequestError(f"opset {query.opset} is not known here: the installed onnx knows opsets up to {newest}.")
+        raise RequestError(f"opset {query.opset} is unknown: the installed onnx supports opsets up to {newest}.")
     known = [_listed(operator, query.opset) for operator in operators().values()]
     listed = known if query.model is None else list(_of_model(load_model(query.model)))
     _check(query, domain, listed)
     words = query.search.lower().split()
     fitting = [
-        one
-        for one in listed
-        if (not query.name or _is_named(one, query.name))
-        and domain in (None, one.domain)
-        and query.category in ("", one.family)
-        and (one.version is not None or query.model is not None)
-        and all(word in _words_of(one) for word in words)
+        entry
+        for entry in listed
+        if (not query.name or _is_named(entry, query.name))
+        and domain in (None, entry.domain)
+        and query.category in ("", entry.family)
+        and (entry.version is not None or query.model is not None)
+        and all(word in _words_of(entry) for word in words)
     ]
     order = {family: place for place, family in enumerate(FAMILIES)}
-    return tuple(sorted(fitting, key=lambda one: (order[one.family], one.domain, one.name)))
+    return tuple(sorted(fitting, key=lambda entry: (order[entry.family], entry.domain, entry.name)))
 
 
 def _domain(query: OpQuery) -> str | None:
-    """None for any."""
+    """Return the domain to search, or None for any."""
     if query.domain is not None:
         return "" if query.domain == DEFAULT_DOMAIN else query.domain
-    # Other domains count their versions by themselves.
+    # Other domains have their own version numbers.
     return "" if query.opset is not None and query.model is None and "::" not in query.name else None
 
 
@@ -103,7 +103,7 @@ def _of_model(model: ir.Model) -> Iterator[ListedOperator]:
 
 
 def _uses(model: ir.Model) -> Counter[tuple[str, str, int]]:
-    """(domain, name, opset) -> nodes; functions import opsets of their own."""
+    """Return (domain, name, opset) -> number of nodes; functions import their own opsets."""
     found: Counter[tuple[str, str, int]] = Counter()
     for graph in model.graphs():
         found.update(_keys(graph, model.opset_imports))
@@ -119,20 +119,20 @@ def _keys(graph: ir.Graph, opsets: Mapping[str, int]) -> Iterator[tuple[str, str
         yield domain, node.op_type, opsets.get(domain, 1)
 
 
-def _is_named(one: ListedOperator, name: str) -> bool:
+def _is_named(entry: ListedOperator, name: str) -> bool:
     domain, _, short = name.rpartition("::")
-    return one.name.lower() == short.lower() and domain in ("", one.domain or DEFAULT_DOMAIN)
+    return entry.name.lower() == short.lower() and domain in ("", entry.domain or DEFAULT_DOMAIN)
 
 
-def _words_of(one: ListedOperator) -> str:
-    return f"{one.domain}::{one.name} {one.version.doc if one.version else ''}".lower()
+def _words_of(entry: ListedOperator) -> str:
+    return f"{entry.domain}::{entry.name} {entry.version.doc if entry.version else ''}".lower()
 
 
 def _check(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> None:
-    """Raises `RequestError` for what cannot fit anything."""
+    """Raise `RequestError` for criteria that can match nothing."""
     if query.category and query.category not in FAMILIES:
         raise RequestError(f"--category {query.category}: {suggest(query.category, FAMILIES)}")
-    domains = {one.domain or DEFAULT_DOMAIN for one in listed}
+    domains = {entry.domain or DEFAULT_DOMAIN for entry in listed}
     if domain is not None and (domain or DEFAULT_DOMAIN) not in domains:
         raise RequestError(f"--domain {query.domain}: {suggest(query.domain or '', domains)}")
     if query.name:
@@ -140,11 +140,11 @@ def _check(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> 
 
 
 def _check_name(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> None:
-    named = [one for one in listed if _is_named(one, query.name) and domain in (None, one.domain)]
+    named = [entry for entry in listed if _is_named(entry, query.name) and domain in (None, entry.domain)]
     if not named:
-        names = [one.name for one in listed if domain in (None, one.domain)]
+        names = [entry.name for entry in listed if domain in (None, entry.domain)]
         where = "the model has no operator" if query.model else "there is no operator"
         raise RequestError(f"{where} {query.name!r}; {suggest(query.name.rpartition('::')[2], names)}")
-    if query.model is None and not any(one.version for one in named):
-        first = min(one.operator.versions[0].since_version for one in named if one.operator)
-        raise RequestError(f"{named[0].name} exists since opset {first}: at opset {query.opset} there is none.")
+    if query.model is None and not any(entry.version for entry in named):
+        first = min(entry.operator.versions[0].since_version for entry in named if entry.operator)
+        raise RequestError(f"{named[0].name} exists since opset {first}, not at opset {query.opset}.")

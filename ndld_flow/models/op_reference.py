@@ -1,4 +1,11 @@
-"""x"""
+"""Reference of operators from the schemas in onnx and ONNX Runtime: versions, changes between them, bodies.
+
+::
+
+    operators()[("", "Conv")].versions          # oldest first
+    operators()[("", "Clip")].at(12)            # as a model of opset 12 sees it
+    attribute_defaults("Conv", "", 17)          # {"auto_pad": "NOTSET", "group": 1}
+"""
 
 from __future__ import annotations
 
@@ -15,9 +22,9 @@ from onnx import helper
 from ndld_flow.drawing.families import Family, family_of
 
 CONTRIB_DOMAINS = ("com.microsoft", "com.microsoft.nchwc")
-"""Of ONNX Runtime: the operators it offers, and those it lays out for the CPU."""
+"""Domains of ONNX Runtime: its operators, and those for its blocked CPU layout."""
 DEFAULT_DOMAIN = "ai.onnx"
-"""What people call the domain that models leave empty."""
+"""Name of the default domain, which is empty in models."""
 
 Value = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 PortKind = Literal["required", "optional", "variadic"]
@@ -31,19 +38,19 @@ class Port:
     name: str
     description: str
     variable: str
-    """`T` where a type variable says the type, else the type itself: `tensor(int64)`."""
+    """Type variable such as `T`, or else the type itself: `tensor(int64)`."""
     types: tuple[str, ...]
-    """All that it may be, sorted."""
+    """Allowed types, sorted."""
     kind: PortKind
     least: int = 1
-    """Of a variadic one: how many there are at least."""
+    """Least number of arguments of a variadic port."""
     alike: bool = True
-    """Of a variadic one: whether all have one type."""
+    """True if all arguments of a variadic port have one type."""
 
 
 @dataclass(frozen=True)
 class AttributeReference:
-    """An attribute."""
+    """An attribute of an operator."""
 
     name: str
     description: str
@@ -51,16 +58,16 @@ class AttributeReference:
     """`int`, `floats`, `tensor`, `graph`, ..."""
     required: bool
     default: Value | None
-    """What is taken where it is not given; None where there is nothing to take."""
+    """Default value; None if there is none."""
 
 
 @dataclass(frozen=True)
 class OperatorVersion:
-    """An operator as one opset, and those after it, see it."""
+    """An operator as defined from one opset on."""
 
     name: str
     domain: str
-    """Empty for ONNX's own, as in models."""
+    """Empty for the default domain, as in models."""
     since_version: int
     doc: str
     inputs: tuple[Port, ...]
@@ -68,7 +75,7 @@ class OperatorVersion:
     attributes: tuple[AttributeReference, ...]
     deprecated: bool
     is_function: bool
-    """Whether it can be written in other operators."""
+    """True if it is defined as a function of other operators."""
 
     @property
     def summary(self) -> str:
@@ -106,14 +113,14 @@ class Operator:
         return f"{self.domain}::{self.name}" if self.domain else self.name
 
     def at(self, opset: int) -> OperatorVersion | None:
-        """As a model of this opset sees it; None where it is newer than that."""
+        """Return the version at this opset; None if the operator is newer."""
         fitting = [version for version in self.versions if version.since_version <= opset]
         return fitting[-1] if fitting else None
 
 
 @functools.cache
 def operators() -> Mapping[tuple[str, str], Operator]:
-    """(domain, name) -> operator: all that onnx knows, and ONNX Runtime's own where its wheel tells them."""
+    """Return (domain, name) -> operator: all of onnx, and those of ONNX Runtime if its wheel includes schemas."""
     versions: dict[tuple[str, str], dict[int, OperatorVersion]] = {}
     for schema in (*onnx.defs.get_all_schemas_with_history(), *_contrib_schemas()):
         found = _version(schema)
@@ -125,16 +132,16 @@ def operators() -> Mapping[tuple[str, str], Operator]:
 
 
 def has_contrib() -> bool:
-    """Whether the installed ONNX Runtime tells its own operators: some wheels are built without their schemas."""
+    """Return whether the installed ONNX Runtime includes the schemas of its own operators; some wheels do not."""
     return any(domain in CONTRIB_DOMAINS for domain, _ in operators())
 
 
 def attribute_defaults(op_type: str, domain: str, opset: int) -> dict[str, Value]:
-    """Attribute -> what is taken where it is not given; empty for an operator that is not known at this opset."""
+    """Return attribute -> default value; empty for an operator that is unknown at this opset."""
     operator = operators().get(("" if domain == DEFAULT_DOMAIN else domain, op_type))
     version = operator.at(opset) if operator is not None else None
     attributes = version.attributes if version is not None else ()
-    return {one.name: one.default for one in attributes if one.default is not None}
+    return {item.name: item.default for item in attributes if item.default is not None}
 
 
 def _contrib_schemas() -> Iterable[Any]:
@@ -174,21 +181,21 @@ def _port(formal: Any) -> Port:  # noqa: ANN401 - a FormalParameter of either li
 
 
 def _attribute(attribute: Any) -> AttributeReference:  # noqa: ANN401 - an Attribute of either library
-    held = getattr(attribute, "default_value", None)
-    if held is None:
-        held = onnx.AttributeProto.FromString(attribute._default_value)
+    default = getattr(attribute, "default_value", None)
+    if default is None:
+        default = onnx.AttributeProto.FromString(attribute._default_value)
     return AttributeReference(
         attribute.name,
         " ".join(_clean(attribute.description).split()),
         attribute.type.name.lower(),
         attribute.required,
-        _value(held),
+        _value(default),
     )
 
 
-def _value(held: onnx.AttributeProto) -> Value | None:
-    """None for no value, and for a tensor or a graph, which no operator has as its default."""
-    value: Any = onnx.helper.get_attribute_value(held) if held.type else None
+def _value(default: onnx.AttributeProto) -> Value | None:
+    """Return a default; None for no value, and for a tensor or a graph, which no operator has as default."""
+    value: Any = onnx.helper.get_attribute_value(default) if default.type else None
     if hasattr(value, "extend"):
         return tuple(map(_plain, value))
     return None if value is None or isinstance(value, onnx.TensorProto | onnx.GraphProto) else _plain(value)
@@ -197,7 +204,7 @@ def _value(held: onnx.AttributeProto) -> Value | None:
 def _plain(value: float | bytes | str) -> Any:  # noqa: ANN401 - int, float or str, as it came
     if isinstance(value, bytes):
         return value.decode("utf-8", errors="replace")
-    # 0.01 is kept as a float of 32 bits: 0.009999999776 is not what the schema's author wrote.
+    # Defaults are 32-bit floats: shorten 0.009999999776 to the 0.01 of the schema.
     return float(str(np.float32(value))) if isinstance(value, float) else value
 
 
@@ -210,19 +217,19 @@ _USUAL_TYPES = ("tensor(float)", "tensor(int64)", "tensor(bool)")
 
 @dataclass(frozen=True)
 class OperatorBody:
-    """What an operator stands for."""
+    """The definition of an operator as a function."""
 
     text: str
-    """As onnx prints a function."""
+    """The function as onnx prints it."""
     is_example: bool
-    """True where the body depends on a node's attributes and types: then it is that of the defaults, on floats."""
+    """True if the body depends on a node's attributes and types: this one is for the defaults, on floats."""
 
 
 def body_of(version: OperatorVersion) -> OperatorBody | None:
-    """None where the operator is no function, or where its body cannot be told without a model."""
+    """Return the body of an operator; None if it is not a function, or if its body depends on a model."""
     if not version.is_function:
         return None
-    # onnx' stubs do not know all that its schemas have.
+    # onnx's stubs lack some methods of its schemas.
     schema: Any = onnx.defs.get_schema(version.name, version.since_version, version.domain)
     if schema.has_function:
         return OperatorBody(onnx.printer.to_text(schema.function_body), is_example=False)
@@ -231,17 +238,17 @@ def body_of(version: OperatorVersion) -> OperatorBody | None:
         data = schema.get_context_dependent_function_with_opset_version(
             max(opsets), _example(schema).SerializeToString(), [_type(port) for port in schema.inputs]
         )
-    except (ValueError, RuntimeError):  # it needs what no example has, such as a graph
+    except (ValueError, RuntimeError):  # it needs an attribute without a default, such as a graph
         return None
     body = onnx.FunctionProto.FromString(data)
     return OperatorBody(onnx.printer.to_text(body), is_example=True) if body.node else None
 
 
 def _example(schema: onnx.defs.OpSchema) -> onnx.NodeProto:
-    """A node with all inputs and outputs, and every attribute at its default."""
+    """Return a node with all inputs and outputs, and every attribute at its default."""
     inputs, outputs = [port.name for port in schema.inputs], [port.name for port in schema.outputs]
     node = helper.make_node(schema.name, inputs, outputs, domain=schema.domain)
-    node.attribute.extend(one.default_value for one in schema.attributes.values() if one.default_value.type)
+    node.attribute.extend(item.default_value for item in schema.attributes.values() if item.default_value.type)
     return node
 
 
@@ -253,7 +260,7 @@ def _type(port: onnx.defs.OpSchema.FormalParameter) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-SAME_SIGNATURE = "same inputs, outputs, attributes and types; what changed is in the doc"
+SAME_SIGNATURE = "same inputs, outputs, attributes and types; see the doc for changes"
 
 
 @dataclass(frozen=True)
@@ -262,11 +269,11 @@ class VersionChange:
 
     since_version: int
     changes: tuple[str, ...]
-    """One line each; `introduced` for the first version; `SAME_SIGNATURE` where none of these changed."""
+    """One line each; `introduced` for the first version; `SAME_SIGNATURE` if the signature did not change."""
 
 
 def history_of(operator: Operator) -> tuple[VersionChange, ...]:
-    """All versions, newest first, each with what is different from the one before."""
+    """Return all versions, newest first, each with its changes from the previous one."""
     pairs = zip(operator.versions, operator.versions[1:], strict=False)
     entries = [VersionChange(operator.versions[0].since_version, ("introduced",))]
     entries += [VersionChange(new.since_version, changes_between(old, new)) for old, new in pairs]
@@ -274,7 +281,7 @@ def history_of(operator: Operator) -> tuple[VersionChange, ...]:
 
 
 def changes_between(old: OperatorVersion, new: OperatorVersion) -> tuple[str, ...]:
-    """Inputs, outputs, attributes and types that came, went or changed."""
+    """Return lines on inputs, outputs, attributes and types that were added, removed or changed."""
     found = [
         *_ports("input", old.inputs, new.inputs),
         *_ports("output", old.outputs, new.outputs),
@@ -285,30 +292,30 @@ def changes_between(old: OperatorVersion, new: OperatorVersion) -> tuple[str, ..
     if new.deprecated and not old.deprecated:
         found.append("deprecated")
     if new.is_function and not old.is_function:
-        found.append("can be written in other operators")
+        found.append("is a function of other operators")
     return tuple(found) or (SAME_SIGNATURE,)
 
 
 def _ports(word: str, old: Sequence[Port], new: Sequence[Port]) -> Iterator[str]:
     before, after = {port.name: port for port in old}, {port.name: port for port in new}
-    came, gone = [name for name in after if name not in before], [name for name in before if name not in after]
-    # A port that has another name in the same place was renamed.
-    for name in list(came):
+    added, removed = [name for name in after if name not in before], [name for name in before if name not in after]
+    # A port with another name at the same position was renamed.
+    for name in list(added):
         place = list(after).index(name)
         former = old[place].name if place < len(old) else ""
-        if former in gone:
-            came.remove(name)
-            gone.remove(former)
-            yield f"{word} {former} is called {name}"
-    yield from (f"{word} {name} added, {after[name].kind}" for name in came)
-    yield from (f"{word} {name} removed" for name in gone)
+        if former in removed:
+            added.remove(name)
+            removed.remove(former)
+            yield f"{word} {former} renamed to {name}"
+    yield from (f"{word} {name} added, {after[name].kind}" for name in added)
+    yield from (f"{word} {name} removed" for name in removed)
     for name in [name for name in after if name in before]:
         if before[name].kind != after[name].kind:
             yield f"{word} {name} is {after[name].kind}, was {before[name].kind}"
 
 
 def _attributes(old: Sequence[AttributeReference], new: Sequence[AttributeReference]) -> Iterator[str]:
-    before, after = {one.name: one for one in old}, {one.name: one for one in new}
+    before, after = {item.name: item for item in old}, {item.name: item for item in new}
     yield from (f"attribute {name} added" for name in after if name not in before)
     yield from (f"attribute {name} removed" for name in before if name not in after)
     for name, now in after.items():
@@ -316,30 +323,30 @@ def _attributes(old: Sequence[AttributeReference], new: Sequence[AttributeRefere
         if then.type != now.type:
             yield f"attribute {name} is {now.type}, was {then.type}"
         if then.default != now.default:
-            yield f"attribute {name} defaults to {_said(now.default)}, was {_said(then.default)}"
+            yield f"attribute {name} defaults to {_default_text(now.default)}, was {_default_text(then.default)}"
         if then.required != now.required:
             yield f"attribute {name} is {'required' if now.required else 'no longer required'}"
 
 
-def _said(default: object) -> str:
+def _default_text(default: object) -> str:
     return "nothing" if default is None else repr(default)
 
 
 def _types(old: OperatorVersion, new: OperatorVersion) -> Iterator[str]:
     before, after = _types_of_ports(old), _types_of_ports(new)
-    told: set[str] = set()
+    reported: set[str] = set()
     for name in [name for name in after if name in before]:
-        came, gone = after[name] - before[name], before[name] - after[name]
-        for words, types in (("may be", came), ("may no longer be", gone)):
-            line = f"{words} {types_text(types)}"
-            # Ports of one type variable change together: the first of them speaks for all.
-            if types and line not in told:
-                told.add(line)
+        added, removed = after[name] - before[name], before[name] - after[name]
+        for verb, types in (("may be", added), ("may no longer be", removed)):
+            line = f"{verb} {types_text(types)}"
+            # Ports of one type variable change together: report only the first of them.
+            if types and line not in reported:
+                reported.add(line)
                 yield f"{name} {line}"
 
 
 def _ties(old: OperatorVersion, new: OperatorVersion) -> Iterator[str]:
-    """Ports that had to have one type and need not any more, or the other way round."""
+    """Yield ports that had to share a type and no longer do, or the reverse."""
     before, after = _leaders(old, new), _leaders(new, old)
     for name in [name for name in after if name in before]:
         if before[name] == name != after[name]:
@@ -349,7 +356,7 @@ def _ties(old: OperatorVersion, new: OperatorVersion) -> Iterator[str]:
 
 
 def _leaders(version: OperatorVersion, other: OperatorVersion) -> dict[str, str]:
-    """Port -> the first port of its type variable; only ports that both versions have."""
+    """Return port -> the first port of its type variable; only ports that both versions have."""
     names = {port.name for port in (*other.inputs, *other.outputs)}
     ports = [port for port in (*version.inputs, *version.outputs) if port.name in names]
     first: dict[str, str] = {}
@@ -363,7 +370,7 @@ def _types_of_ports(version: OperatorVersion) -> Mapping[str, frozenset[str]]:
 
 
 def types_text(types: Iterable[str]) -> str:
-    """`float, int64; seq of float`: tensors by their elements, what holds tensors after them."""
+    """Return `float, int64; seq of float`: tensors by their elements, then containers of tensors."""
     groups: dict[str, list[str]] = {}
     for type_ in sorted(types):
         wrapper, _, element = type_.rstrip(")").rpartition("(")
@@ -373,6 +380,6 @@ def types_text(types: Iterable[str]) -> str:
 
 
 def _wrapper_text(wrapper: str) -> str:
-    """`optional(seq(tensor` -> `optional seq of `; nothing for a tensor."""
+    """Return `optional seq of ` for `optional(seq(tensor`; empty for a tensor."""
     outer = wrapper.removesuffix("tensor").rstrip("(")
     return f"{outer.replace('(', ' ')} of " if outer else ""

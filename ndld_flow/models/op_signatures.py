@@ -1,7 +1,7 @@
-"""What operators say about the types of their inputs and outputs, as type variables.
+"""Signatures of operators: the types of inputs and outputs as type variables.
 
-Two ports of a node with the same variable (`T`) have one type; a port whose variable is a type itself
-(`tensor(float)`) has that type always. Types are written as ONNX writes them: `seq(tensor(float))`.
+Two ports of a node with the same variable (`T`) have one type; a port whose variable is itself a type
+(`tensor(float)`) always has that type. Types are written as ONNX writes them: `seq(tensor(float))`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class Signature:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     allowed: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Type variable -> the types it may stand for. Literal types are not in it."""
+    """Type variable -> the types that it allows. Literal types are absent."""
 
     def admits(self, variable: str, type_name: str) -> bool:
-        """Whether a port of this variable may have the type."""
+        """Return whether a port of this variable may have the type."""
         return type_name in self.allowed.get(variable.partition(":")[0], frozenset({variable}))
 
 
 def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
-    """The signature of a node at the model's opsets, or None for an operator nobody here knows."""
+    """Return the signature of a node at the model's opsets, or None for an unknown operator."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     counts = len(node.inputs), len(node.outputs)
     if domain == "com.microsoft":
@@ -40,17 +40,17 @@ def signature_of(node: ir.Node, opsets: Mapping[str, int]) -> Signature | None:
 
 
 def is_op(node: ir.Node | None, *op_types: str) -> bool:
-    """Whether a node is one of these operators of the default domain."""
+    """Return whether a node is one of these operators of the default domain."""
     return node is not None and node.op_type in op_types and node.domain in ("", "ai.onnx")
 
 
 def is_known_op(op_type: str, domain: str = "") -> bool:
-    """Whether any version of ONNX (or ONNX Runtime's `com.microsoft`, where listed) has this operator."""
+    """Return whether any version of ONNX (or ONNX Runtime's `com.microsoft`, if listed) has this operator."""
     return op_type in (_CONTRIB if domain == "com.microsoft" else _onnx_op_types(domain))
 
 
 def known_op_types() -> frozenset[str]:
-    """All operators of the default domain."""
+    """Return all operators of the default domain."""
     return _onnx_op_types("")
 
 
@@ -73,7 +73,7 @@ def _schema_signature(domain: str, op_type: str, opset: int, input_count: int, o
 
 
 def _spread(formal: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[str, ...]:
-    """One variable for each actual port: the last formal one repeats when it is variadic."""
+    """Return a variable for each actual port: a variadic last formal port repeats."""
     variables = []
     for i in range(count):
         if not formal:
@@ -133,5 +133,5 @@ def _contrib_signature(op_type: str, input_count: int, output_count: int) -> Sig
 
 
 def _numbered(variables: Sequence[str]) -> tuple[str, ...]:
-    """Ports without a float share nothing: give each its own variable."""
+    """Give each port without floats its own variable: such ports share no type."""
     return tuple(f"_:{i}" if variable == "_" else variable for i, variable in enumerate(variables))

@@ -10,11 +10,11 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def scopes_of(model: ir.Model) -> dict[str, ir.Graph]:
-    """Address -> graph, the main graph first, each subgraph after the graph it stands in, then local functions.
+    """Return address -> graph: the main graph, each subgraph after the graph that contains it, then local functions.
 
-    `If_0/then_branch`, `loop/body/If_3/else_branch`, `domain::Name`, `domain::Name/If_0/then_branch`. A node without a
-    name is addressed by its first output; graphs in a list attribute by `branches0`, `branches1`; of equal addresses
-    the second gets `#2`.
+    `If_0/then_branch`, `loop/body/If_3/else_branch`, `domain::Name`, `domain::Name/If_0/then_branch`. The address of a
+    node without a name is its first output; graphs in a list attribute are `branches0`, `branches1`; the second of
+    equal addresses gets `#2`.
     """
     found: dict[str, ir.Graph] = {"": model.graph}
     _add_subgraphs(found, model.graph, "")
@@ -26,14 +26,14 @@ def scopes_of(model: ir.Model) -> dict[str, ir.Graph]:
 
 
 def function_address(function: ir.Function) -> str:
-    """`domain::Name`, with `:overload` where there is one."""
+    """Return `domain::Name`, with `:overload` if there is one."""
     overload = f":{function.overload}" if function.overload else ""
     return f"{function.domain}::{function.name}{overload}"
 
 
 def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """Attribute -> graph of a node's own subgraphs, not of those inside them."""
-    for attribute in node.attributes.data.values():  # `data`: asked of every node again and again, and much faster
+    """Yield (attribute, graph) of a node's direct subgraphs."""
+    for attribute in node.attributes.data.values():  # `data` is much faster, and this runs for every node
         if attribute.type not in _GRAPHS or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
@@ -43,7 +43,7 @@ def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 
 def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
-    """All subgraphs in a graph, each before those inside it."""
+    """Return all subgraphs of a graph, each before those inside it."""
     found: list[ir.Graph] = []
     for node in graph:
         for _, inner in own_subgraphs(node):
@@ -52,7 +52,7 @@ def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
 
 
 def node_label(node: ir.Node) -> str:
-    """A node's name, or its first output where it has none."""
+    """Return a node's name, or its first output if it has none."""
     return node.name or next((value.name for value in node.outputs if value.name), "") or node.op_type
 
 

@@ -1,4 +1,4 @@
-"""x"""
+"""Shape inference by onnx that never reads large weights and writes its results into an onnx_ir model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.files import MAX_IR_VERSION
 
 MOST_ELEMENTS = 100_000
-"""In all values of a model together. Those of shapes are a few for each node."""
+"""Limit for all values of a model together. Shapes have a few for each node."""
 _SHAPE_ELEMENTS = 16
 """More dimensions than a shape has."""
 _PROPAGATES = frozenset(("Add", "Cast", "Gather", "Mul", "Slice", "Squeeze", "Sub", "Unsqueeze"))
-"""Operators that onnx propagates data through, and that make no more than they read; Concat makes the sum of it."""
+"""Operators through which onnx propagates data and whose output is no larger than an input; Concat adds up."""
 
 
-def is_little(graph: onnx.GraphProto) -> bool:
-    """Whether data propagation holds at most `MOST_ELEMENTS` more than the model itself."""
+def propagates_little_data(graph: onnx.GraphProto) -> bool:
+    """Return whether data propagation would keep at most `MOST_ELEMENTS` elements in addition to the model.
+
+    onnx keeps each element of a propagated shape as a message: a chain of `Concat(a, a)`, which doubles its input,
+    exhausts memory with a few hundred bytes of model.
+    """
     lengths = {
-        one.name: math.prod(one.dims) for one in graph.initializer if one.data_location != onnx.TensorProto.EXTERNAL
+        item.name: math.prod(item.dims) for item in graph.initializer if item.data_location != onnx.TensorProto.EXTERNAL
     }
     held = 0
     for node in graph.node:
@@ -34,17 +38,17 @@ def is_little(graph: onnx.GraphProto) -> bool:
         if held > MOST_ELEMENTS:
             return False
         lengths.update(dict.fromkeys(node.output, length))
-        if not all(is_little(attribute.g) for attribute in node.attribute if attribute.HasField("g")):
+        if not all(propagates_little_data(attribute.g) for attribute in node.attribute if attribute.HasField("g")):
             return False
     return True
 
 
 def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:
-    """Elements that are known of a node's output; none where nothing is propagated."""
+    """Return the number of known elements of a node's output; 0 if nothing is propagated."""
     if node.op_type == "Shape":
         return _SHAPE_ELEMENTS
     if node.op_type == "Constant":
-        return max((math.prod(one.t.dims) for one in node.attribute if one.HasField("t")), default=1)
+        return max((math.prod(item.t.dims) for item in node.attribute if item.HasField("t")), default=1)
     read = [lengths.get(name, 0) for name in node.input]
     if node.op_type == "Concat":
         return sum(read)
@@ -52,7 +56,7 @@ def _length(node: onnx.NodeProto, lengths: dict[str, int]) -> int:
 
 
 _READ_BYTES = 1024
-"""Shapes and axes are small; larger initializers are told by type and shape only."""
+"""Shapes and axes are small; of larger initializers, inference gets only type and shape."""
 
 _REFUSALS = (
     onnx.shape_inference.InferenceError,
@@ -64,19 +68,19 @@ _REFUSALS = (
 
 
 def infer_shapes(model: ir.Model, strict: bool = False) -> None:
-    """Write inferred shapes and dtypes on every value, those of subgraphs too; what does not follow stays as it is.
+    """Write inferred shapes and dtypes to every value, subgraphs included; what cannot be inferred stays as it is.
 
-    Raises `ModelError` when `strict` and the model contradicts itself, otherwise such nodes are passed over; and when
-    it holds what no file can.
+    With `strict`, raises `ModelError` if the model contradicts itself; otherwise such nodes are skipped. Also raises it
+    for a model that cannot be serialised.
     """
     proto = _light_proto(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(
-            proto, check_type=strict, strict_mode=strict, data_prop=is_little(proto.graph)
+            proto, check_type=strict, strict_mode=strict, data_prop=propagates_little_data(proto.graph)
         )
     except _REFUSALS as error:
         if strict:
-            raise ModelError(f"shape inference says it is impossible: {one_paragraph(error)}") from None
+            raise ModelError(f"shape inference fails: {one_paragraph(error)}") from None
         return
     _write_back(model.graph, inferred.graph)
 
@@ -85,7 +89,7 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
     kept_ir_version = model.ir_version
     model.ir_version = min(model.ir_version or MAX_IR_VERSION, MAX_IR_VERSION)
     try:
-        with _large_tensors_aside(model):
+        with _without_large_tensors(model):
             return ir.serde.serialize_model(model)
     except ir.serde.SerdeError as error:
         raise ModelError(f"the model cannot be written: {_reason(error)}") from None
@@ -94,15 +98,15 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def _reason(error: BaseException) -> str:
-    """What is at the bottom of a chain of errors that tell of larger and larger parts."""
+    """Return the innermost of a chain of errors."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_paragraph(error)
 
 
 @contextlib.contextmanager
-def _large_tensors_aside(model: ir.Model) -> Iterator[None]:
-    """Large initializers become external tensors of nowhere, small external ones are read."""
+def _without_large_tensors(model: ir.Model) -> Iterator[None]:
+    """Replace large initializers by empty external tensors and read small external ones, in the context."""
     kept: list[tuple[ir.Value, ir.TensorProtocol]] = []
     try:
         for graph in model.graphs():
@@ -153,12 +157,12 @@ def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
     return dim.dim_param or None
 
 
-def made_up(dim: object) -> bool:
-    """`unk__7` is inference's own name for a dimension it does not know."""
+def is_invented_name(dim: object) -> bool:
+    """Return whether a dimension has a name that inference invented, such as `unk__7`."""
     return isinstance(dim, ir.SymbolicDim) and str(dim.value).startswith("unk__")
 
 
-def drop_made_up_names(value: ir.Value) -> None:
-    """Leave dimensions open that inference only gave a number."""
-    if value.shape is not None and any(made_up(dim) for dim in value.shape):
-        value.shape = ir.Shape([None if made_up(dim) else dim for dim in value.shape])
+def drop_invented_names(value: ir.Value) -> None:
+    """Clear dimensions whose names inference invented."""
+    if value.shape is not None and any(is_invented_name(dim) for dim in value.shape):
+        value.shape = ir.Shape([None if is_invented_name(dim) else dim for dim in value.shape])

@@ -1,7 +1,7 @@
-"""Sparse initializers in onnx_ir, which knows only dense ones and would lose them.
+"""Sparse initializers in onnx_ir, which supports only dense ones and would drop them.
 
-A model proto is changed before onnx_ir reads it: each sparse initializer becomes a dense stand-in whose "external
-location" is a marker, and each stand-in becomes a `SparseInitializer` afterwards. Writing goes the other way round.
+A model proto is changed before onnx_ir reads it: each sparse initializer becomes a dense placeholder whose "external
+location" is a marker, and each placeholder becomes a `SparseInitializer` afterwards. Writing reverses this.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ndld_flow.base.errors import ModelError
 
 _MARK = "ndld_flow:sparse:"
 _MAX_DENSE_BYTES = 2**31
-"""A few hostile bytes can declare any dense size: refuse what no model needs."""
+"""A few hostile bytes can declare any dense size: refuse sizes that no model needs."""
 
 
 class SparseInitializer(ir.LazyTensor):
-    """An initializer kept by its stored values and their positions; made dense only when its values are asked for."""
+    """An initializer stored as values and positions; converted to dense only when its values are read."""
 
     def __init__(self, proto: onnx.SparseTensorProto) -> None:
         super().__init__(
@@ -47,12 +47,12 @@ class SparseInitializer(ir.LazyTensor):
 
 
 def dense_array(proto: onnx.SparseTensorProto) -> npt.NDArray[Any]:
-    """The dense array. Raises `ModelError` for positions outside the shape or a dense size over 2 GiB."""
+    """Return the dense array. Raises `ModelError` for positions outside the shape or a dense size over 2 GiB."""
     values = numpy_helper.to_array(proto.values)
     size = math.prod(proto.dims)
     if size * values.itemsize > _MAX_DENSE_BYTES:
         raise ModelError(
-            f"Sparse initializer {proto.values.name!r} would be {size * values.itemsize} bytes when made dense; "
+            f"Sparse initializer {proto.values.name!r} would be {size * values.itemsize} bytes as a dense tensor; "
             "the limit is 2 GiB. Its declared shape is probably wrong."
         )
     flat = np.zeros(size, dtype=values.dtype)
@@ -72,34 +72,34 @@ def _flat_positions(proto: onnx.SparseTensorProto, dims: tuple[int, ...]) -> npt
         raise ModelError(f"Sparse initializer {proto.values.name!r} has broken indices ({error}).") from None
 
 
-def take_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
-    """Replace every sparse initializer and sparse Constant of a model by a stand-in; return them in order."""
-    taken: list[onnx.SparseTensorProto] = []
+def extract_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
+    """Replace every sparse initializer and sparse Constant of a model by a placeholder; return them in order."""
+    extracted: list[onnx.SparseTensorProto] = []
     for graph in _graphs(proto.graph):
         _lift_constants(graph)
         for sparse in graph.sparse_initializer:
-            graph.initializer.append(_stand_in(sparse, len(taken)))
-            taken.append(onnx.SparseTensorProto.FromString(sparse.SerializeToString()))
+            graph.initializer.append(_placeholder(sparse, len(extracted)))
+            extracted.append(onnx.SparseTensorProto.FromString(sparse.SerializeToString()))
         del graph.sparse_initializer[:]
     for function in proto.functions:
         for node in function.node:
             _densify_constant(node)
-    return taken
+    return extracted
 
 
-def give_back_sparse(model: ir.Model, taken: list[onnx.SparseTensorProto]) -> None:
-    """Put a `SparseInitializer` where `take_sparse` left a stand-in."""
-    if not taken:
+def restore_sparse(model: ir.Model, extracted: list[onnx.SparseTensorProto]) -> None:
+    """Put a `SparseInitializer` where `extract_sparse` left a placeholder."""
+    if not extracted:
         return
     for graph in model.graphs():
         for value in graph.initializers.values():
             index = _marked(value.const_value)
             if index is not None:
-                value.const_value = SparseInitializer(taken[index])
+                value.const_value = SparseInitializer(extracted[index])
 
 
-def stand_ins(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializer, ir.ExternalTensor]]:
-    """For each sparse initializer: itself and the stand-in to serialise in its place."""
+def sparse_placeholders(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializer, ir.ExternalTensor]]:
+    """Return, for each sparse initializer, its tensor and the placeholder to serialise in its place."""
     sparse = [
         (value, value.const_value)
         for graph in model.graphs()
@@ -110,7 +110,7 @@ def stand_ins(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializer, ir.Ext
 
 
 def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> None:
-    """Turn the stand-ins of a serialised model back into sparse initializers."""
+    """Turn the placeholders of a serialised model back into sparse initializers."""
     if not tensors:
         return
     for graph in _graphs(proto.graph):
@@ -127,7 +127,7 @@ def _write_sparse_into(graph: onnx.GraphProto, tensors: list[SparseInitializer])
             sparse.CopyFrom(tensors[index].proto)
             sparse.values.name = graph.initializer[i].name
             del graph.initializer[i]
-    # onnx infers a sparse type for them and takes the dense one that onnx_ir wrote for a contradiction.
+    # onnx infers a sparse type for them, which contradicts the dense type that onnx_ir wrote.
     for i in reversed(range(len(graph.value_info))):
         if graph.value_info[i].name in names:
             del graph.value_info[i]
@@ -144,7 +144,7 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def _lift_constants(graph: onnx.GraphProto) -> None:
-    """Constant(sparse_value) and a sparse initializer mean the same, and onnx_ir refuses the former."""
+    """Turn Constant(sparse_value), which onnx_ir refuses, into sparse initializers."""
     for i in reversed(range(len(graph.node))):
         node = graph.node[i]
         if _is_sparse_constant(node):
@@ -155,7 +155,7 @@ def _lift_constants(graph: onnx.GraphProto) -> None:
 
 
 def _densify_constant(node: onnx.NodeProto) -> None:
-    """A function has no initializers: there the constant becomes a dense one."""
+    """Convert a sparse Constant in a function, which has no initializers, to a dense one."""
     if _is_sparse_constant(node):
         dense = dense_array(node.attribute[0].sparse_tensor)
         node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(dense)))
@@ -169,7 +169,7 @@ def _is_sparse_constant(node: onnx.NodeProto) -> bool:
     )
 
 
-def _stand_in(sparse: onnx.SparseTensorProto, index: int) -> onnx.TensorProto:
+def _placeholder(sparse: onnx.SparseTensorProto, index: int) -> onnx.TensorProto:
     tensor = onnx.TensorProto(
         name=sparse.values.name,
         data_type=sparse.values.data_type,

@@ -1,9 +1,9 @@
-"""What the numbers of a tensor are like, and the first of them, read within a few megabytes of memory.
+"""Statistics and first values of tensors, read within a few megabytes of memory.
 
 ::
 
-    told = tensor_statistics(tensor, limit_bytes=64 * 2**20)
-    told.size_bytes, told.numbers          # the latter None where nothing was read; told.unread says why
+    statistics = tensor_statistics(tensor, limit_bytes=64 * 2**20)
+    statistics.size_bytes, statistics.numbers          # the latter None if nothing was read; `unread` says why
     first_values(tensor, 100)
 """
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.base.quantities import size
-from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 DEFAULT_LIMIT_BYTES = 64 * 2**20
@@ -29,7 +29,7 @@ BINS = 24
 """Bars of a histogram: enough to see a shape, few enough for a line of text."""
 
 Scalar = int | float | str
-"""An element as Python has it; complex ones are text."""
+"""An element as a Python value; complex numbers are text."""
 _Array = npt.NDArray[Any]
 _Reading = Callable[[], Iterable[_Array]]
 
@@ -39,42 +39,42 @@ _PIECE_BYTES = 3 * 2**18
 
 @dataclass(frozen=True)
 class Numbers:
-    """Of all elements of one tensor. NaN and infinities are counted and else left out."""
+    """Statistics of all elements of one tensor. NaN and infinities are only counted."""
 
     minimum: int | float | None
-    """None where no element is finite, as are the three below."""
+    """None if no element is finite, as are the three below."""
     maximum: int | float | None
     mean: float | None
-    """None also where the sum is past what a double holds."""
+    """None also if the sum exceeds the range of a double."""
     std: float | None
-    """Of the population, not of a sample."""
+    """Population standard deviation."""
     nans: int
     infinities: int
     zeros: int
     histogram: tuple[int, ...]
-    """Counts of the finite elements in `BINS` equal parts of minimum to maximum; one part where these are equal, none
-    where there is no range."""
+    """Counts of the finite elements in `BINS` equal parts from minimum to maximum; one part if these are equal, none
+    if there is no range."""
 
 
 @dataclass(frozen=True)
 class TensorStatistics:
-    """One tensor: what it declares, and what its numbers are like."""
+    """One tensor: its declaration and its statistics."""
 
     dtype: str
     """`float32`, `int4`, `string`, as `TensorSpec` has them."""
     shape: tuple[int, ...]
     elements: int
     size_bytes: int
-    """As stored in a dense tensor; of strings, their characters' bytes."""
+    """Size of a dense tensor; for strings, the bytes of their characters."""
     numbers: Numbers | None
     unread: str = ""
-    """Why there are no numbers, in a few words; empty where there are."""
+    """Why there are no numbers, in a few words; empty if there are."""
 
 
 def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMIT_BYTES) -> TensorStatistics:
-    """Read a tensor in pieces and tell what is in it; nothing is read of one over `limit_bytes`.
+    """Read a tensor in pieces and return its statistics; a tensor over `limit_bytes` is not read.
 
-    External data must have been checked, as `load_model` does. Raises OSError where it cannot be read.
+    External data must have been checked, as `load_model` does. Raises OSError if it cannot be read.
     """
     stored = tensor_bytes(tensor)
     unread = _unreadable(tensor, stored, limit_bytes)
@@ -82,33 +82,33 @@ def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMI
     elements = math.prod(shape)
     numbers = None if unread else _numbers_of(elements, _reading(tensor, stored))
     if numbers is None and not unread:
-        unread = "it holds fewer values than its shape says"
+        unread = "it has fewer values than its shape needs"
     return TensorStatistics(dtype_name(tensor.dtype), shape, elements, stored, numbers, unread)
 
 
 def first_values(tensor: ir.TensorProtocol, most: int) -> tuple[Scalar, ...]:
-    """At most so many elements, in the order they lie in memory; empty where they cannot be told.
+    """Return at most `most` elements in memory order; empty if they cannot be read.
 
-    Of external data no more than the first piece is read. Raises OSError where that fails.
+    Only the first piece of external data is read. Raises OSError if that fails.
     """
     if tensor.dtype == ir.DataType.STRING:
-        return tuple(_text(one) for one in itertools.islice(tensor.numpy().flat, most))
+        return tuple(_text(element) for element in itertools.islice(tensor.numpy().flat, most))
     if _unreadable(tensor, 0, 1) or (isinstance(tensor, SparseInitializer) and tensor.nbytes > DEFAULT_LIMIT_BYTES):
         return ()
     wanted = math.ceil(most * tensor.dtype.bitwidth / 8)
     piece = next(element_pieces(tensor, min(wanted + -wanted % 48, _PIECE_BYTES)), np.empty(0))
-    return tuple(_scalar(one) for one in piece[:most].tolist())
+    return tuple(_as_scalar(element) for element in piece[:most].tolist())
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
-    """Bytes of a tensor's elements; of strings, of their characters."""
+    """Return the bytes of a tensor's elements; for strings, of their characters."""
     if tensor.dtype == ir.DataType.STRING:
-        return sum(len(one) for one in tensor.numpy().flat)
+        return sum(len(element) for element in tensor.numpy().flat)
     return 0 if tensor.dtype == ir.DataType.UNDEFINED else tensor.nbytes
 
 
 def dtype_name(dtype: ir.DataType) -> str:
-    """numpy's or ml_dtypes' name; `string` and `undefined` for what these lack."""
+    """Return the name of a type in numpy or ml_dtypes; `string` and `undefined` for types that these lack."""
     if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
         return dtype.name.lower()
     return str(np.dtype(dtype.numpy()).name)
@@ -122,17 +122,17 @@ def _unreadable(tensor: ir.TensorProtocol, stored: int, limit: int) -> str:
     if tensor.dtype == ir.DataType.STRING:
         return "strings have no statistics"
     if tensor.dtype == ir.DataType.UNDEFINED:
-        return "its type is not told"
+        return "its type is undefined"
     return f"{size(stored)} are over the limit of {size(limit)}" if stored > limit else ""
 
 
 def element_pieces(tensor: ir.TensorProtocol, piece_bytes: int) -> Iterator[_Array]:
-    """The elements, flat and in order, in numpy's dtypes: of floats doubles, of what is ml_dtypes' doubles or int64.
+    """Yield the elements, flat and in order, in numpy's dtypes: floats and types of ml_dtypes as doubles or int64.
 
-    A piece's bytes should be a multiple of 48, so that elements of 2 to 128 bits end with it. Not for strings.
+    A piece's bytes should be a multiple of 48, so that it holds whole elements of 2 to 128 bits. Not for strings.
     """
     left = tensor.size
-    for data in pieces_of(tensor, piece_bytes):
+    for data in byte_pieces(tensor, piece_bytes):
         piece = _unpacked(tensor.dtype, data)[:left]
         left -= piece.size
         yield piece
@@ -151,7 +151,7 @@ def _unpacked(dtype: ir.DataType, data: bytes) -> _Array:
 
 
 def _reading(tensor: ir.TensorProtocol, stored: int) -> _Reading:
-    """Gives the pieces as often as it is called; a tensor of one piece is read only once."""
+    """Return a function that yields the pieces each time it is called; a tensor of one piece is read only once."""
     if stored > _PIECE_BYTES:
         return functools.partial(element_pieces, tensor, _PIECE_BYTES)
     pieces = list(element_pieces(tensor, _PIECE_BYTES))
@@ -159,28 +159,28 @@ def _reading(tensor: ir.TensorProtocol, stored: int) -> _Reading:
 
 
 def _numbers_of(elements: int, read: _Reading) -> Numbers | None:
-    """None where there are fewer elements than the shape says."""
-    gathered = _Moments()
+    """Return the statistics; None if there are fewer elements than the shape needs."""
+    moments = _Moments()
     for piece in read():
-        gathered.add(piece)
-    if gathered.count + gathered.nans + gathered.infinities != elements:
+        moments.add(piece)
+    if moments.count + moments.nans + moments.infinities != elements:
         return None
-    low, high = gathered.span or (None, None)
+    low, high = moments.span or (None, None)
     return Numbers(
         low,
         high,
-        _finite(gathered.mean if gathered.count else math.nan),
-        _finite(math.sqrt(gathered.squares / gathered.count) if gathered.count else math.nan),
-        gathered.nans,
-        gathered.infinities,
-        gathered.zeros,
-        () if low is None or high is None else _histogram(read, float(low), float(high), gathered.count),
+        _finite(moments.mean if moments.count else math.nan),
+        _finite(math.sqrt(moments.squares / moments.count) if moments.count else math.nan),
+        moments.nans,
+        moments.infinities,
+        moments.zeros,
+        () if low is None or high is None else _histogram(read, float(low), float(high), moments.count),
     )
 
 
 @dataclass
 class _Moments:
-    """Grows piece by piece, by Chan's formula for joining variances: stable, and one pass."""
+    """Running moments, updated piece by piece with Chan's formula for merging variances: stable, and one pass."""
 
     count: int = 0
     """Finite elements."""
@@ -191,7 +191,7 @@ class _Moments:
     squares: float = 0.0
     """Sum of squared distances from the mean."""
     span: tuple[float, float] | None = None
-    """Smallest and largest finite element; None of complex ones, which have no order."""
+    """Smallest and largest finite element; None for complex ones, which have no order."""
 
     def add(self, piece: _Array) -> None:
         self.zeros += int(piece.size - np.count_nonzero(piece))
@@ -201,12 +201,12 @@ class _Moments:
             self.infinities += int((~np.isfinite(piece)).sum()) - nans
             piece = piece[np.isfinite(piece)]
         if piece.size and piece.dtype.kind != "c":
-            self._join(piece)
+            self._merge(piece)
         elif piece.size:
             self.count += piece.size
             self.mean = self.squares = math.nan
 
-    def _join(self, piece: _Array) -> None:
+    def _merge(self, piece: _Array) -> None:
         low, high = piece.min().item(), piece.max().item()
         self.span = (low, high) if self.span is None else (min(low, self.span[0]), max(high, self.span[1]))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -221,7 +221,7 @@ class _Moments:
 
 
 def _histogram(read: _Reading, low: float, high: float, count: int) -> tuple[int, ...]:
-    """A second reading: the bars' edges are known only after the first."""
+    """Count the elements of each bar in a second reading: the first gives the edges."""
     if low == high:
         return (count,)
     scale = BINS / (high - low)
@@ -240,7 +240,7 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _scalar(value: bool | complex) -> Scalar:
+def _as_scalar(value: bool | complex) -> Scalar:
     return f"{value.real:g}{value.imag:+g}j" if isinstance(value, complex) else value
 
 

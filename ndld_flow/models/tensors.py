@@ -1,4 +1,4 @@
-"""Tensors as models declare them, and the dtypes they come in. Imports no ONNX: measuring processes start with it."""
+"""Tensors as models declare them, and their dtypes. Imports no ONNX: measuring processes start with it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class TensorSpec:
 
     name: str
     dtype: str
-    """numpy's or ml_dtypes' name: `float32`, `bfloat16`, `int64`, `string`; what is no tensor keeps its own,
-    such as `seq(tensor(float))`."""
+    """Name in numpy or ml_dtypes: `float32`, `bfloat16`, `int64`, `string`; other types keep their ONNX name, such as
+    `seq(tensor(float))`."""
     shape: tuple[int | str | None, ...] | None
-    """A number, a name, or None (free without a name) for each dimension; None when the model does not say."""
+    """Size, name, or None (free without a name) of each dimension; None if the model declares no shape."""
 
     @property
     def shape_text(self) -> str:
@@ -37,19 +37,19 @@ class TensorSpec:
 
 
 def shape_text(shape: Sequence[int | str | None]) -> str:
-    """`1x3x320x320`; `scalar` for no dimensions."""
+    """Return `1x3x320x320`; `scalar` for no dimensions."""
     return "x".join("?" if dim is None else str(dim) for dim in shape) or "scalar"
 
 
 def dtype_of_ort(type_text: str) -> str:
-    """`tensor(float)` -> `float32`; what is not a dense tensor is returned as it is."""
+    """Return `float32` for `tensor(float)`; a type that is not a dense tensor is returned unchanged."""
     if not (type_text.startswith("tensor(") and type_text.endswith(")")):
         return type_text
     return dtype_of_ort_element(type_text.removeprefix("tensor(").removesuffix(")"))
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """The dtype of arrays that hold such a tensor; None for strings and what is no tensor."""
+    """Return the dtype of arrays for such a tensor; None for strings and for types that are not tensors."""
     if hasattr(ml_dtypes, name):
         own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return own
@@ -61,7 +61,7 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
 
 
 def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:
-    """The inputs with named dimensions set to a size. Raises `RequestError` for a name no input has."""
+    """Return the inputs with named dimensions set to sizes. Raises `RequestError` for a name that no input has."""
     known = {dim for spec in inputs for dim in spec.shape or () if isinstance(dim, str)}
     for name in sizes:
         if name not in known:

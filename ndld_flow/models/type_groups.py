@@ -1,4 +1,10 @@
-"""x"""
+"""Groups of places in a model that must share one floating-point type.
+
+A place is an input or output of a node or of the graph. A group is a set of places that an operator's signature (or a
+loop, a branch, a sequence) ties together. Changing precision means choosing a type for each group, and a Cast between
+two groups with different types. Two kinds of places belong to no group: constants, which are available in any
+precision, and inputs of operators that accept any type (`Shape`, the input of `Cast`).
+"""
 
 from __future__ import annotations
 
@@ -34,15 +40,15 @@ class Use:
         return reader.inputs[self.index] if isinstance(reader, ir.Node) else reader.outputs[self.index]
 
     def read(self, value: ir.Value) -> None:
-        """Read another value from now on."""
+        """Read another value instead."""
         if isinstance(self.reader, ir.Node):
             self.reader.replace_input_with(self.index, value)
         else:
             self.reader.outputs[self.index] = value
 
 
-def insert_behind(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
-    """Put a node behind the one that makes a value; at the beginning of the graph when no node does."""
+def insert_after_producer(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
+    """Insert a node after the producer of a value, or at the start of the graph if it has none."""
     producer = value.producer()
     if producer is not None:
         graph.insert_after(producer, node)
@@ -54,7 +60,7 @@ def insert_behind(value: ir.Value, node: ir.Node, graph: ir.Graph) -> None:
 
 @dataclass(frozen=True)
 class Tie:
-    """Places inside and around a control-flow node that are one value in turn."""
+    """Places inside and around a control-flow node that hold the same value at different times."""
 
     uses: tuple[Use, ...]
     values: tuple[ir.Value, ...]
@@ -67,7 +73,7 @@ def _if_ties(node: ir.Node) -> Iterator[Tie]:
 
 
 def _loop_ties(node: ir.Node) -> Iterator[Tie]:
-    """State goes around: what is given, the body's input, the body's output, the result. Scan outputs only leave."""
+    """Tie the places of each loop-carried value: the node's input, the body's input and output, the node's output."""
     body = node.attributes["body"].as_graph()
     inner = [value for value, _ in carried_into_bodies(node)]
     for index in range(len(body.outputs) - 1):
@@ -101,7 +107,7 @@ CONTROL_FLOW: Mapping[str, Callable[[ir.Node], Iterator[Tie]]] = {
     "Scan": _scan_ties,
     "SequenceMap": _sequence_map_ties,
 }
-"""Operator -> the ties of one of its nodes."""
+"""Operator -> function that yields the ties of a node."""
 
 
 _HALF_TENSOR = "tensor(float16)"
@@ -112,21 +118,21 @@ _FIRST_OPSET_OF_BF16_CASTS = 13
 
 @dataclass(eq=False)
 class Group:
-    """Places that share one type, as the model came."""
+    """Places that share one type in the original model."""
 
     uses: list[Use] = field(default_factory=list)
     values: list[ir.Value] = field(default_factory=list)
     nodes: list[ir.Node] = field(default_factory=list)
     follows: bool = False
-    """Computes nothing that precision matters to: it may take the precision of what is around it."""
+    """It computes nothing that depends on precision, so it may take that of its neighbours."""
     kept: str = ""
-    """Why it must stay as it is; empty when it may change."""
+    """Why its type must not change; empty if it may."""
     halved: bool = False
-    """It must become fp16 whatever is around it."""
+    """It must become fp16 regardless of its neighbours."""
 
 
 class Groups:
-    """All groups of a model, and who makes and reads each value."""
+    """All groups of a model, with the producing and reading groups of each value."""
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.all = list(groups)
@@ -138,7 +144,7 @@ class Groups:
                     self.readers.setdefault(use.value, []).append(group)
 
     def of_node(self) -> dict[ir.Node, list[Group]]:
-        """Node -> the groups it is in."""
+        """Return node -> the groups that it belongs to."""
         found: dict[ir.Node, list[Group]] = {}
         for group in self.all:
             for node in group.nodes:
@@ -147,7 +153,7 @@ class Groups:
 
 
 def is_constant(value: ir.Value) -> bool:
-    """Whether a value is a weight or a Constant's: it can be had in any precision without a Cast."""
+    """Return whether a value is a weight or a Constant's output, which is available in any precision without a Cast."""
     producer = value.producer()
     if producer is not None:
         return is_op(producer, "Constant")
@@ -155,7 +161,7 @@ def is_constant(value: ir.Value) -> bool:
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """The tensor of a constant, None for any other value."""
+    """Return the tensor of a constant; None for any other value."""
     if value is None or not is_constant(value):
         return None
     producer = value.producer()
@@ -171,19 +177,19 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return None
 
 
-Asked = Callable[[ir.Node], ir.DataType | None]
-"""The type a node's places are to have; None where they are to stay as they are."""
+TargetType = Callable[[ir.Node], ir.DataType | None]
+"""Returns the target type of a node's places; None if they stay as they are."""
 
 
 def group_places(
     model: ir.Model,
     types: Types,
     keep_io: bool,
-    asked: Asked = lambda node: ir.DataType.FLOAT16,
+    target_type: TargetType = lambda node: ir.DataType.FLOAT16,
     elements: frozenset[str] = FP32_ALONE,
 ) -> Groups:
-    """Group every place of a model that holds such elements; without more, those of fp32, to become fp16."""
-    maker = _GroupMaker(types, model.opset_imports, asked, elements)
+    """Group every place of a model with such elements; by default fp32 places that are to become fp16."""
+    maker = _GroupMaker(types, model.opset_imports, target_type, elements)
     groups = list(maker.interface(model.graph, keep_io))
     for graph in model.graphs():
         for node in graph:
@@ -203,7 +209,7 @@ _INDIFFERENT = frozenset(
     }
 )
 
-# The signature gives these several variables, but one element type runs through them.
+# Their signatures have several variables, but all ports share one element type.
 _ONE_TYPE = frozenset(
     {
         "ConcatFromSequence",
@@ -216,7 +222,7 @@ _ONE_TYPE = frozenset(
     }
 )
 
-# Operator -> the attribute that says its output's element type.
+# Operator -> the attribute that sets its output's element type.
 TYPE_ATTRIBUTES: Mapping[str, str] = {
     "Bernoulli": "dtype",
     "BlackmanWindow": "output_datatype",
@@ -234,7 +240,7 @@ TYPE_ATTRIBUTES: Mapping[str, str] = {
     "SequenceEmpty": "dtype",
 }
 _TYPE_FROM_INPUT = frozenset({"Bernoulli", "DequantizeLinear", "EyeLike", "RandomNormalLike", "RandomUniformLike"})
-"""Without the attribute, their output has their input's (or their scale's) type."""
+"""Operators whose output has the type of the input (or scale) if the attribute is absent."""
 
 MOVES = frozenset(
     {
@@ -270,21 +276,23 @@ MOVES = frozenset(
         "Where",
     }
 )
-"""Operators whose outputs hold their inputs' values, only elsewhere."""
+"""Operators whose outputs hold values of their inputs, rearranged."""
 
 
 class _GroupMaker:
-    def __init__(self, types: Types, opsets: Mapping[str, int], asked: Asked, elements: frozenset[str]) -> None:
+    def __init__(
+        self, types: Types, opsets: Mapping[str, int], target_type: TargetType, elements: frozenset[str]
+    ) -> None:
         self.types = types
         self.opsets = opsets
-        self.asked = asked
+        self.target_type = target_type
         self.elements = elements
 
     def interface(self, graph: ir.Graph, keep_io: bool) -> Iterator[Group]:
-        """Inputs and outputs of the main graph, each a group of its own."""
+        """Yield the groups of the main graph's inputs and outputs, one each."""
         kept = "" if not keep_io else "keep_io"
         for value in filter(self._is_float, graph.inputs):
-            # An initializer that is an input too is a weight: all of them are in IR 3.
+            # An initializer that is also an input is a weight: in IR 3 all of them are.
             weight = value.is_initializer()
             yield Group(values=[value], kept="" if weight else kept, halved=not (keep_io or weight), follows=weight)
         for index, value in enumerate(graph.outputs):
@@ -292,12 +300,12 @@ class _GroupMaker:
                 yield Group(uses=[Use(graph, index)], kept=kept, halved=not keep_io)
 
     def node(self, node: ir.Node) -> list[Group]:
-        """The groups of one node; those of a control-flow node reach into its bodies."""
+        """Return the groups of one node; those of a control-flow node include places in its bodies."""
         standard = node.domain in ("", "ai.onnx")
         if standard and node.op_type == "Constant":
             return []
         if standard and node.op_type in CONTROL_FLOW:
-            return [self._tied(node, tie) for tie in CONTROL_FLOW[node.op_type](node) if self._floats(tie)]
+            return [self._tied(node, tie) for tie in CONTROL_FLOW[node.op_type](node) if self._has_floats(tie)]
         signature = signature_of(node, self.opsets)
         if signature is None or any(subgraphs_of(node)):
             return self._unknown(node)
@@ -306,16 +314,16 @@ class _GroupMaker:
     def _tied(self, node: ir.Node, tie: Tie) -> Group:
         return Group(uses=list(tie.uses), values=list(tie.values), nodes=[node], follows=True)
 
-    def _floats(self, tie: Tie) -> bool:
+    def _has_floats(self, tie: Tie) -> bool:
         return any(self._is_float(v) for v in chain(tie.values, (use.value for use in tie.uses)))
 
     def _unknown(self, node: ir.Node) -> list[Group]:
         places = self._places(node, Signature(("T",) * len(node.inputs), ("T",) * len(node.outputs)))
         name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         bodies = [Tie(tuple(Use(b, i) for i in range(len(b.outputs))), tuple(b.inputs)) for b in subgraphs_of(node)]
-        groups = [*places.values(), *(self._tied(node, tie) for tie in bodies if self._floats(tie))]
+        groups = [*places.values(), *(self._tied(node, tie) for tie in bodies if self._has_floats(tie))]
         for group in groups:
-            group.kept = f"nothing is known about operator {name}"
+            group.kept = f"operator {name} is unknown"
         return groups
 
     def _by_variable(self, node: ir.Node, signature: Signature, standard: bool) -> list[Group]:
@@ -333,7 +341,7 @@ class _GroupMaker:
         return list(places.values())
 
     def _with_sources(self, node: ir.Node, signature: Signature) -> Signature:
-        """An output whose variable no given input has takes the type of the first input that is a float."""
+        """Give an output whose variable no given input has the variable of the first float input."""
         given = zip(node.inputs, signature.inputs, strict=False)
         known = [variable for value, variable in given if self._is_float(value)]
         if not known:
@@ -342,7 +350,7 @@ class _GroupMaker:
         return Signature(signature.inputs, tuple(outputs), signature.allowed)
 
     def _places(self, node: ir.Node, signature: Signature) -> dict[str, Group]:
-        """Type variable -> the floating-point ports of a node that have it."""
+        """Return type variable -> the group of a node's floating-point ports with that variable."""
         groups: dict[str, Group] = {}
         standard = node.domain in ("", "ai.onnx")
         for index, (value, variable) in enumerate(zip(node.inputs, signature.inputs, strict=False)):
@@ -354,16 +362,16 @@ class _GroupMaker:
         return groups
 
     def _why_fixed(self, node: ir.Node, signature: Signature, variable: str, group: Group) -> str:
-        dtype = self.asked(node)
+        dtype = self.target_type(node)
         if dtype is None:
             return ""
         if node.domain == "ai.onnx.ml" or is_op(node, "BitCast"):
-            return f"{node.op_type} depends on its input being fp32"
+            return f"{node.op_type} requires fp32 input"
         opset = self.opsets.get("", _FIRST_OPSET_OF_BF16_CASTS)
         if dtype == ir.DataType.BFLOAT16 and opset < _FIRST_OPSET_OF_BF16_CASTS:
             return f"Cast has no bf16 at opset {opset}"
         if is_op(node, "MelWeightMatrix"):
-            return "shape inference knows MelWeightMatrix in fp32 only"
+            return "shape inference supports MelWeightMatrix in fp32 only"
         ports = [*group.values, *(use.value for use in group.uses if use.value is not None)]
         wanted = {with_element(self.types[value], dtype) for value in ports}
         if not all(signature.admits(variable, type_) for type_ in wanted):
@@ -372,12 +380,12 @@ class _GroupMaker:
         return ""
 
     def _describe(self, node: ir.Node, group: Group) -> None:
-        """Say of a group whether it follows its neighbours, and of a Cast of text that it stays."""
+        """Set whether a group follows its neighbours, and keep Casts of text as they are."""
         computes = any(self._is_float(value) for value in node.outputs)
         made = not group.uses and node.op_type in TYPE_ATTRIBUTES
         group.follows = not computes or made or node.op_type in MOVES
         if not group.uses and not made:
-            group.kept = group.kept or f"{node.op_type} always makes fp32"
+            group.kept = group.kept or f"{node.op_type} always outputs fp32"
         if node.op_type == "Cast" and node.inputs[0] is not None:
             from_text = self.types.get(node.inputs[0]) == "tensor(string)"
             group.kept = group.kept or ("it reads text" if from_text else "")
@@ -387,20 +395,20 @@ class _GroupMaker:
 
 
 def _with_one_variable(signature: Signature) -> Signature:
-    """Every port gets one variable that may be whatever any of them may."""
+    """Return a signature with one variable for all ports that allows the types of any of them."""
     allowed = frozenset(chain.from_iterable(signature.allowed.values()))
     return Signature(("T",) * len(signature.inputs), ("T",) * len(signature.outputs), {"T": allowed})
 
 
 def _tie_containers(groups: list[Group], types: Types) -> list[Group]:
-    """Merge the maker and the readers of each sequence or optional: no Cast can stand between them."""
-    partners: dict[ir.Value, list[Group]] = {}
+    """Merge the producer and the readers of each sequence or optional: no Cast can convert those."""
+    groups_of_container: dict[ir.Value, list[Group]] = {}
     for group in groups:
         for value in (*group.values, *(use.value for use in group.uses if use.value is not None)):
             if not types.get(value, "").startswith("tensor"):
-                partners.setdefault(value, []).append(group)
+                groups_of_container.setdefault(value, []).append(group)
     merged: dict[Group, Group] = {}
-    for first, *others in partners.values():
+    for first, *others in groups_of_container.values():
         for other in others:
             _merge(_root(first, merged), _root(other, merged), merged)
     return [group for group in groups if group not in merged]

@@ -1,4 +1,4 @@
-"""Names that nothing else in a model has."""
+"""Unique names for values and nodes of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NOT_IN_IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
 
 
 class UniqueNames:
-    """Makes names for new values and nodes that no other has, in any graph of the model."""
+    """Generates names for new values and nodes that are unique in all graphs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
         self._values = {value.name or "" for graph in model.graphs() for value in _values(graph)}
@@ -23,8 +23,8 @@ class UniqueNames:
     def node(self, wish: str) -> str:
         return free_name(wish, self._nodes)
 
-    def part_duplicates(self, model: ir.Model) -> int:
-        """Rename all but the first of nodes that have one name in one graph, which ONNX Runtime refuses."""
+    def rename_duplicates(self, model: ir.Model) -> int:
+        """Rename nodes with an earlier node's name in one graph, which ONNX Runtime refuses; return their number."""
         renamed = 0
         for graph in model.graphs():
             seen: set[str] = set()
@@ -36,7 +36,7 @@ class UniqueNames:
         return renamed
 
     def name_all(self, model: ir.Model) -> int:
-        """Name what has no name or one that an earlier node of the model has, after its operator and output."""
+        """Name nodes without a unique name after their operator and output; return their number."""
         renamed = 0
         seen: set[str] = set()
         for graph in model.graphs():
@@ -57,20 +57,20 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def identifier(wish: str) -> str:
-    """A C90 identifier like `wish`: what it has besides letters, digits and `_` becomes `_`."""
+    """Return a C90 identifier like `wish`: other characters than letters, digits and `_` become `_`."""
     made = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
     return f"_{made}" if made[0].isdigit() else made
 
 
 def free_name(wish: str, taken: set[str]) -> str:
-    """`wish`, or one of `wish_2`, `wish_3`, ... that is free; it is taken then."""
+    """Return `wish`, or a free one of `wish_2`, `wish_3`, ..., and add it to `taken`."""
     name = f"{wish}_{_free_number(wish, taken)}" if wish in taken else wish
     taken.add(name)
     return name
 
 
 def _free_number(wish: str, taken: Container[str]) -> int:
-    """A free number behind one that is taken, by doubling and halving: thousands of nodes may have one name."""
+    """Return a free number by doubling and halving: thousands of nodes may have one name."""
     below, number = 1, 2
     while f"{wish}_{number}" in taken:
         below, number = number, 2 * number

@@ -30,7 +30,7 @@ from ndld_flow.models.type_groups import (
     MOVES,
     TYPE_ATTRIBUTES,
     constant_tensor,
-    insert_behind,
+    insert_after_producer,
     is_constant,
 )
 from ndld_flow.models.unique_names import UniqueNames
@@ -51,8 +51,8 @@ def _native_nodes(model: ir.Model, types: Types, stored: Stored, source: Path) -
         ports = [value for value in (*node.inputs, *node.outputs) if value is not None and value in stored]
         if any(subgraphs_of(node)) or any(not types[value].startswith("tensor") for value in ports):
             raise ModelError(
-                f"{source}: its stored precision cannot be emulated: nothing is known about operator {node.op_type} "
-                f"({node.name!r}), which has bodies or other values than tensors at reduced precision."
+                f"{source}: its stored precision cannot be emulated: operator {node.op_type} "
+                f"({node.name!r}) is unknown and has bodies or other values than tensors at reduced precision."
             )
     return native
 
@@ -259,7 +259,7 @@ class _Rounder:
         cast = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
         attribute = ir.AttrInt64("to", dtype.value)
         node = ir.Node("", "Cast", [value], [attribute], outputs=[cast], name=self._names.node(f"{name}_cast"))
-        insert_behind(value, node, graph_of(value))
+        insert_after_producer(value, node, graph_of(value))
         return cast
 
     def _narrow(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:

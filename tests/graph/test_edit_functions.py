@@ -349,7 +349,7 @@ def test_functions_in_a_circle_are_told() -> None:
     model = parse(FUNCTIONS)
     model.functions[1].node[0].CopyFrom(onnx.helper.make_node("Outer", ["u"], ["v"], domain="f"))
     told = refusal(model, "inline_functions")
-    assert told.startswith("functions that call each other in a circle cannot be inlined: f::")
+    assert told.startswith("functions that call each other in a cycle cannot be inlined: f::")
     assert set(told.partition(": ")[2].split(" -> ")) == {"f::Outer", "f::Leaky"}
 
 
@@ -396,8 +396,8 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
         ),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slop": 1}}, 'did you mean "slope"?'),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value of attribute"),
-        ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot call each other in a circle"),
-        ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot call each other in a circle"),
+        ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot call each other in a cycle"),
+        ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot call each other in a cycle"),
         ({"function": "*", "inputs": ["x"]}, "say which"),
         ({"function": "Leaky", "inputs": []}, "Leaky needs its input `u` (number 0)"),
     ],

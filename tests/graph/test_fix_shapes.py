@@ -148,7 +148,7 @@ def test_a_model_strict_inference_never_liked_is_still_fixed(tmp_path: Path) -> 
     path, result = fix(source, '{"dims": {"n": 3}}')
     assert shapes(path)["y"] == [3, 4]
     assert result.change is not None
-    assert "strict shape inference refuses the model as it was" in result.change.notes[0]
+    assert "strict shape inference rejects the original model" in result.change.notes[0]
 
 
 def test_a_real_model(tmp_path: Path, sample_model: Callable[[str], Path]) -> None:

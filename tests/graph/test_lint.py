@@ -189,7 +189,7 @@ def test_no_model_at_all_is_an_error_of_the_request(tmp_path: Path) -> None:
         (tmp_path / "model.onnx").write_bytes(content)
         with pytest.raises(ModelError):
             lint(tmp_path / "model.onnx")
-    with pytest.raises(ModelError, match="no such model"):
+    with pytest.raises(ModelError, match="the model file does not exist"):
         lint(tmp_path / "none.onnx")
 
 

@@ -278,7 +278,7 @@ def test_weights_on_disk(tmp_path: Path) -> None:
 def test_one_place_of_one_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     before, after = load_model(path), load_model(path)
-    monkeypatch.setattr("ndld_flow.graph.diff.contents.pieces_of", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("ndld_flow.graph.diff.contents.byte_pieces", lambda *_: pytest.fail("it was read"))
     monkeypatch.setattr("ndld_flow.graph.diff.contents._SAMPLE_BYTES", 16)
     large = [value for value in before.graph.initializers.values() if isinstance(value.const_value, ir.ExternalTensor)]
     assert large

@@ -152,7 +152,7 @@ def test_a_tensor_shorter_than_it_says() -> None:
         TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"\0" * 8)
     )
     told = tensor_statistics(short)
-    assert told.numbers is None and told.unread == "it holds fewer values than its shape says"
+    assert told.numbers is None and told.unread == "it has fewer values than its shape needs"
     assert first_values(short, 9) == (0.0, 0.0)
 
 

@@ -275,7 +275,7 @@ def test_without_values_nothing_that_tensors_hold_is_in_the_page(tmp_path: Path)
         assert secret in whole + json.dumps(payload_of(whole))
         assert secret not in bare + json.dumps(payload_of(bare))
     assert all("range" not in one and one["first"] == [] for one in payload_of(bare)["held"])
-    assert all(one["unread"] == "values were left out of this page" for one in payload_of(bare)["held"])
+    assert all(one["unread"] == "this page was written without values" for one in payload_of(bare)["held"])
     assert "their values are not in this page" in bare and "their values are not" not in whole
     svg = api.draw(path, tmp_path / "bare.svg", reading=Reading(values=False, constants=True)).read_text("utf-8")
     assert "6.625" in api.draw(path, tmp_path / "m.svg").read_text("utf-8") and "6.625" not in svg

@@ -134,7 +134,7 @@ def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None
         (
             "import sys, onnx; m = onnx.load(sys.argv[1]); m.graph.node[0].op_type = 'No'; onnx.save(m, sys.argv[2])",
             ModelError,
-            "no valid model: the ONNX checker refuses it",
+            "no valid model: the ONNX checker rejects it",
         ),
         (
             """
@@ -147,7 +147,7 @@ def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None
             onnx.save(m, sys.argv[2])
             """,
             ModelError,
-            "lies outside the model's folder",
+            "is outside the model's folder",
         ),
     ],
 )

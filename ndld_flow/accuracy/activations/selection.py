@@ -16,7 +16,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import load_model
-from ndld_flow.models.input_shapes import put_shapes, real_inputs
+from ndld_flow.models.input_shapes import real_inputs, set_shapes_of_inputs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.samples.generated_values import is_float
 
@@ -160,7 +160,7 @@ class ModelView:
 
     def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
         model = load_model(path)
-        put_shapes(model, shapes, {})
+        set_shapes_of_inputs(model, shapes, {})
         infer_shapes(model)
         graph = model.graph
         made = [value for node in graph for value in node.outputs if value.name]

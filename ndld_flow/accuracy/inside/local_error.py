@@ -13,7 +13,7 @@ from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_par
 from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.element_types import infer_types, subgraphs_of, tensor_of
-from ndld_flow.models.files import load_model, proto_in_place, save_model
+from ndld_flow.models.files import load_model, proto_with_external_data, save_model
 from ndld_flow.models.float_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.node_precision import FLOATING
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
@@ -231,7 +231,7 @@ def local_errors(
     if first is None or not twins:
         return {}
     measured.add_inputs(samples)
-    changed = proto_in_place(model, path).SerializeToString()
+    changed = proto_with_external_data(model, path).SerializeToString()
     quick = replace(settings, optimization="disabled")
     for part in measured.parts(path, first, quick):
         for arrays in capture_part(path, part, samples, quick, changed):

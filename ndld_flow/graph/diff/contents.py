@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from blake3 import blake3
 
-from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import element_pieces, first_values
 
@@ -65,7 +65,7 @@ def same_contents(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
         return bool(np.array_equal(one.numpy(), other.numpy()))
     if isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor) and _same_place(one, other):
         return True
-    pieces = itertools.zip_longest(pieces_of(one, _PIECE_BYTES), pieces_of(other, _PIECE_BYTES))
+    pieces = itertools.zip_longest(byte_pieces(one, _PIECE_BYTES), byte_pieces(other, _PIECE_BYTES))
     return all(left == right for left, right in pieces)
 
 
@@ -103,7 +103,7 @@ def _digest(tensor: ir.TensorProtocol, sample: int | None) -> bytes:
     elif tensor.dtype == ir.DataType.STRING:
         hasher.update(repr(tensor.numpy().tolist()).encode())
     elif sample is None or tensor.nbytes <= 3 * sample:
-        for piece in pieces_of(tensor, _PIECE_BYTES):
+        for piece in byte_pieces(tensor, _PIECE_BYTES):
             hasher.update(piece)
     else:
         hasher.update(_sample(tensor, sample))

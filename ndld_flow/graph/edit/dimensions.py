@@ -19,11 +19,11 @@ from ndld_flow.models.input_shapes import (
     check_shapes,
     dim_names,
     dims_from_shapes,
-    drop_all_made_up_names,
+    drop_all_invented_names,
     dynamic_values,
     forget_computed_shapes,
-    put_shapes,
     real_inputs,
+    set_shapes_of_inputs,
     show_shape,
 )
 from ndld_flow.models.scopes import node_label
@@ -61,7 +61,7 @@ class Snapshot:
             _forget(model, types)
             infer_shapes(model)
             edited.note(f"strict shape inference refuses the model as it was: {error}")
-        drop_all_made_up_names(model)
+        drop_all_invented_names(model)
         declared.fill_open_outputs(model)
 
     def _was_contradictory(self, model: ir.Model) -> bool:
@@ -127,7 +127,7 @@ def _sizes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
 
 def _put(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
     snapshot = Snapshot(edited.model)
-    put_shapes(edited.model, shapes, sizes)
+    set_shapes_of_inputs(edited.model, shapes, sizes)
     told = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(edited.model))
     snapshot.infer_anew(edited, f"the model cannot have these input shapes ({told})")
 
@@ -261,7 +261,7 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
         snapshot.put_back()
         raise
     edited.bare.clear()
-    drop_all_made_up_names(model)
+    drop_all_invented_names(model)
     snapshot.fill_open_outputs(model)
     values = [value for graph in all_graphs(model) for node in graph for value in node.outputs]
     known = sum(value.type is not None and value.shape is not None for value in values)

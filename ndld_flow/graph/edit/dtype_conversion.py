@@ -21,7 +21,7 @@ from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.scopes import node_label
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.type_groups import Use, insert_behind
+from ndld_flow.models.type_groups import Use, insert_after_producer
 
 
 class ConversionSettings(Protocol):
@@ -51,7 +51,7 @@ def convert_dtype(edited: EditedModel, said: ConversionSettings) -> str:
         conversion.attributes(edited.select_nodes(said.attributes, said.allow_empty))
     if said.between:
         conversion.between(edited.select_values(said.between, said.allow_empty))
-    lost = conversion.lost.in_words(conversion.values, dtype)
+    lost = conversion.lost.describe(conversion.values, dtype)
     if conversion.lost.beyond or conversion.lost.vanished:
         edited.note(f"converted to {word_of_dtype(dtype)}: {lost}")
     return f"{conversion.converted} tensors converted to {word_of_dtype(dtype)}" + (f"; {lost}" if lost else "")
@@ -136,7 +136,7 @@ class DtypeConversion:
         self.converted += 1
         self.values += tensor.size
         self.lost.add(lost)
-        if words := lost.in_words(tensor.size, self._dtype):
+        if words := lost.describe(tensor.size, self._dtype):
             self._edited.log.info("%s: %s", name, words)
         return made
 
@@ -150,7 +150,7 @@ class DtypeConversion:
         attributes = [ir.AttrInt64("to", dtype.value)]
         name = self._edited.fresh_name(f"Cast_{value.name}_{word_of_dtype(dtype)}")
         node = ir.Node("", "Cast", [value], attributes, outputs=[made], name=name)
-        insert_behind(value, node, graph)
+        insert_after_producer(value, node, graph)
         return made
 
     def _read_after(self, value: ir.Value, uses: Sequence[Use], made: ir.Value) -> None:

@@ -15,7 +15,7 @@ from ndld_flow.graph.diff.diff_models import diff_models
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.finishing import finish_model, settle_model, sort_model
 from ndld_flow.graph.edit.stale_shapes import NotedShapes
-from ndld_flow.models.changed_model import check_changed
+from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import StreamedTensor
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
 from ndld_flow.records.graph_change import GraphChange
@@ -105,7 +105,7 @@ def _telling(place: str) -> Iterator[None]:
 def _check(edited: EditedModel, target: Path) -> None:
     """Raises `ModelError` when the result is not valid; says so when the source was not either."""
     try:
-        check_changed(edited.path, target, edited.model)
+        check_changed_model(edited.path, target, edited.model)
     except ModelError as error:
         reason = str(error).removeprefix(f"{target}: ")
         try:

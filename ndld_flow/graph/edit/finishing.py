@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.graph.edit.stale_shapes import NotedShapes
-from ndld_flow.models.input_shapes import drop_all_made_up_names
+from ndld_flow.models.input_shapes import drop_all_invented_names
 from ndld_flow.models.scopes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 
@@ -70,7 +70,7 @@ def _infer_anew(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> 
     declared = {value: _believed(value.shape, noted) for value in model.graph.outputs if value.shape is not None}
     stale = noted.forget_stale(touched, model)
     infer_shapes(model)
-    drop_all_made_up_names(model)
+    drop_all_invented_names(model)
     return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
 
 

@@ -12,7 +12,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
 from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
 from ndld_flow.models.element_types import Types, dtype_of, infer_types
-from ndld_flow.models.shape_inference import made_up
+from ndld_flow.models.shape_inference import is_invented_name
 
 _TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")
 
@@ -62,7 +62,7 @@ def _more_exact(found: ir.Shape | None, noted: ir.Shape | None) -> ir.Shape | No
     if found is None:
         return None if noted is None else noted.copy()
     if noted is None or len(noted) != len(found):
-        return ir.Shape([None if made_up(dim) else dim for dim in found])
+        return ir.Shape([None if is_invented_name(dim) else dim for dim in found])
     return ir.Shape([dim if isinstance(dim, int) else known for dim, known in zip(found, noted, strict=True)])
 
 

@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.selection_criteria import NodeCriteria
 from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
 from ndld_flow.graph.edit.tensor_selecting import ConstantTensor, fitting_tensors
 from ndld_flow.graph.inspect.views import Views
-from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.files import load_model, summarize_model
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.scopes import function_address, scopes_of
@@ -108,7 +108,7 @@ def export_tensor(path: Path, name: str, target: Path) -> None:
                 return
             head = {"descr": dtype.newbyteorder("<").str, "fortran_order": False, "shape": tuple(tensor.shape.numpy())}
             np.lib.format.write_array_header_1_0(file, head)
-            for piece in pieces_of(tensor, _PIECE_BYTES):
+            for piece in byte_pieces(tensor, _PIECE_BYTES):
                 file.write(piece)
     except OSError as error:
         raise OutputsError(f"{target}: cannot be written ({error.strerror}).") from None

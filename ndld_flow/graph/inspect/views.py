@@ -12,7 +12,7 @@ from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, own_subgraphs, scopes_of
-from ndld_flow.models.shape_inference import made_up
+from ndld_flow.models.shape_inference import is_invented_name
 from ndld_flow.models.tensor_statistics import dtype_name, first_values, tensor_bytes, tensor_statistics
 from ndld_flow.records.inspection import Dims, InspectedNode, InspectedTensor, Numbers, Port, Role
 
@@ -132,4 +132,4 @@ def _dtype(value: ir.Value) -> str:
 def _dims(shape: ir.Shape | None) -> Dims | None:
     if shape is None:
         return None
-    return tuple(dim if isinstance(dim, int) else None if made_up(dim) else dim.value for dim in shape)
+    return tuple(dim if isinstance(dim, int) else None if is_invented_name(dim) else dim.value for dim in shape)

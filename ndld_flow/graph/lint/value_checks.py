@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.graph.lint.subject import Subject, about
-from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.external_data import tensors_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.records.finding import Finding
@@ -68,7 +68,7 @@ def _float_tensors(subject: Subject) -> Iterator[ir.TensorProtocol]:
 
 
 def _numbers(tensor: ir.TensorProtocol) -> Iterator[npt.NDArray[Any]]:
-    for piece in pieces_of(tensor, _PIECE_BYTES):
+    for piece in byte_pieces(tensor, _PIECE_BYTES):
         yield np.frombuffer(piece, dtype=_FLOATS[tensor.dtype])
 
 

@@ -9,7 +9,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
-from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
@@ -98,7 +98,7 @@ def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
     if isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
         return None
     key = (tensor.dtype, tuple(tensor.shape.numpy()))
-    return (*key, next(iter(pieces_of(tensor, _MAX_KEY_BYTES)), b"")) if tensor.nbytes <= threshold else key
+    return (*key, next(iter(byte_pieces(tensor, _MAX_KEY_BYTES)), b"")) if tensor.nbytes <= threshold else key
 
 
 def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
@@ -106,6 +106,6 @@ def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
     if tensor.nbytes > threshold:
         return (tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
     digest = hashlib.blake2b()
-    for piece in pieces_of(tensor, _PIECE_BYTES):
+    for piece in byte_pieces(tensor, _PIECE_BYTES):
         digest.update(piece)
     return digest.digest()

@@ -25,9 +25,9 @@ from ndld_flow.graph.sanitize.reshapes import simplify_reshapes
 from ndld_flow.graph.sanitize.shape_values import ShapeValues, fold_shape_values, visited_shape_values
 from ndld_flow.graph.sanitize.shapes import Interface, infer_shapes
 from ndld_flow.graph.sanitize.unused import remove_unused
-from ndld_flow.models.changed_model import check_changed
+from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import load_model, save_model, summarize_model
-from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes, put_shapes
+from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes, set_shapes_of_inputs
 from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.node_precision import constraints_of
 from ndld_flow.records.graph_change import GraphChange
@@ -82,7 +82,7 @@ def sanitize_file(
         try:
             edits = _transform(model, options, skipped)
             save_model(model, target)
-            check_changed(source, target, model)
+            check_changed_model(source, target, model)
             break
         except _PassError as error:
             log.warning("pass left out, because it failed: %s", error)
@@ -136,7 +136,7 @@ def _prepare(edits: Edits, options: SanitizeOptions, skipped: set[str], interfac
         _guarded("inline functions", _inline_functions, edits)
     detach_initializers_from_inputs(edits)
     shapes = options.input_shapes
-    put_shapes(edits.model, shapes, dims_from_shapes(edits.model, shapes, {}, "input_shapes"))
+    set_shapes_of_inputs(edits.model, shapes, dims_from_shapes(edits.model, shapes, {}, "input_shapes"))
     interface.forget_inner_shapes(edits)
     make_names_unique(edits)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from ndld_flow.graph.sanitize.edits import Edits, is_standard
-from ndld_flow.models.shape_inference import drop_made_up_names
+from ndld_flow.models.shape_inference import drop_invented_names
 from ndld_flow.models.shape_inference import infer_shapes as infer
 
 
@@ -63,7 +63,7 @@ class Interface:
         for graph_ in edits.model.graphs():
             for node in graph_:
                 for value in node.outputs:
-                    drop_made_up_names(value)
+                    drop_invented_names(value)
                     if value.shape is None and not reshaped:
                         value.shape = self._inner.get(value)
         for value in graph.outputs if reshaped else (*graph.inputs, *graph.outputs):

@@ -118,7 +118,7 @@ def prepare(model: ir.Model, source: Path) -> list[str]:
     functions = inline_functions(model, source)
     if functions:
         notes.append(f"inlined {functions} local functions")
-    renamed = UniqueNames(model).part_duplicates(model)
+    renamed = UniqueNames(model).rename_duplicates(model)
     if renamed:
         notes.append(f"renamed {renamed} nodes with duplicate names")
     try:

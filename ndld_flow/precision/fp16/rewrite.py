@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ndld_flow.models.element_types import Types, dtype_of, tensor_of, with_element
 from ndld_flow.models.float_tensors import FORMATS
 from ndld_flow.models.op_signatures import is_op
-from ndld_flow.models.type_groups import TYPE_ATTRIBUTES, Group, Groups, Use, insert_behind, is_constant
+from ndld_flow.models.type_groups import TYPE_ATTRIBUTES, Group, Groups, Use, insert_after_producer, is_constant
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.constants import Progress, RoundedConstants, graph_of, type_with
 
@@ -144,7 +144,7 @@ class Rewriter:
         cast = self._casts[source, dtype] = ir.Value(name=name, shape=value.shape, type=ir.TensorType(dtype))
         node_name = self._names.node(f"{value.name}_to_{FORMATS[dtype].precision}")
         node = ir.Node("", "Cast", [source], [ir.AttrInt64("to", dtype.value)], outputs=[cast], name=node_name)
-        insert_behind(source, node, graph_of(source))
+        insert_after_producer(source, node, graph_of(source))
         self.casts_added += 1
         return cast
 

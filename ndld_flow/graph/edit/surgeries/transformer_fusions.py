@@ -16,7 +16,7 @@ from ndld_flow.base.errors import KilledError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries import fusing_worker
 from ndld_flow.graph.edit.surgeries.rewriting import some_of
-from ndld_flow.models.derived_tensors import pieces_of
+from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.node_selection import op_name
@@ -123,7 +123,7 @@ def _same(old: ir.TensorProtocol | None, new: ir.TensorProtocol | None) -> bool:
     if (old.dtype, old.shape) != (new.dtype, new.shape):
         return False
     data, place = memoryview(new.tobytes()), 0
-    for piece in pieces_of(old, _PIECE_BYTES):
+    for piece in byte_pieces(old, _PIECE_BYTES):
         if data[place : place + len(piece)] != piece:
             return False
         place += len(piece)
