@@ -278,7 +278,7 @@ def test_a_sequence_through_an_unknown_operator_is_refused(tmp_path: Path) -> No
             y = Cast<to=1>(b)
         }""",
     )
-    with pytest.raises(ModelError, match="operator Magic .* is unknown"):
+    with pytest.raises(ModelError, match=r"operator Magic .* is unknown"):
         emulate_stored(path, tmp_path / "emulated.onnx")
 
 
