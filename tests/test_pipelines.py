@@ -81,13 +81,16 @@ def test_every_recipe_that_measures_uses_the_presets(path: Path, monkeypatch: py
 README = (ROOT / "README.md").read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("recipe", [name for name in MODELS if f"run pipelines/{name}.yaml" not in README])
 def test_every_recipe_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
     done = run(sample_model, recipe)
     assert done.passed, done.verdict
 
 
-@pytest.mark.parametrize("recipe", EDITS.keys() - {"edit_blocks", "edit_fuse"})
+@pytest.mark.parametrize(
+    "recipe", ["edit_branch", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("edit_camera", "edit_cut"))]
+)
 def test_every_recipe_of_edits_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
     done = api.run(Path("pipelines") / f"{recipe}.yaml", [f"model.source={sample_model(EDITS[recipe])}"])
     assert done.passed, done.verdict
@@ -144,6 +147,7 @@ def test_a_batch_sweep_counts_items(checkout: Path, sample_model: Callable[[str]
         assert point.metrics["speed.throughput.items"].value == pytest.approx(float(str(batch)) * passes)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
 def test_the_same_engine_is_built_again(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     """And an engine whose profiles say all shapes is not built for every shape it is run at."""
@@ -175,6 +179,7 @@ def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callab
     assert (fused["HardSwish"], fused["QuickGelu"], fused["Clip"]) == (28, 7, 0)
 
 
+@pytest.mark.thorough
 def test_what_the_quickstart_finds_is_what_saves_the_model(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     done = run(sample_model, "quickstart")
     assert done.passed, done.verdict
@@ -199,6 +204,7 @@ def test_where_the_model_breaks_is_seen_inside_it(checkout: Path, sample_model: 
     assert (first.op_type, first.tensor) == ("BatchNormalization", "batch_norm_0.tmp_3")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
 def test_engines_for_three_generations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     recipe, model = Path("pipelines/ppocr_det_rtx.yaml"), f"model.source={sample_model('det')}"

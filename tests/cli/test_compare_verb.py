@@ -246,6 +246,7 @@ def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: P
     assert code("profile", "outputs/runs/pair/latest/base/profile.json", "passes=3") == 2
 
 
+@pytest.mark.thorough
 def test_two_profiles_of_different_runs_are_measured_again_against_each_other(standing: Path) -> None:
     before = len(api.runs(outputs="outputs"))
     done = say("compare", "first:base", "pair:speed", "--measure", "--gate", "latency.median <= +900 %")
