@@ -1,5 +1,5 @@
-"""The report of a run: collect typed page data from records, then render one file.
+"""Reports of runs: collect typed page data from records, then render one file.
 
-`draw.draw_report` draws it, `verdict.summarize_run` says it in five lines. Imports records only, so a report can be
-drawn again on a laptop that has none of the heavy libraries.
+`draw.draw_report` writes the page, `verdict.summarize_run` the summary for a terminal. Only records are needed, so that
+a report can be redrawn on a laptop without the heavy libraries.
 """

@@ -127,7 +127,7 @@ def read_module(path: str, text: str) -> Module:
 
 def _names(names: str | None) -> tuple[str, ...]:
     parts = (part.split() for part in (names or "").split(",") if part.strip())
-    # `name as alias` is called `name: alias` where an object is taken apart.
+    # `name as alias` is called `name: alias` where an object is Stages of a pass.
     return tuple(f"{words[0]}: {words[-1]}" if len(words) > 1 else words[0] for words in parts)
 
 

@@ -1,4 +1,4 @@
-"""How far outputs agree: tables of metrics, limits, samples and labelled sets for each comparison."""
+"""Collect accuracy comparisons: tables of metrics, limits, samples and labelled sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_dep
 from ndld_flow.report.collect_samples import SamplesView, collect_samples
 from ndld_flow.report.shape_words import shape_text
 
-# Metrics people look for first; others follow in the order they were recorded.
+# The most important metrics; others follow in recorded order.
 _FIRST = (
     "slice_rms",
     "slice_max",
@@ -45,9 +45,9 @@ class OutputRow:
     tensor: str
     """dtype and shape, such as `float32 1x1x320x320`."""
     cells: tuple[Cell | None, ...]
-    """One for each metric of the table; None where this output does not have it."""
+    """One per metric of the table; None if this output does not have it."""
     own_tolerance: str
-    """Its own bounds, where they replace the common ones."""
+    """Bounds of this output that replace the common ones."""
     failed: tuple[str, ...]
 
 
@@ -60,7 +60,7 @@ class LimitRow:
     value: str
     bound: str
     used: float
-    """How much of what is allowed is used up: 1 at the bound, more beyond it."""
+    """Value as a part of the limit: 1 at the bound, more beyond it."""
     passed: bool
     worst_sample: str
     worst_slice: str
@@ -88,31 +88,31 @@ class AccuracyView:
     candidate: str
     providers: tuple[str, str]
     arithmetic: str
-    """In words, how reduced precision was computed; empty where the document does not tell."""
+    """Description of how reduced precision was computed; empty if not recorded."""
     passed: bool
     sample_count: int
     inputs: tuple[tuple[str, str], ...]
     metrics: tuple[str, ...]
     tolerances: tuple[str, ...]
-    """For each metric; empty where none was asked."""
+    """One per metric; empty if none was requested."""
     rows: tuple[OutputRow, ...]
     limits: tuple[LimitRow, ...]
-    """The nearest to its bound, or the furthest beyond it, first."""
+    """Closest to or furthest beyond their bounds first."""
     elementwise: str
-    """The bound that `mismatched` counts by; empty when none was given."""
+    """The elementwise bound behind `mismatched`; empty if none was given."""
     samples: SamplesView | None
     metric_file: str
     labelled: tuple[LabelledRow, ...]
     depth: DepthView | None
-    """Layer by layer; None where only outputs were compared."""
+    """Divergence by layer; None if only outputs were compared."""
     first_divergent: str
-    """`Conv conv_3`; empty where no layer is."""
+    """`Conv conv_3`; empty if no layer diverges."""
     layers_compared: int
     notes: tuple[str, ...]
 
 
 def collect_accuracy(accuracies: Mapping[str, Accuracy]) -> tuple[AccuracyView, ...]:
-    """Return every comparison of a run, in recipe order."""
+    """Return all comparisons of a run, in recipe order."""
     return tuple(_view(step, accuracy) for step, accuracy in accuracies.items())
 
 
@@ -144,7 +144,7 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
 
 
 def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
-    """Return layer by layer; None where only outputs were compared."""
+    """Return the divergence by layer; None if only outputs were compared."""
     first = accuracy.first_divergent
     return collect_depth(
         {short_name(accuracy.candidate, 40): accuracy.layers},
@@ -159,16 +159,16 @@ def _arithmetic(accuracy: Accuracy) -> str:
         return f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
     if accuracy.arithmetic == "untold":
         return ""
-    return "native: whatever the execution provider computes with" if accuracy.arithmetic == "native" else "stored"
+    return "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
 
 
 def bound_text(metric: str, value: float) -> str:
-    """More is better for some, such as cosine: `≥ 0.999`; for an error, less is."""
+    """Return `≥ 0.999` for a metric of which more is better, such as cosine, otherwise `≤ 0.1`."""
     return f"{'≥' if higher_is_better(metric) else '≤'} {number(value)}"
 
 
 def _own_tolerance(bounds: Mapping[str, float]) -> str:
-    """Return an output's own bounds in one line; empty where the common ones hold."""
+    """Return an output's own bounds in one line; empty if the common ones apply."""
     return ", ".join(f"{short_name(metric)} {bound_text(metric, value)}" for metric, value in bounds.items())
 
 
@@ -214,7 +214,7 @@ def _cell(output: OutputAgreement, metric: str) -> Cell | None:
 
 
 def _is_broken(output: OutputAgreement, metric: str) -> bool:
-    whole_word = re.compile(rf"(?<!\w){re.escape(metric)}(?!\w)")  # `snr_db` is no part of `psnr_db`
+    whole_word = re.compile(rf"(?<!\w){re.escape(metric)}(?!\w)")  # `snr_db` must not match `psnr_db`
     return any(whole_word.search(sentence) for sentence in output.failed)
 
 
@@ -246,10 +246,9 @@ def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
 
 
 def used_part(metric: str, value: float, bound: float) -> float:
-    """Return how much of what a bound allows is used up: 1 at the bound, endless where nothing is allowed or NaN came
-    out.
+    """Return a value as a part of its limit: 1 at the bound, infinite for NaN or if nothing is allowed.
 
-    Of a cosine or a share of agreement that is how far it is from 1, of decibels the noise that they stand for.
+    For a cosine or a share of agreement, the distance from 1 is compared; for decibels, the corresponding noise.
     """
     if math.isnan(value):
         return math.inf

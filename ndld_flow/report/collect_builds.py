@@ -1,4 +1,4 @@
-"""How an engine was built, ready to be read."""
+"""Collect the builds of engines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ USUAL: dict[str, JsonValue] = {
     "verbosity": "detailed",
     "compilation_cache": True,
 }
-"""Defaults that say more than `false`, 0 or nothing: settings that have them are not what people look for."""
+"""Defaults other than `false`, 0 or empty. Settings with these values are listed last."""
 
 _CONSTRAINTS_SHOWN = 200
 _WARNINGS_SHOWN = 50
@@ -45,7 +45,7 @@ class RangeRow:
     high: str
     is_fixed: bool
     is_values: bool
-    """True where these are the values of a shape tensor."""
+    """True if these are the values of a shape tensor."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ProfileRows:
 
 @dataclass(frozen=True)
 class ConstraintRow:
-    """What became of one precision constraint."""
+    """The outcome of one precision constraint."""
 
     node: str
     precision: str
@@ -83,24 +83,24 @@ class BuiltView:
     made_for: tuple[str, ...]
     """Compute capabilities, `8.6`, or the GPU of the machine that built it."""
     made_for_what: str
-    """What those are."""
+    """Description of `made_for`."""
     library: str
-    """`TensorRT-RTX 1.7.1.116`."""
+    """Library and version: `TensorRT-RTX 1.7.1.116`."""
     engine_bytes: int
     build_s: float
     parse_s: float
     built_at: datetime
     typing: str
     memory: tuple[tuple[str, int], ...]
-    """(what, bytes), those that the builder told."""
+    """(name, bytes), as recorded by the builder."""
     profiles: tuple[ProfileRows, ...]
     constraints: tuple[ConstraintRow, ...]
-    """The first of them, ignored ones before."""
+    """The first constraints, with ignored ones before the others."""
     constraint_outcomes: tuple[tuple[str, int], ...]
-    """Outcome -> how many, most frequent first."""
+    """(outcome, number), the most frequent first."""
     constraint_count: int
     cache: str
-    """In words; empty without a timing cache."""
+    """Description of the use of a timing cache; empty without one."""
     warnings: tuple[str, ...]
     warning_count: int
     notes: tuple[str, ...]
@@ -118,7 +118,7 @@ class BuiltView:
 
 
 def collect_build(build: Build) -> BuiltView:
-    """Return everything but its layers."""
+    """Return everything about a build except its layers."""
     chosen, usual = _settings(build.options)
     outcomes = Counter(short_name(one.outcome, 120) for one in build.constraints)
     return BuiltView(
@@ -152,7 +152,7 @@ def collect_build(build: Build) -> BuiltView:
 
 
 def library_name(build: Build) -> str:
-    """`TensorRT-RTX 1.7.1.116`."""
+    """Library and version: `TensorRT-RTX 1.7.1.116`."""
     return f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}"
 
 
@@ -168,8 +168,8 @@ def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:
     told = {
         "activations": memory.activation_bytes,
         "weights": memory.weights_bytes,
-        "largest scratch of a layer": memory.scratch_bytes,
-        "builder, host, at its peak": memory.build_peak_bytes,
+        "largest scratch space of a layer": memory.scratch_bytes,
+        "builder's peak on the host": memory.build_peak_bytes,
     }
     return ((what, bytes_) for what, bytes_ in told.items() if bytes_)
 
@@ -205,7 +205,7 @@ def _constraints(constraints: Sequence[Constraint]) -> tuple[ConstraintRow, ...]
 
 
 def _cache(cache: TimingCacheUse) -> str:
-    """`rtx.cache: 12 entries (3.4 KiB) loaded, 14 (3.9 KiB) saved`."""
+    """Return `rtx.cache: 12 entries (3.4 KiB) loaded, 14 (3.9 KiB) saved`."""
     sides = ((cache.loaded_entries, cache.loaded_bytes, "loaded"), (cache.saved_entries, cache.saved_bytes, "saved"))
     told = ", ".join(
         f"{size(bytes_)} {word}" if entries is None else f"{count(entries)} entries ({size(bytes_)}) {word}"
@@ -218,7 +218,7 @@ def _cache(cache: TimingCacheUse) -> str:
 
 
 def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
-    """Return those that were chosen, and those that are as always. What is within `advanced` counts by itself."""
+    """Return the settings that were chosen, and those at their defaults. Members of `advanced` count separately."""
     advanced = options.get("advanced")
     flat = {name: value for name, value in options.items() if name != "advanced"}
     if isinstance(advanced, dict):
@@ -228,7 +228,7 @@ def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple
 
 
 def is_usual(name: str, value: JsonValue) -> bool:
-    """Return whether a setting is one that says nothing: its default, `false`, 0, or empty."""
+    """Return whether a setting has its default value, `false`, 0, or is empty."""
     return value == USUAL[name] if name in USUAL else value in (None, False, 0, "", [], {})
 
 

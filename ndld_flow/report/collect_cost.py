@@ -1,4 +1,4 @@
-"""What keeping nodes at higher precision costs, as far as a run tells: work, Casts, and time where it was measured."""
+"""Collect the cost of keeping nodes at higher precision: work, Casts, and time if measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.step_record import StepRecord
 
 FOUND_BY = "found_by"
-"""The input by which a step reads a search."""
+"""Name of the input with which a step reads a search."""
 
 
 @dataclass(frozen=True)
@@ -22,36 +22,36 @@ class MeasuredCost:
     """Time of the layers that hold the kept nodes, in one profile."""
 
     step: str
-    """The profile's."""
+    """Step of the profile."""
     kept_ms: float
-    """Medians of their layers together; what is fused with them counts too."""
+    """Sum of the medians of their layers, including fused nodes."""
     cast_ms: float
-    """Of all layers that are Casts, those at the model's inputs and outputs included."""
+    """Sum over all Cast layers, including those at the model's inputs and outputs."""
     layers_ms: float
-    """Of all layers together."""
+    """Sum over all layers."""
     layers: tuple[int, ...]
-    """Positions in `Profile.layers`, of each kept node that was found one."""
+    """Positions in `Profile.layers` of the layers of kept nodes."""
 
     @property
     def part(self) -> float:
-        """Of all layers, 0 to 1."""
+        """Share of all layers, 0 to 1."""
         return self.kept_ms / self.layers_ms if self.layers_ms else 0.0
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What is known of it; None for what the run does not tell."""
+    """The known costs; None for those that the run does not record."""
 
     macs_share: float | None
     users: tuple[str, ...]
-    """Steps that used what was found."""
+    """Steps that used the result."""
     casts: int | None
-    """Added by the first of them."""
+    """Number of Casts added by the first of them."""
     measured: MeasuredCost | None
 
 
 def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) -> Cost:
-    """Return the cost of what `step` found, in the models that were made with it."""
+    """Return the cost of the result of `step` in the models that use it."""
     users = _users(step, documents.run)
     first = users[0] if users else None
     record = _records(documents.run).get(first) if first else None
@@ -72,12 +72,12 @@ def _users(step: str, run: RunRecord) -> list[str]:
 
 
 def _found_by(record: StepRecord) -> Collection[str]:
-    """Return the searches that a step read: one, or several as `found_by.0`."""
+    """Return the searches that a step read: a single one, or several as `found_by.0`."""
     return [whom for what, whom in record.parents.items() if what.partition(".")[0] == FOUND_BY]
 
 
 def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDocuments) -> MeasuredCost | None:
-    """In the first profile whose model was made with what was found."""
+    """Return the cost in the first profile of a model that uses the result."""
     names = {node.node for node in search.kept if node.node}
     for step, profile in documents.profiles.items():
         if profile.layers and not _ancestors(step, documents.run).isdisjoint(users):
@@ -100,7 +100,7 @@ def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCos
 
 
 def _ancestors(step: str, run: RunRecord) -> set[str]:
-    """Return the steps that a step's model went through, by what each read first."""
+    """Return the steps in the history of a step's model, following each step's first input."""
     records = _records(run)
     found: set[str] = set()
     name = step
@@ -120,7 +120,7 @@ def cost_words(cost: Cost, kept: int) -> str:
 
 def _work(macs_share: float | None) -> str:
     if macs_share is None:
-        return "how much of the work they do is not known"
+        return "their share of the work is unknown"
     told = "less than 0.1 %" if 0 < macs_share < 0.001 else share(macs_share)
     return f"{told} of the multiply-accumulates"
 
@@ -135,7 +135,7 @@ def _time(cost: Cost) -> str:
     measured = cost.measured
     if measured is None:
         what = f"`{cost.users[0]}`" if cost.users else "a model that keeps them"
-        return f"its latency is not known: this run has no profile of {what} that names them"
+        return f"their latency is unknown: no profile of {what} in this run records ONNX nodes"
     casts = f", all Casts {milliseconds(measured.cast_ms)}" if measured.cast_ms else ""
     told = f"{milliseconds(measured.kept_ms)} of {milliseconds(measured.layers_ms)}"
     return f"their layers take {told} ({share(measured.part)}) in `{measured.step}`{casts}"

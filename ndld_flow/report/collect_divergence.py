@@ -1,4 +1,4 @@
-"""How far two runs of a model diverge along its depth: the charts' data, and the layers that tables name first."""
+"""Collect the divergence of two runs of a model by layer, for charts and tables."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Texts, steps
 
 NOT_FINITE = -1.0
-"""Stands in a payload for an error that is NaN or infinite: no error is negative."""
+"""Represents a NaN or infinite error in page data; errors are never negative."""
 
 WORST_SHOWN = 20
-"""Of all layers, where no script draws the rest."""
+"""Number of layers in the table for pages without a script."""
 
 
 @dataclass(frozen=True)
 class FormatLimits:
-    """The sizes that a floating-point format can hold."""
+    """The magnitudes that a floating-point format can represent."""
 
     subnormal: float
-    """Smallest of all."""
+    """Smallest subnormal number."""
     normal: float
-    """Smallest with all its bits."""
+    """Smallest normal number."""
     largest: float
 
 
@@ -35,17 +35,17 @@ LIMITS = {
     "fp16": FormatLimits(2.0**-24, 2.0**-14, 65504.0),
     "bf16": FormatLimits(2.0**-133, 2.0**-126, (2 - 2.0**-7) * 2.0**127),
 }
-"""IEEE 754 binary16; bfloat16, whose exponent is that of float32."""
+"""IEEE 754 binary16; bfloat16, which has the exponent range of float32."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Where a chart draws its line."""
+    """The bound that a chart draws as a line."""
 
     error: float
     words: str
     metric: str = "relative_rms"
-    """The metric of layers that it bounds: `slice_rms` or `relative_rms`."""
+    """The bounded metric of layers: `slice_rms` or `relative_rms`."""
 
 
 @dataclass(frozen=True)
@@ -53,22 +53,22 @@ class DepthLayer:
     """One tensor, in the order of execution."""
 
     layer: LayerDivergence
-    """Of the first curve that has it."""
+    """The layer of the first curve that has it."""
     of_curves: tuple[LayerDivergence | None, ...]
 
     @property
     def node(self) -> str:
-        """As a page shows it."""
+        """Displayed text."""
         return short_name(self.layer.node or self.layer.tensor)
 
     @property
     def op_type(self) -> str:
-        """As a page shows it."""
+        """Displayed text."""
         return short_name(self.layer.op_type, 60)
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Its error on each curve."""
+        """Its error on each curve, as text."""
         return tuple(map(_error_words, self.of_curves))
 
     @property
@@ -81,19 +81,19 @@ class DepthView:
     """Layers with one error for each curve."""
 
     curves: tuple[str, ...]
-    """What was run, in words: `all in fp16`."""
+    """Description of each curve: `all in fp16`."""
     layers: tuple[DepthLayer, ...]
     kept: tuple[int, ...] = ()
-    """Positions in `layers` of what stays at higher precision."""
+    """Positions in `layers` of the layers kept at higher precision."""
     first: int | None = None
     """Position of the first divergent layer."""
     bound: Bound | None = None
     precision: str = ""
-    """Format whose limits the ranges are drawn against; empty without."""
+    """Format whose limits are drawn with the ranges; empty for none."""
 
     @property
     def metric(self) -> str:
-        """The metric that is drawn: that of the bound, else the error of the worst slice where it was measured."""
+        """The drawn metric: that of the bound, otherwise the error of the worst slice if measured."""
         if self.bound is not None:
             return self.bound.metric
         by_slice = any("slice_rms" in one.metrics for layer in self.layers for one in layer.of_curves if one)
@@ -105,7 +105,7 @@ class DepthView:
 
     @property
     def worst(self) -> tuple[DepthLayer, ...]:
-        """Those that are furthest off on the first curve, the worst first."""
+        """The layers with the largest error on the first curve, the worst first."""
         metric = self.metric
         by_error = sorted(
             self.layers, key=lambda one: (-_order(error_of(one.of_curves[0], metric)), one.layer.position)
@@ -120,9 +120,9 @@ def collect_depth(
     bound: Bound | None,
     precision: str = "",
 ) -> DepthView | None:
-    """Put curves above each other, by tensor. `first` names the first divergent layer: its node or its tensor.
+    """Combine curves by tensor. `first` is the node or tensor of the first divergent layer.
 
-    None where nothing was compared.
+    Returns None if nothing was compared.
     """
     by_tensor: dict[str, LayerDivergence] = {}
     for one in (layer for curve in curves.values() for layer in curve):
@@ -151,9 +151,9 @@ def _place_of(name: str, layers: Collection[DepthLayer]) -> int | None:
 
 
 def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
-    """Return the bound on slices; without one, the strictest of the others that can be given as a relative rms.
+    """Return the bound on slices; without one, the strictest of the others, converted to a relative rms.
 
-    That is exact for SNR, and for a cosine where the error is at right angles to the reference. None without any.
+    The conversion is exact for SNR, and for a cosine if the error is orthogonal to the reference. None without bounds.
     """
     if tolerance.get("slice_rms", 0) > 0:
         return Bound(tolerance["slice_rms"], f"slice rms {tolerance['slice_rms']:g}", "slice_rms")
@@ -169,7 +169,7 @@ def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
 
 
 def error_of(layer: LayerDivergence | None, metric: str = "slice_rms") -> float | None:
-    """Return a layer's error; `NOT_FINITE` where either value is not a number, None where it was not measured.
+    """Return a layer's error; `NOT_FINITE` if a value is NaN or infinite, None if not measured.
 
     Records without slices have the relative rms of the whole tensor.
     """
@@ -184,7 +184,7 @@ def error_of(layer: LayerDivergence | None, metric: str = "slice_rms") -> float 
 
 
 def _distance(layer: LayerDivergence | None) -> float | None:
-    """1 - cosine, which keeps the digits that a cosine near 1 has."""
+    """Return 1 - cosine, which preserves the digits of a cosine near 1."""
     if layer is None or "cosine" not in layer.metrics:
         return None
     cosine = layer.metrics["cosine"]
@@ -255,7 +255,7 @@ def _ranges(view: DepthView) -> DepthRanges:
 
 
 def _short(values: Iterable[float | None]) -> list[float | None]:
-    """Return three digits: more than a pixel tells. Files of the run hold all of them."""
+    """Return values rounded to three digits, finer than a pixel. The run's files have all digits."""
     return [None if value is None or not math.isfinite(value) else _three_digits(value) for value in values]
 
 

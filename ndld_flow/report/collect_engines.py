@@ -1,4 +1,4 @@
-"""Layers of engines that nobody has timed: what they are, not how long they take."""
+"""Collect engines: their layers without times."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TACTICS = 12
 _FEW_TACTICS = 4
 
 BASES = {
-    "file": "as the file tells them",
-    "engine inspector": "as TensorRT's engine inspector tells them",
-    "build log": "as the builder's log names them: what was compiled",
-    "network as parsed": "of the network before it was optimised: what was compiled is not known",
+    "file": "as in the file",
+    "engine inspector": "from TensorRT's engine inspector",
+    "build log": "compiled layers from the builder's log",
+    "network as parsed": "of the network before optimisation; the compiled layers are unknown",
 }
-"""Where layers are known from, in words."""
+"""Source of layers -> description."""
 
 
 @dataclass(frozen=True)
@@ -37,20 +37,20 @@ class LayerCount:
     """Layers that share a precision, a type or a tactic."""
 
     name: str
-    """Empty for layers that do not tell."""
+    """Empty for layers without a recorded value."""
     count: int
     share: float
-    """Of all layers, 0 to 1."""
+    """Share of all layers, 0 to 1."""
 
     @property
     def shown(self) -> str:
-        """Both ends of a long name: tactics differ at their ends."""
+        """The name; a long one with its middle left out, because tactics differ at their ends."""
         return shortened(self.name, 40)
 
 
 @dataclass(frozen=True)
 class EngineRow:
-    """One layer, as it is printed where there is no script."""
+    """One layer of the table for pages without a script."""
 
     index: int
     name: str
@@ -58,55 +58,55 @@ class EngineRow:
     dims: str
     precision: str
     types: str
-    """Of what it reads and writes; empty where both are that precision."""
+    """Types of inputs and outputs; empty if equal to the precision."""
     asked: str
-    """Precision that was asked for; empty for none."""
+    """Requested precision; empty for none."""
     is_missed: bool
-    """Whether it surely did not get that."""
+    """True if it certainly has another precision."""
     nodes: int
-    """How many ONNX nodes it holds."""
+    """Number of its ONNX nodes."""
 
 
 @dataclass(frozen=True)
 class EngineView:
-    """One engine: how it was built, where that is known, and its layers."""
+    """One engine: its build, if known, and its layers."""
 
     step: str
-    """The step that made it, or the file it was read from."""
+    """The step that built it, or the file it was read from."""
     label: str
-    """What it was made of; empty where that is not known."""
+    """Its source model; empty if unknown."""
     built: BuiltView | None
     layer_count: int
     network_layer_count: int
-    """Before optimisation; 0 where it is not known."""
+    """Number of layers before optimisation; 0 if unknown."""
     basis: str
-    """Where the layers are known from."""
+    """Source of the layers."""
     node_count: int
-    """ONNX nodes that the layers name, each once."""
+    """Number of distinct ONNX nodes of the layers."""
     precisions: tuple[LayerCount, ...]
-    """Most layers first, as in the two that follow."""
+    """By number of layers, like the following two fields."""
     types: tuple[LayerCount, ...]
     tactics: tuple[LayerCount, ...]
-    """Those of several layers; without any, the first few."""
+    """Tactics of several layers; if there are none, the first few."""
     tactic_count: int
     missed: tuple[int, ...]
-    """Positions of layers that did not get the precision that was asked for."""
+    """Positions of layers without the requested precision."""
     reformats: ReformatsView | None
     footprint: FootprintView | None
     insights: tuple[InsightView, ...]
     first: tuple[EngineRow, ...]
     notes: tuple[str, ...]
     profile: Profile
-    """The layers as the payload reads them."""
+    """The layers for the page data."""
 
 
 def collect_engines(builds: dict[str, Build]) -> tuple[EngineView, ...]:
-    """Return the engines of a run, by the step that built them."""
+    """Return the engines of a run."""
     return tuple(_view(step, build.as_profile(), build) for step, build in builds.items())
 
 
 def collect_untimed(profiles: dict[str, Profile]) -> tuple[EngineView, ...]:
-    """Return profiles whose layers have no times, such as what TensorRT's engine inspector wrote."""
+    """Return profiles whose layers have no times, such as output of TensorRT's engine inspector."""
     return tuple(
         _view(step, profile, None)
         for step, profile in profiles.items()
@@ -142,7 +142,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
 
 
 def count_layers(keys: Iterable[str]) -> tuple[LayerCount, ...]:
-    """Return layers of equal keys together, the most frequent first."""
+    """Return groups of layers with equal keys, the most frequent first."""
     counts = Counter(keys)
     total = counts.total() or 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))

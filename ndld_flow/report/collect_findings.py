@@ -1,4 +1,4 @@
-"""What the lint steps noticed, worst first."""
+"""Collect the findings of lint steps, the worst first."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class FindingsView:
 
     rows: tuple[FindingRow, ...]
     counts: dict[str, int]
-    """Severity -> how many; those with none are left out."""
+    """Severity -> number of findings; severities without findings are left out."""
     checks_run: tuple[str, ...]
     checks_skipped: tuple[tuple[str, str], ...]
     """(check, reason)"""
 
 
 def collect_findings(documents: dict[str, Findings]) -> FindingsView | None:
-    """Return all findings together; None when nothing was linted."""
+    """Return all findings; None if nothing was linted."""
     if not documents:
         return None
     rows = [row for step, document in documents.items() for row in _rows(step, document)]

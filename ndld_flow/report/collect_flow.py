@@ -1,4 +1,4 @@
-"""Who read from whom, as the rails of a list: each result runs down its own lane to its last reader."""
+"""Lay out the data flow between steps as rails of a list: each result has a lane down to its last reader."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class FlowRow:
     """The rails at one row. Lanes count from 0 at the left."""
 
     lane: int
-    """Where the row's own dot stands."""
+    """Lane of the row's dot."""
     incoming: tuple[int, ...]
     """Lanes that lead into the dot from above."""
     passing: tuple[int, ...]
-    """Lanes that run through the row without stopping, or go on after feeding it."""
+    """Lanes that pass the row, or continue after feeding it."""
     continues: bool
-    """True when a later row reads what this one made."""
+    """True if a later row reads this one's result."""
 
     @property
     def below(self) -> tuple[int, ...]:
@@ -33,7 +33,7 @@ class FlowRow:
 
 
 def collect_flow(run: RunRecord) -> tuple[FlowRow, ...]:
-    """Rails for the source (first row) and each step, in recipe order."""
+    """Return the rails of the source (first row) and each step, in recipe order."""
     place = {SOURCE: 0} | {step.name: row for row, step in enumerate(run.steps, start=1)}
     given = run.recipe.get("steps")
     settings = given if isinstance(given, dict) else {}
@@ -45,7 +45,7 @@ def collect_flow(run: RunRecord) -> tuple[FlowRow, ...]:
 
 
 def parent_names(step: RunStep, given: JsonValue) -> dict[str, str]:
-    """What a step read -> from whom. A skipped step has no record: the recipe says what it asked for."""
+    """Return input name -> step that it was read from. A skipped step has no record, so the recipe is used."""
     if step.record is not None:
         return step.record.parents
     asked = given if isinstance(given, dict) else {}
@@ -72,7 +72,7 @@ def lay_out(reads: Sequence[Sequence[int]]) -> tuple[FlowRow, ...]:
 
 
 def _choose_lane(passing: Sequence[int], ending: Sequence[int]) -> int:
-    """Go on in the lane that ends here, else take the first one that nobody uses."""
+    """Return the lane that ends here, otherwise the first free one."""
     if ending:
         return ending[-1]
     return next(lane for lane in range(len(passing) + 1) if lane not in passing)

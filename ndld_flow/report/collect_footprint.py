@@ -1,4 +1,4 @@
-"""What a model holds in memory while it runs: weights, and the activations alive at each layer."""
+"""Collect the memory footprint of a model: weights, and live activations at each layer."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ class FootprintView:
     """Memory of one profiled model, from the shapes of its tensors."""
 
     weight_bytes: int
-    """Read by all layers; a weight that two layers share counts twice."""
+    """Total over all layers; a weight shared by two layers counts twice."""
     activation_bytes: int
-    """Of all that layers write."""
+    """Total of all outputs of layers."""
     peak_bytes: int
-    """The most activations alive at one layer: written, and still to be read."""
+    """Maximum of live activations at a layer: written and still to be read."""
     peak_layer: str
     peak_position: int
     curve: tuple[tuple[float, float], ...]
-    """(place along the pass, part of the peak), each 0 to 1: the largest value of each stretch of layers."""
+    """(position in the pass, part of the peak), each 0 to 1: the maximum of each segment of layers."""
     tensors: tuple[BigTensor, ...]
-    """The largest first, as in what follows."""
+    """The largest first, like the following field."""
     weights: tuple[HeavyLayer, ...]
 
 
 def collect_footprint(profile: Profile) -> FootprintView | None:
-    """Return None where shapes are not known."""
+    """Return the footprint; None if shapes are unknown."""
     layers = profile.layers
     made = _first_written(layers)
     weight_bytes = sum(layer.weight_bytes for layer in layers)
@@ -88,7 +88,7 @@ def collect_footprint(profile: Profile) -> FootprintView | None:
 
 
 def tensor_bytes(tensor: TensorInfo) -> int:
-    """Return size of a dense tensor; 0 where its type has none, such as `string`, or a dimension is free."""
+    """Return the size of a dense tensor in bytes; 0 for types such as `string` and for dynamic dimensions."""
     return _dense_bytes(tensor.dtype, tensor.shape)
 
 
@@ -104,7 +104,9 @@ _Written = tuple[int, int, TensorInfo]
 
 
 def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
-    """Nothing where dimensions are free or tensors have no names: some sizes without the others would mislead."""
+    """Return tensor -> first writer; empty for dynamic dimensions or unnamed tensors, because partial sizes would
+    mislead.
+    """
     if any(not tensor.name or min(tensor.shape, default=0) < 0 for layer in layers for tensor in layer.outputs):
         return {}
     found: dict[str, _Written] = {}
@@ -116,7 +118,7 @@ def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
 
 
 def _alive(profile: Profile, made: dict[str, _Written]) -> list[int]:
-    """Return bytes of activations that each layer finds or leaves behind for others."""
+    """Return the bytes of live activations at each layer."""
     layers = profile.layers
     last = {name: place for name, (place, _, _) in made.items()}
     for place, layer in enumerate(layers):

@@ -1,4 +1,4 @@
-"""Gates with their numbers, those that were never reached included."""
+"""Collect gates with their numbers, including those that were not reached."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class GateView:
     right: str = ""
     """The limit, with its unit."""
     fraction: float | None = None
-    """Measured value over limit, where both are positive."""
+    """Measured value over limit, if both are positive."""
 
 
 def collect_gates(run: RunRecord) -> tuple[GateView, ...]:
-    """Return gates in the recipe's order, then those that the recipe does not list."""
+    """Return gates in recipe order, then those that the recipe does not list."""
     results = {result.gate: result for result in run.gates}
     asked = run.recipe.get("gates")
     names = [gate for gate in asked if isinstance(gate, str)] if isinstance(asked, list) else []

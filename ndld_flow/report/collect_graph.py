@@ -1,4 +1,4 @@
-"""The graph of a profile's layers, laid out before it reaches the page.
+"""Lay out the graphs of profiles' layers for a page.
 
 For one page::
 
@@ -25,27 +25,28 @@ from ndld_flow.report.page_data import GraphPayload
 from ndld_flow.report.texts import steps
 
 NODE_WIDTH, NODE_HEIGHT = 112.0, 36.0
-"""All nodes have one size: a page shows two short lines in each."""
+"""Size of all nodes, for two short lines of text."""
 _ASPECT = 2.0
-"""Width over height of the place a page gives to a graph."""
+"""Width over height of the graph's area in a page."""
 MOST_LAYERS = 20_000
-"""Of all pictures of one page together: two seconds of layout, and as much as a browser likes to paint."""
+"""Maximum number of layers in all pictures of a page: two seconds of layout, and near the limit of browsers."""
 _LAID_OUT: dict[Hashable, GraphPicture] = {}
-"""Pictures by topology, the longest unused first: layout is most of what a report costs, and a sweep's points mostly
-have theirs in common."""
+"""Cache of pictures by topology, least recently used first. Layout dominates the cost of a report, and the points of a
+sweep mostly share topologies.
+"""
 
 
 @dataclass(frozen=True)
 class GraphPicture:
-    """One laid out graph: a node for each layer, then one for each terminal."""
+    """A laid-out graph: one node per layer, then one per terminal."""
 
     layout: Layout
     edges: tuple[LayerEdge, ...]
     terminals: tuple[Terminal, ...]
     families: tuple[int, ...]
-    """Of each layer, as a position in `FAMILIES`."""
+    """Family of each layer, as a position in `FAMILIES`."""
     by_order: bool
-    """True where the profile does not tell which tensors its layers read: they are joined as they ran."""
+    """True if the profile does not record the layers' inputs, so that layers are joined in execution order."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,11 @@ class GraphSet:
 
     pictures: tuple[GraphPicture, ...]
     of_profile: tuple[int | None, ...]
-    """For each profile its position in `pictures`; None for one without layers, and for what is past `MOST_LAYERS`."""
+    """For each profile its position in `pictures`; None without layers or beyond `MOST_LAYERS`."""
 
 
 def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) -> GraphSet:
-    """Lay out each topology once, in the order of the profiles, until `most_layers` are reached."""
+    """Lay out each topology once, in profile order, up to `most_layers` layers."""
     places: dict[Hashable, int] = {}
     pictures: list[GraphPicture] = []
     of_profile: list[int | None] = []
@@ -74,7 +75,7 @@ def collect_graphs(profiles: Sequence[Profile], most_layers: int = MOST_LAYERS) 
 
 
 def _find_picture(key: Hashable, profile: Profile) -> GraphPicture:
-    """Return the picture of a topology, drawn before or now."""
+    """Return the picture of a topology, from the cache if present."""
     picture = _LAID_OUT.pop(key, None) or _lay_out(profile)
     _LAID_OUT[key] = picture
     while sum(len(kept.families) for kept in _LAID_OUT.values()) > MOST_LAYERS:
@@ -83,7 +84,7 @@ def _find_picture(key: Hashable, profile: Profile) -> GraphPicture:
 
 
 def _topology(profile: Profile) -> Hashable:
-    """Return equal for profiles whose pictures are equal."""
+    """Return a key that is equal for profiles with equal pictures."""
     layers = profile.layers
     return (
         _families(layers),
@@ -95,7 +96,7 @@ def _topology(profile: Profile) -> Hashable:
 
 
 def collect_graph(profile: Profile) -> GraphPicture | None:
-    """Return the graph of one profile; None for a profile without layers. 5,000 layers take about 0.4 s."""
+    """Return the graph of one profile; None without layers. 5,000 layers take about 0.4 s."""
     return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
 
 

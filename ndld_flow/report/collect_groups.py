@@ -1,4 +1,4 @@
-"""Layers added up by what they have in common."""
+"""Sum layers by a common property."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class LayerGroup:
     """Layers that share a type, a precision, a role or a tactic."""
 
     name: str
-    """As their column shows it; empty for layers that do not tell."""
+    """Displayed value; empty for layers without one."""
     count: int
     sum_ms: float
-    """Of their medians."""
+    """Sum of their medians."""
     share: float
     """Of the sum of all layers, 0 to 1."""
     moved_bytes: int
-    """Read and written."""
+    """Bytes read and written."""
 
 
 def group_layers(layers: Sequence[Layer], medians_ms: Sequence[float], keys: Iterable[str]) -> tuple[LayerGroup, ...]:
-    """Return layers of equal keys together, the longest first."""
+    """Return groups of layers with equal keys, the longest first."""
     members: dict[str, list[int]] = {}
     for place, key in enumerate(keys):
         members.setdefault(key, []).append(place)

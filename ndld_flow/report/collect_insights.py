@@ -1,4 +1,4 @@
-"""What a diagnosis says of each profile, ready to be read and linked to its layers."""
+"""Collect the diagnosis of each profile, with links to its layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ndld_flow.profiles.diagnose.diagnose import insights_of
 from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.subject import Subject
 
-# A link selects rows; beyond this nobody looks at them one by one, and pages would grow.
+# Maximum number of rows that a link selects, to limit the size of pages.
 _LAYERS_LINKED = 500
 
 
@@ -20,36 +20,36 @@ Passage = tuple[str, bool]
 
 @dataclass(frozen=True)
 class BoundView:
-    """What a profile is bound by."""
+    """The bottleneck of a profile."""
 
     word: str
-    """`unknown` where its data do not tell."""
+    """`unknown` if the data do not show it."""
     evidence: str
 
 
 @dataclass(frozen=True)
 class InsightView:
-    """One thing that a profile shows."""
+    """One finding."""
 
     score: float
-    """Share of the latency that acting on it may save, 0 to 1."""
+    """Estimated saving as a share of the latency, 0 to 1."""
     title: str
     evidence: tuple[Passage, ...]
     next_step: tuple[Passage, ...]
     layers: tuple[int, ...]
     """Positions to select, the longest first."""
     layer_count: int
-    """How many there are, those not linked included."""
+    """Number of layers, including those without a link."""
 
 
 def collect_diagnosis(subject: Subject) -> tuple[BoundView, tuple[InsightView, ...]]:
-    """What takes the most of a profile's latency, and what to do about it: what may save most first."""
+    """Return the bottleneck of a profile and its findings, those that may save most first."""
     bound = bound_of(subject)
     return BoundView(bound.word, visible_text(bound.evidence)), tuple(map(insight_view, insights_of(subject)))
 
 
 def insight_view(insight: Insight) -> InsightView:
-    """Return an insight, visible and in bounds."""
+    """Return a finding with shortened texts."""
     return InsightView(
         score=insight.score,
         title=visible_text(insight.title),
@@ -61,7 +61,7 @@ def insight_view(insight: Insight) -> InsightView:
 
 
 def passages(text: str) -> tuple[Passage, ...]:
-    """``Run `sanitize` first`` -> `Run `, code `sanitize`, ` first`; a backtick without its partner stays."""
+    """Split ``Run `sanitize` first`` into `Run `, code `sanitize`, ` first`; an unpaired backtick stays."""
     pieces = visible_text(text).split("`")
     if len(pieces) % 2 == 0:
         pieces[-2:] = ["`".join(pieces[-2:])]

@@ -1,4 +1,4 @@
-"""The latency that a run is about, against the one that it is to be held against."""
+"""Collect the latency of a run and the base that it is compared with."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.profile_titles import profile_titles
 
-_SAME_SITTING = timedelta(minutes=30)
-"""Profiles made one after the other start within minutes; further apart, a machine may have drifted."""
+_SAME_SESSION = timedelta(minutes=30)
+"""Maximum time between profiles that count as consecutive; the machine may drift over longer times."""
 _NOISY = 0.15
-"""Coefficient of variation above which a median is not to be trusted without a look."""
+"""Coefficient of variation above which a median is marked as noisy."""
 _METRIC = "latency.median"
 _EQUAL = PairCircumstances()
 _RUN = ("onnx", "engine")
-"""Kinds that a profile is made of."""
+"""Kinds of artifacts that can be profiled."""
 _OF_LATENCY = re.compile(r"([A-Za-z_]\w*)\.(?:latency|throughput)\.")
 _RELATION = re.compile(r"<=|>=|==|<|>")
 
@@ -40,28 +40,28 @@ class MeasuredLatency:
     step: str
     label: str
     latency: LatencySummary
-    """Of the timing pass."""
+    """Latency of the timing pass."""
     runs: int
-    """Process runs."""
+    """Number of process runs."""
     sitting: str
-    """Equal for what was measured in turns; empty for what was measured alone."""
+    """Identifier of the measurement session, shared by profiles measured in turns; empty if measured alone."""
     started_at: datetime | None
     tensor_cores: TensorCoreShares | None = None
 
 
 @dataclass(frozen=True)
 class LatencyOutcome:
-    """The latency that the recipe is about, against its base where there is one."""
+    """The latency that the recipe is about, with its base if there is one."""
 
     candidate: MeasuredLatency
     base: MeasuredLatency | None = None
     verdict: MetricVerdict | None = None
-    """On the median, against the base."""
+    """Verdict on the median relative to the base."""
     circumstances: PairCircumstances = _EQUAL
 
     @property
     def ratio(self) -> float | None:
-        """Candidate over base, below 1 is faster; None where the two cannot be compared."""
+        """Candidate over base, below 1 is faster; None if they are not comparable."""
         comparable = self.verdict is not None and not self.circumstances.forbidden
         return self.verdict.ratio if self.verdict is not None and comparable else None
 
@@ -74,8 +74,8 @@ class LatencyOutcome:
 
     @property
     def figures_ms(self) -> tuple[float, float]:
-        """Base and candidate, as the ratio was taken from them: of runs in pairs, the pair in the middle."""
-        assert self.base is not None  # there is nothing beside the candidate otherwise
+        """Base and candidate values with this ratio: for paired runs, those of the median pair."""
+        assert self.base is not None  # only asked for if there is a base
         medians = self.base.latency.median_ms, self.candidate.latency.median_ms
         if self.verdict is None or self.verdict.base_value is None or self.verdict.candidate_value is None:
             return medians
@@ -92,7 +92,7 @@ class LatencyOutcome:
 
     @property
     def basis(self) -> str:
-        """What the numbers rest on."""
+        """Description of the measurement behind the numbers."""
         if self.verdict is not None and self.verdict.clock:
             clock = CLOCK_NAMES[self.verdict.clock]
             text = f"median {clock} of passes that alternated in rounds"
@@ -108,13 +108,13 @@ class LatencyOutcome:
 
     @property
     def in_turns(self) -> bool:
-        """Whether both were measured by several process runs that took turns (A B A B ...)."""
+        """True if both were measured in several process runs that took turns (A B A B ...)."""
         if self.base is None or not self.base.sitting or self.base.sitting != self.candidate.sitting:
             return False
         return min(self.base.runs, self.candidate.runs) > 1
 
     def _confidence(self, fewest: int) -> str:
-        """` each, in turns: 13 % to 17 % faster over 5 pairs`, or `: indicative`."""
+        """Return ` each, in turns: 13 % to 17 % faster over 5 pairs`, or `: indicative`."""
         if not self.in_turns or self.verdict is None:
             return ": indicative"
         if self.ratio is None or self.circumstances.identical:
@@ -134,12 +134,12 @@ class LatencyOutcome:
             yield f"noisy, CoV {spread:.0%}"
         if base.started_at and self.candidate.started_at and not self.in_turns:
             between = abs(self.candidate.started_at - base.started_at)
-            if between > _SAME_SITTING:
+            if between > _SAME_SESSION:
                 yield f"measured {seconds(between.total_seconds())} apart"
 
 
 def _between(low: float, high: float) -> str:
-    """`13 % to 17 % faster`, `2.0 % faster to 3.0 % slower`: the 95 % interval."""
+    """Return the 95 % interval as `13 % to 17 % faster` or `2.0 % faster to 3.0 % slower`."""
     ends = sorted((low, high), key=lambda ratio: abs(ratio - 1)) if (low - 1) * (high - 1) > 0 else (low, high)
     first, second = map(relative_speed, ends)
     if first == second:
@@ -148,7 +148,7 @@ def _between(low: float, high: float) -> str:
 
 
 def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
-    """Return the pair that the recipe compares; None where nothing was measured."""
+    """Return the pair that the recipe compares; None if nothing was measured."""
     measured = {step: profile for step, profile in documents.profiles.items() if profile.latency_ms}
     if not measured:
         return None
@@ -158,7 +158,7 @@ def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
     circumstances = circumstances_of(measured[base], measured[candidate], frozenset())
     verdict = _recorded(documents, base, candidate) or _judge(measured[base], measured[candidate], circumstances)
     if verdict is not None and verdict.verdict != "incomparable":
-        # A comparing step may allow what keeps others from being compared.
+        # A comparing step may allow circumstances that otherwise forbid a verdict.
         circumstances = PairCircumstances("", circumstances.caveat, circumstances.same_artifact, circumstances.causes)
     return LatencyOutcome(_measured(candidate, documents), _measured(base, documents), verdict, circumstances)
 
@@ -166,8 +166,7 @@ def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
 def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | None, str]:
     """Return the steps of base and candidate: those that the recipe compares, by a step or by a gate.
 
-    Where it compares none, the last model that was measured is held against the source, or against what was measured
-    first.
+    If it compares none, the last measured model is compared with the source, or with the first measured one.
     """
     for base, candidate in (*_compared(documents), *_gated(documents.run)):
         if base in measured and candidate in measured and base != candidate:
@@ -181,7 +180,7 @@ def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | 
 
 
 def _compared(documents: RunDocuments) -> Iterator[tuple[str, str]]:
-    """What `compare_profiles` steps compared, the last one first."""
+    """Yield the pairs of `compare_profiles` steps, the last step first."""
     for comparison in reversed(documents.comparisons.values()):
         for compared in comparison.profiles:
             if len(compared.steps) > 1:
@@ -189,7 +188,7 @@ def _compared(documents: RunDocuments) -> Iterator[tuple[str, str]]:
 
 
 def _gated(run: RunRecord) -> Iterator[tuple[str, str]]:
-    """What gates relate, such as `speed.latency.median <= 1.05 * base.latency.median`."""
+    """Yield the pairs in gates such as `speed.latency.median <= 1.05 * base.latency.median`."""
     gates = run.recipe.get("gates")
     for gate in gates if isinstance(gates, list) else []:
         sides = _RELATION.split(str(gate))
@@ -200,7 +199,7 @@ def _gated(run: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _recorded(documents: RunDocuments, base: str, candidate: str) -> MetricVerdict | None:
-    """Return the verdict of a comparing step on this pair."""
+    """Return a comparing step's verdict on this pair, if there is one."""
     return next(
         (
             verdict

@@ -1,4 +1,4 @@
-"""Layers of every profile: their times, and what they add up to."""
+"""Collect the layers of every profile, with their times and totals."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from ndld_flow.report.profile_titles import profile_titles
 from ndld_flow.report.shape_words import shape_text
 
 UNKNOWN = "unknown"
-"""In place of a precision or a multiply unit that nothing proves."""
+"""Displayed for a precision or multiply unit without evidence."""
 _TYPES_SHOWN = 12
 _ROWS_WITHOUT_SCRIPT = 20
 
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer, as it is printed where there is no script."""
+    """One layer of the table for pages without a script."""
 
     index: int
     name: str
     type: str
     dims: str
-    """Of its first output."""
+    """Dimensions of its first output."""
     provider: str
     precision: str
-    """Of what it computes."""
+    """Precision of its computation."""
     types: str
-    """Of what it reads and writes; empty where both are that precision."""
+    """Types of inputs and outputs; empty if equal to the precision."""
     unit: str
-    """Multiply unit; empty where no layer's is known."""
+    """Multiply unit; empty if that of no layer is known."""
     asked: str
-    """Precision that was asked for; empty for none."""
+    """Requested precision; empty for none."""
     is_missed: bool
-    """Whether it surely did not get that."""
+    """True if it certainly has another precision."""
     share: float
     """Median over the sum of all layers' medians, 0 to 1."""
     median_ms: float
@@ -64,9 +64,9 @@ class TypeTime:
     sum_ms: float
     share: float
     relative: float
-    """Against the longest bar, 0 to 1."""
+    """Length relative to the longest bar, 0 to 1."""
     is_rest: bool = False
-    """True for the bar that holds all types too short to be shown."""
+    """True for the bar of all remaining types."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class LayerTimes:
     min_ms: tuple[float, ...]
     max_ms: tuple[float, ...]
     sum_ms: float
-    """Of all medians."""
+    """Sum of all medians."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +89,22 @@ class LayersView:
     layer_count: int
     times: LayerTimes
     explained: str
-    """`13.4 % of the latency of 20.8 ms`; empty where layers take longer, or latency was not measured."""
+    """`13.4 % of the latency of 20.8 ms`; empty if layers take longer or the latency was not measured."""
     pass_ms: float
-    """Median of the whole pass that the layers were seen in, profiler on."""
+    """Median duration of the layer pass, with the profiler on."""
     passes: int
     runs: int
-    """Process runs that the passes come from."""
+    """Number of process runs of the passes."""
     types: tuple[TypeTime, ...]
     type_count: int
     precisions: tuple[LayerGroup, ...]
     units: tuple[LayerGroup, ...]
-    """By multiply unit; empty where none is known."""
+    """By multiply unit; empty if none is known."""
     tensor_cores: TensorCoreShares | None
     movers: tuple[LayerGroup, ...]
-    """Layers that compute nothing, by role."""
+    """Layers without computation, by role."""
     missed: tuple[int, ...]
-    """Positions of layers that did not get the precision that was asked for."""
+    """Positions of layers without the requested precision."""
     tactics: tuple[LayerGroup, ...]
     reformats: ReformatsView | None
     footprint: FootprintView | None
@@ -112,29 +112,29 @@ class LayersView:
     bound: BoundView
     insights: tuple[InsightView, ...]
     has_work: bool
-    """True where some layers tell how much they compute."""
+    """True if the work of some layers is known."""
     roofs: str
-    """How the roofs were measured; empty for none."""
+    """Description of how the roofs were measured; empty without roofs."""
 
     only_compute: bool
-    """True where the table begins with the layers that compute."""
+    """True if the table first shows only layers that compute."""
     slowest: tuple[LayerRow, ...]
-    """The rows to print, and to show where there is no script."""
+    """Rows for paper and for pages without a script."""
 
     @property
     def moving_ms(self) -> float:
-        """What all layers that compute nothing take together."""
+        """Total time of layers without computation."""
         return sum(group.sum_ms for group in self.movers)
 
 
 def collect_layers(profiles: dict[str, Profile]) -> tuple[LayersView, ...]:
-    """Return layers of every profile that has timed some."""
+    """Return the layers of every profile with timed layers."""
     titles = profile_titles(profiles)
     return tuple(_view(step, titles[step], profile) for step, profile in profiles.items() if has_timed_layers(profile))
 
 
 def has_timed_layers(profile: Profile) -> bool:
-    """Return whether some of its layers were measured; those of an engine that nobody has run were not."""
+    """Return whether some layers were timed; those of an engine that was not run are not."""
     return any(layer.samples_ms for layer in profile.layers)
 
 
@@ -193,27 +193,28 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
 
 
 def knows_units(layers: Sequence[Layer]) -> bool:
-    """Return True where the multiply unit of some layer is known; ONNX Runtime names no kernels."""
+    """Return True if the multiply unit of some layer is known; ONNX Runtime does not name kernels."""
     return any(layer.unit not in ("", "none") for layer in layers)
 
 
 def types_text(layer: Layer) -> str:
-    """`int8 + float16 → float16`: what a layer reads and writes; empty where both are the type it computes in."""
+    """Return input and output types, `int8 + float16 → float16`; empty if all equal the type of the computation."""
     types = (layer.input_precision, layer.output_precision)
     return "" if set(types) <= {layer.precision, ""} else visible_name(" → ".join(one or UNKNOWN for one in types))
 
 
 def channels_text(layer: Layer) -> str:
-    """`30 → 64; tensor cores take no 30 input channels (multiples of 8)`; empty for what is no dense product."""
+    """Return `30 → 64; misaligned for tensor cores: 30 input channels (multiples of 8)`; empty unless a dense
+    product."""
     channels = channels_of(layer) if is_product(layer) else None
     if channels is None:
         return ""
-    odd = f"; tensor cores take no {' and no '.join(channels.odd)}" if channels.odd else ""
+    odd = f"; misaligned for tensor cores: {' and '.join(channels.odd)}" if channels.odd else ""
     return f"{channels.inputs} → {channels.outputs}{odd}"
 
 
 def _row(layer: Layer, place: int, times: LayerTimes, known: tuple[bool, bool]) -> LayerRow:
-    """`known`: whether it surely has another precision than asked, and whether multiply units are shown."""
+    """Return the row of a layer. `known`: whether it misses the requested precision, and whether units are shown."""
     is_missed, has_units = known
     return LayerRow(
         index=layer.index,
@@ -244,7 +245,7 @@ def _tactics(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGr
 
 
 def _by_type(groups: Sequence[LayerGroup]) -> tuple[TypeTime, ...]:
-    """Longest first; types past the twelfth in one bar at the end."""
+    """Return the bars, the longest first; types after the twelfth share the last bar."""
     shown, rest = groups[:_TYPES_SHOWN], groups[_TYPES_SHOWN:]
     rest_ms = sum(group.sum_ms for group in rest)
     longest = max([group.sum_ms for group in shown] + [rest_ms]) or 1.0

@@ -1,4 +1,4 @@
-"""Latency of every profiled artifact, with all that it was measured under."""
+"""Collect the latency of every profiled artifact, with the conditions of its measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SERIES = 10  # colours in tokens.css
 
 @dataclass(frozen=True)
 class TensorView:
-    """One input or output as it was measured."""
+    """One input or output of a measured model."""
 
     name: str
     tensor: str
@@ -34,7 +34,7 @@ class BatchView:
 
     batch: int
     latency: LatencySummary
-    """Of the whole batch."""
+    """Latency of the whole batch."""
     items_per_s: float
 
 
@@ -43,25 +43,25 @@ class RunView:
     """One process run of the timing pass."""
 
     number: int
-    """From 1."""
+    """Number, from 1."""
     latency: LatencySummary
     off: float
-    """Its median against the profile's: 0.01 is 1 % slower."""
+    """Its median relative to the profile's: 0.01 is 1 % slower."""
     started_s: float
     load_ms: float
     peak_memory_bytes: int
     gaps_ms: tuple[float, ...]
-    """From the end of each pass to the start of the next, one for each pass; empty where starts are not told."""
+    """Gap between the end of each pass and the start of the next; empty if starts are not recorded."""
 
 
 @dataclass(frozen=True)
 class StageView:
-    """One stage of a pass that is told apart: enqueue, copies, device."""
+    """One recorded stage of a pass: enqueue, copies, device."""
 
     name: str
     latency: LatencySummary
     share: float
-    """Of the median pass; enqueuing goes on beside the others."""
+    """Share of the median pass; enqueueing overlaps with the others."""
 
 
 @dataclass(frozen=True)
@@ -73,25 +73,25 @@ class ProfileView:
     backend: str
     providers: tuple[str, ...]
     latency: LatencySummary | None
-    """Of the timing pass; None when it holds no sample."""
+    """Latency of the timing pass; None without samples."""
     profiler: str
-    """`on` or `off` in the timing pass; empty where it is not known."""
+    """`on` or `off` in the timing pass; empty if unknown."""
     quartiles_ms: tuple[float, float]
-    """Where the middle half of the samples lies."""
+    """First and third quartile of the samples."""
     runs: tuple[tuple[float, ...], ...]
-    """Samples in ms, in order, one tuple for each process."""
+    """Samples in ms, in order, one tuple per process."""
     process_runs: tuple[RunView, ...]
-    """Those that have samples."""
+    """Process runs with samples."""
     in_turns_with: tuple[str, ...]
-    """Labels of the profiles that were measured in the same sitting, this one left out."""
+    """Labels of the other profiles in the same measurement session."""
     stages: tuple[StageView, ...]
     series: int
-    """Which colour it has on the page: that of its place among those with samples."""
+    """Number of its colour, its position among profiles with samples."""
     load_ms: float
-    """Median over processes."""
+    """Median over process runs."""
     peak_memory_bytes: int
     overhead: float
-    """Latency with the profiler on over latency without; 0 when layers were not profiled."""
+    """Latency with the profiler over latency without it; 0 if layers were not profiled."""
     batches: tuple[BatchView, ...]
     warmup_passes: int
     warmup_ms: float
@@ -107,12 +107,12 @@ class ProfileView:
 
     @property
     def widest_run(self) -> float:
-        """How far the median of a process run lies from that of all, at most."""
+        """Largest deviation of a process run's median from the overall median."""
         return max((abs(run.off) for run in self.process_runs), default=0.0)
 
 
 def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
-    """Return every profile of a run, in recipe order."""
+    """Return all profiles of a run, in recipe order."""
     titles = profile_titles(profiles)
     with_samples = [step for step, profile in profiles.items() if profile.latency_ms]
     return tuple(
@@ -128,18 +128,18 @@ def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
 
 
 def profiler_words(views: Sequence[ProfileView]) -> str:
-    """Return whether latencies were measured with a profiler attached, as far as it is known."""
+    """Return a note on whether latencies were measured with a profiler attached."""
     states = {view.profiler for view in views if view.latency}
     if len(states) > 1:
-        return "some with a profiler attached, or not recorded whether: see how each was measured"
+        return "some with a profiler attached or not recorded; see how each was measured"
     return {
         "off": "timing pass, no profiler attached",
         "on": "measured with the profiler attached, which slows passes down",
-    }.get("".join(states), "whether a profiler was attached is not recorded")
+    }.get("".join(states), "not recorded whether a profiler was attached")
 
 
 def machine_settings(machine: Machine) -> tuple[Setting, ...]:
-    """Return a machine's fingerprint, empty fields left out."""
+    """Return a machine's description without empty fields."""
     named = {
         "system": machine.system,
         "architecture": machine.architecture,
@@ -223,7 +223,7 @@ _STAGES = {"enqueue_ms": "enqueue", "h2d_ms": "copy to device", "compute_ms": "d
 
 
 def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
-    """Stages over all process runs, those that are told."""
+    """Return the recorded stages over all process runs."""
     found = []
     for field, name in _STAGES.items():
         samples = [sample for run in profile.runs for sample in getattr(run, field)]
@@ -235,7 +235,7 @@ def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
 
 @lru_cache(maxsize=256)
 def short_provider(provider: str) -> str:
-    """`CPUExecutionProvider` -> `CPU`: everybody knows the rest."""
+    """Shorten `CPUExecutionProvider` to `CPU`."""
     return short_name(provider.removesuffix("ExecutionProvider") or provider, 40)
 
 

@@ -1,4 +1,4 @@
-"""Layers that only change a tensor's layout or type: which tensors, from what into what."""
+"""Collect reformats: layers that only change a tensor's layout or type."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class ReformatRow:
     position: int
     name: str
     tensor: str
-    """The tensor it reads, or the one it writes where that is not told."""
+    """Its input tensor, or the output if the input is not recorded."""
     dims: str
     before: str
-    """Type and format, `float32 linear`; empty where they are not told, as in `after`."""
+    """Type and format of the input, `float32 linear`; empty if not recorded, as in `after`."""
     after: str
     bound_to: str
-    """The engine's own input or output that it reads or writes, `input x`; empty for one between layers."""
+    """The engine's input or output that it reads or writes, `input x`; empty for one between layers."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ class ReformatsView:
     ways: tuple[ReformatWay, ...]
     """Most frequent first."""
     rows: tuple[ReformatRow, ...]
-    """The first of them, in execution order; those at inputs and outputs come before."""
+    """The first reformats in execution order; those at inputs and outputs come first."""
 
 
 def collect_reformats(
     layers: Sequence[Layer], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> ReformatsView | None:
-    """Return None where no layer reformats."""
+    """Return the reformats; None if there are none."""
     bound = {one.name: f"output {short_name(one.name, 60)}" for one in outputs if one.name}
     bound |= {one.name: f"input {short_name(one.name, 60)}" for one in inputs if one.name}
     rows = [_row(place, layer, bound) for place, layer in enumerate(layers) if layer.role == "reformat"]

@@ -1,4 +1,4 @@
-"""Everything needed to do the same run again, and to see whether it was the same."""
+"""Collect everything needed to repeat a run and to verify that it is the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ndld_flow.report.settings_text import Setting
 
 @dataclass(frozen=True)
 class StepKey:
-    """What makes a step's result the one it is."""
+    """Identity of a step's result."""
 
     name: str
     step_type: str
@@ -31,9 +31,9 @@ class RepeatView:
     """How to repeat a run."""
 
     command: str
-    """Two lines for a shell: go where the run was started, and start it."""
+    """Two shell lines: change to the run's directory and start it."""
     recipe: str
-    """Resolved, as YAML."""
+    """Resolved recipe as YAML."""
     identity: str
     started_at: datetime
     source: tuple[Setting, ...]
@@ -45,7 +45,7 @@ class RepeatView:
 
 
 def collect_repeat(run: RunRecord) -> RepeatView:
-    """Command, recipe, source, machine, versions and keys."""
+    """Return command, recipe, source, machine, versions and keys."""
     return RepeatView(
         command=visible_text(f"cd {shlex.quote(run.directory)}\n{shlex.join(run.command)}"),
         recipe=recipe_text(run),
@@ -68,7 +68,7 @@ def collect_repeat(run: RunRecord) -> RepeatView:
 
 
 def recipe_text(run: RunRecord) -> str:
-    """Return the resolved recipe: mappings in blocks, their innermost ones on one line."""
+    """Return the resolved recipe as YAML, with innermost mappings on one line."""
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     dumped: str = yaml.dump(
         run.recipe, Dumper=dumper, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100

@@ -1,4 +1,4 @@
-"""How far two models agree on each sample: a small plot of all of them, and the worst in a table."""
+"""Collect the agreement of two models per sample: a small plot, and a table of the worst samples."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _METRICS_SHOWN = 4
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One sample; metrics are of the output where they are worst."""
+    """One sample; metrics are those of the worst output."""
 
     sample: str
     label: str
     cells: tuple[tuple[str, bool], ...]
-    """(value, outside its bound), one for each metric."""
+    """(value, outside its bound), one per metric."""
     scores: tuple[str, ...]
-    """Of the user's metric: `1 -> 0`, one for each name."""
+    """Results of the user's metric, `1 -> 0`, one per name."""
     worst: bool
 
 
 @dataclass(frozen=True)
 class SamplesPlot:
-    """One metric over all samples; places are fractions, 0 to 1, from the left and from the bottom."""
+    """One metric over all samples; positions are fractions, 0 to 1, from the left and from the bottom."""
 
     metric: str
     dots: tuple[tuple[float, float, bool], ...]
@@ -39,7 +39,7 @@ class SamplesPlot:
     worst: tuple[float, float] | None
     top: str
     bottom: str
-    """What the plot's edges stand for."""
+    """Labels of the plot's edges."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class SamplesView:
 
     metrics: tuple[str, ...]
     scores: tuple[str, ...]
-    """Names of what the user's metric returns."""
+    """Names of the results of the user's metric."""
     has_labels: bool
     rows: tuple[SampleRow, ...]
-    """In the order they were run, or the worst first where there are too many for all."""
+    """In run order, or the worst first if there are too many."""
     count: int
     plot: SamplesPlot | None
 
 
 def collect_samples(accuracy: Accuracy) -> SamplesView | None:
-    """Return None for a single sample, which says what its outputs say, and where samples were not told."""
+    """Return the samples; None for a single sample, which equals its outputs, or if samples were not recorded."""
     samples = accuracy.samples
     if len(samples) < 2 and not any(one.scores_candidate for one in samples):
         return None
@@ -76,7 +76,7 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
 
 
 def _metrics(accuracy: Accuracy) -> tuple[str, ...]:
-    """Return those with a bound first."""
+    """Return the metrics, those with a bound first."""
     there = dict.fromkeys(metric for one in accuracy.samples for found in one.outputs.values() for metric in found)
     bounded = [metric for metric in accuracy.tolerance if metric in there]
     usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in there]
@@ -84,7 +84,7 @@ def _metrics(accuracy: Accuracy) -> tuple[str, ...]:
 
 
 def worst_of(sample: SampleAgreement, metric: str) -> float | None:
-    """Over the outputs; a NaN is the worst there can be."""
+    """Return the worst value over the outputs; NaN is the worst possible."""
     values = [metrics[metric] for metrics in sample.outputs.values() if metric in metrics]
     if any(map(math.isnan, values)):
         return math.nan
@@ -92,7 +92,7 @@ def worst_of(sample: SampleAgreement, metric: str) -> float | None:
 
 
 def is_broken(sample: SampleAgreement, metric: str, accuracy: Accuracy) -> bool:
-    """Return whether an output is outside its own bound on this sample alone."""
+    """Return whether an output exceeds its bound on this sample."""
     return any(
         _is_outside(metric, metrics[metric], accuracy.output_tolerance.get(output, accuracy.tolerance))
         for output, metrics in sample.outputs.items()
@@ -153,7 +153,7 @@ def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
     low, high = low - margin, high + margin
 
     def place(value: float) -> float:
-        """What is no number lies at the worse edge."""
+        """Return the position of a value; NaN is at the worse edge."""
         if not math.isfinite(value):
             return 0.0 if higher_is_better(metric) else 1.0
         return (value - low) / (high - low)

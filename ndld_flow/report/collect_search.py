@@ -1,4 +1,4 @@
-"""What a precision search found, as a person reads it: what breaks, where it starts, what mends it, what that costs."""
+"""Collect precision searches: the problem, where it starts, the kept nodes and their cost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ndld_flow.report.settings_text import Setting, settings_of
 
 _KEPT_SHOWN = 200
 _CAUSES = ("overflow", "underflow", "range", "unsupported", "sensitivity")
-"""The most telling first."""
+"""The most informative first."""
 _NAMES_SHOWN = 40
 _TRIALS_SHOWN = 40
 
@@ -37,25 +37,25 @@ class KeptRow:
     op_type: str
     cause: str
     evidence: tuple[tuple[str, str], ...]
-    """(sentence, tensor it speaks of)"""
+    """(sentence, tensor)"""
     without: tuple[str, ...]
-    """What the bound's metrics come to without it: `cosine 0.9132`."""
+    """Values of the bound's metrics without the node: `cosine 0.9132`."""
     depth_row: int | None
-    """Its place in the chart."""
+    """Its position in the chart."""
     layer: tuple[int, int] | None
-    """Where the page shows it as a layer: position of the profile among those with layers, and of the layer."""
+    """Its layer on the page: positions of the profile among those with layers, and of the layer."""
 
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial, as a table without scripts shows it."""
+    """One trial of the table for pages without a script."""
 
     number: int
     phase: str
     what: str
     kept_count: int
     metrics: tuple[str, ...]
-    """One for each of the view's first metrics."""
+    """One per displayed metric."""
     passed: bool
     wall_s: float
     note: str
@@ -63,12 +63,12 @@ class TrialRow:
 
 @dataclass(frozen=True)
 class AlwaysKept:
-    """Nodes that stay at higher precision for one reason, whatever is found."""
+    """Nodes that always stay at higher precision, for one reason."""
 
     reason: str
     names: tuple[str, ...]
     more: int
-    """How many are not named."""
+    """Number of nodes that are not listed."""
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,17 @@ class SearchView:
     cost: Cost
     cost_words: tuple[Passage, ...]
     insights: tuple[InsightView, ...]
-    """What the search leaves open."""
+    """Findings on the search."""
     metrics: tuple[tuple[str, str, str, str], ...]
-    """(metric, everything reduced, with the kept nodes, bound)"""
+    """(metric, all reduced, with the kept nodes, bound)"""
     kept: tuple[KeptRow, ...]
     kept_count: int
     causes: tuple[tuple[str, int], ...]
-    """Cause -> how many kept nodes have it."""
+    """(cause, number of kept nodes)."""
     trials: tuple[Trial, ...]
     trial_metrics: tuple[str, ...]
     trial_rows: tuple[TrialRow, ...]
-    """The first of them, where no script draws the rest."""
+    """The first trials, for pages without a script."""
     always_kept: tuple[AlwaysKept, ...]
     always_count: int
     node_count: int
@@ -107,7 +107,7 @@ class SearchView:
 
 
 def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
-    """Return every search of a run, in recipe order."""
+    """Return all searches of a run, in recipe order."""
     return tuple(_view(step, search, documents) for step, search in documents.searches.items())
 
 
@@ -155,7 +155,7 @@ def _insights(step: str, search: PrecisionSearch, cost: Cost, documents: RunDocu
 
 
 def search_depth(search: PrecisionSearch) -> DepthView | None:
-    """Return the search's layers, with everything reduced and with the kept nodes; None where it compared none."""
+    """Return the search's layers, all reduced and with the kept nodes; None if it compared none."""
     outputs = {name for node in search.kept for name in node.outputs}
     names = {node.node for node in search.kept if node.node}
 
@@ -251,5 +251,5 @@ def _trial_row(trial: Trial, metrics: Sequence[str]) -> TrialRow:
 
 
 def trial_note(trial: Trial) -> str:
-    """Why it was not run, or that an earlier search ran it."""
+    """Return the reason why a trial was not run, or a note that an earlier search ran it."""
     return short_name(trial.trouble, 400) or ("taken from an earlier search" if trial.remembered else "")

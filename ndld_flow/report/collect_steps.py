@@ -1,4 +1,4 @@
-"""What each step did."""
+"""Collect the steps of a run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ndld_flow.report.collect_summary import said_no
 from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
 from ndld_flow.report.settings_text import Setting, settings_of
 
-# A log is read here, not kept here: the run's folder holds all of it.
+# The page shows the beginning of a log; the run's folder has all of it.
 _LOG_LIMIT = 200_000
 
 
 @dataclass(frozen=True)
 class TypeChange:
-    """How many nodes of one type there were and are."""
+    """Numbers of nodes of one type before and after."""
 
     op_type: str
     before: int
@@ -35,17 +35,17 @@ class TypeChange:
 
 @dataclass(frozen=True)
 class ChangeView:
-    """Before and after of one step, type by type."""
+    """The change of a model by one step, by type."""
 
     totals: tuple[tuple[str, int, int, str], ...]
-    """(what, before, after, unit) for nodes, parameters, bytes of weights, opset."""
+    """(name, before, after, unit) for nodes, parameters, bytes of weights, opset."""
     changed: tuple[TypeChange, ...]
-    """Most changed first."""
+    """Types by size of the change, the largest first."""
     unchanged: tuple[TypeChange, ...]
     casts_added: int
     notes: tuple[str, ...]
     diff: DiffView | None
-    """Node by node, where the step tells."""
+    """Changes by node, if recorded."""
 
     @property
     def largest_delta(self) -> int:
@@ -66,12 +66,12 @@ class StepView:
     detail: str
     wall_s: float
     wall_share: float
-    """Part of the longest step's time, 0 to 1."""
+    """Time relative to the longest step, 0 to 1."""
     made: str
-    """For a reused result: when it was made and what it cost; else empty."""
+    """For a reused result: its age and original duration; otherwise empty."""
     summary: str
     reads: tuple[tuple[str, str], ...]
-    """(what, from whom)"""
+    """(input, step that it was read from)"""
     change: ChangeView | None
     settings: tuple[Setting, ...]
     metrics: tuple[tuple[str, str], ...]
@@ -82,7 +82,7 @@ class StepView:
 
 
 def collect_steps(run: RunRecord) -> tuple[StepView, ...]:
-    """Return all steps in recipe order; the flow's first row, the source, is left to the page."""
+    """Return all steps in recipe order."""
     longest = max((step.wall_s for step in run.steps), default=0.0) or 1.0
     given = run.recipe.get("steps")
     recipe_steps = given if isinstance(given, dict) else {}
@@ -122,7 +122,7 @@ def _made(step: RunStep, run: RunRecord) -> str:
     if step.reason != "reused" or step.record is None:
         return ""
     age = (run.started_at - step.record.started_at).total_seconds()
-    return f"made {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"
+    return f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"
 
 
 def _reads(step: RunStep, given: JsonValue) -> tuple[tuple[str, str], ...]:

@@ -1,4 +1,4 @@
-"""What a person wants to know first: did it pass, and what changed."""
+"""Collect the summary of a run: its outcome and the changes."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
 
-# Of the log of a step that failed; the run's folder has some more.
+# Last lines of the log of a failed step; the run's folder has more.
 _LOG_LINES = 20
-_UNTOLD = "Nothing was recorded at its end: it is still at work, or its program was killed."
+_NOT_RECORDED = "The end of the run was not recorded: it is still running, or the process was killed."
 
 
 @dataclass(frozen=True)
 class GraphOutcome:
-    """The recipe's model against the last model that the recipe made from it."""
+    """The recipe's model and the last model derived from it."""
 
     final: str
-    """Step that made the last model; `source` when none did."""
+    """Step that produced the last model; `source` if there is none."""
     before: GraphSummary | None
-    """None when no step of the chain recorded a change."""
+    """None if no step of the chain recorded a change."""
     after: GraphSummary | None
     bytes_before: int
     bytes_after: int
@@ -41,25 +41,25 @@ class GraphOutcome:
 
 @dataclass(frozen=True)
 class AccuracyOutcome:
-    """The comparison to look at: one that failed, else the last one."""
+    """The most relevant comparison: one that failed, otherwise the last one."""
 
     step: str
     reference: str
     candidate: str
     passed: bool
     worst_slice: float | None
-    """Error of the worst slice of all outputs, relative to its spread; None in records without slices."""
+    """Error of the worst slice of all outputs relative to its spread; None in records without slices."""
     worst_slice_place: str
-    """`output0, channel 4`; empty where that is the only output as a whole."""
+    """`output0, channel 4`; empty if it is the only output as a whole."""
     cosine: float | None
-    """The worst over all outputs; None when it was not computed."""
+    """The worst over all outputs; None if not computed."""
     max_abs: float | None
     outputs_failed: int
     outputs: int
     labelled_failed: tuple[str, ...]
-    """The user's metrics whose bounds do not hold."""
+    """The user's metrics outside their bounds."""
     checks: int
-    """How many comparisons the run holds."""
+    """Number of comparisons of the run."""
     checks_passed: int
 
 
@@ -77,7 +77,7 @@ class EngineOutcome:
 
 @dataclass(frozen=True)
 class FailureView:
-    """What ended a run before all of its steps were done."""
+    """The failure that ended a run before all of its steps finished."""
 
     steps: tuple[str, ...]
     message: str
@@ -85,7 +85,7 @@ class FailureView:
     """(step, the last lines of its log)"""
     traceback: str
     finished: tuple[str, ...]
-    """The steps that were done."""
+    """The finished steps."""
     not_reached: tuple[str, ...]
 
 
@@ -99,25 +99,25 @@ class Summary:
     outcome: RunOutcome
     failure: FailureView | None
     said_no: tuple[str, ...]
-    """Steps that said no."""
+    """Failed steps."""
     undecided: dict[str, str]
-    """Steps whose check could not be decided -> what they reported."""
+    """Steps with an undecided check -> their report."""
     started_at: datetime
     wall_s: float
     outcomes: dict[str, int]
-    """Outcome of a step -> how many steps."""
+    """Outcome of a step -> number of steps."""
     graph: GraphOutcome
     searches: tuple[SearchOutcome, ...]
-    """Searches for the nodes that reduced precision breaks, those that failed first."""
+    """Precision searches, failed ones first."""
     accuracy: AccuracyOutcome | None
     latency: LatencyOutcome | None
     engines: tuple[EngineOutcome, ...]
     gates: dict[str, int]
-    """Outcome of a gate (`passed`, `failed`, `not reached`) -> how many; empty when none was asked for."""
+    """Outcome of a gate (`passed`, `failed`, `not reached`) -> number of gates; empty without gates."""
 
 
 def collect_summary(documents: RunDocuments) -> Summary:
-    """Sum a run up. Documents are preferred over metrics."""
+    """Summarise a run. Documents are preferred over metrics."""
     run = documents.run
     graph = _graph_outcome(run)
     return Summary(
@@ -147,7 +147,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
 def _failure(run: RunRecord) -> FailureView | None:
     if is_complete(run.outcome):
         return None
-    failure = run.failure or RunFailure(message=_UNTOLD, exit_code=ENDINGS[run.outcome].exit_code)
+    failure = run.failure or RunFailure(message=_NOT_RECORDED, exit_code=ENDINGS[run.outcome].exit_code)
     at_work = tuple(step.name for step in run.steps if step.outcome == "interrupted")
     return FailureView(
         steps=tuple(map(short_name, failure.steps or at_work)),
@@ -163,7 +163,7 @@ def _failure(run: RunRecord) -> FailureView | None:
 
 
 def said_no(step: RunStep) -> bool:
-    """Return whether the step failed, in this run or in the one whose result is reused; an error is no verdict."""
+    """Return whether a check of the step failed, in this run or in the reused result; an error does not count."""
     record = step.record
     return record is not None and not record.passed and not record.inconclusive
 
@@ -185,7 +185,7 @@ def _graph_outcome(run: RunRecord) -> GraphOutcome:
 
 
 def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepRecord]:
-    """Records of the steps that led from the source to a model, in order."""
+    """Return the records of the steps from the source to a model, in order."""
     chain: list[StepRecord] = []
     while name in records and records[name] not in chain:
         chain.insert(0, records[name])
@@ -194,7 +194,7 @@ def _chain_to_source(name: str, records: dict[str, StepRecord]) -> list[StepReco
 
 
 def read_from(record: StepRecord) -> str:
-    """Return name of the step (or `source`) whose artifact a step read first."""
+    """Return the name of the step (or `source`) whose artifact a step read first."""
     return record.parents.get("from") or next(iter(record.parents.values()), "source")
 
 
@@ -235,7 +235,7 @@ def _worst_slice(accuracy: Accuracy) -> tuple[float | None, str]:
 
 def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], float]) -> float | None:
     values = [output.metrics[metric] for output in accuracy.outputs if metric in output.metrics]
-    # A NaN compares with nothing: it is the worst there can be.
+    # NaN is not ordered; it is the worst possible value.
     broken = next((value for value in values if math.isnan(value)), None)
     return broken if broken is not None else (pick(values) if values else None)
 

@@ -1,4 +1,4 @@
-"""One pass as it went: who was busy when, and the same in words."""
+"""Collect the timeline of one pass, with a description."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ndld_flow.records.profile import Profile, Span
 
 @dataclass(frozen=True)
 class LaneView:
-    """One lane in words."""
+    """Description of one lane."""
 
     name: str
     spans: int
     busy_ms: float
-    """Of its outermost spans."""
+    """Total time of its outermost spans."""
     overhead_ms: float
     longest: str
     longest_ms: float
@@ -29,13 +29,13 @@ class TimelineView:
     basis: str
     length_ms: float
     lanes: tuple[LaneView, ...]
-    """In the order in which they first were busy."""
+    """In order of their first span."""
     rows: int
-    """How many the picture has: one for each depth of each lane."""
+    """Number of rows of the picture: one per depth of each lane."""
 
 
 def collect_timeline(profile: Profile) -> TimelineView | None:
-    """Return None where the profile has none."""
+    """Return the timeline; None if the profile has none."""
     if not profile.timeline:
         return None
     lanes: dict[str, list[Span]] = {}

@@ -1,4 +1,4 @@
-"""Keep Python's garbage collector out of the way while many records are made."""
+"""Pause the garbage collector while many records are created."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_at_rest() -> Iterator[None]:
-    """Hundreds of thousands of records are made and none has cycles: looking for some doubles the time."""
+    """Pause the garbage collector: scanning hundreds of thousands of records without cycles doubles the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -17,7 +17,7 @@ from ndld_flow.report.write_page import write_page
 
 def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
     """Write `report.html` into a run's folder, and the pages of activations into their steps', each whole or not at
-    all; return its path. `outcome`: what became of the run, where its record does not tell.
+    all; return its path. `outcome` is the outcome of the run if its record does not have it.
 
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
@@ -33,7 +33,7 @@ def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
 
 
 def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
-    """Write the report of a run whose documents are at hand; it links to those pages of comparisons that are there.
+    """Write the report of a run from its documents; it links to existing pages of comparisons.
 
     Raises an `OutputsError` when it cannot be written.
     """

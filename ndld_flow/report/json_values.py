@@ -1,4 +1,4 @@
-"""What goes into a payload's JSON, and how a page holds it."""
+"""Encode data for a page."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-# What json.dumps takes.
+# The values that json.dumps accepts.
 Json: TypeAlias = "str | int | float | bool | Sequence[Json] | dict[str, Json] | None"
 
 
 def packed(data: Mapping[str, object]) -> str:
-    """JSON, gzip, base64: letters that can close no tag. Equal data give equal bytes."""
+    """Encode data as JSON, gzip and base64, which cannot close an HTML tag. Equal data give equal bytes."""
     plain = json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
     return base64.b64encode(gzip.compress(plain, compresslevel=4, mtime=0)).decode()
 
 
 def rounded(value: float) -> float:
-    """Five digits that matter: finer than any clock here. A record may hold NaN, JSON may not: 0 stands for it."""
+    """Round to five significant digits, finer than any clock; NaN, which JSON does not support, becomes 0."""
     if isinstance(value, int):
         return value
     return float(f"{value:.5g}") if math.isfinite(value) else 0.0

@@ -1,6 +1,6 @@
-"""Layers and timeline of one profile as columns for the page's scripts.
+"""Convert layers and timelines of a profile to columns for the page's scripts.
 
-Times are whole nanoseconds, positions are steps from one to the next: what repeats packs well.
+Times are integer nanoseconds and positions are differences to the previous one, which compresses well.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
 
 
 def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> LayersPayload:
-    """Return the layers of an engine that nobody has timed: what `layers_payload` says, without times."""
+    """Return the columns of an engine's layers: those of `layers_payload` without times."""
     columns = _layer_columns(_columns(view.profile.layers, texts, tensors))
     return {"step": view.step, "label": view.step, "columns": columns, "missed": list(view.missed)}
 
@@ -94,7 +94,7 @@ def _layer_columns(columns: dict[str, Json]) -> LayerColumns:
 
 
 def _lists(lists: Iterable[Sequence[object]], places: Sequence[int]) -> dict[str, Json]:
-    """Return the number of each has, and the places of all of them one after the other."""
+    """Return the lengths of the lists, and all their places concatenated."""
     return {"counts": list(map(len, lists)), "places": steps(places)}
 
 
@@ -103,7 +103,7 @@ def _apart(above: Sequence[int], below: Sequence[int]) -> list[int]:
 
 
 def nanoseconds(values_ms: Iterable[float]) -> list[int]:
-    """Whole nanoseconds, finer than any clock here; 0 for what is no number or longer than a year."""
+    """Convert to integer nanoseconds, finer than any clock; 0 for NaN and values over a year."""
     longest = 366 * 86_400_000.0
     return [round(value * 1e6) if -longest < value < longest else 0 for value in values_ms]
 
@@ -116,7 +116,7 @@ def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
     ends = [begin + long for begin, long in zip(start, duration, strict=True)]
     lanes = list(dict.fromkeys(span.lane for span in spans))
     there = range(len(layers))
-    # An int is found in a range at once; anything else is looked for one by one.
+    # Membership of a range is fast for an int and slow for other types.
     places = [span.layer if span.layer is not None and span.layer in there else None for span in spans]
     lane_places = {lane: place for place, lane in enumerate(lanes)}
     return {
@@ -125,11 +125,11 @@ def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
         "lane": [lane_places[span.lane] for span in spans],
         "depth": [span.depth for span in spans],
         "kind": [_KINDS[span.kind] for span in spans],
-        # From the end of the span before: 0 where one follows the other.
+        # Relative to the end of the previous span: 0 for adjacent spans.
         "gap_ns": _apart(start, [0, *ends[:-1]]),
         "duration_ns": duration,
         "layer": _layer_steps(places),
-        # Empty for a span that is called as its layer is.
+        # Empty for a span with the name of its layer.
         "name": texts.places(
             (
                 "" if place is not None and layers[place].name == span.name else span.name
@@ -141,7 +141,7 @@ def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
 
 
 def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
-    """Return how far each span's layer is from the one expected next; None for a span without."""
+    """Return the difference of each span's layer from the expected next one; None for a span without a layer."""
     found: list[int | None] = []
     expected = 0
     for place in places:

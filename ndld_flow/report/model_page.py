@@ -1,4 +1,4 @@
-"""The page of a model's graph: laid out here, opened and searched in a browser."""
+"""Write the page of a model's graph, which can be opened and searched in a browser."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from ndld_flow.report.texts import Texts, steps
 from ndld_flow.report.write_page import write_page
 
 _ASPECT = 1.4
-"""Width over height of the place for the graph."""
+"""Width over height of the graph's area."""
 _ROOM_BELOW = 14.0
-"""For the dims that stand below a node."""
+"""Room for the dimensions below a node."""
 _KINDS = ("computed", "input", "initializer", "constant")
 
 
@@ -49,7 +49,7 @@ class OperatorRow:
 
 @dataclass(frozen=True)
 class ModelPage:
-    """What the template shows; the graphs are in the payload."""
+    """Data of the template; the graphs are in the payload."""
 
     title: str
     node_count: int
@@ -63,14 +63,14 @@ class ModelPage:
 
 
 def write_model_page(document: ModelDocument, path: Path) -> Path:
-    """Write the page whole or not at all; return its path. Raises `OutputsError` where it cannot be written."""
+    """Write the page atomically and return its path. Raises `OutputsError` if it cannot be written."""
     with collector_at_rest():
         page = collect_model_page(document)
         return write_page(path, render(MODEL_PAGE, page), "ndld-flow draw")
 
 
 def collect_model_page(document: ModelDocument) -> ModelPage:
-    """Lay out every graph, and put all of it into columns."""
+    """Lay out every graph and convert the document to columns."""
     main = document.scopes[0]
     return ModelPage(
         short_name(document.title),
@@ -130,7 +130,7 @@ def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> ModelNodes:
 
 
 def _attributes(node: ModelNode, texts: Texts) -> Iterator[int]:
-    """Yield name, type, value, whether it is a default, what it holds: one after the other."""
+    """Yield name, type, value, whether it is a default, and the position of its tensor, one after the other."""
     for one in node.attributes:
         yield from texts.places((one.name, one.type, one.text), visible_text)
         yield from (int(one.is_default), one.held)

@@ -47,17 +47,17 @@ class RunPage:
 
     @property
     def lanes(self) -> int:
-        """How many rails the flow needs."""
+        """Number of lanes of the flow."""
         return 1 + max([self.source_flow.lane, *(step.flow.lane for step in self.steps)])
 
     @property
     def latency(self) -> LatencyOutcome | None:
-        """What latencies are related to."""
+        """The latency and its base."""
         return self.summary.latency
 
     @property
     def machine(self) -> tuple[Setting, ...]:
-        """Where the run was made: profiles of the same machine need not repeat it."""
+        """Machine of the run; profiles of the same machine do not repeat it."""
         return self.repeat.machine
 
     @property
@@ -80,7 +80,7 @@ class RunPage:
 
 
 def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPage:
-    """Turn records into page data. `drawn`: the comparing steps whose own page lies in their folder."""
+    """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""
     run = documents.run
     findings = collect_findings(documents.findings)
     profiles = collect_profiles(documents.profiles)
@@ -116,5 +116,5 @@ def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPag
 
 
 def _comparison_pages(drawn: Collection[str]) -> dict[str, str]:
-    """Comparing step -> its own page, from the report."""
+    """Return comparing step -> path of its own page, relative to the report."""
     return {step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn}

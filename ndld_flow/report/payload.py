@@ -1,4 +1,4 @@
-"""The data that the page's scripts read: columns, each text once, compressed."""
+"""Encode the data of the page's scripts as columns with a shared table of texts, compressed."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def page_payload(
     diffs: Sequence[DiffView | None] = (),
     precision: tuple[Sequence[SearchView], Sequence[AccuracyView]] = ((), ()),
 ) -> str:
-    """Return all data of a report; what is seen of layers comes with the profile that holds the rest.
+    """Return all data of a report; each view of layers comes with its profile.
 
-    Engines follow the profiles in `layers`. `diffs` has a place for every step.
+    Engines follow the profiles in `layers`. `diffs` has an item for every step.
     """
     texts, tensors = Texts(), Tensors()
     layers = list(layers)

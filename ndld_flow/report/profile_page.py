@@ -1,4 +1,4 @@
-"""A profile or an engine that belongs to no run, such as exports of trtexec, as a page of its own."""
+"""Write the page of a profile or an engine outside a run, such as exports of trtexec."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ndld_flow.report.write_page import write_page
 
 @dataclass(frozen=True)
 class ProfilePage:
-    """What a run's page says of a profile or an engine, without the run."""
+    """The parts of a run's page on a profile or an engine."""
 
     title: str
     profiles: tuple[ProfileView, ...]
-    """Empty where nothing was measured."""
+    """Empty if nothing was measured."""
     layers: tuple[LayersView, ...]
     engines: tuple[EngineView, ...]
     payload: str
     latency: None = None
-    """There is no other that its latency is related to."""
+    """There is no base for its latency."""
     machine: tuple[Setting, ...] = ()
 
     @property
@@ -41,14 +41,14 @@ class ProfilePage:
 
 
 def draw_profile(profile: Profile, title: str, path: Path) -> Path:
-    """Write the page of one profile, whole or not at all, and return its path.
+    """Write the page of one profile atomically and return its path.
 
     Raises an `OutputsError` when it cannot be written.
     """
     named = {title: profile}
     with collector_at_rest():
         engines = collect_untimed(named)
-        # What was never run has no options and no machine that it was measured on.
+        # An engine that was not run has no options and no measuring machine.
         profiles = () if engines and not profile.runs else collect_profiles(named)
         return _write(title, profiles, (collect_layers(named), profile), engines, path)
 

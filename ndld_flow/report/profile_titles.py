@@ -1,4 +1,4 @@
-"""How a report calls what was profiled."""
+"""Labels of profiled artifacts in a report."""
 
 from __future__ import annotations
 

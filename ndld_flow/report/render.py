@@ -1,4 +1,4 @@
-"""Page data to HTML: one template for each kind of page, autoescape on, everything inside one file."""
+"""Render page data as HTML: one template per kind of page, autoescaped, in a single file."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ MODEL_PAGE = PageParts(
 
 
 def render(parts: PageParts, page: object, **also: object) -> str:
-    """Return a whole page as text. Equal page data give equal text.
+    """Return the text of a page. Equal page data give equal text.
 
-    The template finds the data as `page`, and whatever else it is given by its name.
+    The template receives the data as `page`, and further values by their names.
     """
     return environment().get_template(parts.template).render(page=page, **_equal_in_all(parts), **also)
 
 
 @lru_cache
 def _equal_in_all(parts: PageParts) -> dict[str, object]:
-    """What every page of a kind has: the many points of a sweep are drawn by one process."""
+    """Return the parts that all pages of a kind share, cached for the many points of a sweep."""
     early, late = _static_text(EARLY_SCRIPT), _closing_no_tag(parts.entry, bundle(parts.entry))
     return {
         "style": "\n".join(map(_static_text, parts.styles)),
         "early_script": early,
         "script": late,
-        # Only these two scripts may run: should a name ever slip through the escaping, it stays text.
+        # Only these two scripts may run: even a name that escapes the escaping stays text.
         "script_hashes": (_csp_hash(early), _csp_hash(late)),
     }
 
@@ -87,8 +87,8 @@ def _closing_no_tag(name: str, text: str) -> str:
 
 @lru_cache
 def environment() -> Environment:
-    """What all templates are rendered in."""
-    # Imported when a page is drawn: the verdict on a terminal does without it.
+    """Return the environment of all templates."""
+    # Imported lazily: terminal output does not need it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

@@ -1,4 +1,4 @@
-"""A precision search in one line: what it keeps, and what that mends."""
+"""Summarise precision searches: the kept nodes and their effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.records.precision_search import PrecisionSearch
 
 @dataclass(frozen=True)
 class SearchOutcome:
-    """One search at a glance."""
+    """Summary of one search."""
 
     step: str
     passed: bool
@@ -22,16 +22,16 @@ class SearchOutcome:
     kept_precision: str
     kept: int
     metric: str
-    """The one that the bound is on; empty where nothing ran."""
+    """The bounded metric; empty if nothing ran."""
     bound: float | None
     whole: float | None
-    """With everything at the reduced precision; None where that did not run."""
+    """Value with all nodes at reduced precision; None if that did not run."""
     found: float | None
-    """With the kept nodes."""
+    """Value with the kept nodes."""
 
     @property
     def whole_passed(self) -> bool:
-        """Whether nothing had to be kept."""
+        """True if no node had to be kept."""
         return self.passed and self.kept == 0
 
     @property
@@ -42,8 +42,8 @@ class SearchOutcome:
 
 
 def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
-    """Return the search by the metric that its bound is on: of several the first that is not met, with the kept nodes
-    or else with everything reduced.
+    """Return the summary by the bounded metric: of several, the first that is not met, with the kept nodes or otherwise
+    with all reduced.
     """
     metric = _telling_metric(search)
     return SearchOutcome(
@@ -60,7 +60,7 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
 
 
 def outcomes_of(searches: Mapping[str, PrecisionSearch]) -> tuple[SearchOutcome, ...]:
-    """Return all searches of a run, those that failed first."""
+    """Return all searches of a run, failed ones first."""
     found = [search_outcome(step, search) for step, search in searches.items()]
     return tuple(sorted(found, key=lambda one: one.passed))
 
@@ -72,7 +72,7 @@ def _bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
 
 
 def _value(metrics: Mapping[str, float], metric: str) -> float | None:
-    """NaN where outputs held values that are no numbers: the metrics beside them leave these out."""
+    """Return a metric's value; NaN if outputs have non-finite values, which other metrics leave out."""
     return math.nan if metrics.get("nonfinite", 0) > 0 else metrics.get(metric)
 
 
@@ -97,12 +97,12 @@ def is_outside(metric: str, value: float, bound: float) -> bool:
 
 
 def nodes_word(times: int) -> str:
-    """`1 node`, `12 nodes`."""
+    """Return `1 node` or `12 nodes`."""
     return "1 node" if times == 1 else f"{count(times)} nodes"
 
 
 def search_words(one: SearchOutcome) -> str:
-    """`search keeps 3 nodes in fp32: cosine 0.7712 -> 0.99998 (bound 0.999 met)`."""
+    """Return `search keeps 3 nodes in fp32: cosine 0.7712 -> 0.99998 (bound 0.999 met)`."""
     kept = (
         f"keeps {nodes_word(one.kept)} in {one.kept_precision}" if one.kept else f"keeps nothing out of {one.precision}"
     )

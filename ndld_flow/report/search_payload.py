@@ -1,4 +1,4 @@
-"""Precision searches and their layers as columns for the page's scripts."""
+"""Convert precision searches and their layers to columns for the page's scripts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ndld_flow.report.page_data import NumberText, SearchPayload
 from ndld_flow.report.texts import Texts
 
 _MOST_RANGES = 60
-"""Of a trial's kept nodes, as ranges of positions: beyond this nobody reads them."""
+"""Maximum number of ranges of positions of a trial's kept nodes."""
 
 
 def search_payload(view: SearchView, texts: Texts) -> SearchPayload:
@@ -41,7 +41,8 @@ def search_payload(view: SearchView, texts: Texts) -> SearchPayload:
 
 
 def _values(trials: Sequence[Trial], metric: str) -> list[NumberText]:
-    """Nine digits, for a cosine near 1 differs in the last ones; `NaN` as a text, None where it was not measured."""
+    """Return values with nine digits, as a cosine near 1 differs in the last ones; `NaN` as text, None if not
+    measured."""
     return [_value(trial.metrics.get(metric)) for trial in trials]
 
 
@@ -52,7 +53,7 @@ def _value(value: float | None) -> NumberText:
 
 
 def _ranges(positions: Sequence[int]) -> list[int] | None:
-    """First and last of each run of positions, one after the other; None for more than anybody reads."""
+    """Return first and last of each range of positions, flattened; None if there are too many."""
     found = list(_runs(sorted(positions)))
     return list(chain.from_iterable(found)) if len(found) <= _MOST_RANGES else None
 

@@ -1,4 +1,4 @@
-"""The few sentences that a person should take away from a precision search."""
+"""Summarise a precision search in a few sentences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
 from ndld_flow.report.search_outcome import SearchOutcome, is_outside, nodes_word
 
 _DESTROYED = 0.9
-"""A cosine below this has little to do with the reference any more."""
+"""Below this cosine the output is unrelated to the reference."""
 
 
 def search_story(search: PrecisionSearch, outcome: SearchOutcome) -> Iterator[str]:
-    """What breaks, where it starts, what mends it; code stands between backticks."""
+    """Yield the problem, where it starts, and the result; code is in backticks."""
     yield _as_it_comes(search, outcome)
     if search.first_divergent:
         yield _start(search)
@@ -24,20 +24,20 @@ def search_story(search: PrecisionSearch, outcome: SearchOutcome) -> Iterator[st
 
 
 def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
-    whole = f"In {search.precision} as it comes"
+    whole = f"With all nodes in {search.precision}"
     value, bound = outcome.whole, outcome.bound
     if value is None:
-        return f"{whole} this model does not run."
+        return f"{whole} the model does not run."
     asked = "" if bound is None else f" (bound {number(bound)})"
     told = f"{outcome.metric} {number(value)}{asked}"
     if not math.isfinite(value):
         broken = search.metrics_whole.get("nonfinite", 0.0)
-        values = f"{count(broken)} values of its outputs are" if broken else "its outputs hold values that are"
-        return f"{whole} this model is destroyed: {values} NaN or infinite."
+        values = f"{count(broken)} values of the outputs are" if broken else "the outputs have values that are"
+        return f"{whole} the model is unusable: {values} NaN or infinite."
     if bound is not None and not is_outside(outcome.metric, value, bound):
-        return f"{whole} this model meets its bound: {told}."
+        return f"{whole} the model meets its bound: {told}."
     destroyed = outcome.metric == "cosine" and value < _DESTROYED
-    return f"{whole} this model is {'destroyed' if destroyed else 'outside its bound'}: {told}."
+    return f"{whole} {'the model is unusable' if destroyed else 'the model exceeds its bound'}: {told}."
 
 
 def _start(search: PrecisionSearch) -> str:
@@ -63,4 +63,4 @@ def _mended(outcome: SearchOutcome) -> str:
     told = "" if outcome.found is None else f": {outcome.metric} {number(outcome.found)}"
     if outcome.passed:
         return f"{kept}{told}."
-    return f"The bound is not met. The best that was found: {kept}{told}."
+    return f"The bound is not met. Best result: {kept}{told}."

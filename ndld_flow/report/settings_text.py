@@ -1,4 +1,4 @@
-"""Settings and options as short text: one line each, as a recipe would say it."""
+"""Settings and options as short text, one line each, in recipe syntax."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Setting:
     name: str
     value: str
     given: bool = True
-    """False when the recipe is silent about it, or it says nothing: null, an empty list or mapping."""
+    """False if the recipe does not set it, or its value is null or empty."""
 
 
 def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ...]:
-    """Return settings of a mapping; anything else has none."""
+    """Return the settings of a mapping; empty for other values."""
     if not isinstance(values, Mapping):
         return ()
     named = given if isinstance(given, Mapping) else values
@@ -34,9 +34,8 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
 
 
 def _told(value: JsonValue, given: JsonValue) -> str:
-    """Return a list of mappings, such as operations, as the recipe gives it: a line for each item, without its
-    defaults.
-    """
+    """Return the value of a setting. A list of mappings, such as operations, has one line per item, without
+    defaults."""
     told = given if isinstance(given, list) else value
     if isinstance(told, list) and any(isinstance(item, dict) for item in told):
         return "\n".join(f"- {_item_text(item)}" for item in told)
@@ -49,7 +48,7 @@ def _item_text(item: JsonValue) -> str:
 
 
 def value_text(value: JsonValue) -> str:
-    """`true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`: flow-style YAML, near enough to be read as such."""
+    """Return a value in YAML-like flow style: `true`, `64`, `[Softmax]`, `{op_types: [Softmax]}`."""
     if isinstance(value, str):
         return short_name(" ".join(value.splitlines()), 400) or '""'
     if isinstance(value, float):
@@ -60,6 +59,6 @@ def value_text(value: JsonValue) -> str:
 
 
 def _mapping_text(values: Mapping[str, JsonValue]) -> str:
-    """What is null says nothing and is left out."""
+    """Return a mapping in flow style, without null values."""
     pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in values.items() if inner is not None)
     return f"{{{', '.join(pairs)}}}"

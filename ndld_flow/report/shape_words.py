@@ -1,4 +1,4 @@
-"""Shapes of tensors as pages show them."""
+"""Displayed shapes of tensors."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from ndld_flow.base.quantities import TIMES
 
 @lru_cache(maxsize=4096)
 def shape_text(shape: tuple[int, ...]) -> str:
-    """`1x3x320x?` with real multiplication signs, free dimensions as `?`; `scalar` for no dimensions."""
+    """Return `1x3x320x?` with multiplication signs and `?` for dynamic dimensions; `scalar` without dimensions."""
     return TIMES.join("?" if dim < 0 else str(dim) for dim in shape) or "scalar"

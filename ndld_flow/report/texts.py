@@ -1,4 +1,4 @@
-"""Tables that a payload's columns point into: layers of many profiles share their names, types and shapes."""
+"""Tables shared by the columns of page data: layers of many profiles share names, types and shapes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ndld_flow.report.shape_words import shape_text
 
 
 class Texts:
-    """A table of texts, each once."""
+    """A table of distinct texts."""
 
     def __init__(self) -> None:
         self._places: dict[str, int] = {}
 
     def places(self, texts: Iterable[str], shown: Callable[[str], str] = str) -> list[int]:
-        """Return positions of texts in the table as they are `shown`, new ones added."""
-        # Columns repeat themselves: each text is looked at once, and what repeats runs in C.
+        """Return the positions of texts in the table, as converted by `shown`; adds new ones."""
+        # Columns have many repeats: each distinct text is converted once, and repeats run in C.
         given = list(texts)
         known = self._places
         found = {text: known.setdefault(shown(text), len(known)) for text in dict.fromkeys(given)}
@@ -29,18 +29,18 @@ class Texts:
 
 
 class Tensors:
-    """A table of tensors, each once: name, dtype, dims and format."""
+    """A table of distinct tensors: name, dtype, dims and format."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, str, tuple[int, ...], str], int] = {}
 
     def places(self, tensors: Iterable[TensorInfo]) -> list[int]:
-        """Return positions of tensors in the table, new ones added."""
+        """Return the positions of tensors in the table; adds new ones."""
         known = self._places
         return [known.setdefault((one.name, one.dtype, one.shape, one.format), len(known)) for one in tensors]
 
     def as_columns(self, texts: Texts) -> TensorColumns:
-        """Their parts, as positions in a table of texts; names as steps from one to the next."""
+        """Return the tensors' fields as positions in a table of texts; names as differences."""
         names, dtypes, shapes, formats = zip(*self._places, strict=True) if self._places else ((), (), (), ())
         columns: TensorColumns = {
             "name": steps(texts.places(names, visible_name)),
@@ -53,6 +53,7 @@ class Tensors:
 
 
 def steps(values: Sequence[int]) -> list[int]:
-    """Return each value as the way from the one before, the first from 0: positions mostly go up by one, and pack
-    well."""
+    """Return the difference of each value to the one before, the first to 0. Positions mostly increase by one, which
+    compresses well.
+    """
     return [value - before for value, before in zip(values, [0, *values], strict=False)]

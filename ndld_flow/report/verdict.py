@@ -1,4 +1,4 @@
-"""The verdict of a run in a few lines of plain text, for a terminal."""
+"""Summarise a run in a few lines of plain text, for a terminal."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from ndld_flow.report.search_outcome import search_words
 
 
 def summarize_run(run: RunRecord, folder: Path) -> list[str]:
-    """Return the verdict on a run whose documents lie in `folder`: five lines, each with its word first, and one more
-    for each engine that was built and each precision search.
+    """Return the summary of a run whose documents are in `folder`: five lines that each begin with a keyword, and one
+    more per engine and precision search.
     """
     with collector_at_rest():
         return verdict_lines(collect_summary(read_documents(run, folder)))
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Outcome, graph, engines and precision searches if there are some, accuracy, latency, gates, what is undecided."""
+    """Return lines for outcome, graph, engines, precision searches, accuracy, latency, gates and undecided checks."""
     engines = [f"engine {engine_words(one)}" for one in summary.engines]
     searches = [f"precision {search_words(one)}" for one in summary.searches]
     return [
@@ -45,12 +45,12 @@ def verdict_lines(summary: Summary) -> list[str]:
 
 
 def undecided_lines(summary: Summary) -> list[str]:
-    """`undecided decide: gate ... inconclusive (...)`, for each step whose check could not be decided."""
+    """Return `undecided decide: gate ... inconclusive (...)` for each step with an undecided check."""
     return [f"undecided {step}: {reason}" for step, reason in summary.undecided.items()]
 
 
 def outcome_line(summary: Summary) -> str:
-    """`PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
+    """Return `PASSED ppocr-det in 8.2 s (6 of 6 steps reused)`."""
     line = f"{ENDINGS[summary.outcome].headline} {summary.name} in {seconds(summary.wall_s)}"
     if summary.failure is not None:
         where = " and ".join(summary.failure.steps)
@@ -65,14 +65,14 @@ def outcome_line(summary: Summary) -> str:
 
 
 def who_said_no(summary: Summary) -> list[str]:
-    """Return the steps that did, and the gates."""
+    """Return the failed steps, and the number of failed gates."""
     failed = summary.gates.get("failed", 0)
     gates = "a gate" if failed == 1 else f"{failed} gates"
     return [*summary.said_no, gates] if failed else [*summary.said_no]
 
 
 def graph_words(graph: GraphOutcome) -> str:
-    """`672 -> 320 nodes, 4.49 -> 2.36 MiB`."""
+    """Return `672 -> 320 nodes, 4.49 -> 2.36 MiB`."""
     if graph.final == "source":
         return f"not changed, {size(graph.bytes_after)}"
     sizes = size_change(graph.bytes_before, graph.bytes_after)
@@ -83,7 +83,7 @@ def graph_words(graph: GraphOutcome) -> str:
 
 
 def engine_words(engine: EngineOutcome) -> str:
-    """`engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116`."""
+    """Return `engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116`."""
     made = f"{size(engine.engine_bytes)} in {seconds(engine.build_s)}"
     return f"{engine.step} {made}, {count(engine.layer_count)} layers, by {engine.library}"
 
@@ -110,7 +110,7 @@ def worst_slice_words(error: float, place: str) -> str:
 
 
 def tolerance_words(accuracy: AccuracyOutcome) -> str:
-    """Return whether the comparison held, and how many others did."""
+    """Return whether the comparison passed, and how many others did."""
     if accuracy.passed:
         text = "within tolerance"
     else:
@@ -122,14 +122,14 @@ def tolerance_words(accuracy: AccuracyOutcome) -> str:
 
 
 def latency_words(latency: LatencyOutcome | None) -> str:
-    """`half 12.1 ms vs source 14.3 ms: 15 % faster (median of 200 passes in 5 process runs ...)`."""
+    """Return `half 12.1 ms vs source 14.3 ms: 15 % faster (median of 200 passes in 5 process runs ...)`."""
     return "not measured" if latency is None else f"{latency.words} ({latency.basis})"
 
 
 def gate_words(summary: Summary) -> str:
-    """`2 of 2 passed`, `0 of 2 passed, 1 not reached`."""
+    """Return `2 of 2 passed` or `0 of 2 passed, 1 not reached`."""
     if not summary.gates:
-        return "none asked for"
+        return "none requested"
     words = f"{summary.gates.get('passed', 0)} of {sum(summary.gates.values())} passed"
     not_reached = summary.gates.get("not reached", 0)
     return f"{words}, {not_reached} not reached" if not_reached else words

@@ -1,4 +1,4 @@
-"""Write a page whole or not at all."""
+"""Write pages atomically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ndld_flow.base.errors import OutputsError
 
 
 class PageError(OutputsError):
-    """A page cannot be written; its cause is the system's error."""
+    """Raised when a page cannot be written; its cause is the system's error."""
 
 
 def write_page(path: Path, text: str, again: str) -> Path:
-    """Write a page aside and put it in its place; return its path. `again` is what a person runs once there is room.
+    """Write a page to a temporary file, move it into place and return its path. `again` is the command to repeat.
 
     Raises a `PageError` when it cannot be written.
     """
@@ -29,7 +29,7 @@ def write_page(path: Path, text: str, again: str) -> Path:
     except OSError as error:
         raise PageError(
             f"{path} cannot be written ({error.strerror}). "
-            f"Make room or give yourself the right to write there, then run `{again}` again."
+            f"Free space or make the folder writable, then run `{again}` again."
         ) from error
     finally:
         with contextlib.suppress(OSError):

@@ -116,7 +116,7 @@ def test_two_models_at_a_glance(pair: Path) -> None:
     page = page_of(pair)
     assert (page.title, page.verdict) == ("half against source", "failed")
     assert page.said == "1 of 11 tensors holds NaN or infinity"
-    assert page.arithmetic.startswith("stored: tensors of fp16 and bf16 are rounded")
+    assert page.arithmetic.startswith("stored: fp16 and bf16 tensors are rounded")
     told = {one.title: (one.figure, one.said, one.tensor) for one in page.figures}
     assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
     assert told["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
@@ -133,7 +133,7 @@ def test_one_model_is_not_compared(tmp_path: Path) -> None:
     page = page_of(made.write_single(tmp_path))
     assert (page.title, page.verdict, page.two) == ("sanitize", "passed", False)
     assert page.said == "Every captured value is finite"
-    assert page.arithmetic.startswith("native: as the execution provider computes")
+    assert page.arithmetic.startswith("native: computed as the execution provider does")
     assert dict(page.ran) == {
         "On": "CPUExecutionProvider",
         "Noise": "normal, deviation 0.02, seed 0",
@@ -246,10 +246,10 @@ def test_no_budget_is_overdrawn(large: Path, whole: tuple[Activations, int, int]
     ("damage", "told"),
     [
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-2]), "51,198 bytes, which is no 16 channels of 40 x 40"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-2]), "51,198 bytes, which is not 16 channels of 40 x 40"),
         (lambda path: path.write_bytes(path.read_bytes() + b"00"), "51,202 bytes, which is no"),
-        (make_pipe, "no regular file"),
-        (lambda path: path.unlink() or path.symlink_to(__file__), "a link to somewhere else"),
+        (make_pipe, "not a regular file"),
+        (lambda path: path.unlink() or path.symlink_to(__file__), "a link out of the folder"),
         (lambda path: path.unlink() or path.symlink_to(path), "is left out"),
     ],
 )
@@ -295,7 +295,7 @@ def test_a_folder_of_maps_that_leads_out_is_not_read(pair: Path, tmp_path: Path)
     packed = pack_maps(read_activations(tmp_path), tmp_path, FULL)
     assert (packed.maps, packed.pictures) == ([], {})
     assert len(packed.notes) == 46
-    assert all(note.endswith(" is left out: a link to somewhere else.") for note in packed.notes)
+    assert all(note.endswith(" is left out: a link out of the folder.") for note in packed.notes)
 
 
 @pytest.mark.parametrize(("field", "value"), [("height", 10**30), ("channels", 10**400), ("width", -40), ("width", 0)])
@@ -392,7 +392,7 @@ def test_equal_documents_give_equal_pages(pair: Path) -> None:
     ("text", "told"),
     [
         (None, "holds no activations"),
-        ("{}", "is no document of activations this version can read: model"),
+        ("{}", "is not a document of activations this version can read: model"),
         ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "format version 99"),
     ],
 )

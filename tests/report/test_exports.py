@@ -318,7 +318,7 @@ def test_a_comment_is_never_longer_than_github_takes() -> None:
     markdown = comparison_markdown(two_profiles(labels=labels, profiles=sections), measured, None)
     assert 30_000 < len(markdown) < 65_536
     assert markdown.startswith("### ❌ regressed")
-    assert "More is in the report" in markdown
+    assert "The report has more" in markdown
     assert markdown.count("<details>") == markdown.count("</details>")
 
 

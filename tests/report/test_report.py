@@ -108,7 +108,7 @@ def test_a_run_that_only_looked_says_what_it_did_not_do(tmp_path: Path) -> None:
         "graph not changed, 4.53 MiB",
         "accuracy not checked",
         "latency not measured",
-        "gates none asked for",
+        "gates none requested",
     ]
 
 
@@ -210,7 +210,7 @@ def test_what_an_import_does_not_record_is_no_zero() -> None:
     assert collect_footprint(imported) is None
     assert profiler_words(views[:1]) == "timing pass, no profiler attached"
     assert profiler_words(views[1:2]) == "measured with the profiler attached, which slows passes down"
-    assert profiler_words(views[2:]) == "whether a profiler was attached is not recorded"
+    assert profiler_words(views[2:]) == "not recorded whether a profiler was attached"
     assert "no profiler attached" not in profiler_words(views)
 
 
@@ -291,7 +291,7 @@ def test_steps_tell_what_they_did(tmp_path: Path) -> None:
         ("Slice", -16),
     ]
     assert sanitize.change.totals[0] == ("nodes", 672, 329, "")
-    assert sanitize.made == "made 3 days before this run, in 4 ms"
+    assert sanitize.made == "computed 3 days before this run, in 4 ms"
     assert half.reason == "settings changed"
     assert half.change is not None
     assert half.change.casts_added == 8

@@ -163,10 +163,10 @@ def test_the_page_tells_all_of_it(tmp_path: Path) -> None:
         "ignored: the layer was fused away",
         "PREFER_PRECISION_CONSTRAINTS",
         "254 MiB",
-        "builder, host, at its peak 1.76 GiB",
+        "builder's peak on the host 1.76 GiB",
         "812 entries (402 KiB) saved",
         "Detected subnormal FP16 values",
-        "as TensorRT's engine inspector tells them",
+        "from TensorRT's engine inspector",
         "4 float16 hwc8 → float16 linear",
         "1 of 2 precision constraints were ignored",
         "builder_optimization_level",
@@ -188,9 +188,9 @@ def test_nothing_speaks_of_times(tmp_path: Path) -> None:
 
 def test_where_layers_are_known_from(tmp_path: Path) -> None:
     words = words_of(page_of(tmp_path / "log", engine=rtx_build()))
-    assert "as the builder's log names them" in words and "8.6 , 8.9 , 12.0" in words
+    assert "compiled layers from the builder's log" in words and "8.6 , 8.9 , 12.0" in words
     words = words_of(page_of(tmp_path / "network", engine=build(layers_basis="network as parsed")))
-    assert "before it was optimised" in words and "The compiled layers are not known" in words
+    assert "before optimisation" in words and "The compiled layers are not known" in words
 
 
 def test_several_engines_stand_side_by_side(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_absent_parts_leave_no_trace(tmp_path: Path) -> None:
         applied={},
     )
     words = words_of(page_of(tmp_path, engine=bare))
-    assert "No layer is known." in words and "The builder did not say." in words
+    assert "No layers are known." in words and "Not recorded." in words
     for absent in (
         "Warnings",
         "Optimization profiles",
@@ -297,7 +297,7 @@ def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
     texts = payload_of(page)["texts"]
     assert [texts[place] for place in engine["columns"]["asked"]][-3:] == ["fp32", "fp16", ""]
     assert (engine["missed"], plain["missed"], "asked" in plain["columns"]) == ([10], [], False)
-    assert words_of(page).count("Precision Reads → writes Asked Dims") == 1
+    assert words_of(page).count("Precision Reads → writes Requested Dims") == 1
     assert re.search(r'<td class="clip bad"><bdi>≠ fp16</bdi></td>', page)
     assert "≠ fp32" not in page
 

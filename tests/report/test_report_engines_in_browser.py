@@ -119,7 +119,7 @@ def test_roll_ups_reformats_and_findings_lead_to_layers(page: Page) -> None:
     expect(part.locator(".tools output").first).to_have_text("72 rows")
     part.locator(".insights li", has_text="inputs and outputs").get_by_role("button").click()
     expect(part.locator(".detail")).to_contain_text("2 of 72 rows")
-    part.get_by_text("Which tensors").click()
+    part.get_by_text("Tensors", exact=True).click()
     part.locator("tr", has_text="output y").get_by_role("button").click()
     expect(part.locator(".detail")).to_contain_text("float32 ?x1x?x? linear".replace("x", TIMES))
 
@@ -167,7 +167,7 @@ def test_a_page_of_its_own_and_one_that_tells_nothing(browser: Browser, tmp_path
     expect(page.locator("#engine-0 .grid-row").first).to_be_visible()
     page.context.close()
     page = watch.open(browser, draw_build(build(layers=()), "engine", tmp_path / "report.html"))
-    expect(page.locator("#engine-0")).to_contain_text("No layer is known.")
+    expect(page.locator("#engine-0")).to_contain_text("No layers are known.")
     page.context.close()
     one = detector()[1].model_copy(update={"name": "", "index": 0})
     page = watch.open(browser, draw_build(build(layers=(one,)), "", tmp_path / "report.html"))

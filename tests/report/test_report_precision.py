@@ -79,7 +79,7 @@ def payload_of(page: Path) -> dict[str, Any]:
 def test_a_search_tells_what_breaks_where_it_starts_what_mends_it_and_what_that_costs(tmp_path: Path) -> None:
     view = view_of(read_run(write_search(tmp_path, search())))
     breaks, starts, mended, cost = story(view)
-    assert breaks == "In fp16 as it comes this model is destroyed: cosine 0.7712 (bound 0.999)."
+    assert breaks == "With all nodes in fp16 the model is unusable: cosine 0.7712 (bound 0.999)."
     assert starts == (
         "It starts at BatchNormalization p2o.BatchNormalization.40: its variances up to 9.8e+07 are clamped to 65504."
     )
@@ -108,8 +108,8 @@ def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
     folder = write_search(tmp_path, search(kept_macs_share=None), steps)
     (folder / "speed/profile.json").unlink()
     assert story(view_of(read_run(folder)))[-1] == (
-        "how much of the work they do is not known; 6 Casts in half; "
-        "its latency is not known: this run has no profile of half that names them."
+        "their share of the work is unknown; 6 Casts in half; "
+        "their latency is unknown: no profile of half in this run records ONNX nodes."
     )
     assert "no profile of a model that keeps them" in story(view_of(documents_of(search())))[-1]
 
@@ -117,13 +117,13 @@ def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"metrics_whole": {}}, "In fp16 as it comes this model does not run."),
-        ({"metrics_whole": {"cosine": math.nan}}, "destroyed: its outputs hold values that are NaN or infinite."),
-        ({"metrics_whole": {"cosine": 1.0, "nonfinite": 12.0}}, "destroyed: 12 values of its outputs are NaN or inf"),
-        ({"metrics_whole": {"cosine": 0.99}}, "In fp16 as it comes this model is outside its bound: cosine 0.99 ("),
-        ({"metrics_whole": {"cosine": 0.9995}}, "In fp16 as it comes this model meets its bound: cosine 0.99950 ("),
-        ({"tolerance": {"max_abs": 0.1}, "precision": "bf16"}, "In bf16 as it comes this model is outside its"),
-        ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "outside its bound: max_abs 0.98 (bound 0.1)"),
+        ({"metrics_whole": {}}, "With all nodes in fp16 the model does not run."),
+        ({"metrics_whole": {"cosine": math.nan}}, "unusable: the outputs have values that are NaN or infinite."),
+        ({"metrics_whole": {"cosine": 1.0, "nonfinite": 12.0}}, "unusable: 12 values of the outputs are NaN or inf"),
+        ({"metrics_whole": {"cosine": 0.99}}, "With all nodes in fp16 the model exceeds its bound: cosine 0.99 ("),
+        ({"metrics_whole": {"cosine": 0.9995}}, "With all nodes in fp16 the model meets its bound: cosine 0.99950 ("),
+        ({"tolerance": {"max_abs": 0.1}, "precision": "bf16"}, "With all nodes in bf16 the model exceeds its"),
+        ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "exceeds its bound: max_abs 0.98 (bound 0.1)"),
     ],
 )  # fmt: skip
 def test_how_bad_it_is_depends_on_the_metric_and_its_bound(changes: dict[str, Any], told: str) -> None:
@@ -135,7 +135,7 @@ def test_nothing_kept_is_no_failure() -> None:
                    metrics_found={"cosine": 0.9998})  # fmt: skip
     view = view_of(documents_of(found))
     assert story(view) == [
-        "In fp16 as it comes this model meets its bound: cosine 0.99980 (bound 0.999).",
+        "With all nodes in fp16 the model meets its bound: cosine 0.99980 (bound 0.999).",
         "nothing: no node is kept.",
     ]
     assert view.depth is not None
@@ -171,8 +171,8 @@ def test_what_a_search_leaves_open_is_said() -> None:
     assert insights(search()) == []
     assert insights(failed_search()) == ["No set of nodes meets the bound of search"]
     assert insights(search(5)) == ["Most of the model stays in fp32"]
-    assert insights(search(sample_count=1)) == ["What search found was seen on one sample"]
-    assert insights(search(), users=(), checks=()) == ["No step of this run uses what search found"]
+    assert insights(search(sample_count=1)) == ["The result of search rests on one sample"]
+    assert insights(search(), users=(), checks=()) == ["No step of this run uses the result of search"]
     assert insights(search(), checks=()) == ["half was not compared with its reference"]
     assert insights(search(), kept_part=0.3) == ["The layers of the kept nodes take 30.0 % of all layers' time"]
 
@@ -417,7 +417,7 @@ def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
 def test_a_summary_tells_the_story_and_shows_the_picture(exported: Path) -> None:
     text = (exported / "search/search.md").read_text("utf-8")
     assert text.startswith("### ❌ <code>search</code>: bound 0.999 not met\n")
-    assert "The best that was found: 13 nodes stay in fp32: cosine 0.9871." in text
+    assert "Best result: 13 nodes stay in fp32: cosine 0.9871." in text
     assert "![Divergence along the depth of the network](divergence.svg)" in text
     picture = (exported / "search/divergence.svg").read_text("utf-8")
     assert picture.startswith("<?xml")

@@ -126,7 +126,7 @@ def test_channels_are_shown(int8: Profile) -> None:
     odd = int8.layers[1].model_copy(
         update={"outputs": (int8.layers[1].outputs[0].model_copy(update={"shape": (1, 90, 8, 8)}),)}
     )
-    assert channels_text(odd) == "64 → 90; tensor cores take no 90 output channels (multiples of 32)"
+    assert channels_text(odd) == "64 → 90; misaligned for tensor cores: 90 output channels (multiples of 32)"
 
 
 def test_a_glance_on_a_terminal(exports: Path, int8: Profile) -> None:

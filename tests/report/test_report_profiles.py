@@ -89,7 +89,7 @@ def test_stages_of_a_pass_are_told_where_they_are_known(tmp_path: Path) -> None:
     assert [stage.name for stage in view.stages] == ["copy to device", "device", "copy from device"]
     assert [stage.share for stage in view.stages] == pytest.approx([0.15, 0.75, 0.1])
     folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": one})
-    assert "taken apart" in draw_report(folder).read_text("utf-8")
+    assert "Stages of a pass" in draw_report(folder).read_text("utf-8")
 
 
 # --- memory ---

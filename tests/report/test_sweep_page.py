@@ -65,7 +65,7 @@ def changed(record: SweepRecord, number: int, **values: object) -> SweepRecord:
 def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
     assert said(made.session()) == (
         "Point 21 is best: speed.threads 2, speed.optimization all, speed.execution sequential, speed.arena true; "
-        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), as both were first measured; "
+        "8.60 ms, 1.64× faster than the recipe's own settings (point 9), by the first measurement; "
         "points 17 and 22 tie."
     )
 
@@ -82,7 +82,7 @@ def test_a_front_of_one_is_best_in_everything() -> None:
     points = tuple(one.model_copy(update={"on_front": one.number == record.best}) for one in record.points)
     text = said(record.model_copy(update={"points": points}))
     assert text.startswith("Point 20 is best: ")
-    assert "; no other is better in any of these; " in text
+    assert "; no other point is better in any of these; " in text
 
 
 def test_more_is_better_where_it_is_maximised() -> None:
@@ -96,9 +96,9 @@ def test_more_is_better_where_it_is_maximised() -> None:
 def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
     record = made.session()
     swapped = record.model_copy(update={"best": 9})
-    assert said(swapped).startswith("Point 9 is best, the recipe as it stands: ")
+    assert said(swapped).startswith("Point 9 is best, the recipe unchanged: ")
     tie = changed(record, 9, tied=True)
-    assert "inside the noise of the recipe's own settings (point 9)" in said(tie)
+    assert "within the noise of the recipe's own settings (point 9)" in said(tie)
     failed = changed(record, 9, outcome="failed")
     assert "where the recipe's own settings (point 9) failed" in said(failed)
 
@@ -109,7 +109,7 @@ def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
     best = next(point for point in record.points if point.number == 21)
     assert best.again is not None
     record = changed(record, 21, objectives=(8.59,), again=best.again.model_copy(update={"objectives": (4.0,)}))
-    assert "4.00 ms, 2.00× faster than the recipe's own settings (point 9), as both were first measured" in said(record)
+    assert "4.00 ms, 2.00× faster than the recipe's own settings (point 9), by the first measurement" in said(record)
 
 
 WORSE = {"standing": "worse"}
@@ -141,7 +141,7 @@ def test_a_gain_over_a_recipe_that_was_measured_again_is_what_the_process_runs_s
     [
         (made.none_tried, "No point was tried."),
         (made.failed_only, "No point passed: 1 refused, 2 failed."),
-        (made.no_objective, "Nothing was looked for, so that no point is best: 4 passed."),
+        (made.no_objective, "There is no objective, so that no point is best: 4 passed."),
         (made.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
     ],
 )
@@ -249,8 +249,8 @@ def test_the_head_counts_points_steps_and_time() -> None:
     page = collect_page(made.builds())
     figures = {one.title: (one.figure, one.said) for one in page.head.figures}
     assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded beforehand")
-    assert figures["Steps computed"] == ("213", "71 shared by points, 1 was there before")
-    assert figures["Time"] == ("49 min 48 s", "1.5 s of it the tool's own, 21 ms a point")
+    assert figures["Steps computed"] == ("213", "71 shared by points, 1 was reused")
+    assert figures["Time"] == ("49 min 48 s", "1.5 s of it overhead of ndld-flow, 21 ms a point")
     assert page.head.looked_for == "least speed.latency.median and least engine.build_s, where agree.cosine >= 0.999"
     assert page.head.best is not None
     assert page.head.best.command.splitlines() == [
@@ -270,8 +270,8 @@ def test_winners_have_intervals_against_the_best_and_say_ties() -> None:
     winners = collect_page(made.session()).winners
     assert winners is not None
     assert winners.said == (
-        "Measured again in turns, point 21 is best; points 22 and 17 cannot be told from it: the difference is inside "
-        "the noise."
+        "Measured again in turns, point 21 is best; points 22 and 17 cannot be distinguished from it: "
+        "the difference is within the noise."
     )
     first, second = winners.rows[:2]
     assert (first.standing, second.standing, winners.rows[3].standing) == ("best", "tie", "")
@@ -293,7 +293,7 @@ def test_inconclusive_and_worse_winners_are_told_apart() -> None:
     )
     winners = collect_page(record).winners
     assert winners is not None
-    assert "point 17 is inconclusive: more process runs would tell; point 22 is worse." in winners.said
+    assert "point 17 is inconclusive: more process runs are needed; point 22 is worse." in winners.said
     row = next(one for one in winners.rows if one.number == 22)
     assert (row.plot, row.ratio, row.interval) == (None, "", "")
 
@@ -434,11 +434,11 @@ def test_winners_tell_what_varies_and_how_many_more() -> None:
     assert view is not None
     assert (len(view.rows[0].settings), view.rows[0].more) == (8, 3)
     assert [row.tied for row in view.rows] == [False, True]
-    assert view.said == "What decides is counted and not measured, so nothing was measured again."
+    assert view.said == "The deciding objective is exact, so nothing was measured again."
     for other in (many, unmeasured.model_copy(update={"objectives": (goal[0].model_copy(update={"unit": "s"}),)})):
         view = collect_page(other).winners
         assert view is not None
-        assert view.said.startswith("These were not measured again: "), "what is measured once proves little"
+        assert view.said.startswith("These points were not measured again: "), "what is measured once proves little"
     assert " and 3 more | " in sweep_markdown(unmeasured)
     assert "; s.n 3; point 2 ties; " in said(unmeasured), "a bare number has its name"
     assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None
@@ -446,7 +446,7 @@ def test_winners_tell_what_varies_and_how_many_more() -> None:
 
 def test_a_winner_that_ties_at_first_but_was_not_measured_again_is_told() -> None:
     text = sweep_markdown(changed(made.session(), 21, tied=True, again=None))
-    assert "| not again, tie at first |" in text
+    assert "| not measured again, tie at first |" in text
 
 
 def test_the_terminal_tells_reasons_whatever_the_numbers_in_them() -> None:
@@ -454,7 +454,7 @@ def test_the_terminal_tells_reasons_whatever_the_numbers_in_them() -> None:
     assert lines[1].startswith("72 points: 60 passed, 8 refused, 4 failed; ")
     assert lines[2:] == [
         "failed: 53, 59, 65, 71: engine: the builder needs 130 MiB of workspace and may use 64 MiB. Give it more by "
-        "`workspace`. (others with other numbers)"
+        "`workspace`. (other points differ in numbers)"
     ]
     assert list(summarize_sweep(made.failed_only()))[2:] == [
         "failed: 1, 2: sanitize: the graph has a cycle at node p2o.Conv.7."
@@ -606,8 +606,8 @@ def test_the_summary_for_pull_requests() -> None:
     assert text == (
         "### ❌ <code>failed</code>: No point passed: 1 refused, 2 failed.\n"
         "\n"
-        "Looked for least speed.latency.min, where agree.cosine >= 0.999. 3 points tried: 1 refused, 2 failed; "
-        "2 min 04 s, 63 ms of it the tool's own; all 3 points tried.\n"
+        "Objective: least speed.latency.min, where agree.cosine >= 0.999. 3 points tried: 1 refused, 2 failed; "
+        "2 min 04 s, 63 ms of it overhead of ndld-flow; all 3 points tried.\n"
         "\n"
         "<details><summary>3 points did not pass</summary>\n"
         "\n"
@@ -623,7 +623,7 @@ def test_the_summary_for_pull_requests() -> None:
 def test_the_summary_shows_winners_pictures_and_effects() -> None:
     text = sweep_markdown(made.session(), ["trade_off.svg", "effects.svg"])
     assert text.startswith("### ✅ <code>ppocr_det_session</code>: Point 21 is best: ")
-    assert "![points by two quantities, the best and its ties marked](trade_off.svg)" in text
+    assert "![points by two quantities, with the best and its ties](trade_off.svg)" in text
     assert "| 2 | 22 | threads <code>2</code>, optimization <code>all</code>," in text
     assert "```yaml\nsteps:\n  speed:\n    threads: 2\n" in text
     assert (
@@ -699,5 +699,7 @@ def test_what_is_no_sweep_or_another_versions_is_refused(tmp_path: Path) -> None
         read_sweep_record(tmp_path)
     newer = made.single().model_copy(update={"format_version": 3})
     (tmp_path / SWEEP_RECORD).write_text(newer.to_json(), encoding="utf-8")
-    with pytest.raises(RequestError, match=r"made by a newer ndld-flow: it has format version 3, and .* reads up to 2"):
+    with pytest.raises(
+        RequestError, match=r"written by a newer ndld-flow: it has format version 3, and .* reads up to 2"
+    ):
         read_sweep_record(tmp_path)

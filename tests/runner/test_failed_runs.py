@@ -190,7 +190,7 @@ def test_an_error_before_the_first_step_leaves_a_folder_too(in_folder: Path) -> 
     assert record.outcome == "error"
     assert record.failure is not None
     assert record.failure.message == str(caught.value)
-    assert "No step was finished" in (latest(toy) / "report.html").read_text()
+    assert "No step finished" in (latest(toy) / "report.html").read_text()
 
 
 def test_where_the_report_cannot_be_written_the_first_error_is_told(
@@ -245,7 +245,7 @@ def test_the_program_killed_leaves_a_run_that_was_interrupted(in_folder: Path) -
     assert listed.outcome == "interrupted"
     page = api.report("toy").read_text()
     assert "Interrupted" in page
-    assert "Finished, and kept for the next run: <bdi>first</bdi>" in page
+    assert "Finished and reusable by the next run: <bdi>first</bdi>" in page
     assert "weak" in page
     assert api.verify().all_well
     assert ndld_flow("compare", "toy", cwd=in_folder).returncode == 2

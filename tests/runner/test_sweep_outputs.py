@@ -100,7 +100,7 @@ def test_a_point_that_failed_has_a_folder_with_the_reason(kept: Kept) -> None:
     assert record.failure is not None
     assert record.failure.message in (page.parent / "log.txt").read_text()
     assert [step.outcome for step in record.steps if step.name in record.failure.steps] == ["failed"]
-    assert "What ended this run" in page.read_text()
+    assert "Failure" in page.read_text()
 
 
 @pytest.mark.parametrize("point", ["9", "0", "-1", "first", "1.5", "²", "../0001"])

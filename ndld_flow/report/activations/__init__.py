@@ -1,1 +1,1 @@
-"""The page of what a model computes inside: channel maps, ranges, histograms, two models side by side."""
+"""The page of captured activations: channel maps, ranges, histograms, two models side by side."""

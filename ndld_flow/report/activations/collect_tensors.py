@@ -1,4 +1,4 @@
-"""Captured tensors as rows of a table: where no script runs, and on paper."""
+"""Collect captured tensors as rows of a table, for paper and pages without a script."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.report.shape_words import shape_text
 
 _UNBOUNDED_DB = 300.0
-"""Both sides are equal as far as anybody can tell."""
+"""Signal to noise above which both sides count as equal."""
 
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One captured tensor. Numbers are as people read them."""
+    """One captured tensor, with formatted numbers."""
 
     name: str
     link: str
-    """To its maps on this page."""
+    """Link to its maps on this page."""
     node: str
     op_type: str
     tensor: str
@@ -34,11 +34,11 @@ class TensorRow:
     troubles: tuple[str, ...]
     """`3 NaN`, `1.2 % beyond fp16`."""
     snr: str
-    """Against the reference; empty where there is none."""
+    """Signal to noise relative to the reference; empty without a reference."""
 
 
 def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
-    """Return every captured tensor, in order of execution."""
+    """Return all captured tensors, in execution order."""
     divergence = {one.tensor: one for one in record.divergence}
     kind = short_name(record.range_format, 20)
     return tuple(_row(tensor, divergence.get(tensor.tensor), kind) for tensor in record.tensors)
@@ -50,13 +50,13 @@ def link_to(tensor: str) -> str:
 
 
 def snr_db(divergence: LayerDivergence | None) -> float | None:
-    """Signal to noise in dB; None where it was not measured or is not a number."""
+    """Return the signal to noise in dB; None if not measured or NaN."""
     value = None if divergence is None else divergence.metrics.get("snr_db")
     return None if value is None or math.isnan(value) else value
 
 
 def snr_words(value: float | None) -> str:
-    """`61.2 dB`; `equal` where no noise is left."""
+    """Return `61.2 dB`, or `equal` without noise."""
     if value is None:
         return ""
     if value >= _UNBOUNDED_DB:
@@ -66,7 +66,7 @@ def snr_words(value: float | None) -> str:
 
 
 def troubles(tensor: CapturedTensor, range_format: str) -> Iterator[str]:
-    """What is wrong with a tensor's values, the worst first."""
+    """Yield the problems of a tensor's values, the worst first."""
     found = tensor.range
     if found.nan_count:
         yield f"{count(found.nan_count)} NaN"

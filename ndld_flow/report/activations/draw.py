@@ -13,7 +13,7 @@ from ndld_flow.report.render import PageParts, render
 from ndld_flow.report.write_page import write_page
 
 PAGE = "activations.html"
-"""The page, in the folder of its step."""
+"""File name of the page in its step's folder."""
 
 ACTIVATIONS_PAGE = PageParts(
     template="activations.html.j2",
@@ -23,10 +23,10 @@ ACTIVATIONS_PAGE = PageParts(
 
 
 def draw_activations(folder: Path, kept: Path | None = None) -> Path:
-    """Write `activations.html` into a step's folder, whole or not at all, and return its path.
+    """Write `activations.html` into a step's folder atomically and return its path.
 
-    `kept` is where the document and its files lie; left out, that is the folder itself or the store behind its link.
-    Raises a `RequestError` where there is no document that can be read, and an `OutputsError` when the page cannot be
+    `kept` is the folder of the document and its files; by default the folder itself or the store behind its link.
+    Raises a `RequestError` if there is no readable document, and an `OutputsError` when the page cannot be
     written.
     """
     here = (folder / ACTIVATIONS_RECORD).is_file()

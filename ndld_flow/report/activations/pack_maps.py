@@ -1,4 +1,4 @@
-"""Maps and pictures as letters that a page holds, within a budget: it is read from a disk, and sent by mail."""
+"""Encode maps and pictures as text in a page, within a size budget."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ndld_flow.records.activations import ActivationMap, Activations, CapturedTe
 from ndld_flow.report.activations.read import read_map, read_picture
 
 BUDGET = 11_500_000
-"""Letters of all maps and pictures of a page."""
+"""Maximum number of characters for all maps and pictures of a page."""
 
 _FEWEST = 16
-"""Channels of a tensor that are kept before samples are left out."""
+"""Minimum channels of a tensor to keep before samples are left out."""
 _TRIED = 2**16
-"""Bytes of a map that tell how well all of it packs."""
+"""Bytes of a map used to estimate its compression ratio."""
 
 
 @dataclass(frozen=True)
 class PackedMap:
-    """One map that the page holds."""
+    """One map in the page."""
 
     tensor: int
-    """Position in the record."""
+    """Position of the tensor in the record."""
     source: ActivationMap
     chunk: int
     """Position in `PackedMaps.chunks`."""
     numbers: tuple[int, ...]
-    """Which channels of the tensor."""
+    """Channels of the tensor that are included."""
     over: int
-    """The chunk whose codes are to be XORed with these; -1 where these are the codes themselves."""
+    """The chunk to XOR with these codes; -1 if these are the codes themselves."""
 
 
 @dataclass
 class PackedMaps:
-    """What of the maps and pictures is in the page, and what is not."""
+    """The maps and pictures in the page, with notes on those left out."""
 
     chunks: list[str] = field(default_factory=list)
-    """base64: of a map gzip of all low bytes of its codes, then all high bytes; of a picture as it is."""
+    """base64 of a picture, or of a map's gzipped codes: all low bytes, then all high bytes."""
     maps: list[PackedMap] = field(default_factory=list)
     pictures: dict[int, int] = field(default_factory=dict)
     """Sample -> chunk."""
@@ -54,14 +54,14 @@ class PackedMaps:
 
 @dataclass(frozen=True)
 class _Read:
-    """A map as it was read, and the reference's of the same elements."""
+    """A map, and the reference's map of the same elements."""
 
     tensor: int
     source: ActivationMap
     codes: bytes
     base: bytes | None
     ranked: tuple[int, ...]
-    """Its channels, as positions in it, those people look for first."""
+    """Positions of its channels, the most relevant first."""
 
     @property
     def plane(self) -> int:
@@ -69,16 +69,16 @@ class _Read:
         return self.source.height * self.source.width * 2
 
     def letters(self, channels: Sequence[int]) -> str:
-        """These channels, by their positions."""
+        """Return the encoded channels at these positions."""
         codes = self._cut(self.codes, channels)
         if self.base is not None:
-            # Two models are nearly the same: what is left are small numbers, which pack far better.
+            # Two models differ little: their XOR has small numbers, which compress far better.
             mixed = int.from_bytes(codes) ^ int.from_bytes(self._cut(self.base, channels))
             codes = mixed.to_bytes(len(codes))
         return _packed(codes)
 
     def letters_of_one(self) -> float:
-        """About how many letters a channel takes."""
+        """Estimated number of characters per channel."""
         channels = self.ranked[: max(1, _TRIED // self.plane)]
         return len(self.letters(channels)) / len(channels)
 
@@ -89,15 +89,16 @@ class _Read:
 
 
 def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> PackedMaps:
-    """Read and pack what fits: of all samples if there is room for enough channels of each tensor, else of the first.
+    """Read and pack the maps that fit: of all samples if there is room for enough channels of each tensor, otherwise of
+    the first samples.
 
-    What cannot be read is told in a note, and so is what does not fit.
+    Notes list the maps that cannot be read or do not fit.
     """
     packed = PackedMaps()
     _pack_pictures(record, folder, packed)
     found = list(_read_maps(record, folder, packed.notes))
     samples = sorted({one.source.sample for one in found})
-    room = int(0.98 * (budget - packed.letters))  # what costs are told by is a part of each map
+    room = int(0.98 * (budget - packed.letters))  # costs are estimated from a part of each map
     costs = [one.letters_of_one() for one in found]
     most = max((one.source.channels for one in found), default=1)
     for kept in range(len(samples), 0, -1):
@@ -111,12 +112,12 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
 
 
 def _packed(codes: bytes) -> str:
-    # High bytes hardly change from one element to the next, so that they stand together.
+    # High bytes hardly change between elements, so they are stored together.
     return base64.b64encode(gzip.compress(codes[0::2] + codes[1::2], compresslevel=4, mtime=0)).decode()
 
 
 def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[_Read]:
-    """Maps of each tensor and sample, the reference's first."""
+    """Yield the maps of each tensor and sample, the reference's first."""
     for place, tensor in enumerate(record.tensors):
         base: _Read | None = None
         for one in sorted(tensor.maps, key=lambda one: (one.sample, one.side != "reference")):
@@ -142,7 +143,7 @@ def _numbers(one: ActivationMap) -> Sequence[int]:
 
 
 def _ranked(tensor: CapturedTensor, one: ActivationMap) -> tuple[int, ...]:
-    """Return positions in the map: what differs most first, without a reference what is largest."""
+    """Return positions in the map by difference, or by magnitude without a reference, the largest first."""
     weights = {
         told.channel: told.rms if told.difference_rms is None else told.difference_rms for told in tensor.channels
     }
@@ -151,7 +152,7 @@ def _ranked(tensor: CapturedTensor, one: ActivationMap) -> tuple[int, ...]:
 
 
 def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
-    """Return the number of channels of each tensor there is room for; at least one."""
+    """Return the number of channels of each tensor that fit, at least one."""
     pairs = list(shown)
 
     def needed(limit: int) -> float:
@@ -165,7 +166,7 @@ def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
 
 
 def _pack(found: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) -> None:
-    """Put the best channels of each map into the page while there is room. A candidate goes with its reference."""
+    """Add the most relevant channels of each map while there is room, a candidate together with its reference."""
     chunks: dict[tuple[int, int], int] = {}
     left_out = 0
     for one in found:
@@ -183,7 +184,7 @@ def _pack(found: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) -
         )
         packed.chunks.append(text)
     if left_out:
-        packed.notes.append(f"{left_out:,} maps are left out to keep this page small; the files beside it have them.")
+        packed.notes.append(f"{left_out:,} maps are left out to keep this page small; the files next to it have them.")
 
 
 def _pack_pictures(record: Activations, folder: Path, packed: PackedMaps) -> None:
@@ -206,6 +207,6 @@ def _note_left_out(packed: PackedMaps, samples: tuple[int, int], limit: int | No
         said.append(f"{limit:,} channel{'s' if limit != 1 else ''} of a tensor at most")
     if said:
         packed.notes.append(
-            f"To keep this page small, it has {' and '.join(said)}; statistics are of all, and the files beside it "
-            "have all maps."
+            f"To keep this page small, it has {' and '.join(said)}; statistics cover everything, and the files "
+            "next to it have all maps."
         )

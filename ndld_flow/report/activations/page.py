@@ -1,4 +1,4 @@
-"""All data of the page of activations, typed, before a single tag is written."""
+"""Typed data of the page of activations."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ndld_flow.report.activations.pack_maps import PackedMaps
 from ndld_flow.report.activations.payload import activations_payload
 
 _ARITHMETIC = {
-    "stored": "stored: tensors of fp16 and bf16 are rounded to their type after every node, and computed in fp32 "
-    "between, as GPUs do",
-    "native": "native: as the execution provider computes; on the CPU, ONNX Runtime computes fp16 in fp32 and keeps "
-    "what a GPU would lose",
+    "stored": "stored: fp16 and bf16 tensors are rounded to their type after every node, and computed in fp32 "
+    "in between, as on GPUs",
+    "native": "native: computed as the execution provider does; on the CPU, ONNX Runtime computes fp16 in fp32 and "
+    "hides the errors of a GPU",
 }
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number at a glance."""
+    """One figure of the overview."""
 
     title: str
     figure: str
     said: str
     tensor: str = ""
     link: str = ""
-    """To the tensor it is about."""
+    """Link to its tensor."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class ActivationsPage:
 
     title: str
     verdict: str
-    """`passed` where every captured value is finite."""
+    """`passed` if every captured value is finite."""
     said: str
     arithmetic: str
     ran: tuple[tuple[str, str], ...]
-    """How the models were run: (what, how)."""
+    """(name, value) of the conditions of the run."""
     figures: tuple[Figure, ...]
     rows: tuple[TensorRow, ...]
     two: bool
-    """Whether there is a reference."""
+    """True if there is a reference."""
     notes: tuple[str, ...]
     chunks: tuple[str, ...]
     payload: str
@@ -57,7 +57,7 @@ class ActivationsPage:
 
 
 def collect_page(record: Activations, maps: PackedMaps, files: str) -> ActivationsPage:
-    """Turn a record and its packed maps into page data. `files`: where the record's files are, from the page."""
+    """Convert a record and its packed maps to page data. `files` is the path of the record's files from the page."""
     return ActivationsPage(
         title=title(record),
         verdict="failed" if not_finite(record) else "passed",
@@ -74,18 +74,18 @@ def collect_page(record: Activations, maps: PackedMaps, files: str) -> Activatio
 
 
 def title(record: Activations) -> str:
-    """`half against source`"""
+    """Return `half against source`."""
     model, reference = short_name(record.model, 80), short_name(record.reference, 80)
     return f"{model} against {reference}" if reference else model
 
 
 def not_finite(record: Activations) -> list[CapturedTensor]:
-    """Return tensors that hold NaN or infinity, in order of execution."""
+    """Return the tensors with NaN or infinity, in execution order."""
     return [one for one in record.tensors if one.range.nan_count or one.range.inf_count]
 
 
 def said(record: Activations) -> str:
-    """What was found, in a few words."""
+    """Return the result in a few words."""
     if not record.tensors:
         return "No tensor was captured"
     bad, total = len(not_finite(record)), len(record.tensors)
@@ -99,12 +99,12 @@ def _ran(record: Activations) -> tuple[tuple[str, str], ...]:
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:
-    """Return the numbers at a glance."""
+    """Return the figures of the overview."""
     samples = len(record.samples)
     labels = ", ".join(short_name(sample.label, 40) for sample in record.samples[:3])
     more = f" and {samples - 3} more" if samples > 3 else ""
     return (
-        Figure("Tensors", count(len(record.tensors)), "captured, in order of execution"),
+        Figure("Tensors", count(len(record.tensors)), "captured, in execution order"),
         Figure("Samples", count(samples), labels + more),
         _nonfinite(record),
         *_beyond(record),

@@ -1,4 +1,4 @@
-"""The data that the page of activations reads; its maps and pictures stand beside it, unpacked when looked at."""
+"""Encode the data of the page of activations; maps and pictures are separate and decoded on demand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ndld_flow.report.shape_words import shape_text
 
 
 def activations_payload(record: Activations, maps: PackedMaps, files: str) -> str:
-    """Return all data of the page, compressed. `files`: where the document's files are, from the page."""
+    """Return all data of the page, compressed. `files` is the path of the document's files from the page."""
     divergence = {one.tensor: one for one in record.divergence}
     held: defaultdict[int, list[PackedMap]] = defaultdict(list)
     for one in maps.maps:
@@ -52,7 +52,7 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
 
 
 def told(value: float | None) -> NumberText:
-    """Six digits that matter; what JSON cannot hold as a text that JavaScript's `Number` reads."""
+    """Round to six significant digits; NaN and infinity become text that JavaScript's `Number` parses."""
     if value is None or isinstance(value, int):
         return value
     if math.isfinite(value):
@@ -61,7 +61,7 @@ def told(value: float | None) -> NumberText:
 
 
 def _fed(sample: SampleShown) -> list[tuple[str, str]]:
-    """(input, how its values came to be), of the path of a file as much as the sample's label says."""
+    """Return (input, origin of its values), with the path of a file as short as the sample's label."""
     return [
         (short_name(name, 80), short_name(_short_path(how, sample.label), 200)) for name, how in sample.inputs.items()
     ]
@@ -162,5 +162,5 @@ def _map(one: PackedMap, files: str) -> MapPayload:
 
 
 def _bound(value: float) -> float:
-    """As it is: what the codes stand for is told to all their digits. A record may hold NaN, a bound is none."""
+    """Return a bound with all digits, which the codes need; 0 for NaN."""
     return value if math.isfinite(value) else 0.0

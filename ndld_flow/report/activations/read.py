@@ -1,4 +1,4 @@
-"""Read a document of activations and the files beside it. Names of files are a record's: none may lead out."""
+"""Read a document of activations and its files, whose untrusted names must not lead out of the folder."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from ndld_flow.records.activations import ActivationMap, Activations
 from ndld_flow.records.run_folder import read_record
 
 ACTIVATIONS_RECORD = "activations.json"
-"""The document, in its folder."""
+"""File name of the document."""
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PICTURE_BYTES = 2**21
-"""Larger pictures are left out: what is fed to a model is small."""
+"""Maximum size of a picture; inputs of models are small."""
 
 
 def read_activations(folder: Path) -> Activations:
     """Read `activations.json`.
 
-    Raises a `RequestError` when the folder holds none, it cannot be read, or another version wrote it.
+    Raises a `RequestError` if there is none, it cannot be read, or another version wrote it.
     """
     return read_record(
         Activations,
         folder / ACTIVATIONS_RECORD,
         absent="holds no activations",
-        give="Give the folder of a step inspect_activations.",
-        unreadable="is no document of activations",
+        give="Give the folder of an inspect_activations step.",
+        unreadable="is not a document of activations",
     )
 
 
 def read_map(folder: Path, one: ActivationMap) -> bytes:
-    """Return the codes of a map: channels x height x width x 2 bytes, little-endian.
+    """Return the codes of a map: channels x height x width values of 2 bytes, little-endian.
 
-    Raises a `ValueError` that says what is wrong with the file.
+    Raises a `ValueError` with the file's problem.
     """
     wanted = one.channels * one.height * one.width * 2
     if min(one.channels, one.height, one.width) < 1:
@@ -45,12 +45,14 @@ def read_map(folder: Path, one: ActivationMap) -> bytes:
     with _opened(folder, one.file) as file:
         size = os.fstat(file.fileno()).st_size
         if size != wanted:
-            raise ValueError(f"{size:,} bytes, which is no {one.channels:,} channels of {one.height:,} x {one.width:,}")
+            raise ValueError(
+                f"{size:,} bytes, which is not {one.channels:,} channels of {one.height:,} x {one.width:,}"
+            )
         return file.read(wanted)
 
 
 def read_picture(folder: Path, name: str) -> bytes:
-    """Return a PNG. Raises a `ValueError` that says what is wrong with the file."""
+    """Return a PNG. Raises a `ValueError` with the file's problem."""
     with _opened(folder, name) as file:
         data = file.read(_PICTURE_BYTES + 1)
     if not data.startswith(_PNG):
@@ -61,25 +63,25 @@ def read_picture(folder: Path, name: str) -> bytes:
 
 
 def is_beside(name: str) -> bool:
-    """Return whether a file's name stays below the folder it counts from."""
+    """Return whether a relative file name stays within its folder."""
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
 
 
 @contextmanager
 def _opened(folder: Path, name: str) -> Iterator[BinaryIO]:
-    """A file that lies below the folder, no link out of it, and nothing that could keep a reader waiting."""
+    """Open a regular file within the folder; refuse links out of it and special files that could block."""
     if not is_beside(name):
-        raise ValueError("not a file beside the document")
+        raise ValueError("not a file next to the document")
     try:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()):
-            raise ValueError("a link to somewhere else")
+            raise ValueError("a link out of the folder")
         if not stat.S_ISREG(path.stat().st_mode):
-            raise ValueError("no regular file")
+            raise ValueError("not a regular file")
         with path.open("rb") as file:
             yield file
     except OSError as error:
         raise ValueError(error.strerror or str(error)) from error
-    except RuntimeError as error:  # what pathlib makes of a link to itself, before Python 3.13
+    except RuntimeError as error:  # pathlib's error for a link to itself before Python 3.13
         raise ValueError("a link to itself") from error

@@ -1,4 +1,4 @@
-"""Activations as a part of a run's report: what was found, and the way to the page.
+"""Activations in a run's report: the results, and a link to the page.
 
 In the page: `activations = collect_activations(documents.activations)`; in its template::
 
@@ -20,20 +20,20 @@ from ndld_flow.report.activations.page import Figure, figures, not_finite, said,
 
 @dataclass(frozen=True)
 class ActivationsCard:
-    """What one step saw inside a model."""
+    """The result of one step that captured activations."""
 
     step: str
     page: str
-    """The way to its page, from the report."""
+    """Path of its page from the report."""
     title: str
     verdict: str
     said: str
     figures: tuple[Figure, ...]
-    """Links of these count from the page."""
+    """Figures; their links are relative to the page."""
 
 
 def collect_activations(documents: Mapping[str, Activations]) -> tuple[ActivationsCard, ...]:
-    """Return every step that looked inside a model, in recipe order."""
+    """Return all steps that captured activations, in recipe order."""
     return tuple(_card(step, record) for step, record in documents.items())
 
 

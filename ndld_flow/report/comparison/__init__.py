@@ -1,4 +1,4 @@
 """The page of a comparison: profiles side by side, any of them as the base.
 
-`draw.draw_comparison` draws it; `section.collect_comparisons` offers the part of it that a run's report shows.
+`draw.draw_comparison` writes it; `section.collect_comparisons` collects the part in a run's report.
 """

@@ -1,4 +1,4 @@
-"""Layers that do the same work, side by side: the columns that the page's script reads, and the rows to print."""
+"""Collect matched layers side by side: times for the page's script, and rows to print."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _ROWS_WITHOUT_SCRIPT = 20
 
 @dataclass(frozen=True)
 class AlignedRow:
-    """One row against the base, for paper and for pages without script."""
+    """One row relative to the base, for paper and pages without a script."""
 
     name: str
     type: str
     base_ms: float | None
-    """None where the base has no such layer."""
+    """None if the base has no such layer."""
     candidate_ms: float | None
     delta: str
     """`-411 µs`"""
@@ -40,19 +40,19 @@ class AlignedRow:
 
 @dataclass(frozen=True)
 class CoverageView:
-    """How much of one candidate's layer time has a partner in the base."""
+    """The part of a candidate's layer time that is matched with the base."""
 
     candidate: int
-    """Position among the profiles of this name."""
+    """Position among the compared profiles."""
     matched_ms: float
     unmatched_ms: float
     matched_share: float
     by_method: tuple[tuple[str, float, float], ...]
-    """(method, ms, share of both together)"""
+    """(method, ms, share of the total)"""
 
 
 class LayerTimes:
-    """The layers of one profile, each reduced to one time: the median over process runs of their medians."""
+    """Times of the layers of one profile: the median over process runs of their medians."""
 
     def __init__(self, profile: Profile) -> None:
         self.layers = profile.layers
@@ -60,12 +60,12 @@ class LayerTimes:
         self.medians_ms = tuple(_typical_ms(layer, ends) for layer in profile.layers)
 
     def sum_ms(self, places: Sequence[int]) -> float | None:
-        """Together; None for no layers."""
+        """Return the sum of these layers; None without layers."""
         return sum(self.medians_ms[place] for place in places) if places else None
 
 
 def collect_aligned(comparison: ProfileComparison, profiles: Sequence[Profile]) -> tuple[LayerTimes, ...]:
-    """Return the layer times of each profile. Positions that no profile has are the engine's mistake: IndexError."""
+    """Return the layer times of each profile. Raises IndexError for positions that a profile does not have."""
     times = tuple(LayerTimes(profile) for profile in profiles)
     for row in comparison.rows:
         for one, places in zip(times, row.layers, strict=True):
@@ -77,7 +77,7 @@ def collect_aligned(comparison: ProfileComparison, profiles: Sequence[Profile]) 
 def largest_changes(
     comparison: ProfileComparison, times: Sequence[LayerTimes], candidate: int = 1
 ) -> tuple[AlignedRow, ...]:
-    """Return the rows of one candidate that differ most from the base, largest first."""
+    """Return the rows of one candidate with the largest changes from the base."""
     if len(times) <= candidate:
         return ()
     deltas = [(abs(_delta(row, times, candidate)), place) for place, row in enumerate(comparison.rows)]
@@ -86,7 +86,7 @@ def largest_changes(
 
 
 def collect_coverage(comparison: ProfileComparison) -> tuple[CoverageView, ...]:
-    """Return every candidate that has layers to match."""
+    """Return the coverage of every candidate with layers."""
     return tuple(
         CoverageView(
             candidate=place,
@@ -103,7 +103,7 @@ def collect_coverage(comparison: ProfileComparison) -> tuple[CoverageView, ...]:
 
 
 def _typical_ms(layer: Layer, ends: Sequence[tuple[int, int]]) -> float:
-    """Without what no clock can have told; 0 for a layer that was not measured."""
+    """Return the median without impossible times; 0 for a layer that was not measured."""
     cuts = ends or [(0, len(layer.samples_ms))]
     parts = ([one for one in layer.samples_ms[start:end] if 0 <= one < math.inf] for start, end in cuts)
     medians = [statistics.median(part) for part in parts if part]

@@ -1,4 +1,4 @@
-"""What was not the same for all: circumstances of the comparison, then every option, machine and version."""
+"""Collect the differences of a comparison: circumstances, then options, machines and versions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class DifferenceView:
     circumstance: str
     detail: str
     profiles: tuple[str, ...]
-    """Where it differs so; empty when there is but one profile."""
+    """Profiles with this difference; empty if there is only one profile."""
     values: tuple[str, ...]
-    """One for each subject; empty where it was not recorded."""
+    """One value per subject; empty if not recorded."""
     standing: str
     """`forbids`, `allowed` or `noted`."""
 
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One setting of all profiles of one name."""
+    """One setting of all compared profiles."""
 
     name: str
     values: tuple[str, ...]
@@ -54,7 +54,7 @@ _STANDINGS = ("forbids", "allowed", "noted")
 
 
 def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
-    """Forbidding ones first; what differs alike in several profiles is told once."""
+    """Return the differences, those that forbid a verdict first; equal differences of several profiles are merged."""
     places: dict[tuple[str, str, tuple[str, ...], str], list[str]] = {}
     for profile in comparison.profiles:
         for one in profile.differences:
@@ -70,7 +70,7 @@ def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
 
 
 def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
-    """Return everything that was in force, side by side."""
+    """Return all settings of the profiles, side by side."""
     groups: dict[str, Sequence[Mapping[str, JsonValue]]] = {
         "Options": [profile.options for profile in profiles],
         "Conditions": [profile.conditions for profile in profiles],

@@ -23,7 +23,7 @@ class GateView:
 
 
 def collect_gates(comparison: Comparison) -> tuple[GateView, ...]:
-    """Return those that say no first."""
+    """Return the gates, failed ones first."""
     views = [_view(comparison, gate) for gate in comparison.gates]
     return tuple(sorted(views, key=lambda view: _WORST_FIRST.index(view.outcome)))
 

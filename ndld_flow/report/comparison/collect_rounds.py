@@ -1,4 +1,4 @@
-"""The rounds of a comparison in words: how they were measured, which clock decided, and what each of them showed."""
+"""Describe the rounds of a comparison: the measurement, the deciding clock and the results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ndld_flow.records.rounds import PairedRounds, Round
 
 @dataclass(frozen=True)
 class RoundsView:
-    """How one pair of profiles was measured against each other."""
+    """The rounds of one pair of profiles."""
 
     profile: str
     sentences: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    """Number, change by CPU time, change by wall time, cycles, passes in a turn, pinned to, for each round."""
+    """For each round: number, change by CPU time, change by wall time, cycles, passes per turn, pinned CPU."""
 
 
 def collect_rounds(comparison: Comparison) -> tuple[RoundsView, ...]:
-    """Return a view for each pair of which rounds were measured, or asked for."""
+    """Return a view for each pair with measured or requested rounds."""
     return tuple(_view(one) for one in comparison.profiles if one.rounds is not None or one.rounds_missing)
 
 
@@ -33,7 +33,7 @@ def _view(compared: ProfileComparison) -> RoundsView:
     name = short_name(compared.name, 80)
     if found is None:
         missing = short_name(compared.rounds_missing, 300)
-        return RoundsView(name, (f"No rounds were measured: {missing}. The profiles' process runs decide.",), ())
+        return RoundsView(name, (f"No rounds were measured: {missing}. The process runs of the profiles decide.",), ())
     return RoundsView(name, tuple(_sentences(found)), tuple(map(_row, range(1, len(found.rounds) + 1), found.rounds)))
 
 
@@ -48,7 +48,7 @@ def _sentences(found: PairedRounds) -> Iterator[str]:
     by_clocks = f"{say_interval(found.cpu)} in CPU time and {say_interval(found.wall)} in wall time"
     yield f"The median pass changed by {by_clocks}."
     if found.clocks_disagree:
-        yield "CPU time excludes the change that wall time shows, so the interval of the verdict spans both."
+        yield "CPU time excludes the change seen in wall time, so the interval of the verdict spans both."
     yield f"Processes of the same model are assumed to differ by a standard deviation of {found.floor:.1%} or more."
 
 

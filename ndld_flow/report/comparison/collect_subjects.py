@@ -1,4 +1,4 @@
-"""Who is compared: each with the letter and the colour that it keeps all over the page."""
+"""Collect the compared subjects, each with its letter and colour."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Subject
 
 SERIES = 10
-"""Colours of series in tokens.css; one more starts again, and the letter tells them apart."""
+"""Number of series colours in tokens.css; further subjects reuse colours and differ by letter."""
 
 
 @dataclass(frozen=True)
 class SubjectView:
-    """One of the things compared."""
+    """One of the compared subjects."""
 
     letter: str
     series: int
@@ -28,7 +28,7 @@ class SubjectView:
 
 
 def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
-    """Return every subject, in the order given; the first is the base."""
+    """Return all subjects in their given order; the first is the base."""
     return tuple(_view(place, subject) for place, subject in enumerate(subjects))
 
 

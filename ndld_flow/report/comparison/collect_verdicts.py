@@ -1,4 +1,4 @@
-"""Metrics side by side and what was decided, against the first base."""
+"""Collect metrics side by side and the verdicts relative to the base."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ndld_flow.report.comparison.values import ABSENT, agrees, values_beside
 
 @dataclass(frozen=True)
 class VerdictView:
-    """One metric of one candidate against the base, in words and as a picture."""
+    """One metric of one candidate relative to the base, as text and as a plot."""
 
     verdict: str
     ratio: str
-    """`0.52x`, with a real multiplication sign."""
+    """`0.52x`, with a multiplication sign."""
     change: str
     """`-48 %`"""
     interval: str
-    """`0.51x to 0.53x`; empty for what is exact."""
+    """`0.51x to 0.53x`; empty for exact metrics."""
     plot: IntervalPlot | None
     threshold: str
     """`±3 %`"""
@@ -36,7 +36,7 @@ class Decision:
 
     profile: str
     base: int
-    """Position among the subjects."""
+    """Position of the base among the subjects."""
     candidate: int
     metric: str
     view: VerdictView
@@ -50,7 +50,7 @@ class MetricCell:
     verdict: VerdictView | None
     """None for the base."""
     pair: str = ""
-    """`9.38 ms → 10.6 ms`: the runs whose ratio the verdict has, where the values of both sides have another."""
+    """`9.38 ms → 10.6 ms`: the runs with the verdict's ratio, if it differs from that of the displayed values."""
 
 
 @dataclass(frozen=True)
@@ -61,25 +61,25 @@ class MetricRow:
     decides: bool
     cells: tuple[MetricCell, ...]
     differs: bool
-    """True when a verdict says so: not `unchanged`."""
+    """True if a verdict is not `unchanged`."""
 
 
 def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], IntervalScale]:
-    """Return every profile and candidate by the metric that decides, and the axis that they share."""
+    """Return the decisions of all profiles and candidates, and their shared axis."""
     found = [(one, verdict) for one in comparison.profiles for verdict in one.deciding]
     scale = IntervalScale.around(verdict for _, verdict in found)
     return tuple(_decision(one, verdict, scale) for one, verdict in found), scale
 
 
 def collect_metrics(profile: ProfileComparison) -> tuple[MetricRow, ...]:
-    """Return every metric, the deciding one first."""
+    """Return all metrics, the deciding one first."""
     against_base = {(one.metric, one.candidate): one for one in profile.verdicts if one.base == 0}
     ordered = sorted(profile.metrics, key=lambda metric: metric.metric != profile.decided_by)
     return tuple(_metric_row(metric, profile, against_base) for metric in ordered)
 
 
 def ratio_text(ratio: float) -> str:
-    """`0.523x`; what is no number says so."""
+    """Return `0.523x`, or a note if it is not a number."""
     if not math.isfinite(ratio):
         return ABSENT
     near_one = 0.9 <= ratio <= 1.1

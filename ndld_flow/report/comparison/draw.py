@@ -29,10 +29,10 @@ COMPARISON_PAGE = PageParts(
 
 
 def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
-    """Write the page of a comparison, whole or not at all, and return its path.
+    """Write the page of a comparison atomically and return its path.
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects. Raises a
-    `ValueError` when there are not as many, and an `OutputsError` when the page cannot be written.
+    `ValueError` if their numbers differ, and an `OutputsError` if the page cannot be written.
     """
     with collector_at_rest():
         text = render(COMPARISON_PAGE, collect_comparison(comparison, profiles))

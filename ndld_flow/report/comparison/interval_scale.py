@@ -1,4 +1,4 @@
-"""Where ratios and their intervals lie on an axis: logarithmic, so that twice and half are equally far from one."""
+"""Place ratios and their intervals on a logarithmic axis, on which 2 and 1/2 are equally far from 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.records.comparison import MetricVerdict
 
 _LEAST, _MOST = 1e-3, 1e3
 _APART = 13.0
-"""Percent of the axis between two marks."""
+"""Minimum distance between two ticks, in percent of the axis."""
 _TICKS = (0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
 
 
@@ -35,7 +35,7 @@ class IntervalScale:
 
     @classmethod
     def around(cls, verdicts: Iterable[MetricVerdict]) -> IntervalScale:
-        """As wide as what is shown asks for, the threshold bands and a margin included."""
+        """Return a scale that covers the intervals, the threshold bands and a margin."""
         ends = [1.0]
         for verdict in verdicts:
             ends += [1 + 2 * verdict.threshold, 1 / (1 + 2 * verdict.threshold)]
@@ -45,21 +45,21 @@ class IntervalScale:
         return cls(min(held) / margin, max(held) * margin)
 
     def place(self, ratio: float) -> float:
-        """0 to 100; what is not a number of this axis stands at its nearer end."""
+        """Return a position from 0 to 100; values outside the axis are at the nearer end."""
         if math.isnan(ratio):
             ratio = 1.0
         held = min(max(ratio, self.low), self.high)
         return 100 * math.log(held / self.low) / math.log(self.high / self.low) if self.high > self.low else 50.0
 
     def plot(self, verdict: MetricVerdict) -> IntervalPlot | None:
-        """Return None for what has no ratio."""
+        """Return the plot of a verdict; None without a ratio."""
         if not math.isfinite(verdict.ratio) or verdict.ratio <= 0:
             return None
         ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
         return IntervalPlot(*(round(self.place(one), 2) for one in ends))
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
-        """(place, text) of ratios worth a mark: one first, then outwards those that keep their distance."""
+        """Return (position, text) of the ticks: 1, then outwards those with enough distance."""
         kept = [1.0]
         for tick in sorted({*_TICKS, *(1 / tick for tick in _TICKS)}, key=lambda tick: abs(math.log(tick))):
             inside = self.low < tick < self.high and 3 < self.place(tick) < 96

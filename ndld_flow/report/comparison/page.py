@@ -1,4 +1,4 @@
-"""All data of the page of a comparison, typed, before a single tag is written."""
+"""Typed data of the page of a comparison."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class ProfileView:
     steps: tuple[str, ...]
     metrics: tuple[MetricRow, ...]
     largest: tuple[AlignedRow, ...]
-    """Of the first candidate, against the base."""
+    """Largest changes of the first candidate relative to the base."""
     row_count: int
     coverage: tuple[CoverageView, ...]
     settings: tuple[SettingGroup, ...]
     timelines: int
-    """How many of them have one."""
+    """Number of profiles with a timeline."""
 
     @property
     def has_layers(self) -> bool:
@@ -68,7 +68,7 @@ class ComparisonPage:
     decisions: tuple[Decision, ...]
     rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
-    """(place in percent, text) on the axis of the decisions."""
+    """(position in percent, text) of the ticks of the decisions' axis."""
     geometric_mean: str
     """`0.52x (-48 %)`, of the last subject; empty for fewer than two profiles."""
     gates: tuple[GateView, ...]
@@ -98,7 +98,7 @@ class ComparisonPage:
 
 
 def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> ComparisonPage:
-    """Turn records into page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
+    """Convert records to page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
     decisions, scale = collect_decisions(comparison)
     times = [collect_aligned(one, own) for one, own in zip(comparison.profiles, profiles, strict=True)]
     subjects = collect_subjects(comparison.subjects)
@@ -135,7 +135,7 @@ def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Seq
 
 
 def _title(subjects: Sequence[SubjectView]) -> str:
-    """`half and tuned against main`; the same rule as in compare_decision.js."""
+    """Return `half and tuned against main`, by the same rule as the page's script."""
     others = [subject.label for subject in subjects[1:]]
     if len(others) > 3:
         return f"{len(others)} reports against {subjects[0].label}"

@@ -1,4 +1,4 @@
-"""The data that the page's scripts read: columns, each text once, compressed."""
+"""Encode the data of the page's scripts as columns with a shared table of texts, compressed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from ndld_flow.report.shape_words import shape_text
 from ndld_flow.report.texts import Texts
 
 _SAMPLES = 4000
-"""Of one profile: so many show its distribution as well as all of them would."""
+"""Maximum samples of a profile, enough to show its distribution."""
 
 _GRAPH_LAYERS = 10_000
-"""Of all graphs of a page: laying them out may not take as long as all the rest."""
+"""Maximum layers of all graphs of a page, to limit the time for layout."""
 
 _METHODS: tuple[MatchMethod, ...] = get_args(MatchMethod)
 
@@ -46,7 +46,7 @@ def comparison_payload(
     profiles: Sequence[Sequence[Profile]],
     times: Sequence[Sequence[LayerTimes]],
 ) -> str:
-    """Return all that the scripts need to look at any subject as the base."""
+    """Return the data for the page's scripts, with which any subject can be the base."""
     texts = Texts()
     graphs = collect_graphs(list(chain.from_iterable(profiles)), _GRAPH_LAYERS)
     data: ComparisonPayload = {
@@ -59,7 +59,7 @@ def comparison_payload(
             for one, own, timed in zip(comparison.profiles, profiles, times, strict=True)
         ],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
-        # For the reports of all profiles, one after the other.
+        # One item per report, profile after profile.
         "graph_of": list(graphs.of_profile),
         "texts": texts.as_list(),
     }
@@ -136,7 +136,7 @@ def _latency(samples: Sequence[float]) -> dict[str, float | None]:
 
 
 def _spread(samples: Sequence[float]) -> list[float | None]:
-    """In order of length: sorted numbers pack best, and a distribution has no other order."""
+    """Return the samples in sorted order, which compresses best."""
     ordered = sorted(samples)
     step = max(1.0, (len(ordered) - 1) / (_SAMPLES - 1))
     count = min(len(ordered), _SAMPLES)
@@ -163,7 +163,7 @@ def _dims(layer: Layer) -> str:
 
 
 def _rows(comparison: ProfileComparison) -> RowColumns:
-    """Return positions of layers as a number where there is one of them, else as a list."""
+    """Return positions of layers: a number for a single one, otherwise a list."""
     rows = comparison.rows
     return {
         "layers": [
@@ -192,7 +192,7 @@ def _layer_verdicts(comparison: ProfileComparison, texts: Texts) -> LayerVerdict
 
 
 def _number(value: float | None) -> float | None:
-    """Five digits that matter; JSON has no NaN and no infinity: null stands for them."""
+    """Round to five significant digits; NaN and infinity, which JSON does not support, become null."""
     if value is None or isinstance(value, int):
         return value
     return float(f"{value:.5g}") if math.isfinite(value) else None

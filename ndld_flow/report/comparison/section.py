@@ -1,12 +1,12 @@
-"""Comparisons as a part of a run's report, where its recipe compares profiles.
+"""Comparisons in a run's report.
 
 In the page: `comparisons = collect_comparisons({step: comparison, ...})`; in its template::
 
     {% from "compare_macros.html.j2" import comparisons_section %}
     {{ comparisons_section(page.comparisons) }}
 
-with `compare.css` among the page's styles. It needs no script; the whole page of each comparison is what
-`draw_comparison` draws.
+with `compare.css` among the page's styles. It needs no script; `draw_comparison` writes the full page of each
+comparison.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ndld_flow.report.comparison.collect_verdicts import Decision, collect_decis
 
 @dataclass(frozen=True)
 class ComparisonSection:
-    """What one comparing step found."""
+    """The result of one comparing step."""
 
     step: str
     page: str
-    """Where the whole page is, from the report; empty where there is none."""
+    """Path of the full page from the report; empty if there is none."""
     verdict: str
     why: str
     noise: str
     subjects: tuple[SubjectView, ...]
     several: bool
-    """It has more than one profile."""
+    """True if it has more than one profile."""
     decisions: tuple[Decision, ...]
     rounds: tuple[RoundsView, ...]
     ticks: tuple[tuple[float, str], ...]
-    """(place in percent, text) on their axis."""
+    """(position in percent, text) of the ticks of their axis."""
     gates: tuple[GateView, ...]
     differences: tuple[DifferenceView, ...]
 
@@ -47,7 +47,7 @@ class ComparisonSection:
 def collect_comparisons(
     comparisons: Mapping[str, Comparison], pages: Mapping[str, str] | None = None
 ) -> tuple[ComparisonSection, ...]:
-    """Return every comparing step, in recipe order. `pages`: step -> its own page, as a path from the report."""
+    """Return all comparing steps, in recipe order. `pages` maps a step to the path of its own page from the report."""
     places = pages or {}
     return tuple(_section(step, one, places.get(step, "")) for step, one in comparisons.items())
 

@@ -1,4 +1,4 @@
-"""The values of a metric as they appear beside a verdict on it."""
+"""The values of a metric displayed with a verdict."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ABSENT = "\N{EN DASH}"
 
 
 def values_beside(metric: ComparedMetric, verdict: MetricVerdict | None, pair: tuple[int, int]) -> tuple[str, ...]:
-    """Return the base's and the candidate's value, those that the verdict's ratio was taken from.
+    """Return the base's and the candidate's values with the verdict's ratio.
 
-    Medians of each side would contradict a ratio of pairs where the machine drifted between them.
+    The medians of each side may contradict the ratio of pairs if the machine drifted.
     """
     if verdict is None or verdict.base_value is None or verdict.candidate_value is None:
         values = (metric.values[place] for place in pair)
@@ -20,7 +20,7 @@ def values_beside(metric: ComparedMetric, verdict: MetricVerdict | None, pair: t
 
 
 def agrees(metric: ComparedMetric, verdict: MetricVerdict) -> bool:
-    """Return whether the medians of both sides have the ratio of the verdict, to a tenth of the threshold."""
+    """Return whether the medians of both sides have the verdict's ratio, within a tenth of the threshold."""
     before, after = metric.values[verdict.base], metric.values[verdict.candidate]
     if not before or after is None:
         return True

@@ -1,1 +1,1 @@
-"""What is different between two models, as pages and texts show it."""
+"""Differences between two models, for pages and texts."""

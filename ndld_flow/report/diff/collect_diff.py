@@ -1,4 +1,4 @@
-"""What is different between two models, row by row, for whatever shows it: a page, a terminal, a pull request."""
+"""Collect the differences between two models as rows for pages, terminals and pull requests."""
 
 from __future__ import annotations
 
@@ -41,42 +41,42 @@ NONE = "\N{EN DASH}"
 
 @dataclass(frozen=True)
 class DiffLine:
-    """One thing that was one way and is another."""
+    """One changed value."""
 
     label: str
     """`axis`, `input 0`, `shape`."""
     before: str | None
-    """None for what was not there."""
+    """None if it did not exist."""
     after: str | None
     is_consequence: bool = False
 
 
 @dataclass(frozen=True)
 class DiffRow:
-    """One thing that came, went or changed. Texts are shortened and made visible."""
+    """One added, removed or changed item, with shortened texts."""
 
     part: Part
     sign: Sign
     name: str
     was: str
-    """Its name before; empty where that is the same."""
+    """Its previous name; empty if unchanged."""
     kind: str
-    """Operator, or type and shape; of what changed, after."""
+    """Operator, or type and shape, after the change."""
     scope: str
     said: str
-    """What else is to say, such as what an added node reads and makes."""
+    """Further description, such as the inputs and outputs of an added node."""
     lines: tuple[DiffLine, ...] = ()
 
     @property
     def is_aside(self) -> bool:
-        """Whether it only got another name, or reads what was put before it."""
+        """True if it was only renamed, or reads an inserted node."""
         lines = all(line.is_consequence for line in self.lines)
         return self.sign == "~" and lines and not self.said
 
 
 @dataclass(frozen=True)
 class DiffPart:
-    """One part of a diff, with all rows that are kept."""
+    """One part of a diff with its rows."""
 
     part: Part
     title: str
@@ -84,7 +84,7 @@ class DiffPart:
     """`3 nodes added, 1 removed`."""
     rows: tuple[DiffRow, ...]
     left_out: int
-    """How many more there are."""
+    """Number of further rows."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class DiffView:
 
     one_line: str
     parts: tuple[DiffPart, ...]
-    """Only those with differences."""
+    """Parts with differences."""
     values_compared: bool
 
     @property
     def rows(self) -> tuple[DiffRow, ...]:
-        """Of all parts, what matters before what only got another name."""
+        """Rows of all parts, with renames last."""
         return tuple(sorted((row for part in self.parts for row in part.rows), key=lambda row: row.is_aside))
 
     @property
@@ -107,7 +107,7 @@ class DiffView:
 
 
 def collect_diff(diff: ModelDiff) -> DiffView:
-    """Return all that a record says."""
+    """Return the rows of a record."""
     parts = [_part(part, diff) for part in PARTS]
     return DiffView(diff.one_line, tuple(part for part in parts if part.rows), diff.weights.values_compared)
 
@@ -156,13 +156,13 @@ def _changed_row(part: Part, changed: _Changed) -> DiffRow:
     lines = tuple(_line(change) for change in changed.changes if change.aspect not in ("name", "body"))
     said = _distance(changed) if isinstance(changed, WeightChanged) else ""
     if any(change.aspect == "body" for change in changed.changes):
-        said = "its body, told node by node"
+        said = "its body, listed by node"
     was = "" if before == after and not _is_renamed(changed) else before
     return DiffRow(part, "~", after, was, _kind(changed.after), _scope(changed.after), said, lines)
 
 
 def _is_renamed(changed: _Changed) -> bool:
-    """Return a node without a name is called by its output, and may get just that name."""
+    """Return whether only the name changed. An unnamed node is identified by its output, and may receive that name."""
     return any(change.aspect == "name" for change in changed.changes)
 
 
@@ -179,7 +179,7 @@ def _told(text: str | None) -> str | None:
 
 
 def _distance(changed: WeightChanged) -> str:
-    """`12 of 400 values differ, by 0.5 at most`."""
+    """Return `12 of 400 values differ, by 0.5 at most`."""
     if changed.elements is None or changed.differing is None:
         return ""
     most = changed.max_abs_difference
@@ -196,7 +196,7 @@ def _name(item: _Item) -> str:
 
 
 def _kind(item: _Item) -> str:
-    """`Conv`; `float32 1x3x224x224`; `12 nodes`."""
+    """Return `Conv`, `float32 1x3x224x224` or `12 nodes`."""
     if isinstance(item, NodeItem):
         return short_name(item.op_type, 80)
     if isinstance(item, FunctionItem):

@@ -17,8 +17,8 @@ DIFF_PAGE = PageParts(
 
 
 def draw_diff(diff: ModelDiff, names: tuple[str, str], path: Path) -> Path:
-    """Write the page of a diff, whole or not at all, and return its path.
+    """Write the page of a diff atomically and return its path.
 
-    `names` are what the models before and after are called. Raises an `OutputsError` when it cannot be written.
+    `names` are those of the models before and after. Raises an `OutputsError` when it cannot be written.
     """
     return write_page(path, render(DIFF_PAGE, collect_page(diff, names)), "ndld-flow diff")

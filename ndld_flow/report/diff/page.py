@@ -1,4 +1,4 @@
-"""All data of a diff's page, typed, before a single tag is written."""
+"""Typed data of a diff's page."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class DiffPage:
 
     @property
     def sections(self) -> tuple[tuple[str, str], ...]:
-        """(anchor, title): a page with one table needs none."""
+        """(anchor, title) of sections; a page with one table has none."""
         return ()
 
 
 def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
-    """Turn a record into page data."""
+    """Convert a record to page data."""
     view, texts = collect_diff(diff), Texts()
     data: DiffPagePayload = {"diffs": [diff_payload(view, texts)], "texts": texts.as_list()}
     before, after = map(short_name, names)

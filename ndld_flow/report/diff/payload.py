@@ -1,4 +1,4 @@
-"""The rows of a diff as columns, each text once."""
+"""Convert the rows of a diff to columns with a shared table of texts."""
 
 from __future__ import annotations
 

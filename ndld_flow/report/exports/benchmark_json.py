@@ -1,7 +1,7 @@
-"""Metrics as github-action-benchmark takes them (`tool: customSmallerIsBetter`), which draws them over commits.
+"""Write metrics for github-action-benchmark (`tool: customSmallerIsBetter`), which plots them over commits.
 
 https://github.com/benchmark-action/github-action-benchmark: a list of {name, unit, value, range, extra}. Names must
-stay the same from commit to commit, so no run's label stands in them unless several candidates need telling apart.
+stay the same between commits, so they do not contain labels of runs unless there are several candidates.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComp
 from ndld_flow.records.profile import Profile
 
 _RESTLESS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99", "enqueue.median")
-"""Means and tails differ from run to run on identical code, and the action raises an alert for each."""
+"""Metrics left out: means and tails vary between runs of identical code and would raise alerts."""
 
 
 def comparison_benchmark_json(comparison: Comparison) -> str:
-    """What the candidates measured, of steady metrics of which less is better; the base is told in `extra`."""
+    """Return the candidates' stable metrics of which less is better; `extra` holds the base."""
     entries = [entry for compared in comparison.profiles for entry in _compared(comparison, compared)]
     return json.dumps(entries, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def profile_benchmark_json(profiles: Sequence[tuple[str, Profile]]) -> str:
-    """Latencies of labelled profiles; those without a timing pass are left out."""
+    """Return the latencies of labelled profiles with a timing pass."""
     entries = []
     for label, profile in profiles:
         if not profile.latency_ms:
@@ -58,7 +58,7 @@ def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[d
 def _entry(
     name: str, unit: str, value: float | None, runs: Sequence[float], extra: str
 ) -> dict[str, str | float] | None:
-    """Return None for what is not known or no number: JSON has none such."""
+    """Return an entry; None for unknown values and NaN, which JSON does not support."""
     if value is None or not math.isfinite(value):
         return None
     entry: dict[str, str | float] = {"name": short_name(name, 200), "unit": unit, "value": value}

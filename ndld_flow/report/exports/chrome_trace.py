@@ -1,7 +1,7 @@
-"""Timelines as a Chrome trace, for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+"""Write timelines as a Chrome trace, for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
 
-The Trace Event Format: complete events (`ph: X`, times in microseconds) in threads of processes, whose names are told
-by metadata events (`ph: M`). A profile is a process here, a lane is a thread.
+The Trace Event Format: complete events (`ph: X`, times in microseconds) in threads of processes, which are named by
+metadata events (`ph: M`). A profile is a process, a lane is a thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NAME = 200
 
 
 def chrome_trace(profiles: Sequence[tuple[str, Profile]]) -> str:
-    """JSON of the timelines of labelled profiles, one process each."""
+    """Return the timelines of labelled profiles as JSON, one process each."""
     events = [event for pid, (label, profile) in enumerate(profiles, 1) for event in _events(pid, label, profile)]
     basis: dict[str, Json] = {
         f"{pid} {short_name(label, _NAME)}": short_name(profile.timeline_basis, 400)
@@ -55,7 +55,7 @@ def _named(name: str, pid: int, tid: int, args: dict[str, Json]) -> dict[str, Js
 
 
 def _args(span: Span, layers: Sequence[Layer]) -> dict[str, Json]:
-    """What a viewer shows of a selected layer; what is not known is left out."""
+    """Return the known properties of a layer that viewers show on selection."""
     if span.layer is None or not 0 <= span.layer < len(layers):
         return {}
     layer = layers[span.layer]

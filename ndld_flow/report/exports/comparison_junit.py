@@ -1,9 +1,9 @@
-"""A comparison as JUnit XML, which CI systems show beside their tests.
+"""Write a comparison as JUnit XML, which CI systems show with their tests.
 
-One test suite a profile; one test case a gate and candidate. A comparison without gates has one test case a candidate:
-the verdict of the deciding metric, as the exit code judges it. A failed gate and a regression are failures.
-Inconclusive and incomparable are `error`: what could not be decided must not look like a test that passed or was left
-out. With `when_undecided: pass` inconclusive is `skipped`, and with `fail` a failure.
+A profile is a test suite, and each gate and candidate a test case. A comparison without gates has one test case per
+candidate: the verdict of the deciding metric, which also decides the exit code. Failed gates and regressions are
+failures. Inconclusive and incomparable are `error`, so that undecided results do not look like passed or skipped tests.
+With `when_undecided: pass` inconclusive is `skipped`, and with `fail` a failure.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML 1.0 cannot hold, not even as a reference."""
+"""Characters that XML 1.0 does not allow, not even as references."""
 _ELEMENTS = {"failed": "failure", "regressed": "failure", "incomparable": "error"}
-"""Outcome or verdict -> the element in its test case; none for all that is well."""
+"""Outcome or verdict -> element of the test case; none if it passed."""
 _UNDECIDED = {"inconclusive": "error", "pass": "skipped", "fail": "failure"}
-"""`when_undecided` -> the element of what is inconclusive."""
+"""`when_undecided` -> element of inconclusive results."""
 _COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
@@ -34,7 +34,7 @@ class _Case:
 
 
 def comparison_junit(comparison: Comparison) -> str:
-    """JUnit XML of a comparison's gates, or of its verdicts where it has no gates."""
+    """Return JUnit XML of a comparison's gates, or of its verdicts if it has no gates."""
     root = Xml.Element("testsuites", name="ndld-flow compare")
     for compared in comparison.profiles:
         suite = Xml.SubElement(root, "testsuite", name=_text(compared.name))
@@ -81,5 +81,5 @@ def _count(element: Xml.Element) -> None:
 
 
 def _text(text: str, limit: int = 300) -> str:
-    """One line of what XML can hold."""
+    """Return one line without characters that XML does not allow."""
     return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", short_name(text, limit))

@@ -1,4 +1,4 @@
-"""A comparison for a pull request: the verdict first, then what it rests on, long parts folded."""
+"""Write a comparison for a pull request: the verdict first, then the evidence, with long parts folded."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ SIGNS = {
     "passed": "\N{WHITE HEAVY CHECK MARK}",
     "failed": "\N{CROSS MARK}",
 }
-"""Verdict or outcome -> sign; the word stands beside it."""
+"""Verdict or outcome -> sign, displayed with the word."""
 _LAYERS = 10
 _METRICS = 40
 _SENTENCES = 20
 _LONGEST = 60_000
 """GitHub refuses comments of more than 65,536 characters."""
 _OUTCOMES = ("passed", "inconclusive", "failed", "incomparable")
-"""Of several the last is told."""
+"""Outcomes by rank; the headline shows the highest."""
 _NONE = "\N{EN DASH}"
 
 
 def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Profile]], picture: str | None) -> str:
-    """Markdown for a pull request's comment or a job's summary; `picture` is the address of its picture."""
+    """Return Markdown for a pull request's comment or a job's summary; `picture` is the URL of its picture."""
     parts = [
         f"### {_headline(comparison)}\n",
         _subjects(comparison),
@@ -55,7 +55,7 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
 
 
 def _headline(comparison: Comparison) -> str:
-    """What the gates say, where there are some: they decide how a job ends. Then the verdict."""
+    """Return the result of the gates, if there are any, and the verdict."""
     verdict = f"{_sign(comparison.verdict)}: {prose(comparison.why)}"
     if not comparison.gates:
         return verdict
@@ -66,7 +66,7 @@ def _headline(comparison: Comparison) -> str:
 
 
 def that_fit(parts: Iterable[str]) -> Iterator[str]:
-    """Yield parts in their order as far as a comment holds them; what comes first matters most."""
+    """Yield parts in order until the maximum length of a comment."""
     left, is_whole = _LONGEST, True
     for part in parts:
         if len(part) <= left:
@@ -75,7 +75,7 @@ def that_fit(parts: Iterable[str]) -> Iterator[str]:
         else:
             is_whole = False
     if not is_whole:
-        yield "More is in the report: a comment cannot hold all of it.\n"
+        yield "The report has more: the maximum length of a comment is reached.\n"
 
 
 def _sign(word: str) -> str:
@@ -83,7 +83,7 @@ def _sign(word: str) -> str:
 
 
 def _subjects(comparison: Comparison) -> str:
-    """Who is compared: the base, and against it the candidates."""
+    """Return the base and the candidates."""
     labels = [code(subject.label) for subject in comparison.subjects]
     against = f"{', '.join(labels[1:])} against {labels[0]}" if len(labels) > 1 else labels[0]
     mean = comparison.geometric_mean_ratio
@@ -115,7 +115,7 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
         yield f"#### {code(compared.name)}\n"
     rows = list(_metric_rows(comparison, compared))
     labels = [_label(comparison, compared, place) for place in range(len(compared.subjects))]
-    # With one candidate its name is a column's; of several each has rows of its own.
+    # A single candidate has a column; several candidates have rows of their own.
     named = labels if len(labels) == 2 else ["Candidate", labels[0], ""]
     head = ["Metric", *named, "Ratio", "95 % interval", "Verdict"]
     numbers = range(len(named) - 1, len(named) + 2)
@@ -132,7 +132,7 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
 
 
 def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:
-    """Yield the deciding metric of every candidate first."""
+    """Yield rows of metrics, the deciding metric of every candidate first."""
     ordered = sorted(compared.metrics, key=lambda metric: metric.metric != compared.decided_by)
     against_base = {(one.metric, one.candidate): one for one in compared.verdicts if one.base == 0}
     for metric in ordered:
@@ -158,7 +158,7 @@ def _ratio(ratio: float) -> str:
 def _layers(
     comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile], candidate: int
 ) -> Iterator[str]:
-    """Yield the largest changes, and how much of the time has no partner to be compared with."""
+    """Yield the largest changes, and the time of layers without a partner."""
     changes = [one for one in layer_changes(compared, measured, candidate)[:_LAYERS] if one.delta_ms]
     coverage = compared.coverage[candidate]
     of = f" of {_label(comparison, compared, candidate)}" if len(measured) > 2 else ""
@@ -175,7 +175,7 @@ def _layers(
 
 
 def _layer(changed: LayerChange) -> list[str]:
-    """Return a layer that only one side has is no change of a layer: it says so instead."""
+    """Return the cells of a changed layer; a layer of only one side has a note instead of a change."""
     alone = "only in the base" if not changed.candidate else "only in the candidate" if not changed.base else ""
     sign = _sign(changed.verdict.verdict) if changed.verdict is not None else ""
     relative = change(changed.base_ms, changed.candidate_ms) if not alone else ""

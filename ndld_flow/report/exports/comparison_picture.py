@@ -1,6 +1,6 @@
-"""The picture of a comparison for pull requests: process runs, ratios with their intervals, layers.
+"""Draw a comparison for pull requests: process runs, ratios with intervals, layers.
 
-What is slower and what is quicker differ in side and words, not in colour alone.
+Slower and faster differ in side and text, not only in colour.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LEFT = 0.02
 
 
 def comparison_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
-    """Write a PNG, or an SVG where the name ends so, and return its path. Equal data give equal bytes.
+    """Write a PNG or an SVG, by the file's suffix, and return its path. Equal data give equal bytes.
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
     """
@@ -36,7 +36,7 @@ def comparison_picture(comparison: Comparison, profiles: Sequence[Sequence[Profi
 
 
 def _draw(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Figure:
-    """Panels have heights in inches, so that a row is as high in every picture."""
+    """Draw the panels, with heights in inches, so that rows have the same height in every picture."""
     groups = picture_groups(comparison)
     changes = largest_changes(comparison, profiles)
     upper = 0.3 + _ROW_IN * sum(len(group.rows) + 0.9 for group in groups)
@@ -62,14 +62,14 @@ def _title(figure: Figure, comparison: Comparison, total: float) -> None:
     first, second = 1 - 0.28 / total, 1 - 0.58 / total
     figure.text(_LEFT, first, comparison.verdict, fontdict=loud)
     figure.text(1 - _LEFT, first, "ndld-flow compare", fontdict=quiet | {"ha": "right"})
-    # Without formulas: a `$` in a name is a `$`, here and below.
+    # Without math parsing, here and below: a `$` in a name is literal.
     figure.text(
         _LEFT, second, picture_text(comparison.why, WIDTH_IN * (1 - 2 * _LEFT), 9.5), fontdict=quiet, parse_math=False
     )
 
 
 def _places(groups: Sequence[Group]) -> list[tuple[float, Row]]:
-    """Return how far down each row stands, with room for its group's title."""
+    """Return the vertical position of each row, with room for its group's title."""
     placed, at = [], 0.0
     for group in groups:
         at += 0.9
@@ -80,10 +80,10 @@ def _places(groups: Sequence[Group]) -> list[tuple[float, Row]]:
 
 
 def _runs(axes: Axes, groups: Sequence[Group]) -> None:
-    """The metric that decides, a dot for each process run and a bar at the value itself."""
+    """Draw the deciding metric: a dot per process run and a bar at the value."""
     placed = _places(groups)
     _plain(axes, placed)
-    # Profiles of several names may lie far apart: each is then drawn in multiples of its base.
+    # The scales of several profiles may differ: each is drawn relative to its base.
     scales = [group.base or 1.0 if len(groups) > 1 else 1.0 for group in groups for _ in group.rows]
     for (at, row), scale in zip(placed, scales, strict=True):
         runs = [run / scale for run in row.runs]
@@ -97,18 +97,18 @@ def _runs(axes: Axes, groups: Sequence[Group]) -> None:
     axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=INK, size=10)
     _titles(axes, groups)
     unit = next((row.unit for _, row in placed if row.unit), "")
-    told = "over the base" if len(groups) > 1 else unit
+    told = "relative to the base" if len(groups) > 1 else unit
     axes.set_xlabel(f"each process run, {told}".rstrip(", "), color=QUIET, size=9.5)
 
 
 def _labelled(row: Row) -> str:
-    """Return the value is always whole; the name gets the room that is left."""
+    """Return the label of a row: the complete value, and the name shortened to the remaining room."""
     value = f"  {quantity(row.value, row.unit)}" if row.value is not None else ""
     return picture_text(row.label, 1.6 if value else 2.3, 10) + value
 
 
 def _titles(axes: Axes, groups: Sequence[Group]) -> None:
-    """The name of each profile over its rows."""
+    """Draw the name of each profile above its rows."""
     at = 0.0
     for group in groups:
         _heading(axes, at + 0.22, picture_text(group.title, 6.0, 10.5))
@@ -116,7 +116,7 @@ def _titles(axes: Axes, groups: Sequence[Group]) -> None:
 
 
 def _heading(axes: Axes, at: float, text: str) -> None:
-    """At the left edge of the picture, beside what stands so far down in the panel."""
+    """Draw a heading at the left edge of the picture, at a vertical position of the panel."""
     from matplotlib.transforms import blended_transform_factory
 
     figure = axes.get_figure()
@@ -127,7 +127,7 @@ def _heading(axes: Axes, at: float, text: str) -> None:
 
 
 def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
-    """The ratio to the base with its interval, and the band of differences that do not count."""
+    """Draw the ratio to the base with its interval, and the band of irrelevant differences."""
     placed = _places(groups)
     _plain(axes, placed)
     axes.axvline(1, color=QUIET, lw=1, zorder=1)
@@ -145,7 +145,7 @@ def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
     axes.margins(x=0.1)
     axes.locator_params(axis="x", nbins=4)
     axes.set_yticks([])
-    axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: too small to count", color=QUIET, size=9.5)
+    axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: below the threshold", color=QUIET, size=9.5)
 
 
 def _beside(axes: Axes, at: float, text: str, colour: str) -> None:
@@ -153,7 +153,7 @@ def _beside(axes: Axes, at: float, text: str, colour: str) -> None:
 
 
 def _plain(axes: Axes, placed: Sequence[tuple[float, Row]]) -> None:
-    """Rows from the top down, one frame line, quiet numbers."""
+    """Style the axes: rows from the top, one frame line, small numbers."""
     last = placed[-1][0] if placed else 0.0
     axes.set_ylim(last + 0.65, 0.0)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -166,7 +166,7 @@ def _plain(axes: Axes, placed: Sequence[tuple[float, Row]]) -> None:
 
 
 def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
-    """The largest changes: quicker to the left, slower to the right."""
+    """Draw the largest changes: faster to the left, slower to the right."""
     deltas = [one.delta_ms for one in changes]
     places = range(len(changes))
     colours = [_VERDICTS["improved"] if delta < 0 else _VERDICTS["regressed"] for delta in deltas]
@@ -182,7 +182,7 @@ def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
     for at, one in zip(places, changes, strict=True):
         _beside(axes, at, _told(one), colours[at])
-    _heading(axes, -1.15, "Layers that changed most: quicker to the left, slower to the right")
+    _heading(axes, -1.15, "Largest changes of layers: faster to the left, slower to the right")
 
 
 def _told(one: LayerChange) -> str:

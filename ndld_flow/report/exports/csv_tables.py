@@ -1,7 +1,8 @@
-"""Tables for spreadsheets: CSV after RFC 4180, UTF-8, with CRLF.
+"""Write tables for spreadsheets as CSV (RFC 4180, UTF-8, CRLF).
 
-A spreadsheet takes text that begins with `=`, `+`, `-`, `@`, tab or return for a formula, and formulas can send data
-away (https://owasp.org/www-community/attacks/CSV_Injection). Names come from strangers: such text gets an apostrophe.
+Spreadsheets interpret text that begins with `=`, `+`, `-`, `@`, tab or return as a formula, which can exfiltrate data
+(https://owasp.org/www-community/attacks/CSV_Injection). Names are untrusted, so such text is prefixed with an
+apostrophe.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, m
 Cell = str | int | float | None
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
-"""Full-width forms too: some spreadsheets take them for the same. Blanks in front do not save anybody."""
+"""Includes full-width forms, which some spreadsheets accept, and leading blanks."""
 
 LAYER_COLUMNS = (
     "index",
@@ -58,7 +59,7 @@ _OF_ENGINES = tuple(name for name in LAYER_COLUMNS if name not in _NOT_OF_ENGINE
 
 
 def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
-    """Return the layers of an engine that nobody ran: what `layers_csv` says, without times, and with formats."""
+    """Return the layers of an engine that was not run: as `layers_csv`, with formats instead of times."""
     places = [LAYER_COLUMNS.index(name) for name in _OF_ENGINES]
     rows = (
         [label, *(cells[place] for place in places), layer.outputs[0].format if layer.outputs else ""]
@@ -69,7 +70,7 @@ def engine_layers_csv(label: str, layers: Sequence[Layer]) -> str:
 
 
 def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
-    """Return every layer of labelled profiles; times in ms over all passes of the layer pass."""
+    """Return all layers of labelled profiles, with times in ms over all passes of the layer pass."""
     rows = ([label, *row] for label, profile in profiles for row in layer_rows(profile))
     return csv_text([("profile", *LAYER_COLUMNS), *rows])
 
@@ -83,7 +84,7 @@ def layer_rows(profile: Profile) -> Iterator[list[Cell]]:
 
 
 def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
-    """Return every row of the layer tables, once for each candidate."""
+    """Return all rows of the layer tables, once per candidate."""
     head = (
         "profile",
         "base",
@@ -172,7 +173,7 @@ def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
 
 
 def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
-    """Return rows as a file's text, every cell safe for a spreadsheet."""
+    """Return the text of a CSV file with cells that are safe for spreadsheets."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerows([_field(cell) for cell in row] for row in rows)
@@ -180,7 +181,7 @@ def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def _field(cell: Cell) -> Cell:
-    """Return numbers as they are; those that are none are left empty."""
+    """Return a safe cell; NaN and infinity are left empty."""
     if isinstance(cell, float):
         return cell if math.isfinite(cell) else None
     if not isinstance(cell, str):

@@ -1,4 +1,4 @@
-"""What is different between two models, for a pull request: the sum first, the parts folded."""
+"""Write the differences between two models for a pull request: the summary first, with parts folded."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ndld_flow.report.exports.github_markdown import code, details, prose, table
 
 _ROWS = 60
 _ASIDE = 10
-"""With fewer rows that matter, so many in all: what only got another name is told by its number."""
+"""Maximum rows if few are relevant; further renames are only counted."""
 _SHORT = 6
-"""A part of so few rows stands open."""
+"""Maximum number of rows of a part that is not folded."""
 _LONGEST = 60_000
 """GitHub refuses comments of more than 65,536 characters."""
 
 
 def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
-    """Markdown for a pull request's comment or a job's summary."""
+    """Return Markdown for a pull request's comment or a job's summary."""
     view = collect_diff(diff)
     head = f"### {prose(view.one_line)}\n\n{code(before, 100)} → {code(after, 100)}\n"
     if not view.values_compared and view.parts:
@@ -28,7 +28,7 @@ def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
     for part in view.parts:
         text = _part(part)
         if len(text) + 1 > left:
-            told.append("More is in the page that `ndld-flow diff --html` writes: a comment cannot hold all of it.\n")
+            told.append("The page of `ndld-flow diff --html` has more: the maximum length of a comment is reached.\n")
             break
         left -= len(text) + 1
         told.append(text)
@@ -36,7 +36,7 @@ def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
 
 
 def _part(part: DiffPart) -> str:
-    # What only got another name comes last, and of that a few are enough.
+    # Renames come last, and a few of them are enough.
     matters = [row for row in part.rows if not row.is_aside]
     rows = [*matters[:_ROWS], *(row for row in part.rows if row.is_aside)][: max(_ASIDE, min(len(matters), _ROWS))]
     body = table(["", part.title.capitalize(), "", "What"], [_cells(row) for row in rows])

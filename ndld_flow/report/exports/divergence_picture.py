@@ -1,4 +1,4 @@
-"""A picture of divergence along the depth of a network, for pull requests."""
+"""Draw the divergence along the depth of a network, for pull requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _CURVES = (ORANGE, SERIES[2])
 _MOST_KEPT = 200
-"""More lines make one blot."""
+"""Maximum number of lines for kept layers."""
 
 
 def divergence_picture(view: DepthView, path: Path) -> Path:
@@ -56,12 +56,12 @@ def _draw(view: DepthView) -> Figure:
                       textcoords="offset points", ha="right", size=9, color=INK, parse_math=False)  # fmt: skip
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=4, frameon=False, fontsize=9.5)
     figure.text(0.01, 0.94, "relative error of each layer", size=10.5, weight="bold", color=INK)
-    figure.text(0.97, 0.02, "layers, in the order of execution", size=9.5, color=QUIET, ha="right")
+    figure.text(0.97, 0.02, "layers, in execution order", size=9.5, color=QUIET, ha="right")
     return figure
 
 
 def _ends(view: DepthView) -> tuple[float, float]:
-    """Whole decades around all errors that have a logarithm, and the bound."""
+    """Return decades that cover all positive errors and the bound."""
     errors = [error_of(layer, view.metric) for one in view.layers for layer in one.of_curves]
     known = [error for error in errors if error is not None and error > 0]
     known += [view.bound.error] if view.bound else []
@@ -78,7 +78,7 @@ def _curve(
     color: str,
     label: str,
 ) -> None:
-    """What is equal lies at the bottom, what is no number at the top edge."""
+    """Draw a curve; zero errors are at the bottom, NaN and infinity at the top edge."""
     drawn = [math.nan if one is None or one == NOT_FINITE else max(one, ends[0]) for one in errors]
     axes.plot(positions, drawn, color=color, lw=1.2, label=label)
     broken = [position for position, one in zip(positions, errors, strict=True) if one == NOT_FINITE]

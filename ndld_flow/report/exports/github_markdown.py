@@ -1,7 +1,7 @@
-"""GitHub's Markdown from texts that strangers wrote.
+"""Write untrusted texts as GitHub Markdown.
 
-Names stand in `<code>`: there GitHub makes no mentions, no links to issues and no emoji. Whatever could mean something
-to Markdown is written as a character reference, which Markdown takes for plain text
+Names are in `<code>`, where GitHub creates no mentions, links to issues or emoji. Characters with a meaning in Markdown
+are written as character references, which Markdown treats as plain text
 (https://github.github.com/gfm/#entity-and-numeric-character-references).
 """
 
@@ -15,31 +15,31 @@ from ndld_flow.base.text import short_name
 _SPECIAL = re.compile(
     r"[\\`*\[\]<#!|~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=[\w/\u200b])|\bwww(?=\.)", re.IGNORECASE
 )
-"""What may begin or end something, on a line that begins with something else."""
+"""Characters with a meaning within a line."""
 _DIRECTION = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029]")
-"""Characters that turn the direction of what follows, or end a line for some."""
+"""Characters that change the writing direction or end a line."""
 _ZERO_WIDTH_SPACE = "\u200b"
 
 
 def code(name: str, limit: int = 60) -> str:
-    """Return a name as code, its middle left out where it is long."""
+    """Return a name as code, with the middle of a long one left out."""
     return f"<code>{_escaped(short_name(name, limit))}</code>" if name else ""
 
 
 def prose(text: str, limit: int = 400) -> str:
-    """Return a sentence that may hold names: on one line, without mentions, links and markup."""
+    """Return a sentence on one line, without mentions, links and markup."""
     apart = re.sub(r"([@#:])(?=\w)", rf"\1{_ZERO_WIDTH_SPACE}", short_name(text, limit))
     return _escaped(apart)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = ()) -> str:
-    """Return a table of cells that are Markdown already; columns at the positions `numbers` stand to the right."""
+    """Return a table of Markdown cells; the columns at positions `numbers` are right-aligned."""
     lines = [head, ["--:" if place in numbers else ":--" for place in range(len(head))], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def details(summary: str, body: str) -> str:
-    """Return a part that is opened by a click; `summary` and `body` are Markdown already."""
+    """Return a collapsed part; `summary` and `body` are Markdown."""
     return f"<details><summary>{summary}</summary>\n\n{body}\n</details>\n"
 
 

@@ -1,4 +1,4 @@
-"""Rows of a comparison's layer table by how much their time changed."""
+"""Order the rows of a comparison's layer table by change of time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LayerChange:
     base_ms: float
     candidate_ms: float
     verdict: LayerVerdict | None
-    """None where one side has no layer, or no times."""
+    """None if one side has no layer or no times."""
 
     @property
     def delta_ms(self) -> float:
@@ -31,14 +31,14 @@ class LayerChange:
 
     @property
     def name(self) -> str:
-        """Of the base's layers, or the candidate's where the base has none."""
+        """Name of the base's layers, or of the candidate's if the base has none."""
         return " + ".join(layer.name for layer in self.base or self.candidate)
 
 
 def layer_changes(
     compared: ProfileComparison, profiles: Sequence[Profile], candidate: int | None = None
 ) -> list[LayerChange]:
-    """Return every row in which the base or the candidate (default: the last) has layers, the largest change first."""
+    """Return all rows with layers of the base or the candidate (default: the last), the largest change first."""
     candidate = len(profiles) - 1 if candidate is None else candidate
     verdicts = {one.row: one for one in compared.layer_verdicts if one.candidate == candidate}
     medians = [[median_ms(layer) for layer in profile.layers] for profile in profiles]
@@ -59,7 +59,7 @@ def layer_changes(
 
 
 def median_ms(layer: Layer) -> float:
-    """Return a layer's median; 0 where it is not known, or is no number."""
+    """Return a layer's median; 0 if unknown or NaN."""
     median = layer.median_ms
     return median if math.isfinite(median) else 0.0
 

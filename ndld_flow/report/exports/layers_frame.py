@@ -1,4 +1,4 @@
-"""Layers as a table for notebooks."""
+"""Convert layers to a data frame for notebooks."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def layers_frame(profile: Profile) -> pd.DataFrame:
-    """One row a layer, columns as in the CSV; times in ms, sizes in bytes, `share` from 0 to 1.
+    """Return a data frame with one row per layer and the columns of the CSV; times in ms, sizes in bytes, `share` from
+    0 to 1.
 
-    An engine that nobody ran has no columns of times.
+    An engine that was not run has no columns of times.
     """
     import pandas as pd
 

@@ -1,7 +1,6 @@
-"""How every picture that leaves a report is made: on paper of its own, so that it reads the same on any page.
+"""Draw pictures with their own background, so that they look the same on any page.
 
-Colours are Okabe and Ito's. Everything is drawn by the Agg or SVG backend directly: no display, no state that other
-users of matplotlib would see.
+Colours are Okabe and Ito's. The Agg or SVG backend is used directly, without a display or global state of matplotlib.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH_IN, DPI = 10.0, 200
-"""2,000 pixels, shown 1,000 wide: sharp on every screen."""
+"""2,000 pixels for a display width of 1,000, sharp on every screen."""
 PAPER, INK, QUIET, LINE = "#ffffff", "#1a1c1f", "#5c636b", "#d5d7d4"
 BLUE, ORANGE, CRIMSON = "#0072b2", "#d55e00", "#a3123a"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a")
 
 
 def save_picture(draw: Callable[[], Figure], path: Path) -> Path:
-    """Write a PNG, or an SVG where the name ends so, and return its path. Equal data give equal bytes."""
+    """Write a PNG or an SVG, by the file's suffix, and return its path. Equal data give equal bytes."""
     import matplotlib as mpl
 
     with mpl.rc_context():
-        mpl.rcdefaults()  # not what a person may have in their matplotlibrc
+        mpl.rcdefaults()  # ignore the user's matplotlibrc
         mpl.rcParams["font.family"] = [FONT]
         mpl.rcParams["font.size"] = 11
         mpl.rcParams["svg.hashsalt"] = "ndld-flow"
@@ -48,7 +47,7 @@ def new_figure(height_in: float) -> Figure:
 
 
 def plain_axes(axes: Axes) -> None:
-    """Quiet numbers, a quiet grid, no box."""
+    """Style axes: light numbers and grid, no box."""
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(LINE)
     axes.tick_params(color=LINE, labelcolor=QUIET, labelsize=9.5, length=0, pad=6)

@@ -1,4 +1,4 @@
-"""What the picture of a comparison shows, before it is drawn."""
+"""Collect the data of a comparison's picture."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#b6588f", "#c79a00", "#3a3f45", "#6cc4f0", "#a3123a", "#9a9fa6", "#6a4cf0")
-"""Colours of the subjects, those of the page in its light dress."""
+"""Colours of the subjects, as in the page's light theme."""
 _PROFILES, _LAYERS, _SUBJECTS = 6, 10, 10
 
 
@@ -41,7 +41,7 @@ class Group:
 
 
 def picture_groups(comparison: Comparison) -> list[Group]:
-    """Return the first profiles; a picture of all would be too long to look at."""
+    """Return the first profiles, up to a readable number."""
     return [_group(comparison, compared) for compared in comparison.profiles[:_PROFILES]]
 
 
@@ -72,7 +72,7 @@ def _row(
 
 
 def largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[LayerChange]:
-    """Of the first profile that decided the verdict, or of the first that has layers; last candidate."""
+    """Return the largest changes of the first deciding profile, or of the first with layers, for the last candidate."""
     order = sorted(
         zip(comparison.profiles, profiles, strict=True),
         key=lambda pair: all(one.verdict != comparison.verdict for one in pair[0].deciding),

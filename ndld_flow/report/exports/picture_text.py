@@ -1,4 +1,4 @@
-"""Texts that a picture's font can draw, and that fit."""
+"""Fit texts into pictures: only drawable characters, within a width."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from matplotlib.ft2font import FT2Font
 
 FONT = "DejaVu Sans"
-"""matplotlib brings it along: pictures are the same everywhere."""
+"""Font included with matplotlib, for equal pictures everywhere."""
 _MISSING = "\N{WHITE SQUARE}"
 _LONGEST = 120
 _DPI = 72
 
 
 def picture_text(text: str, inches: float, points: float) -> str:
-    """One line that is no wider than `inches` at a size of `points`, its middle left out where it would be.
+    """Return one line no wider than `inches` at a size of `points`; the middle of a longer one is left out.
 
-    A square stands for what the font lacks, such as emoji, and for what would turn the direction of writing.
+    Characters that the font lacks, such as emoji, and those that change the writing direction become squares.
     """
     shown = "".join(letter if _is_drawable(letter) else _MISSING for letter in short_name(text, _LONGEST))
     fitted, limit = shown, len(shown)
     while limit > 4 and _width(fitted, points) > inches:
-        # In steps of what is too much, so that a long name takes few.
+        # Steps are proportional to the excess, so that a long name needs few.
         limit = min(limit - 1, int(limit * inches / _width(fitted, points)) + 1)
         fitted = shortened(shown, limit)
     return fitted
@@ -45,7 +45,7 @@ def _is_drawable(letter: str) -> bool:
 
 
 def _width(text: str, points: float) -> float:
-    """In inches."""
+    """Return the width in inches."""
     font = _font()
     font.set_size(points, _DPI)
     font.set_text(text, 0.0)

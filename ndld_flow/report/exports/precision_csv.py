@@ -1,4 +1,4 @@
-"""Precision searches and comparisons layer by layer, for spreadsheets."""
+"""Write precision searches and comparisons by layer, for spreadsheets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RANGE = (
 
 
 def depth_csv(view: DepthView) -> str:
-    """Return every layer in the order of execution: each metric of each curve, and the reference's values."""
+    """Return all layers in execution order: each metric of each curve, and the reference's values."""
     metrics = [_metric_names([one.of_curves[place] for one in view.layers]) for place in range(len(view.curves))]
     head = [f"{curve}: {name}" for curve, names in zip(view.curves, metrics, strict=True) for name in names]
     kept = set(view.kept)
@@ -62,7 +62,7 @@ def _range_cells(found: TensorRange | None) -> list[Cell]:
 
 
 def trials_csv(search: PrecisionSearch) -> str:
-    """Return every trial in the order they were made."""
+    """Return all trials in order."""
     metrics = list(dict.fromkeys(name for trial in search.trials for name in trial.metrics))
     head = ["trial", "phase", "what", "kept", *metrics, "passed", "wall_s", "remembered", "trouble", "kept_positions"]
     rows = (
@@ -84,7 +84,7 @@ def trials_csv(search: PrecisionSearch) -> str:
 
 
 def kept_csv(search: PrecisionSearch) -> str:
-    """Return every kept node with each fact that speaks for keeping it."""
+    """Return all kept nodes with their evidence."""
     metrics = list(dict.fromkeys(name for node in search.kept for name in node.without))
     head = ["node", "op_type", "cause", "outputs", *(f"{name} without it" for name in metrics)]
     facts = ["evidence", "evidence_tensor", "value", "limit"]
@@ -107,7 +107,7 @@ def kept_csv(search: PrecisionSearch) -> str:
 
 
 def samples_csv(accuracy: Accuracy) -> str:
-    """Return every sample and output, a line each; what the user's metric says of a sample stands on its first line."""
+    """Return one line per sample and output; results of the user's metric are on a sample's first line."""
     outputs = [metrics for sample in accuracy.samples for metrics in sample.outputs.values()]
     metrics = list(dict.fromkeys(name for found in outputs for name in found))
     scores = list(dict.fromkeys(name for sample in accuracy.samples for name in sample.scores_candidate))

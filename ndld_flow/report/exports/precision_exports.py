@@ -1,4 +1,4 @@
-"""What leaves a report of searches and comparisons: tables for spreadsheets, a summary for pull requests, a picture."""
+"""Export searches and comparisons: tables for spreadsheets, a summary for pull requests, a picture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SEARCH_SUMMARY, ACCURACY_SUMMARY, PICTURE = "search.md", "accuracy.md", "diverge
 
 
 def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
-    """Write them into the folders of the steps that searched or compared, within a run's folder."""
+    """Write the exports into the folders of the searching and comparing steps of a run."""
     for (step, search), view in zip(documents.searches.items(), collect_searches(documents), strict=True):
         own = folder / step
         _write(own / TRIALS, trials_csv(search))
@@ -32,11 +32,11 @@ def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
 
 
 def _write_depth(view: SearchView | AccuracyView, own: Path) -> str:
-    """Return the layers as a table and a picture; the picture's name, empty where no layer was compared."""
+    """Write the layers as a table and a picture, and return the picture's name; empty if no layer was compared."""
     depth: DepthView | None = view.depth
     if depth is None:
         return ""
-    # Imported here: matplotlib is half a second that nobody else who imports this module should pay.
+    # Imported lazily: matplotlib takes half a second.
     from ndld_flow.report.exports.divergence_picture import divergence_picture
 
     _write(own / LAYERS, depth_csv(depth))

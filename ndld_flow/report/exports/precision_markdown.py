@@ -1,4 +1,4 @@
-"""A precision search and a comparison for pull requests: the story first, then what was kept and why."""
+"""Write a precision search and a comparison for pull requests: the summary first, then the kept nodes and reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _SIGN = {True: "✅", False: "❌"}
 
 
 def search_markdown(view: SearchView, picture: str = "") -> str:
-    """What breaks, where it starts, what mends it and what that costs. `picture` is a file beside it."""
+    """Return the summary of a search, its kept nodes and its cost. `picture` is the name of a file in the same
+    folder."""
     story = [*map(_passages, view.story), f"Cost: {_passages(view.cost_words)}"]
     parts = [
         f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.standing)}\n",
@@ -32,7 +33,7 @@ def _passages(passages: tuple[Passage, ...]) -> str:
 
 
 def prose_piece(text: str) -> str:
-    """Return a piece of a sentence, its blanks at both ends kept."""
+    """Return a part of a sentence, preserving blanks at both ends."""
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
     return f"{lead}{prose(text.strip())}{trail}"
 
@@ -78,7 +79,9 @@ def _trials(view: SearchView) -> str:
 
 
 def accuracy_markdown(view: AccuracyView, picture: str = "") -> str:
-    """Return whether a comparison held, by what margin, and where divergence starts. `picture` is a file beside it."""
+    """Return the outcome of a comparison, its margins and where divergence starts. `picture` is a file in the same
+    folder.
+    """
     starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
     parts = [
         f"### {_SIGN[view.passed]} {code(view.candidate)} against {code(view.reference)}\n",

@@ -1,4 +1,4 @@
-"""One profile in Markdown: what was measured where, its latency, its slowest layers."""
+"""Write a profile as Markdown: the conditions, its latency, its slowest layers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NONE = "\N{EN DASH}"
 
 
 class _Known(NamedTuple):
-    """Columns that only some profiles have."""
+    """The optional columns that a profile has."""
 
     asked: bool
     units: bool
@@ -26,7 +26,7 @@ class _Known(NamedTuple):
 
 
 def profile_markdown(profile_label: str, profile: Profile) -> str:
-    """Summary and slowest layers of one profile."""
+    """Return the summary and the slowest layers of one profile."""
     parts = [
         f"### {code(profile_label, 100)}\n",
         *_about(profile),
@@ -57,7 +57,7 @@ def _latency(profile: Profile) -> str:
     runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
     cells = [*values, share(summary.cov), f"{three_digits(summary.throughput_per_s)} /s"]
     told = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
-        profile.profiler, "Whether a profiler was attached is not recorded.\n\n"
+        profile.profiler, "It is not recorded whether a profiler was attached.\n\n"
     )
     return told + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
 
@@ -100,7 +100,7 @@ def _row(layer: Layer, ms: float, total: float, known: _Known) -> list[str]:
 
 
 def tensor_cores_text(profile: Profile) -> str:
-    """`; 46.4 % of it on tensor cores, 0.0 % unknown`; empty where no unit is known."""
+    """Return `; 46.4 % of it on tensor cores, 0.0 % unknown`; empty if no unit is known."""
     shares = profile.tensor_cores
     return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} unknown" if shares else ""
 

@@ -1,4 +1,4 @@
-"""The points of a sweep for spreadsheets."""
+"""Write the points of a sweep for spreadsheets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ndld_flow.report.settings_text import value_text
 
 
 def points_csv(record: SweepRecord) -> str:
-    """One line for each point, in the order tried: what it was, what it came to at first and again, every metric."""
+    """Return one line per point, in the order of trials: settings, first and second measurement, all metrics."""
     units = {name: metric.unit for point in record.points for name, metric in point.metrics.items()}
     goals = [_headed(one.text, one.unit) for one in record.objectives]
     head = [

@@ -1,4 +1,4 @@
-"""What leaves a sweep's report: the points for spreadsheets, a summary for pull requests, its pictures."""
+"""Export a sweep: points for spreadsheets, a summary for pull requests, pictures."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ POINTS, SUMMARY = "points.csv", "summary.md"
 
 
 def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
-    """Write `points.csv`, `summary.md` and the pictures it shows into a sweep's folder; all that was written.
+    """Write `points.csv`, `summary.md` and its pictures into a sweep's folder and return their paths.
 
     Raises an `OutputsError` when they cannot be written.
     """
-    # Imported here: matplotlib is half a second that nobody else who imports this module should pay.
+    # Imported lazily: matplotlib takes half a second.
     from ndld_flow.report.exports.sweep_pictures import sweep_pictures
 
     again = "ndld-flow report"

@@ -1,4 +1,4 @@
-"""A sweep for a pull request: what was found, the lines that reproduce it, the best points, long parts folded."""
+"""Write a sweep for a pull request: the result, the recipe lines, the best points, with long parts folded."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ndld_flow.report.sweep.point_words import points_words
 from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
 
 _ALT = {
-    "trade_off": "points by two quantities, the best and its ties marked",
-    "curve": "the objective along an axis, a line for each combination of the others",
-    "parallel": "a line for each point through its settings and what it came to",
-    "effects": "what each setting alone does to the objective",
+    "trade_off": "points by two quantities, with the best and its ties",
+    "curve": "the objective along an axis, one line per combination of the others",
+    "parallel": "one line per point through its settings and results",
+    "effects": "effect of each setting on the objective",
 }
 _MOST_EFFECTS = 8
 
 
 def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
-    """Markdown for a pull request's comment or a job's summary; `pictures` are their addresses."""
+    """Return Markdown for a pull request's comment or a job's summary; `pictures` are URLs."""
     winners = collect_winners(record)
     parts = [
         _headline(record),
@@ -49,15 +49,15 @@ def _headline(record: SweepRecord) -> str:
 def _facts(record: SweepRecord) -> str:
     goals = prose(looked_for(record), 600)
     tried = f"{len(record.points):,} points tried: {counts_words(record) or 'none'}"
-    took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it the tool's own"
-    return f"Looked for {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
+    took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it overhead of ndld-flow"
+    return f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
 
 
 def _winners(view: WinnersView) -> str:
     head = ["Rank", "Point", "Settings", *(code(name) for name in view.objectives)]
     numbers = list(range(3, 3 + len(view.objectives)))
     if view.measured_again:
-        head += ["Standing", f"Ratio of {code(view.objectives[0])}"]
+        head += ["Verdict", f"Ratio of {code(view.objectives[0])}"]
     rows = [_winner(one, view) for one in view.rows]
     lines = "\n".join(f"Point {one.number}:\n\n{_block(one.lines)}" for one in view.rows[:3])
     return f"{prose(view.said)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
@@ -69,7 +69,7 @@ def _winner(one: WinnerView, view: WinnersView) -> list[str]:
     row = [str(one.rank), str(one.number), settings, *map(_goal, one.goals)]
     if view.measured_again:
         ratio = f"{one.ratio} ({one.interval})" if one.interval else one.ratio
-        row += [one.standing or ("not again, tie at first" if one.tied else "not again"), ratio]
+        row += [one.standing or ("not measured again, tie at first" if one.tied else "not measured again"), ratio]
     return row
 
 
@@ -78,7 +78,7 @@ def _goal(cell: GoalCell) -> str:
 
 
 def _block(lines: str) -> str:
-    """Return a code block. Its lines cannot end it: each begins with a key, and YAML breaks no value."""
+    """Return a code block. No line can end it: each begins with a key, and YAML does not break values."""
     return f"```yaml\n{lines}\n```\n"
 
 
@@ -92,9 +92,9 @@ def _effects(view: EffectsView) -> str:
     for effect in view.effects[:_MOST_EFFECTS]:
         told = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
         rows.append([code(effect.axis), effect.size, "<br>".join(told)])
-    how = "points that are equal otherwise" if view.paired else "all points with the value, other settings mixed in"
-    head = ["Setting", "Reach", f"Median of {code(view.objective)}, {how}"]
-    return details(f"What each setting does to {code(view.objective)}", table(head, rows, (1,)))
+    how = "otherwise equal points" if view.paired else "all points with the value, other settings confounded"
+    head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
+    return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
 
 
 def _troubles(record: SweepRecord) -> str:

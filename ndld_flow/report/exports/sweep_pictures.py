@@ -1,4 +1,4 @@
-"""Pictures of a sweep for pull requests: trade-off or curve, parallel coordinates, effects."""
+"""Draw a sweep for pull requests: trade-off or curve, parallel coordinates, effects."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_LINES = 300
-"""Of parallel coordinates: more make one blot, and a large file."""
+"""Maximum lines of parallel coordinates, for a readable picture and a small file."""
 _MOST_AXES = 10
 _MOST_TICKS = 16
-"""Of a curve's values: more run into each other, and each takes time."""
+"""Maximum ticks of a curve."""
 _MOST_EFFECTS = 6
 _ROW_IN = 0.27
 
 
 def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
-    """Write what there is to draw as SVG into a folder; the pictures, in the order in which people want them."""
+    """Write the applicable pictures as SVG into a folder and return their paths, the most important first."""
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     effects = collect_effects(record)
@@ -66,7 +66,7 @@ def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
 
 
 def _pair(dimensions: Sequence[Dimension]) -> tuple[Dimension, Dimension] | None:
-    """Across and up: the first two objectives, or the only one over a metric that is weighed against it."""
+    """Return the x and y dimensions: the first two objectives, or a relevant metric and the only objective."""
     objectives = [one for one in dimensions if one.kind == "objective"]
     metrics = [one for one in dimensions if one.kind == "metric" and one.telling]
     if not objectives or len(objectives + metrics) < 2:
@@ -91,7 +91,7 @@ def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
     axes.margins(0.06)
     figure.text(0.02, 0.95, _better(up), size=10.5, weight="bold", color=INK, parse_math=False)
     figure.text(0.97, 0.02, _better(across), size=10.5, weight="bold", color=INK, ha="right", parse_math=False)
-    figure.text(0.97, 0.95, "◆ best  ◇ tie  ● on the front  ○ did not pass", size=9.5, color=QUIET, ha="right")
+    figure.text(0.97, 0.95, "◆ best  ◇ tie  ● Pareto front  ○ did not pass", size=9.5, color=QUIET, ha="right")
     return figure
 
 
@@ -115,7 +115,7 @@ _MARKS: dict[str, dict[str, object]] = {
 
 
 def _number(axes: Axes, record: SweepRecord, rows: Sequence[int], across: Dimension, up: Dimension) -> None:
-    """Numbers of points, where there is room; the best first."""
+    """Draw the numbers of points where there is room, the best first."""
     xs, ys = _fractions(across), _fractions(up)
     taken: list[tuple[float, float]] = []
     for row in sorted(rows, key=lambda row: record.points[row].rank or len(record.points) + 1):
@@ -140,7 +140,7 @@ def _better(one: Dimension) -> str:
 
 
 def _scaled(axis: Axis, one: Dimension) -> None:
-    """Numbers with their unit."""
+    """Format the axis' numbers with their unit."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     if one.log and min((value for value in one.numbers or () if value is not None), default=0) > 0:
@@ -191,7 +191,7 @@ def _ring(axes: Axes, x: float, y: float, colour: str) -> None:
 
 @dataclass(frozen=True)
 class _LineStyle:
-    """How a point's line looks."""
+    """Style of a point's line."""
 
     colour: str
     alpha: float
@@ -209,7 +209,7 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
     axes.set_xlim(0, len(shown) - 1)
     axes.set_ylim(-0.1, 1.02)
     places = [_fractions(one) for one in shown]
-    # The best are drawn last, over the others.
+    # The best points are drawn last, on top.
     order = sorted(range(len(record.points)), key=lambda row: -(record.points[row].rank or len(record.points) + 1))
     order = order[-_MOST_LINES:]
     ranked = sum(point.rank is not None for point in record.points)
@@ -233,7 +233,7 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
 
 
 def _line_style(record: SweepRecord, row: int, ranked: int) -> _LineStyle:
-    """Return the better its rank, the stronger."""
+    """Return the style of a point's line; better ranks are darker."""
     point = record.points[row]
     if point.number == record.best:
         return _LineStyle(ORANGE, 1, 2.8)
@@ -251,7 +251,7 @@ def _none_below(height: float | None) -> float:
 
 
 def _fractions(one: Dimension) -> list[float | None]:
-    """0 to 1 for every point; None for what is not known."""
+    """Return positions from 0 to 1 for all points; None for unknown values."""
     values: Sequence[float | None] = one.levels if one.numbers is None else one.numbers
     known = [value for value in values if value is not None]
     log = one.log and min(known, default=0) > 0
@@ -266,7 +266,7 @@ def _fractions(one: Dimension) -> list[float | None]:
 def _parallel_axis(axes: Axes, place: int, one: Dimension, name: str, count: int) -> None:
     axes.axvline(place, ymin=0.09, ymax=0.985, color=INK if one.kind == "objective" else QUIET, lw=1, zorder=7)
     room = 8.2 / max(1, count - 1)
-    # Bold is a sixth wider than what is measured.
+    # Bold is a sixth wider than the measured text.
     axes.text(
         place,
         1.11,
@@ -289,7 +289,7 @@ def _parallel_axis(axes: Axes, place: int, one: Dimension, name: str, count: int
 
 
 def _axis_ends(one: Dimension) -> list[tuple[float, str]]:
-    """Return all texts of a few, else the two ends."""
+    """Return all labels of a short axis, otherwise those of the two ends."""
     if one.numbers is None:
         last = max(1, len(one.texts) - 1)
         each = max(1, len(one.texts) // 8)
@@ -319,8 +319,8 @@ def _effects(view: EffectsView) -> Figure:
     at = 0.0
     for one in shown:
         at = _effect(axes, one, at)
-    told = "median with its 95 % interval (thin: range of fewer than six points)"
-    paired = ", points that are equal otherwise" if view.paired else ", all points with the value"
+    told = "median with 95 % interval (thin: range of fewer than six points)"
+    paired = ", otherwise equal points" if view.paired else ", all points with the value"
     figure.text(
         0.02, 1 - 0.27 / total, picture_text(view.objective, 4, 10.5), size=10.5, weight="bold", parse_math=False
     )
@@ -329,7 +329,7 @@ def _effects(view: EffectsView) -> Figure:
 
 
 def _effect(axes: Axes, one: EffectView, at: float) -> float:
-    """Draws one axis' rows from `at` on; where the next may begin."""
+    """Draw one axis' rows from `at` on, and return where the next begins."""
     across = axes.get_yaxis_transform()
     style = {"va": "center", "transform": across, "clip_on": False, "parse_math": False}
     axes.text(-0.56, at + 0.4, picture_text(one.axis, 3.6, 10), size=10, weight="bold", color=INK, **style)  # type: ignore[arg-type]

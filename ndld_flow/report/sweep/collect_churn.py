@@ -1,4 +1,4 @@
-"""Engines that a sweep built several times: which layers came out the same each time."""
+"""Collect engines that a sweep built several times, with the layers that differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn
 
 Objects = Callable[[str], Path]
-"""Digest of an artifact -> the folder that holds it."""
+"""Digest of an artifact -> its folder."""
 
 _LAYERS_SHOWN = 100
 _BUILDS_SHOWN = 12
@@ -29,46 +29,46 @@ _TITLES = {
     "layers": "Layers",
     "latency.median": "Latency",
 }
-CHANGES = {"layers": "fused otherwise", "format": "another format", "tactic": "another tactic"}
-"""What changed, in words."""
+CHANGES = {"layers": "different fusion", "format": "different format", "tactic": "different tactic"}
+"""Change -> description."""
 
 
 @dataclass(frozen=True)
 class SpreadRow:
-    """One number over the builds."""
+    """One figure of all builds."""
 
     title: str
     values: tuple[str, ...]
-    """In the order of the builds."""
+    """One value per build."""
     relative: str
-    """How far apart smallest and largest are, relative to the median."""
+    """Difference between smallest and largest, relative to the median."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one build made of a layer."""
+    """A layer in one build."""
 
     mark: str
-    """`A`, `B`, ...: equal for equal outcomes of this layer; empty where the build has no such layer."""
+    """`A`, `B`, ...: equal for equal outcomes of this layer; empty if the build has no such layer."""
     text: str
     """Tactic, formats, or names of layers."""
 
     @property
     def shown(self) -> str:
-        """Both ends: tactics differ at their ends."""
+        """The text with its middle left out, because tactics differ at their ends."""
         return shortened(self.text, 32)
 
 
 @dataclass(frozen=True)
 class ChurnRow:
-    """One layer that did not come out alike."""
+    """One layer that layers that differ."""
 
     name: str
     type: str
     node_count: int
     change: str
     time: str
-    """Share of all layers' time; empty where it is not known."""
+    """Share of all layers' time; empty if unknown."""
     outcomes: tuple[Outcome, ...]
 
 
@@ -78,21 +78,21 @@ class ChurnView:
 
     step: str
     said: str
-    """The whole, in a sentence."""
+    """Summary in a sentence."""
     labels: tuple[str, ...]
-    """One for each build: `attempt 2`."""
+    """One per build: `attempt 2`."""
     points: tuple[int, ...]
-    """Number of the first point that has each build."""
+    """Number of the first point of each build."""
     spreads: tuple[SpreadRow, ...]
     rows: tuple[ChurnRow, ...]
     left_out: int
-    """Changed layers that are not shown."""
+    """Number of changed layers that are not shown."""
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class _Found:
-    """One build of a step, in the order in which points were tried."""
+    """One build of a step."""
 
     point: int
     attempt: int
@@ -100,9 +100,9 @@ class _Found:
 
 
 def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = None) -> tuple[ChurnView, ...]:
-    """Engines of a sweep over `attempt`, read from the folders of its points; none for other sweeps.
+    """Return the engines of a sweep over `attempt`, read from the folders of its points; empty for other sweeps.
 
-    `objects` tells where the store keeps an artifact, for a sweep's folder whose links do not lead there yet.
+    `objects` locates artifacts in the store, for a sweep's folder whose links are not valid yet.
     """
     if not any(key.endswith(".attempt") for axis in record.axes for key in axis.keys):
         return ()
@@ -110,15 +110,15 @@ def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = N
     known: set[str] = set()
     for point in record.points:
         for step, key, found in _builds_of(point, folder, objects):
-            if key not in known:  # points that share an engine count once
+            if key not in known:  # points with the same engine count once
                 known.add(key)
                 alike[step, *asked_alike(found.rebuild.build)].append(found)
     return tuple(_view(str(asked[0]), found) for asked, found in alike.items() if len(found) > 1)
 
 
 def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iterator[tuple[str, str, _Found]]:
-    """Yield step, key and build of each engine of a point; none where they cannot be read, as the point's own report
-    says.
+    """Yield step, key and build of each engine of a point; nothing if they cannot be read, which the point's own report
+    states.
     """
     if not _OWN_FOLDER.fullmatch(point.folder):
         return
@@ -152,13 +152,13 @@ def _view(step: str, found: Sequence[_Found]) -> ChurnView:
 
 
 def _said(churn: TacticChurn) -> str:
-    """`3 builds, 2 different engines: 5 of 82 layers came out differently (6.1 %), 12 % of the time of all layers`"""
+    """Return `3 builds, 2 different engines: 5 of 82 layers differ (6.1 %), 12 % of the time of all layers`."""
     builds, engines = len(churn.builds), churn.different_engines
     alike = "the same engine to the byte" if engines == 1 else f"{engines} different engines"
     if not churn.changed:
-        came_out = f"all {count(churn.row_count)} layers came out alike"
+        came_out = f"all {count(churn.row_count)} layers are the same"
         return f"{builds} builds, {alike}: {came_out}"
-    came_out = f"{count(len(churn.changed))} of {count(churn.row_count)} layers came out differently"
+    came_out = f"{count(len(churn.changed))} of {count(churn.row_count)} layers differ"
     time = "" if churn.time_share is None else f", {share(churn.time_share)} of the time of all layers"
     return f"{builds} builds, {alike}: {came_out} ({share(churn.layer_share)}){time}"
 
@@ -187,8 +187,8 @@ def _notes(churn: TacticChurn, found: int) -> Iterator[str]:
     cached = [short_name(one.label, 40) for one in churn.builds if one.read_timings]
     if cached:
         took = f"{', '.join(cached)} took timings from this machine's cache"
-        yield f"{took}, so that it repeats the tactics of earlier builds; the others timed everything anew."
+        yield f"{took} and repeat the tactics of earlier builds; the others timed all tactics again."
     if churn.basis == "engines as measured":
-        yield "Layers are those of the engines as they ran."
+        yield "Layers are those of the engines at run time."
     if not churn.tells_tactics:
-        yield "No layer tells its tactic: only other layers and formats can be seen."
+        yield "Tactics are not recorded: only differences in layers and formats are visible."

@@ -1,4 +1,4 @@
-"""Objective and throughput along an axis of numbers: one line for each combination of the other axes."""
+"""Collect curves of objectives and throughput along numeric axes, one line per combination of the other axes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ndld_flow.report.sweep.point_words import key_of, short_names, value_words
 _LINES = 6
 _LEAST_POINTS = 3
 _GAIN, _POINTS = 0.02, 2
-"""Of saturation, where the recipe says nothing."""
+"""Defaults of saturation: minimum gain, and number of points."""
 
 
 @dataclass(frozen=True)
 class CurveLine:
-    """Points that differ on the curve's axis only."""
+    """Points that differ only on the curve's axis."""
 
     label: str
-    """`threads 2`; empty of the only line."""
+    """`threads 2`; empty for a single line."""
     rows: tuple[int, ...]
-    """Places of its points, in the axis' order."""
+    """Positions of its points, in the axis' order."""
     x: tuple[float, ...]
     y: tuple[float | None, ...]
     saturated: int | None
-    """Position in the line from which on more gains nothing; None where it gains to the end."""
+    """Position in the line where it saturates; None if it does not."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Curve:
     y: Dimension
     lines: tuple[CurveLine, ...]
     left_out: int
-    """Lines that are not shown."""
+    """Number of lines that are not shown."""
     log: bool
 
 
@@ -54,7 +54,7 @@ class _Saturation:
 
 
 def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tuple[Curve, ...]:
-    """Return every axis of numbers with at least one line of three points, times the objectives and throughput."""
+    """Return a curve for each numeric axis with a line of three points, and each objective and throughput."""
     objectives = [one for one in dimensions if one.kind == "objective"]
     quantities = [*objectives, *_throughput(objectives, dimensions)]
     found = []
@@ -62,17 +62,16 @@ def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tupl
         numbers = axis_numbers(axis)
         rows = _rows_of_lines(axis, numbers, record) if numbers and len(axis.values) >= _LEAST_POINTS else []
         if numbers and rows and quantities:
-            # A combination has the same colour in all pictures of an axis.
+            # A combination has the same colour in all curves of an axis.
             lines = _best_first(rows, quantities[0])
             found += [_curve(axis, numbers, quantity, lines, record) for quantity in quantities]
     return tuple(curve for curve in found if curve.lines)
 
 
 def saturates_at(values: Sequence[float | None], direction: str, gain: float, points: int) -> int | None:
-    """Return position of the best value before `points` values in a row that gain less than `gain` over the best so
-    far.
+    """Return the position of the best value before `points` consecutive values that gain less than `gain` over it.
 
-    None where it gains to the end, and where it gains nothing from the first value on: that is no saturation.
+    Returns None if values gain to the end, or never gain, which is not saturation.
     """
     best: int | None = None
     poor = 0
@@ -95,7 +94,8 @@ def _gains(value: float, best: float | None, direction: str, gain: float) -> boo
 
 
 def _throughput(objectives: Sequence[Dimension], dimensions: Sequence[Dimension]) -> list[Dimension]:
-    """Items a second of every step that tells it, else passes a second; none where it is looked for anyway."""
+    """Return items per second of each step with it, otherwise passes per second; empty if an objective is a
+    throughput."""
     metrics = [one for one in dimensions if one.kind == "metric" and one.unit == "1/s"]
     for end in ("throughput.items", "throughput.median"):
         if any(one.label.endswith(end) for one in objectives):
@@ -106,7 +106,7 @@ def _throughput(objectives: Sequence[Dimension], dimensions: Sequence[Dimension]
 
 
 def _rows_of_lines(axis: SweepAxis, numbers: AxisNumbers, record: SweepRecord) -> list[list[int]]:
-    """Return rows that are equal on all other axes, ordered along this one; the longest lines first."""
+    """Return groups of rows that are equal on all other axes, ordered along this one, the longest first."""
     lines: dict[str, list[int]] = defaultdict(list)
     for row, point in enumerate(record.points):
         if key_of(point.values.get(axis.name)) in numbers.of_key:
@@ -126,7 +126,7 @@ def _x(point: SweepPoint, axis: SweepAxis, numbers: AxisNumbers) -> float:
 def _curve(
     axis: SweepAxis, numbers: AxisNumbers, quantity: Dimension, lines: Sequence[Sequence[int]], record: SweepRecord
 ) -> Curve:
-    """Return the lines that reach the best values; where there are many, most of them say the same."""
+    """Return the curve of the lines with the best values, up to a maximum."""
     values = quantity.numbers or ()
     known = [rows for rows in lines if sum(values[row] is not None for row in rows) >= _LEAST_POINTS]
     shown = sorted(_best_first(known, quantity)[:_LINES], key=known.index)
@@ -177,7 +177,7 @@ def _line(
 
 
 def _saturation(recipe: Mapping[str, JsonValue]) -> _Saturation:
-    """What the recipe calls saturated."""
+    """Return the recipe's definition of saturation."""
     sweep = recipe.get("sweep")
     said = sweep.get("saturation") if isinstance(sweep, dict) else None
     if not isinstance(said, dict):
@@ -187,7 +187,7 @@ def _saturation(recipe: Mapping[str, JsonValue]) -> _Saturation:
 
 
 def _fraction(gain: JsonValue) -> float:
-    """0.02, or `2 %`."""
+    """Return the fraction of 0.02 or `2 %`."""
     try:
         return parse_percent(gain) if isinstance(gain, str) else float(str(gain))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What each setting alone does to each objective, as dots and intervals on one scale."""
+"""Collect the effect of each setting on each objective, as dots and intervals on one scale."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from ndld_flow.sweep_search.main_effects import Effect, Level, Observed, main_ef
 
 _OBJECTIVES, _AXES = 3, 12
 _DOTS = 12
-"""A value with more points shows its interval only."""
+"""Maximum number of dots; a value with more points only shows its interval."""
 _FEW = 6
-"""With fewer values no interval covers 95 %: the range is shown instead."""
+"""Minimum number of values for a 95 % interval; with fewer, the range is shown."""
 
 
 @dataclass(frozen=True)
 class LevelView:
-    """One value of an axis. Places are percent of the scale."""
+    """One value of an axis. Positions are in percent of the scale."""
 
     label: str
     count: int
     median: str
     interval: str
-    """`3.1 ms to 3.4 ms`; empty of a single point."""
+    """`3.1 ms to 3.4 ms`; empty for a single point."""
     is_range: bool
-    """Whether there are too few for a 95 % interval, so that it is the range of all."""
+    """True if the interval is the range of all, because there are too few for a 95 % interval."""
     low: float
     point: float
     high: float
     dots: tuple[float, ...]
     is_best: bool
-    """Whether it is the best, and surely better than the worst."""
+    """True if it is the best, with an interval apart from that of the worst."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class EffectsView:
     effects: tuple[EffectView, ...]
     ticks: tuple[tuple[float, str], ...]
     paired: bool
-    """Whether all are."""
+    """True if all effects are paired."""
 
 
 def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
-    """One view for each objective that points of at least two values of an axis have."""
+    """Return one view per objective with points for at least two values of an axis."""
     axes = {axis.name: axis.values for axis in record.axes}
     found = []
     for place, objective in enumerate(record.objectives[:_OBJECTIVES]):
@@ -74,8 +74,7 @@ def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
 
 
 def _observed(record: SweepRecord, place: int) -> list[Observed]:
-    """Return points that were measured, as first measured: the same conditions for all. Also those that were
-    refused."""
+    """Return the first measurements of all measured points, including refused ones: all under the same conditions."""
     values = ((point, point.objectives[place : place + 1]) for point in record.points)
     return [
         Observed(point.values, value[0])
@@ -111,7 +110,7 @@ def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectV
 
 
 def _best(effect: Effect, objective: SweepObjective) -> float | None:
-    """Return the best median; None unless its interval and the worst's lie apart, so that something is said by it."""
+    """Return the best median; None if its interval overlaps that of the worst."""
     ordered = sorted(effect.levels, key=lambda level: level.median)
     first, last = (ordered[0], ordered[-1]) if objective.direction == "minimize" else (ordered[-1], ordered[0])
     if min(len(first.observed), len(last.observed)) < _FEW:
@@ -139,18 +138,18 @@ def _level(level: Level, objective: SweepObjective, scale: _Scale, best: float |
 
 @dataclass(frozen=True)
 class _Scale:
-    """A linear axis, a little wider than what is on it."""
+    """A linear axis with a margin."""
 
     low: float
     high: float
 
     def place(self, value: float) -> float:
-        """In percent."""
+        """Return a position in percent."""
         span = self.high - self.low
         return round(4 + 92 * (value - self.low) / span, 2) if span > 0 else 50.0
 
     def ticks(self, objective: SweepObjective) -> tuple[tuple[float, str], ...]:
-        """(place, text) of about three round numbers: more have no room."""
+        """Return (position, text) of about three round numbers."""
         span = self.high - self.low
         if span <= 0:
             return ((50.0, objective_words(self.low, objective)),)

@@ -1,4 +1,4 @@
-"""A sweep at a glance, and how to have its best point."""
+"""Collect the overview of a sweep and the recipe of its best point."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ndld_flow.report.sweep.verdict_words import SweepVerdict, best_point, count
 
 @dataclass(frozen=True)
 class Figure:
-    """One number at a glance."""
+    """One figure of the overview."""
 
     title: str
     figure: str
@@ -31,19 +31,19 @@ class Figure:
 
 @dataclass(frozen=True)
 class BestView:
-    """How to have the best point."""
+    """The recipe lines and command for the best point."""
 
     number: int
     settings: tuple[Setting, ...]
     lines: str
-    """For the recipe."""
+    """Lines for the recipe."""
     command: str
-    """Runs the sweep again, from what is kept, and writes the best point as a recipe of its own."""
+    """Command that repeats the sweep from the store and writes the best point as a separate recipe."""
 
 
 @dataclass(frozen=True)
 class HeadView:
-    """What was looked for, what was found, and at what cost."""
+    """Objective, result and cost of a sweep."""
 
     title: str
     description: str
@@ -53,12 +53,12 @@ class HeadView:
     best: BestView | None
     started_at: datetime
     machine: str
-    """On one line."""
+    """Description on one line."""
 
 
 @dataclass(frozen=True)
 class RepeatView:
-    """Everything needed to do the same sweep again."""
+    """Everything needed to repeat a sweep."""
 
     command: str
     recipe: str
@@ -69,7 +69,7 @@ class RepeatView:
 
 
 def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
-    """Return the top of the page."""
+    """Return the overview."""
     settings = {one.name: one.value for one in machine_settings(record.machine)}
     machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
     return HeadView(
@@ -85,7 +85,7 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
 
 
 def collect_repeat(record: SweepRecord) -> RepeatView:
-    """Command, recipe, machine and versions."""
+    """Return command, recipe, machine and versions."""
     dumped: str = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     return RepeatView(
         command=command_lines(record, record.command),
@@ -98,14 +98,14 @@ def collect_repeat(record: SweepRecord) -> RepeatView:
 
 
 def looked_for(record: SweepRecord) -> str:
-    """`least speed.latency.min, where agree.cosine >= 0.999`"""
-    goals = " and ".join(map(goal_words, record.objectives)) or "nothing: all points were just run"
+    """Return `least speed.latency.min, where agree.cosine >= 0.999`."""
+    goals = " and ".join(map(goal_words, record.objectives)) or "none, all points were run"
     where = " and ".join(short_name(one, 120) for one in record.constraints)
     return f"{goals}, where {where}" if where else goals
 
 
 def apply_command(record: SweepRecord) -> str:
-    """Return the sweep's own command, asked to write its best point as a recipe."""
+    """Return the sweep's command with the option to write its best point as a recipe."""
     words = list(record.command)
     if "--apply" in words:
         place = words.index("--apply")
@@ -114,7 +114,7 @@ def apply_command(record: SweepRecord) -> str:
 
 
 def command_lines(record: SweepRecord, words: Sequence[str]) -> str:
-    """Return two lines for a shell: go where the sweep was started, and run."""
+    """Return two shell lines: change to the sweep's directory, and run."""
     return visible_text(f"cd {shlex.quote(record.directory)}\n{shlex.join(words)}")
 
 
@@ -134,10 +134,10 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     best = best_point(record)
     tried = len(record.points)
     excluded = f", {count(record.excluded_count)} excluded beforehand" if record.excluded_count else ""
-    own = f"{seconds(record.own_s)} of it the tool's own"
+    own = f"{seconds(record.own_s)} of it overhead of ndld-flow"
     each = f", {seconds(record.own_s / tried)} a point" if tried else ""
     verb = "was" if record.steps_reused == 1 else "were"
-    there = f", {count(record.steps_reused)} {verb} there before" if record.steps_reused else ""
+    there = f", {count(record.steps_reused)} {verb} reused" if record.steps_reused else ""
     found = [
         Figure("Points tried", count(tried), f"{counts_words(record) or 'none'}{excluded}"),
         Figure("Steps computed", count(record.steps_done), f"{count(record.steps_shared)} shared by points{there}"),

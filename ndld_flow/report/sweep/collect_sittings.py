@@ -1,4 +1,4 @@
-"""Who was measured in turns with whom, where, when, and what ran beside it."""
+"""Collect measurement sessions: points measured in turns, their device, time and concurrent load."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.report.sweep.point_words import points_words
 
 @dataclass(frozen=True)
 class SittingView:
-    """One sitting."""
+    """One measurement session."""
 
     number: int
     points: str
@@ -22,17 +22,17 @@ class SittingView:
     started_at: datetime
     took: str
     why: str
-    """`again` for winners, `there already` for what was not measured now."""
+    """`second measurement` for winners, `reused` for earlier measurements."""
     beside: str
 
 
 def collect_sittings(record: SweepRecord) -> tuple[SittingView, ...]:
-    """Return all of them, in order."""
+    """Return all sessions, in order."""
     return tuple(map(_view, record.sittings))
 
 
 def _view(sitting: Sitting) -> SittingView:
-    said = [text for text, there in (("winners again", sitting.again), ("there already", sitting.reused)) if there]
+    said = [text for text, there in (("second measurement", sitting.again), ("reused", sitting.reused)) if there]
     return SittingView(
         number=sitting.number,
         points=points_words(sitting.points) if sitting.points else "",

@@ -1,4 +1,4 @@
-"""Points that did not pass, grouped by why."""
+"""Collect points that did not pass, grouped by reason."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _SHOWN = 60
 
 @dataclass(frozen=True)
 class TroubleView:
-    """Points of one outcome, one step and one reason, whatever the numbers in it."""
+    """Points with one outcome, step and reason, ignoring numbers in the reason."""
 
     outcome: PointOutcome
     step: str
     reason: str
-    """As the first of them says it."""
+    """Reason of the first point."""
     alike: bool
-    """Whether all say exactly this."""
+    """True if all have exactly this reason."""
     points: tuple[int, ...]
     rows: tuple[int, ...]
-    """Their places among the points."""
+    """Their positions among the points."""
 
 
 def collect_troubles(record: SweepRecord) -> tuple[TroubleView, ...]:
-    """Return the reason of most points first."""
+    """Return the groups, those with most points first."""
     groups: dict[tuple[PointOutcome, str, str], list[tuple[int, SweepPoint]]] = defaultdict(list)
     for place, point in enumerate(record.points):
         if point.outcome != "passed":
@@ -43,7 +43,7 @@ def _view(members: list[tuple[int, SweepPoint]]) -> TroubleView:
     return TroubleView(
         outcome=first.outcome,
         step=short_name(first.failed_step, 80),
-        reason=short_name(first.reason, 600) or "no reason was told",
+        reason=short_name(first.reason, 600) or "no reason was recorded",
         alike=len({point.reason for _, point in members}) == 1,
         points=tuple(point.number for _, point in members),
         rows=tuple(place for place, _ in members),

@@ -1,4 +1,4 @@
-"""The best points: what each came to at first and again, how it stands to the best, and how to have it."""
+"""Collect the best points: both measurements, the comparison with the best, and recipe lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ndld_flow.report.sweep.recipe_lines import recipe_lines
 
 _SETTINGS = 8
 _SHOWN = 5
-"""And all that were measured again, and the front."""
+"""Minimum number of points shown, besides those measured again and the Pareto front."""
 _MOST = 10
 _TIMES = ("ns", "us", "ms", "s", "1/s")
 _APART = 21.0
-"""Percent of the axis between two of its texts."""
+"""Minimum distance between two labels, in percent of the axis."""
 _MARKS = {"best": "improved", "tie": "unchanged", "worse": "regressed", "inconclusive": "inconclusive"}
 
 
@@ -29,9 +29,9 @@ class GoalCell:
     """One objective of one point."""
 
     decides: str
-    """What counts: as measured again, where it was."""
+    """Deciding value: of the second measurement if there is one."""
     first: str
-    """As first measured, where that does not count; else empty."""
+    """First measurement if it does not decide; otherwise empty."""
 
 
 @dataclass(frozen=True)
@@ -41,26 +41,26 @@ class WinnerView:
     number: int
     rank: int
     settings: tuple[Setting, ...]
-    """What the sweep varied, the first so many."""
+    """The first varied settings."""
     more: int
-    """Settings that are not among them."""
+    """Number of further settings."""
     goals: tuple[GoalCell, ...]
-    """In the order of the objectives."""
+    """One per objective."""
     standing: str
-    """`best`, `tie`, `worse`, `inconclusive`; empty where it was not measured again."""
+    """`best`, `tie`, `worse`, `inconclusive`; empty if not measured again."""
     mark: str
-    """How its interval is coloured."""
+    """Verdict that selects the interval's colour."""
     ratio: str
     interval: str
-    """`0.99x to 1.02x`; empty without one."""
+    """`0.99x to 1.02x`; empty without an interval."""
     plot: IntervalPlot | None
     on_front: bool
     tied: bool
-    """Inside the noise of the best, by what both were first measured as where it was not measured again."""
+    """True if it is within the noise of the best, by the first measurement if there is no second one."""
     lines: str
-    """What to write into the recipe to have this point."""
+    """Recipe lines for this point."""
     report: str
-    """Address of its own report; empty without one."""
+    """URL of its own report; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -71,15 +71,15 @@ class WinnersView:
     ticks: tuple[tuple[float, str], ...]
     measured_again: bool
     said: str
-    """What measuring again decided."""
+    """Result of the second measurement."""
     objectives: tuple[str, ...]
-    """The first is the one whose ratio is shown."""
+    """Names of the objectives; ratios are of the first."""
     left_out: int
-    """Points of the front, or measured again, that are not shown."""
+    """Number of points of the Pareto front, or measured again, that are not shown."""
 
 
 def collect_winners(record: SweepRecord) -> WinnersView | None:
-    """Return None where no point has a rank, or nothing was looked for."""
+    """Return the best points; None without ranked points or objectives."""
     ranked = sorted((point for point in record.points if point.rank is not None), key=lambda point: point.rank or 0)
     worth = [point for place, point in enumerate(ranked) if place < _SHOWN or point.again or point.on_front]
     chosen = worth[:_MOST]
@@ -136,7 +136,7 @@ def _ends(point: SweepPoint) -> tuple[float, float] | None:
 
 
 def _scale(points: list[SweepPoint]) -> IntervalScale:
-    """Around 1, with a margin, never so narrow that noise fills it."""
+    """Return a scale around 1 with a margin, wider than typical noise."""
     held = [1 / 1.02, 1.02]
     for point in points:
         ratio = point.again.ratio if point.again else None
@@ -146,7 +146,7 @@ def _scale(points: list[SweepPoint]) -> IntervalScale:
 
 
 def _told_apart(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
-    """`same`, and outwards from it those whose texts have room: this table leaves the axis a quarter of the page."""
+    """Return the ticks that fit: `same`, and outwards those with enough room."""
     same = next((place for place, text in ticks if text == "same"), 0.0)
     kept: list[tuple[float, str]] = []
     for place, text in sorted(ticks, key=lambda tick: abs(tick[0] - same)):
@@ -161,21 +161,23 @@ def _plot(ratio: float, low: float | None, high: float | None, scale: IntervalSc
 
 
 def _said(points: list[SweepPoint], unit: str) -> str:
-    """Ties in words."""
+    """Return a description of ties."""
     again = [point for point in points if point.again is not None]
     if not again and unit not in _TIMES and not any(point.sitting for point in points):
-        return "What decides is counted and not measured, so nothing was measured again."
+        return "The deciding objective is exact, so nothing was measured again."
     if not again:
-        return "These were not measured again: that the first is best is said by its first measurement alone."
+        return "These points were not measured again: the first is best only by its first measurement."
     numbers = {word: [one.number for one in again if one.again and one.again.standing == word] for word in _MARKS}
     if not numbers["best"]:
         return f"Measured again in turns: {points_words([one.number for one in again])}."
     said = [f"Measured again in turns, point {numbers['best'][0]} is best"]
     if numbers["tie"]:
-        said.append(f"{points_words(numbers['tie'])} cannot be told from it: the difference is inside the noise")
+        said.append(
+            f"{points_words(numbers['tie'])} cannot be distinguished from it: the difference is within the noise"
+        )
     if numbers["inconclusive"]:
         verb = "are" if len(numbers["inconclusive"]) > 1 else "is"
-        said.append(f"{points_words(numbers['inconclusive'])} {verb} inconclusive: more process runs would tell")
+        said.append(f"{points_words(numbers['inconclusive'])} {verb} inconclusive: more process runs are needed")
     if numbers["worse"]:
         said.append(f"{points_words(numbers['worse'])} {'are' if len(numbers['worse']) > 1 else 'is'} worse")
     return "; ".join(said) + "."

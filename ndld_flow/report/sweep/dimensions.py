@@ -1,4 +1,4 @@
-"""Everything that points of a sweep differ in, each as one column: axes, objectives, metrics."""
+"""Collect the dimensions of a sweep's points as columns: axes, objectives, metrics."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ndld_flow.report.json_values import rounded
 from ndld_flow.report.sweep.point_words import key_of, value_words
 
 _ROOM = 16
-"""Letters beside an axis of the parallel coordinates."""
+"""Maximum characters of a label on an axis of the parallel coordinates."""
 _FEW = 12
-"""An axis of so few values may be a geometric row, such as 1, 2, 4, 8."""
+"""Maximum number of values of an axis that may be geometric, such as 1, 2, 4, 8."""
 _TELLING = (
     ("cosine", "top1", "accuracy", "snr_db"),
     ("engine_bytes",),
@@ -27,31 +27,31 @@ _TELLING = (
     ("throughput.items", "throughput.median"),
     ("latency.min", "latency.median"),
 )
-"""Ends of the names of metrics that people weigh against each other; of one kind the first that differs is enough."""
+"""Suffixes of metrics that are commonly traded off; of each kind, the first that varies is used."""
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One column: a number for each point, or the place of its text."""
+    """One column: a number per point, or the position of its text."""
 
     key: str
     label: str
     kind: Literal["axis", "objective", "metric"]
     numbers: tuple[float | None, ...] | None
-    """None for an axis whose values are no numbers."""
+    """None for an axis without numbers."""
     unit: str = ""
     direction: str = ""
-    """`minimize` or `maximize`; empty where neither is better."""
+    """`minimize` or `maximize`; empty if there is no preference."""
     log: bool = False
     texts: tuple[str, ...] = ()
-    """Values of an axis as the recipe says them, in its order."""
+    """Values of an axis as in the recipe."""
     levels: tuple[int, ...] = ()
-    """Place of each point's value among them."""
+    """Position of each point's value among them."""
     telling: bool = False
-    """Whether it is shown before anybody asks for it."""
+    """True if it is shown by default."""
 
     def at(self, row: int) -> float | None:
-        """Return the number of one point; None where it is not known, or is no number."""
+        """Return the number of one point; None if unknown or NaN."""
         return self.numbers[row] if self.numbers is not None else None
 
 
@@ -60,19 +60,19 @@ class AxisNumbers:
     """The values of an axis as numbers."""
 
     label: str
-    """What they are: the axis' name, or of a list which part of it: `inputs.x.shape[0]`."""
+    """The axis' name, or the varying part of a list: `inputs.x.shape[0]`."""
     of_key: dict[str, float]
-    """By the value's key."""
+    """Key of a value -> number."""
 
 
 def collect_dimensions(record: SweepRecord) -> tuple[Dimension, ...]:
-    """Axes, objectives, metrics; a metric that is an objective is told once, one that is the same everywhere last."""
+    """Return axes, objectives and metrics; objectives are not repeated as metrics, and constant metrics come last."""
     axes = [_axis(place, axis, record.points) for place, axis in enumerate(record.axes)]
     return (*axes, *_objectives(record), *_metrics(record))
 
 
 def axis_numbers(axis: SweepAxis) -> AxisNumbers | None:
-    """Return numbers of an axis: its values, or the one number in which lists of them differ, such as a batch; else
+    """Return the numbers of an axis: its values, or the one number in which lists differ, such as a batch; otherwise
     None.
     """
     if axis.numeric:
@@ -115,7 +115,7 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
 
 
 def _told_apart(texts: Sequence[str]) -> list[str]:
-    """Long values may begin and end alike: numbered, they are told apart wherever there is little room."""
+    """Return distinct labels: long values with equal ends are numbered."""
     if len({shortened(text, _ROOM) for text in texts}) == len(texts):
         return list(texts)
     return [f"{place}: {text}" for place, text in enumerate(texts, 1)]
@@ -150,7 +150,7 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
 
 
 def _telling(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
-    """Return names of a few metrics of kinds that the objectives do not tell of."""
+    """Return the names of a few metrics of kinds other than the objectives."""
     kinds = [ends for ends in _TELLING if not any(text.endswith(ends) for text in objectives)]
     names = [one.label for one in metrics if _varies(one)]
     found = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
@@ -181,12 +181,12 @@ def _finite(values: Sequence[float | None]) -> float | None:
     (value,) = values or (None,)
     if value is None or not math.isfinite(value):
         return None
-    # Of a cosine, what matters is how far it is from one.
+    # For a cosine, the distance from 1 is relevant.
     return round(1 - rounded(1 - value), 12) if 0.99 < value < 1 else rounded(value)
 
 
 def _is_wide(numbers: Sequence[float | None]) -> bool:
-    """Return whether a linear scale would press most of them together."""
+    """Return whether a linear scale would compress most of the values."""
     known = [number for number in numbers if number is not None]
     return bool(known) and min(known) > 0 and max(known) / min(known) >= 8
 

@@ -29,9 +29,9 @@ SWEEP_PAGE = PageParts(
 
 
 def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None) -> Path:
-    """Write `report.html` into a sweep's folder, whole or not at all, and return its path.
+    """Write `report.html` into a sweep's folder atomically and return its path.
 
-    `objects` tells where the store keeps an artifact, while the folder is not where its links count from.
+    `objects` locates artifacts in the store while the folder is at a temporary path with invalid links.
     Raises an `OutputsError` when it cannot be written.
     """
     with collector_at_rest():

@@ -1,4 +1,4 @@
-"""All data of a sweep's page, typed, before a single tag is written."""
+"""Typed data of a sweep's page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PLAIN_ROWS = 100
 
 @dataclass(frozen=True)
 class PlainRow:
-    """A point where no script runs, and on paper."""
+    """A point, for paper and pages without a script."""
 
     number: int
     report: str
@@ -44,14 +44,14 @@ class SweepPage:
     objectives: tuple[str, ...]
     point_count: int
     plain: tuple[PlainRow, ...]
-    """The best first, the first so many."""
+    """The best points first, up to a maximum."""
     winners: WinnersView | None
     has_pictures: bool
-    """Whether there is anything to draw: two points with something measured."""
+    """True if there are two measured points to draw."""
     curves: tuple[Curve, ...]
     effects: tuple[EffectsView, ...]
     searched: bool
-    """Whether the method looks where it is good, so that points are not drawn evenly."""
+    """True if the method concentrates on good regions, so that points are not evenly distributed."""
     churn: tuple[ChurnView, ...]
     troubles: tuple[TroubleView, ...]
     sittings: tuple[SittingView, ...]
@@ -91,7 +91,7 @@ _TITLES = {
 
 
 def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepPage:
-    """Turn a record into page data; `churn`: of engines that were built several times."""
+    """Convert a record to page data; `churn` describes engines that were built several times."""
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     measured = [point for point in record.points if point.metrics]

@@ -1,4 +1,4 @@
-"""The data that the page of a sweep reads: columns over all points, each text once."""
+"""Encode the data of a sweep's page as columns over all points with a shared table of texts."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def _mark(point: SweepPoint, best: int | None) -> str:
 
 
 def _steps(point: SweepPoint, texts: Texts) -> list[int]:
-    """Return name, outcome and why of each step, one after the other."""
+    """Return name, outcome and reason of each step, flattened."""
     told = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
     return texts.places(text for step in told for text in step)
 
 
 def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
-    """Return gate, whether it holds, measured value in words."""
+    """Return gate, whether it passed, and the measured value as text."""
     found: list[tuple[int, int, int]] = []
     for one in point.constraints:
         measured, _ = apart((one.left, one.right), short_name(one.unit, 20))
@@ -67,7 +67,7 @@ def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
 
 
 def _again(point: SweepPoint) -> AgainPayload | None:
-    """Objectives, standing, ratio and its interval; null where nothing was measured again."""
+    """Return objectives, verdict, ratio and interval; null if not measured again."""
     if point.again is None:
         return None
     again = point.again

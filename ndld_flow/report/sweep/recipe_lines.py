@@ -1,4 +1,4 @@
-"""The lines of a recipe that make a point, and the point that the recipe itself is."""
+"""Write the recipe lines of a point, and find the point of the recipe's own settings."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ndld_flow.report.sweep.point_words import key_of
 
 
 def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
-    """What to write into the recipe to have this point, as YAML: mappings in blocks, values on one line.
+    """Return the recipe lines of a point as YAML: mappings in blocks, values on one line.
 
-    Of a list of which one item is changed, all of it: YAML has no other way to say so.
+    A list with one changed item is written in full, because YAML cannot express a partial change.
     """
     tree: dict[str, object] = {}
     for key, value in point.changes.items():
@@ -36,14 +36,12 @@ def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
 
 
 def find_own_point(record: SweepRecord) -> SweepPoint | None:
-    """Return the point whose values the recipe has already, its defaults included; None where it has none of the
-    points.
-    """
+    """Return the point with the recipe's own values, including defaults; None if there is none."""
     return next((point for point in record.points if _is_own(point, record.recipe)), None)
 
 
 def _find_place(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], list[str], JsonValue]:
-    """`inputs.x.1.shape.0` as the names of mappings, what leads on inside a list, and what the recipe has there."""
+    """Split `inputs.x.1.shape.0` into names of mappings and indices within a list, with the recipe's value there."""
     names: list[str] = []
     inside: JsonValue = dict(recipe)
     rest = key
@@ -56,14 +54,14 @@ def _find_place(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], l
 
 
 def _first_name(key: str, inside: JsonValue) -> str:
-    """Return names that the recipe has are taken whole, also where they hold dots."""
+    """Return the first name of a key; names in the recipe may contain dots."""
     known = inside if isinstance(inside, dict) else {}
     whole = [name for name in known if name and (key == name or key.startswith(f"{name}."))]
     return max(whole, key=len) if whole else key.partition(".")[0]
 
 
 def _changed(held: JsonValue, items: Sequence[str], value: JsonValue) -> JsonValue:
-    """Return a list with the value of one of its items changed; what finds no place there replaces all of it."""
+    """Return a list with the value of one item changed; a value without a matching item replaces the whole list."""
     if not items:
         return value
     first, *rest = items
@@ -78,7 +76,7 @@ def _is_item(word: str, held: Sequence[JsonValue]) -> bool:
 
 
 def _said(key: str, recipe: Mapping[str, JsonValue]) -> JsonValue:
-    """What the recipe has at a key; null where it has nothing."""
+    """Return the recipe's value at a key; null if there is none."""
     _, items, found = _find_place(key, recipe)
     for item in items:
         if isinstance(found, list):
@@ -93,8 +91,8 @@ def _is_own(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> bool:
 
 
 def _is_same(found: JsonValue, value: JsonValue) -> bool:
-    """Return whether a resolved recipe's value is what an axis says: sizes, durations and shares are plain numbers
-    there.
+    """Return whether a resolved recipe's value equals an axis' value; sizes, durations and shares are resolved to
+    numbers.
     """
     if key_of(found) == key_of(value):
         return True
@@ -104,7 +102,7 @@ def _is_same(found: JsonValue, value: JsonValue) -> bool:
 
 
 def _readings(text: str) -> Iterator[float]:
-    """Yield all that a quantity may mean: which setting it is of, a record does not say."""
+    """Yield all possible readings of a quantity, as the record does not have the setting's unit."""
     for parse in (parse_bytes, parse_duration_ms, parse_percent):
         with contextlib.suppress(ValueError):
             yield parse(text)
@@ -115,7 +113,7 @@ def _is_number(value: JsonValue) -> bool:
 
 
 class _Leaf:
-    """A value, told apart from the mappings on the way to it."""
+    """A value, as opposed to a mapping on its path."""
 
     def __init__(self, value: JsonValue) -> None:
         self.value = value
@@ -133,10 +131,10 @@ def _lines(tree: Mapping[str, object], depth: int) -> list[str]:
     return found
 
 
-# Remembered: the points of a sweep share their values, and YAML's writer is slow.
+# Cached: the points of a sweep share values, and YAML's writer is slow.
 @lru_cache(maxsize=4096)
 def _scalar(kind: str, value: str | float | None) -> str:
-    """Of a kind, as 1 and true are equal to Python."""
+    """Return a scalar as YAML. `kind` distinguishes 1 and true, which are equal in Python."""
     return _flow(json.dumps(value))
 
 

@@ -1,4 +1,4 @@
-"""A sweep in a few lines, for the terminal."""
+"""Summarise a sweep in a few lines, for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST_REASONS = 3
 
 
 def summarize_sweep(record: SweepRecord) -> Iterator[str]:
-    """What was found, what was done, and why points failed."""
+    """Yield the result, the work done, and the reasons of failures."""
     yield sweep_verdict(record).said
     counted = f"{len(record.points)} points: {counts_words(record)}" if record.points else "no points"
     steps = f"{record.steps_done} steps done, {record.steps_shared} shared, {record.steps_reused} reused"
@@ -22,12 +22,12 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
 
 
 def _reasons(record: SweepRecord) -> Iterator[str]:
-    """Yield the reasons that most points share, whatever the numbers in them, with the numbers of a few points."""
+    """Yield the most frequent reasons, ignoring their numbers, with the numbers of a few points."""
     undecided = record.inconclusive
     groups = [one for one in collect_troubles(record) if one.outcome == "failed" or undecided]
     for one in groups[:_MOST_REASONS]:
         numbers = one.points
         shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-        yield f"{one.outcome}: {shown}: {one.reason}{'' if one.alike else ' (others with other numbers)'}"
+        yield f"{one.outcome}: {shown}: {one.reason}{'' if one.alike else ' (other points differ in numbers)'}"
     if len(groups) > _MOST_REASONS:
-        yield f"failed for {len(groups) - _MOST_REASONS} more reasons; the report tells"
+        yield f"failed for {len(groups) - _MOST_REASONS} more reasons; see the report"

@@ -1,4 +1,4 @@
-"""What a sweep found, in one sentence."""
+"""Describe the result of a sweep in one sentence."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _BETTER = {"ms": "faster", "s": "faster", "1/s": "faster", "bytes": "smaller"}
 
 @dataclass(frozen=True)
 class SweepVerdict:
-    """The sentence, and in parts what a picture at a glance needs."""
+    """The sentence and its parts."""
 
     passed: bool
     inconclusive: bool
-    """With `passed` False: a point might have passed, but could not be decided."""
+    """With `passed` False: no point passed, but some could not be decided."""
     said: str
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
     gain: str = ""
-    """`1.42x faster than the recipe's own settings (point 1)`, or why that is not known; empty of the recipe itself."""
+    """`1.42x faster than the recipe's own settings (point 1)`, or why it is unknown; empty for the recipe itself."""
 
 
 def sweep_verdict(record: SweepRecord) -> SweepVerdict:
-    """What was found."""
+    """Return the result."""
     best = best_point(record)
     if best is None:
         return SweepVerdict(record.passed, record.inconclusive, _without_best(record))
@@ -40,7 +40,7 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     is_own = own is not None and own.number == best.number
     gain = "" if is_own else _gain(best, own, record.objectives[0]) if own else "no point has the recipe's own settings"
     parts = [
-        f"Point {best.number} is best{_in_what(record)}{', the recipe as it stands' if is_own else ''}: "
+        f"Point {best.number} is best{_in_what(record)}{', the recipe unchanged' if is_own else ''}: "
         f"{values_words(best)}",
         ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain if own else ""])),
         _ties(record),
@@ -52,12 +52,12 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
 
 
 def best_point(record: SweepRecord) -> SweepPoint | None:
-    """Return the best point; None where there is none."""
+    """Return the best point; None if there is none."""
     return next((point for point in record.points if point.number == record.best), None) if record.objectives else None
 
 
 def counts_words(record: SweepRecord) -> str:
-    """`22 passed, 1 refused, 1 failed`; what there is none of is left out."""
+    """Return `22 passed, 1 refused, 1 failed`, without zeros."""
     counted: Counter[PointOutcome] = Counter(point.outcome for point in record.points)
     shown = (f"{counted[one]} {one}" for one in get_args(PointOutcome) if counted[one])
     return ", ".join(shown)
@@ -69,12 +69,12 @@ def _without_best(record: SweepRecord) -> str:
     if not record.passed:
         return f"No point passed: {counts_words(record)}."
     if not record.objectives:
-        return f"Nothing was looked for, so that no point is best: {counts_words(record)}."
+        return f"There is no objective, so that no point is best: {counts_words(record)}."
     return f"No point is best, as none has all objectives: {counts_words(record)}."
 
 
 def _in_what(record: SweepRecord) -> str:
-    """Return where others are better in other objectives, the first decides."""
+    """Return a clause on the deciding objective if other points are better in others."""
     trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
     return f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
 
@@ -85,7 +85,7 @@ def _ties(record: SweepRecord) -> str:
 
 
 def _unsure(record: SweepRecord) -> str:
-    """Winners of which measuring again did not tell whether they are as good."""
+    """Return a clause on winners whose second measurement is inconclusive."""
     unsure = [one.number for one in record.points if one.again and one.again.standing == "inconclusive"]
     return f"{points_words(unsure)} may be as good" if unsure else ""
 
@@ -95,18 +95,18 @@ def _front(record: SweepRecord) -> str:
     if len(record.objectives) < 2 or not front:
         return ""
     if len(front) == 1:
-        return "no other is better in any of these"
+        return "no other point is better in any of these"
     return f"no point beats {points_words(front)} in everything"
 
 
 def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
-    """Against the recipe's own settings: over the process runs as measured again, else both as first measured."""
+    """Return the gain over the recipe's own settings, by the second measurement if there is one."""
     name = f"the recipe's own settings (point {own.number})"
     word = _BETTER.get(objective.unit, "lower" if objective.direction == "minimize" else "higher")
     if own.outcome != "passed":
         return f"where {name} {_WENT[own.outcome]}"
     if own.tied:
-        return f"inside the noise of {name}"
+        return f"within the noise of {name}"
     if best.again and own.again:
         return _gain_again(own.again, objective.direction, f"{word} than {name}")
     new, old = (one.objectives[0] if one.objectives else None for one in (best, own))
@@ -114,12 +114,12 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
         return ""
     ratio = _ratio(new, old, objective.direction)
     if ratio is None or change(1, ratio) == "±0 %":
-        return f"against {objective_words(old, objective)} of {name}, first measured"
-    return f"{ratio_text(ratio)} {word} than {name}, as both were first measured"
+        return f"against {objective_words(old, objective)} of {name}, by the first measurement"
+    return f"{ratio_text(ratio)} {word} than {name}, by the first measurement"
 
 
 def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
-    """By the ratio that the best's table shows: `1.26x (1.07x to 1.66x) faster than ...`."""
+    """Return the gain by the second measurement: `1.26x (1.07x to 1.66x) faster than ...`."""
     if own.standing == "inconclusive":
         return f"not {than} at 95 % confidence"
     found = [one for one in (own.ratio, own.ratio_low, own.ratio_high) if one is not None and 0 < one < math.inf]
@@ -131,7 +131,7 @@ def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
 
 
 def _ratio(new: float, old: float, direction: str) -> float | None:
-    """Above 1 when the new one is better; None for what has no ratio, or is not better."""
+    """Return a ratio above 1 if the new value is better; None without a ratio or gain."""
     if min(new, old) <= 0:
         return None
     ratio = old / new if direction == "minimize" else new / old

@@ -210,7 +210,7 @@ function describeLayer(row, data, choose) {
     ["Reads → writes", data.types(row)],
     ["Multiply unit", data.unit[row]],
     ["Channels", data.channels[row]],
-    ["Asked for", askedWords(row, data)],
+    ["Requested", askedWords(row, data)],
     ["Tactic", data.tactic[row]],
     ["Inputs", tensors(data.inputs[row])],
     ["Outputs", tensors(data.outputs[row])],
