@@ -52,7 +52,7 @@ def in_package(package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.fixture
 def forgetting() -> Iterator[None]:
     """Names of built-in steps and operations are remembered: forget them before and after."""
-    remembered = (step_types._built_in_names, catalogue.operation_words, catalogue.find_operation)
+    remembered = (step_types._built_in_names, catalogue.operation_names, catalogue.find_operation)
     for function in remembered:
         function.cache_clear()
     yield
@@ -88,7 +88,7 @@ def test_an_operation_is_one_file(in_folder: Path, tmp_path_factory: pytest.Temp
         done = api.run("r.yaml")
         cleaned = onnx.load(Path(done.folder, "clean", "model.onnx"))
         assert not any(node.doc_string for node in cleaned.graph.node)
-        assert word in catalogue.operation_words()
+        assert word in catalogue.operation_names()
 
 
 def test_a_lint_on_layers_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

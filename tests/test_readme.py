@@ -18,8 +18,8 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.cli.app import VERBS
-from ndld_flow.graph.edit.catalogue import find_operation, operation_words
-from ndld_flow.graph.edit.operation import About
+from ndld_flow.graph.edit.catalogue import find_operation, operation_names
+from ndld_flow.graph.edit.operation import Heading
 from ndld_flow.steps.edit import Edit
 from ndld_flow.steps.run_tool import RunTool
 from tests.support.command_line import ndld_flow
@@ -166,11 +166,9 @@ def test_every_step_and_every_verb_is_told() -> None:
 def test_every_operation_is_told_under_its_heading() -> None:
     table = README.split("\n## Graph edits\n")[1].split("\n|---|---|\n")[1].split("\n\n")[0]
     rows = [line.strip("|").split("|") for line in table.splitlines()]
-    told = {word: about.strip() for about, words in rows for word in re.findall(r"`(\w+)`", words)}
-    assert told.pop("outputs") == told["add_inputs"]
-    told |= {f"{verb}_outputs": told[f"{verb}_inputs"] for verb in ("add", "remove", "rename", "order")}
-    assert told == {word: operation.about for word in operation_words() if (operation := find_operation(word))}
-    assert [*(about.strip() for about, _ in rows), "others"] == list(get_args(About))
+    told = {word: heading.strip() for heading, words in rows for word in re.findall(r"`(\w+)`", words)}
+    assert told == {word: operation.heading for word in operation_names() if (operation := find_operation(word))}
+    assert [*(heading.strip() for heading, _ in rows), "others"] == list(get_args(Heading))
 
 
 def test_the_edit_of_the_page_is_a_sound_recipe() -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from ndld_flow.base.declared_metrics import Returns
 from ndld_flow.base.units import QUANTITY, format_setting
-from ndld_flow.graph.edit.operation import About, Operation
+from ndld_flow.graph.edit.operation import Heading, Operation
 from ndld_flow.recipe.step_types import StepType
 
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
@@ -101,10 +101,10 @@ def _list_parts(found: StepType) -> list[str]:
 
 
 def _by_heading(parts: Mapping[str, type[BaseModel]]) -> dict[str, list[str]]:
-    """Return the names under each heading, in the order of `About`; the heading of other parts is empty."""
-    found: dict[str, list[str]] = {"": [], **{about: [] for about in get_args(About)}}
+    """Return the names under each heading, in the order of `Heading`; the heading of other parts is empty."""
+    found: dict[str, list[str]] = {"": [], **{heading: [] for heading in get_args(Heading)}}
     for name, part in parts.items():
-        found.setdefault(part.about if issubclass(part, Operation) else "", []).append(name)
+        found.setdefault(part.heading if issubclass(part, Operation) else "", []).append(name)
     return found
 
 

@@ -10,8 +10,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator, BaseModel, Field
 
 from ndld_flow.base.imported_modules import find_imported_by
-from ndld_flow.graph.edit.catalogue import find_operation, operation_words, origin_of
-from ndld_flow.graph.edit.entry import AnyOperation, OperationEntry
+from ndld_flow.graph.edit.catalogue import AnyOperation, OperationEntry, find_operation, operation_names, origin_of
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.inputs import InputSpec
@@ -62,7 +61,7 @@ class Edit(Step[Onnx, Onnx]):
 
     @classmethod
     def parts(cls) -> Mapping[str, type[BaseModel]]:
-        found = {word: find_operation(word) for word in operation_words()}
+        found = {word: find_operation(word) for word in operation_names()}
         return {**{word: operation for word, operation in found.items() if operation}, "select": NodeSelect}
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
@@ -72,7 +71,7 @@ class Edit(Step[Onnx, Onnx]):
         return spec.shapes if spec.data_patterns else spec
 
     def library_versions(self) -> dict[str, str]:
-        used = {entry.word: entry.operation for entry in self.operations}
+        used = {entry.name: entry.operation for entry in self.operations}
         libraries = {library for operation in used.values() for library in operation.libraries}
         own = {f"operation {word}": _version(word, operation) for word, operation in sorted(used.items())}
         return super().library_versions() | {name: read_version(name) for name in sorted(libraries)} | own
@@ -89,7 +88,7 @@ class Edit(Step[Onnx, Onnx]):
             log=context.log,
         )
         entries = [
-            Entry(f"operations[{place}] {entry.word}", entry.operation) for place, entry in enumerate(self.operations)
+            Entry(f"operations[{place}] {entry.name}", entry.operation) for place, entry in enumerate(self.operations)
         ]
         change = edit_file(edited, entries, out / Onnx.main, context.progress)
         diff = change.diff

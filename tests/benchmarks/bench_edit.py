@@ -43,11 +43,11 @@ def edit_with_ndld_flow(model: Path, out: Path) -> None:
         {"set_attributes": {"select": constant, "attributes": {"value": {"value": NUMBER}}, "allow_empty": True}},
         {"rename_nodes": {"select": "*", "to": f"{PREFIX}{{index}}"}},
         {"set_metadata": {"metadata": {NOTE: "edited"}}},
-        {"add_outputs": {"outputs": made}},
-        {"rename_outputs": {"names": {output: f"{PREFIX}{output}"}}},
+        {"add_outputs": {"select": made}},
+        {"rename_tensors": {"names": {output: f"{PREFIX}{output}"}}},
     ]
     step = Edit.model_validate_json(json.dumps({"operations": operations}))
-    edit_file(edited, [Entry(entry.word, entry.operation) for entry in step.operations], out)
+    edit_file(edited, [Entry(entry.name, entry.operation) for entry in step.operations], out)
 
 
 def edit_with_graphsurgeon(model: Path, out: Path) -> None:

@@ -105,9 +105,9 @@ def test_the_recipes_inputs_do_not_matter_to_an_edit_that_ignores_them(in_folder
 
 
 def test_the_recipes_inputs_matter_to_an_edit_that_reads_them(in_folder: Path) -> None:
-    run(write_recipe(in_folder, {"fix_dims": {}}, inputs={"x": {"shape": [1, 4]}}))
-    assert api.plan(write_recipe(in_folder, {"fix_dims": {}}, inputs={"x": {"shape": [1, 4]}}))[0].reused
-    decision = api.plan(write_recipe(in_folder, {"fix_dims": {}}, inputs={"x": {"shape": [2, 4]}}))[0]
+    run(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [1, 4]}}))
+    assert api.plan(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [1, 4]}}))[0].reused
+    decision = api.plan(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [2, 4]}}))[0]
     assert not decision.reused
 
 
@@ -159,7 +159,7 @@ def test_a_circle_is_told() -> None:
         first, second = edited.model.graph
         first.replace_input_with(0, second.outputs[0])
 
-    with pytest.raises(ModelError, match="depend on each other in a circle"):
+    with pytest.raises(ModelError, match="depend on each other in a cycle"):
         edit(CHAIN, by(tie))
 
 
@@ -264,7 +264,7 @@ def test_what_onnx_cannot_type_in_a_function_is_no_mistake(operation: str) -> No
         }>
     }
     <domain: "m", opset_import: ["": 17, "com.microsoft": 1]> Swish (a) => (b) { b = com.microsoft.QuickGelu(a) }"""
-    named = edit(text, {"rename_functions": {"functions": "m::Swish", "to": "f::Swish"}}, operation)
+    named = edit(text, {"rename_functions": {"select": "m::Swish", "to": "f::Swish"}}, operation)
     feeds = {"x": np.ones((2, 3), np.float32), "c": np.array(True)}
     np.testing.assert_array_equal(outputs_of(named, feeds)["y"], outputs_of(parse(text), feeds)["y"])
 
@@ -296,7 +296,7 @@ CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""
 def test_a_model_whose_nodes_depend_on_each_other_in_a_circle_is_told(operation: object) -> None:
     broken = parse(CIRCLE)
     broken.graph.node[0].input[0] = "b"
-    with pytest.raises(ModelError, match=r"source.onnx: nodes depend on each other in a circle$"):
+    with pytest.raises(ModelError, match=r"source.onnx: nodes depend on each other in a cycle$"):
         edit(broken, operation)
 
 
@@ -304,7 +304,7 @@ def test_the_operation_that_makes_a_circle_is_told() -> None:
     def turn(edited: EditedModel) -> None:
         edited.node("b").replace_input_with(0, edited.value("b"))
 
-    with pytest.raises(ModelError, match=r"^operations\[1\]: nodes depend on each other in a circle$"):
+    with pytest.raises(ModelError, match=r"^operations\[1\]: nodes depend on each other in a cycle$"):
         edit(CIRCLE, {"name_all": {}}, by(turn), {"name_all": {}})
 
 

@@ -115,7 +115,7 @@ def test_a_transformers_layer_is_found_made_a_function_and_inlined_again() -> No
     assert len(calls(made, "Layer")) == 3
     assert len(made.functions[0].output) == 1
     assert len(made.functions[0].node) * 3 + len(made.graph.node) - 3 == len(model.graph.node)
-    again = checked(model, edit(model, make, {"inline_functions": {"functions": "Layer"}}), TFM_FEEDS)
+    again = checked(model, edit(model, make, {"inline_functions": {"select": "Layer"}}), TFM_FEEDS)
     assert len(again.graph.node) == len(model.graph.node) and not again.functions
 
 
@@ -201,7 +201,7 @@ def test_a_block_in_a_function_hands_on_that_functions_attributes() -> None:
     make = {"make_function": {"function": "m::Inner", "select": {"scope": "f::Outer"}}}
     made = checked(text, edit(text, make))
     assert {each.name: list(each.attribute) for each in made.functions} == {"Outer": [], "Inner": ["alpha"]}
-    checked(text, edit(text, make, {"inline_functions": {"functions": "Outer"}}))
+    checked(text, edit(text, make, {"inline_functions": {"select": "Outer"}}))
     checked(text, edit(text, make, {"inline_functions": {}}))
 
 
@@ -276,7 +276,7 @@ def test_a_selection_or_the_largest_block_is_asked_for() -> None:
     operation = find_operation("make_function")
     assert operation is not None
     for both in ({"function": "m::B"}, {"function": "m::B", "select": "x", "repeated": True}):
-        with pytest.raises(ValueError, match="either which nodes by `select`"):
+        with pytest.raises(ValueError, match="either nodes by `select`"):
             operation.model_validate(both)
 
 
@@ -314,14 +314,14 @@ def test_an_input_that_a_function_hands_through_is_copied_to_the_output() -> Non
 
 
 def test_some_functions_are_inlined_in_other_functions_too() -> None:
-    done = edit(FUNCTIONS, {"inline_functions": {"functions": "f::Leaky"}})
+    done = edit(FUNCTIONS, {"inline_functions": {"select": "f::Leaky"}})
     same_outputs(parse(FUNCTIONS), done, X)
     assert [function.name for function in done.functions] == ["Outer", "Twice", "Same", "Unused"]
     assert [node.op_type for node in done.functions[0].node] == ["LeakyRelu", "LeakyRelu"]
 
 
 def test_functions_can_be_kept_after_inlining() -> None:
-    done = edit(FUNCTIONS, {"inline_functions": {"functions": ["Leaky", "Outer"], "keep_unused": True}})
+    done = edit(FUNCTIONS, {"inline_functions": {"select": ["Leaky", "Outer"], "keep_unused": True}})
     same_outputs(parse(FUNCTIONS), done, X)
     assert len(done.functions) == 5 and not calls(done, "Outer")
 
@@ -356,17 +356,17 @@ def test_functions_in_a_circle_are_told() -> None:
 def test_a_function_of_another_opset_is_told() -> None:
     model = parse(FUNCTIONS)
     model.functions[4].opset_import[0].version = 13
-    assert edit(model, {"inline_functions": {"functions": "Unused"}})
+    assert edit(model, {"inline_functions": {"select": "Unused"}})
     model.functions[2].opset_import[0].version = 13
     told = refusal(model, "inline_functions")
     assert "f::Twice is written for opset 13 of ai.onnx and called by 'y' at opset 17" in told
 
 
 def test_unknown_functions_are_told_with_the_nearest() -> None:
-    assert refusal(FUNCTIONS, "inline_functions", functions="f::Outr") == (
+    assert refusal(FUNCTIONS, "inline_functions", select="f::Outr") == (
         "there is no local function 'f::Outr'; did you mean \"f::Outer\"?"
     )
-    assert refusal(BLOCKS, "delete_functions", functions="x") == "there is no local function 'x'; this model has none"
+    assert refusal(BLOCKS, "remove_functions", select="x") == "there is no local function 'x'; this model has none"
     assert edit(BLOCKS, {"inline_functions": {"allow_empty": True}})
 
 
@@ -396,8 +396,8 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
         ),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slop": 1}}, 'did you mean "slope"?'),
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value of attribute"),
-        ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot call each other in a cycle"),
-        ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot call each other in a cycle"),
+        ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot be recursive"),
+        ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot be recursive"),
         ({"function": "*", "inputs": ["x"]}, "say which"),
         ({"function": "Leaky", "inputs": []}, "Leaky needs its input `u` (number 0)"),
     ],
@@ -413,7 +413,7 @@ def test_an_output_without_a_name_gets_one() -> None:
 
 @pytest.mark.parametrize("to", ["f::{name:99999999}", "f::{name.__class__}", "f::{0}", "f::{", "f::{name!r}"])
 def test_new_names_of_functions_reach_into_nothing(to: str) -> None:
-    assert "may have `{domain}` and `{name}` in it" in refusal(FUNCTIONS, "rename_functions", functions="*", to=to)
+    assert "may contain `{domain}` and `{name}`" in refusal(FUNCTIONS, "rename_functions", select="*", to=to)
 
 
 @pytest.mark.parametrize("value", [10**30, -(2**63) - 1, 1e300, {"a": 1}, []])
@@ -428,17 +428,17 @@ def test_a_call_may_be_added_where_it_makes_no_circle() -> None:
 
 
 def test_deleted_functions_leave_custom_operators_when_asked() -> None:
-    told = refusal(FUNCTIONS, "delete_functions", functions="f::*y")
-    assert told.startswith("f::Leaky is called by 'n': inline it, or let its calls become custom operators")
-    edited = apply(FUNCTIONS, "delete_functions", functions=["Leaky"], leave_calls=True)
+    told = refusal(FUNCTIONS, "remove_functions", select="f::*y")
+    assert told.startswith("f::Leaky is called by 'n': inline it, or keep its calls as custom operators")
+    edited = apply(FUNCTIONS, "remove_functions", select=["Leaky"], leave_calls=True)
     assert [key[1] for key in edited.model.functions] == ["Outer", "Twice", "Same", "Unused"]
-    assert edited.notes == ["2 calls of deleted functions are custom operators now"]
-    assert not apply(FUNCTIONS, "delete_functions", functions=["Unused"]).notes
-    assert not apply(FUNCTIONS, "delete_functions", functions=["*"], leave_calls=True).model.functions
+    assert edited.notes == ["2 calls of removed functions are custom operators now"]
+    assert not apply(FUNCTIONS, "remove_functions", select=["Unused"]).notes
+    assert not apply(FUNCTIONS, "remove_functions", select=["*"], leave_calls=True).model.functions
 
 
 def test_renamed_functions_are_called_by_their_new_name() -> None:
-    done = edit(FUNCTIONS, {"rename_functions": {"functions": "f::*", "to": "pkg.mine::{name}_2"}})
+    done = edit(FUNCTIONS, {"rename_functions": {"select": "f::*", "to": "pkg.mine::{name}_2"}})
     same_outputs(parse(FUNCTIONS), done, X)
     assert {node.domain for node in done.graph.node} == {"pkg.mine"}
     assert {each.domain for each in done.opset_import} == {"", "pkg.mine"}
@@ -446,9 +446,9 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
 
 
 def test_functions_cannot_get_one_name() -> None:
-    told = refusal(FUNCTIONS, "rename_functions", functions="*", to="m::Same")
+    told = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
     assert told == "there is a function 'm::Same' in this model already; choose another name"
-    assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", functions="Outer", to="{nam}::x")
+    assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x")
 
 
 def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:

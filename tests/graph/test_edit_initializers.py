@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RecipeError, RequestError
-from ndld_flow.graph.edit import sparse_making
+from ndld_flow.graph.edit import sparse_tensors
 from ndld_flow.models import external_data
 from ndld_flow.models.converted_tensors import in_type
 from ndld_flow.models.external_files import external_files
@@ -136,10 +136,10 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"name": "w", "value": 1}, "the name 'w' is taken"),
+        ({"name": "w", "value": 1}, "the name 'w' is already used"),
         ({"name": "n", "value": 1, "connect": ["sum.C"]}, "node 'sum': Add has no input 'C'; known: A, B"),
         ({"name": "n", "value": 1, "connect": ["summ.B"]}, "there is no node 'summ'; did you mean \"sum\"?"),
-        ({"name": "n", "value": 1, "connect": ["sum"]}, "'sum' is no input; write `node.input`"),
+        ({"name": "n", "value": 1, "connect": ["sum"]}, "'sum' is not an input; write `node.input`"),
         ({"name": "n", "value": 1, "scope": "nowhere"}, "there is no graph 'nowhere'"),
         ({"name": "n", "value": [1, "a"], "dtype": "float32"}, "'a' at [1] does not fit float32"),
         ({"name": "n", "generate": "ones"}, "`generate: ones` needs a `shape`"),
@@ -175,7 +175,7 @@ def test_a_value_is_replaced_by_what_is_written_or_filled_or_in_a_file(tmp_path:
 
 
 def test_a_large_file_is_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.graph.edit.npy_files._STAYS_ON_DISK_BYTES", 16)
+    monkeypatch.setattr("ndld_flow.graph.edit.new_tensors._STAYS_ON_DISK_BYTES", 16)
     np.save(tmp_path / "w.npy", np.full((3, 4), 2, np.float32))
     source = models.save(parse(LINEAR), tmp_path / "source.onnx")
     (tmp_path / "out").mkdir()
@@ -190,7 +190,7 @@ def test_a_value_of_another_type_or_shape_is_refused_unless_said(tmp_path: Path)
     np.save(tmp_path / "b.npy", np.zeros(4, np.float64))
     np.save(tmp_path / "code.npy", np.array([print], dtype=object), allow_pickle=True)
     for change, said in (
-        ({"file": str(tmp_path / "b.npy")}, "holds float64, the tensor is float32"),
+        ({"file": str(tmp_path / "b.npy")}, "holds float64, but the tensor is float32"),
         ({"file": str(tmp_path / "code.npy")}, "is not a .npy file of numbers"),
         ({"value": [1, 2]}, "the numbers have the shape [2], not [4]"),
         ({"value": 1, "shape": [5]}, "'b' has the shape [4]; `reshape: true` allows another"),
@@ -211,7 +211,7 @@ def test_a_constant_node_gets_another_value() -> None:
 
 
 def test_only_one_source_of_numbers_may_be_said() -> None:
-    with pytest.raises(ValueError, match="say one of `value`, `file` and `generate`"):
+    with pytest.raises(ValueError, match="give one of `value`, `file` and `generate`"):
         edit(LINEAR, {"set_initializer": {"name": "b", "value": 1, "generate": "ones"}})
 
 
@@ -219,7 +219,7 @@ def test_unused_initializers_go_and_used_ones_stay() -> None:
     after = edit(LINEAR, {"remove_initializers": {}})
     assert set(initializers(after)) == {"w", "b"}
     same_outputs(parse(LINEAR), after, X)
-    with pytest.raises(RequestError, match="every initializer is read by something"):
+    with pytest.raises(RequestError, match="all initializers are used"):
         edit(after, {"remove_initializers": {}})
     with pytest.raises(RequestError, match="initializer 'w' is read by 'product'"):
         edit(LINEAR, {"remove_initializers": {"select": "w"}})
@@ -230,7 +230,7 @@ def test_force_empties_optional_inputs_only() -> None:
     after = edit(model, {"remove_initializers": {"select": "high", "force": True}})
     assert list(after.graph.node[0].input) == ["x", "low"]
     np.testing.assert_array_equal(run(after, {"x": np.array([-1, 0, 9], np.float32)})["y"], [0, 0, 9])
-    with pytest.raises(RequestError, match="node 'product' needs input 1, which is 'w'"):
+    with pytest.raises(RequestError, match="node 'product' requires input 1, which is 'w'"):
         edit(LINEAR, {"remove_initializers": {"select": "w", "force": True}})
 
 
@@ -312,7 +312,7 @@ def test_texts_and_inputs_keep_their_type() -> None:
     text = 'g (float[2] x) => (float[2] y) <string[1] s = {"a"}> { y = Relu(x) }'
     with pytest.raises(RequestError, match="string cannot be converted to float16"):
         edit(text, {"convert_dtype": {"select": "s", "to": "float16"}})
-    with pytest.raises(RequestError, match="initializer 'w' is an input too"):
+    with pytest.raises(RequestError, match="initializer 'w' is also an input"):
         edit(OLD, {"convert_dtype": {"select": "w", "to": "float16"}})
 
 
@@ -386,15 +386,15 @@ def test_only_large_ones_stay_outside(tmp_path: Path) -> None:
     ["/etc/passwd", "../w.bin", "a/b.bin", ".hidden", "model.onnx", "MODEL.ONNX", "record.json", "LOG.txt", "a\\b"],
 )
 def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="the data file lies beside the model"):
+    with pytest.raises(ValueError, match="the data file is in the model's folder"):
         edit(LINEAR, {"externalise_weights": {"file": name}})
 
 
 def test_too_much_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("ndld_flow.graph.edit.weight_places._LARGEST_MODEL_BYTES", 1000)
+    monkeypatch.setattr("ndld_flow.graph.edit.operations.inline_weights._MAX_MODEL_BYTES", 1000)
     source = models.make_ext(tmp_path / "ext.onnx", width=32)
     (tmp_path / "out").mkdir()
-    with pytest.raises(RequestError, match=r"would hold 12.0 KiB of weights; one file holds less than 2 GB"):
+    with pytest.raises(RequestError, match=r"would hold 12.0 KiB of weights, and the limit of one file is 2 GB"):
         edit_path(source, tmp_path / "out" / "model.onnx", {"inline_weights": {}})
 
 
@@ -448,15 +448,15 @@ def test_mostly_zeros_become_sparse_and_dense_again() -> None:
     same_outputs(model, sparse, feeds)
     dense = edit(sparse, {"make_dense": {"select": "w"}})
     np.testing.assert_array_equal(initializers(dense)["w"], zeros)
-    with pytest.raises(RequestError, match=r"no initializer has 99.0 % zeros; the one with most has 96.9 %"):
+    with pytest.raises(RequestError, match=r"no initializer has 99.0 % zeros; the largest fraction is 96.9 %"):
         edit(model, {"make_sparse": {"select": "*", "zeros": 0.99}})
 
 
 def test_places_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sparse_making, "_PIECE_BYTES", 48)
+    monkeypatch.setattr(sparse_tensors, "_PIECE_BYTES", 48)
     array = np.zeros(100, np.float32)
     array[[3, 50, 99]] = 1, 2, 3
-    made = sparse_making.made_sparse(ir.Tensor(array), "w")
+    made = sparse_tensors.to_sparse(ir.Tensor(array), "w")
     np.testing.assert_array_equal(made.numpy(), array)
 
 
@@ -477,7 +477,7 @@ def test_sparse_parts_come_from_files_that_the_step_knows_of(tmp_path: Path) -> 
     assert numpy_helper.to_array(kept.values).tolist() == [3, 4]
     step = Edit.model_validate({"operations": (added,)})
     assert {held.value for held in step.held(DataFile)} == {tmp_path / "v.npy", tmp_path / "i.npy"}
-    with pytest.raises(ValidationError, match="say either `values` or `values_file`"):
+    with pytest.raises(ValidationError, match="give either `values` or `values_file`"):
         edit(LINEAR, {"add_sparse_initializer": {"name": "w2", "shape": [3], "indices": [0]}})
 
 
@@ -490,9 +490,9 @@ def test_scalars_are_not_made_sparse() -> None:
 @pytest.mark.parametrize(
     ("indices", "said"),
     [
-        ([0, 12], "lie within the 12 elements"),
-        ([5, 2], "must rise"),
-        ([[0, 0], [3, 0]], "lie outside the shape [3, 4]"),
+        ([0, 12], "within the 12 elements"),
+        ([5, 2], "must be ascending"),
+        ([[0, 0], [3, 0]], "are outside the shape [3, 4]"),
         ([0, 1, 2], "2 values need 2 numbers, or 2 rows of 2 coordinates"),
     ],
 )
@@ -518,7 +518,7 @@ def test_constants_become_initializers_and_constants_again() -> None:
     back = edit(initial, {"initializers_to_constants": {"select": "*"}})
     assert text_of(back).count("Constant") == 3 and not back.graph.initializer
     same_outputs(parse(BRANCHES), back, feeds)
-    with pytest.raises(RequestError, match=r"nothing that is selected is a Constant node|the model has no"):
+    with pytest.raises(RequestError, match=r"no Constant node is selected|the model has no"):
         edit(initial, {"constants_to_initializers": {}})
 
 
@@ -529,16 +529,16 @@ def test_an_initializer_becomes_an_input_with_or_without_its_value() -> None:
     free = edit(LINEAR, {"initializers_to_inputs": {"select": "b"}})
     assert [i.name for i in free.graph.input] == ["x", "b"] and "b" not in initializers(free)
     np.testing.assert_array_equal(run(free, fed)["y"], run(kept, fed)["y"])
-    with pytest.raises(RequestError, match="only the main graph has inputs to feed"):
+    with pytest.raises(RequestError, match="only inputs of the main graph can be fed"):
         edit(BRANCHES, {"initializers_to_inputs": {"select": "w_then"}})
 
 
 def test_old_models_initializers_are_inputs_no_longer() -> None:
-    after = edit(OLD, {"drop_initializer_inputs": {}})
+    after = edit(OLD, {"remove_initializer_inputs": {}})
     assert [i.name for i in after.graph.input] == ["x"] and after.ir_version == 4
     same_outputs(parse(OLD), after, {"x": np.array([1, 2], np.float32)})
-    with pytest.raises(RequestError, match="no initializer that is selected is an input"):
-        edit(after, {"drop_initializer_inputs": {}})
+    with pytest.raises(RequestError, match="no selected initializer is an input"):
+        edit(after, {"remove_initializer_inputs": {}})
     grown = edit(OLD, {"add_initializer": {"name": "n", "value": 1.0}})
     assert grown.ir_version == 4
 
@@ -553,6 +553,6 @@ def test_equal_initializers_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_mistakes_in_settings_are_told_before_anything_runs() -> None:
-    with pytest.raises((ValueError, RecipeError), match="say what to convert"):
+    with pytest.raises((ValueError, RecipeError), match="select what to convert"):
         edit(LINEAR, {"convert_dtype": {"to": "float16"}})
     assert external_data.INLINE_LIMIT_BYTES < 2**31

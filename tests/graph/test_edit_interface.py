@@ -65,7 +65,7 @@ def test_sizes_and_names_that_no_dimension_has_are_refused(dim: object) -> None:
     operations: list[object] = [
         {"add_inputs": {"inputs": {"k": {"dtype": "bool", "shape": [dim]}}}},
         {"set_shapes": {"shapes": {"x": [dim, 4]}}},
-        {"add_outputs": {"outputs": "h", "shape": [dim]}},
+        {"add_outputs": {"select": "h", "shape": [dim]}},
         {"free_dims": {"axes": {0: "12"}}},
         {"rename_dims": {"names": {"N": ""}}},
     ]
@@ -77,8 +77,8 @@ def test_sizes_and_names_that_no_dimension_has_are_refused(dim: object) -> None:
 def test_inputs_and_outputs_have_names() -> None:
     for operation in (
         {"add_inputs": {"inputs": {"": {"dtype": "bool"}}}},
-        {"rename_inputs": {"names": {"x": ""}}},
-        {"rename_outputs": {"names": {"y": ""}}},
+        {"rename_tensors": {"names": {"x": ""}}},
+        {"rename_tensors": {"names": {"y": ""}}},
     ):
         with pytest.raises(ValidationError, match="at least 1 character"):
             edit(TWO, operation)
@@ -87,7 +87,7 @@ def test_inputs_and_outputs_have_names() -> None:
 def test_inputs_of_an_old_model_become_constants_that_need_a_newer_format() -> None:
     old = """<ir_version: 3, opset_import: ["" : 9]>
     g (float[2] x, float[2] k, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { h = Add(x, w) y = Mul(h, k) }"""
-    for removed in ({"inputs": "k", "replace_by": 2}, {"inputs": "w"}):
+    for removed in ({"select": "k", "replace_by": 2}, {"select": "w"}):
         model = edit(old, {"remove_inputs": removed})
         assert (model.ir_version, len(model.graph.input)) == (4, 2)
 
@@ -95,20 +95,20 @@ def test_inputs_of_an_old_model_become_constants_that_need_a_newer_format() -> N
 def test_texts_replace_an_input() -> None:
     text = "g (string[2] s, float[1] x) => (string[2] t, float[1] y) { t = Identity(s) y = Relu(x) }"
     for given in (["a", "b"], "a"):
-        fixed = edit(text, {"remove_inputs": {"inputs": "s", "replace_by": given}})
+        fixed = edit(text, {"remove_inputs": {"select": "s", "replace_by": given}})
         assert run(fixed, {"x": np.ones(1, np.float32)})["t"].tolist() == ["a", given[-1]]
 
 
 def test_an_unused_input_goes_and_one_that_is_read_only_with_a_value() -> None:
     unused = "g (float[2] x, float[2] k) => (float[2] y) { y = Relu(x) }"
-    assert names(edit(unused, {"remove_inputs": {"inputs": "k"}}).graph.input) == ["x"]
+    assert names(edit(unused, {"remove_inputs": {"select": "k"}}).graph.input) == ["x"]
     with pytest.raises(RequestError, match=r"input 'm' is read by Mul 'mul'; say by `replace_by`"):
-        edit(TWO, {"remove_inputs": {"inputs": "m"}})
+        edit(TWO, {"remove_inputs": {"select": "m"}})
 
 
 def test_an_input_becomes_a_constant() -> None:
     fixed = edit(
-        TWO, {"set_shapes": {"shapes": {"m": [2, 4]}}}, {"remove_inputs": {"inputs": ["m"], "replace_by": 2.0}}
+        TWO, {"set_shapes": {"shapes": {"m": [2, 4]}}}, {"remove_inputs": {"select": ["m"], "replace_by": 2.0}}
     )
     assert names(fixed.graph.input) == ["x"]
     found, wanted = run(fixed, {"x": FEEDS["x"]}), run(parse(TWO), FEEDS)
@@ -117,27 +117,27 @@ def test_an_input_becomes_a_constant() -> None:
 
 def test_an_input_becomes_what_a_file_holds(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", FEEDS["m"])
-    operation = {"remove_inputs": {"inputs": ["m"], "replace_by_file": str(tmp_path / "m.npy")}}
+    operation = {"remove_inputs": {"select": ["m"], "replace_by_file": str(tmp_path / "m.npy")}}
     np.testing.assert_array_equal(run(edit(TWO, operation), {"x": FEEDS["x"]})["z"], run(parse(TWO), FEEDS)["z"])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"replace_by": 2.0}, "has free dimensions, so that one number does not say its shape"),
+        ({"replace_by": 2.0}, "has dynamic dimensions, so one number does not determine its shape"),
         ({"replace_by": [1.0, 2.0]}, r"has the shape \[N, 4\], the value given \[2\]"),
         ({"replace_by": [["a", "b", "c", "d"]]}, "does not fit float"),
-        ({"inputs": "k"}, "the model has no input 'k'"),
+        ({"select": "k"}, "the model has no input 'k'"),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        edit(TWO, {"remove_inputs": {"inputs": "m", **settings}})
+        edit(TWO, {"remove_inputs": {"select": "m", **settings}})
 
 
 def test_an_input_with_a_default_becomes_that_constant() -> None:
     default = "g (float[4] x, float[4] w) => (float[4] y) <float[4] w = {1, 2, 3, 4}> { y = Add(x, w) }"
-    model = edit(default, {"remove_inputs": {"inputs": "w"}})
+    model = edit(default, {"remove_inputs": {"select": "w"}})
     assert names(model.graph.input) == ["x"]
     assert names(model.graph.initializer) == ["w"]
 
@@ -146,49 +146,49 @@ def test_an_input_with_a_default_becomes_that_constant() -> None:
 
 
 def test_any_tensor_of_the_main_graph_becomes_an_output() -> None:
-    model = edit(TWO, {"add_outputs": {"outputs": "?"}})
+    model = edit(TWO, {"add_outputs": {"select": "?"}})
     assert names(model.graph.output) == ["y", "z", "h"], "patterns mean what nodes make, and outputs stay"
     assert types(model)["h"] == "float32[N,4]"
     np.testing.assert_array_equal(run(model, FEEDS)["h"], FEEDS["x"] + [1, 2, 3, 4])
 
 
 def test_an_input_or_an_initializer_becomes_an_output_when_it_is_named() -> None:
-    model = edit(TWO, {"add_outputs": {"outputs": ["x", "w"]}})
+    model = edit(TWO, {"add_outputs": {"select": ["x", "w"]}})
     np.testing.assert_array_equal(run(model, FEEDS)["w"], [1, 2, 3, 4])
     np.testing.assert_array_equal(run(model, FEEDS)["x"], FEEDS["x"])
 
 
 def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
     with pytest.raises(RequestError, match=r"'inner' lies in choice/then_branch, which runs once, never or many times"):
-        edit(BRANCHES, {"add_outputs": {"outputs": "inner"}})
+        edit(BRANCHES, {"add_outputs": {"select": "inner"}})
     with pytest.raises(RequestError, match="no tensor has a name like 'hh'"):
-        edit(BRANCHES, {"add_outputs": {"outputs": "hh"}})
+        edit(BRANCHES, {"add_outputs": {"select": "hh"}})
     with pytest.raises(RequestError, match="all of them are outputs already"):
-        edit(TWO, {"add_outputs": {"outputs": "y"}})
+        edit(TWO, {"add_outputs": {"select": "y"}})
 
 
 def test_what_cannot_be_inferred_must_be_declared() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
     with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; say it by `dtype`"):
-        edit(custom, {"add_outputs": {"outputs": "h"}})
+        edit(custom, {"add_outputs": {"select": "h"}})
     with pytest.raises(RequestError, match=r"the shape of 'h' cannot be inferred; say it by `shape`"):
-        edit(custom, {"add_outputs": {"outputs": "h", "dtype": "fp16"}})
-    model = edit(custom, {"add_outputs": {"outputs": "h", "dtype": "fp16", "shape": ["n"]}})
+        edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16"}})
+    model = edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16", "shape": ["n"]}})
     assert types(model)["h"] == "float16[n]"
 
 
 def test_an_output_goes_with_all_that_only_it_needed() -> None:
-    model = edit(TWO, {"remove_outputs": {"outputs": "z"}})
+    model = edit(TWO, {"remove_outputs": {"select": "z"}})
     assert names(model.graph.node) == ["add", "relu"]
     assert names(model.graph.input) == ["x", "m"], "inputs are the model's promise to who calls it"
-    kept = edit(TWO, {"remove_outputs": {"outputs": "z", "prune": False}})
+    kept = edit(TWO, {"remove_outputs": {"select": "z", "prune": False}})
     assert names(kept.graph.node) == ["add", "relu", "mul"]
     alone = edit(
         TWO,
-        {"remove_outputs": {"outputs": ["y"]}},
-        {"add_outputs": {"outputs": "h"}},
-        {"remove_outputs": {"outputs": "z"}},
+        {"remove_outputs": {"select": ["y"]}},
+        {"add_outputs": {"select": "h"}},
+        {"remove_outputs": {"select": "z"}},
     )
     assert names(alone.graph.node) == ["add"]
 
@@ -197,21 +197,21 @@ def test_removing_prunes_what_a_subgraph_read() -> None:
     text = BRANCHES.replace("(float[2] y) {", "(float[2] y, float[2] o) <float[2] w = {1, 2}> { o = Neg(x)").replace(
         "h = Abs(x)", "h = Add(x, w)"
     )
-    model = edit(text, {"remove_outputs": {"outputs": "y"}})
+    model = edit(text, {"remove_outputs": {"select": "y"}})
     assert [node.op_type for node in model.graph.node] == ["Neg"]
     assert not model.graph.initializer
 
 
 def test_the_last_output_stays() -> None:
     with pytest.raises(RequestError, match="no output would be left; make others outputs first"):
-        edit(TWO, {"remove_outputs": {"outputs": "*"}})
+        edit(TWO, {"remove_outputs": {"select": "*"}})
 
 
 # --- names and order -------------------------------------------------------------------------------------------------
 
 
 def test_names_are_changed_all_at_once() -> None:
-    model = edit(TWO, {"rename_inputs": {"names": {"x": "m", "m": "x"}}}, {"rename_outputs": {"names": {"y": "out"}}})
+    model = edit(TWO, {"rename_tensors": {"names": {"x": "m", "m": "x"}}}, {"rename_tensors": {"names": {"y": "out"}}})
     assert text_of(model).replace(" \n", "\n") == (
         """g (float[N,4] m, float[N,4] x) => (float[N,4] out, float[N,4] z)
    <float[4] w =  {1,2,3,4}, float[4] w, float[N,4] h>
@@ -225,7 +225,7 @@ def test_names_are_changed_all_at_once() -> None:
 
 def test_a_renamed_input_is_read_by_its_new_name_in_subgraphs_too() -> None:
     text = BRANCHES.replace("Identity(h)", "Identity(x)")
-    model = edit(text, {"rename_inputs": {"names": {"x": "image"}}})
+    model = edit(text, {"rename_tensors": {"names": {"x": "image"}}})
     for choice in (True, False):
         feeds = {"c": np.array(choice), "image": np.array([-1, 2], dtype=np.float32)}
         before = run(parse(text), {"c": feeds["c"], "x": feeds["image"]})
@@ -233,24 +233,24 @@ def test_a_renamed_input_is_read_by_its_new_name_in_subgraphs_too() -> None:
 
 
 def test_a_name_that_is_taken_or_unknown_is_refused() -> None:
-    with pytest.raises(RequestError, match="there is a tensor 'inner' already"):
-        edit(BRANCHES, {"rename_outputs": {"names": {"y": "inner"}}})
-    with pytest.raises(RequestError, match="two of them would get one name"):
-        edit(TWO, {"rename_inputs": {"names": {"x": "a", "m": "a"}}})
-    with pytest.raises(RequestError, match=r"the model has no output 'x'; known: y, z"):
-        edit(TWO, {"rename_outputs": {"names": {"x": "a"}}})
+    with pytest.raises(RequestError, match="the name 'inner' is already used"):
+        edit(BRANCHES, {"rename_tensors": {"names": {"y": "inner"}}})
+    with pytest.raises(RequestError, match="the name 'a' is already used"):
+        edit(TWO, {"rename_tensors": {"names": {"x": "a", "m": "a"}}})
+    with pytest.raises(RequestError, match=r"there is no tensor 'yy'; did you mean"):
+        edit(TWO, {"rename_tensors": {"names": {"yy": "a"}}})
 
 
 def test_order() -> None:
-    model = edit(TWO, {"order_inputs": {"order": ["m", "*"]}}, {"order_outputs": {"order": ["z", "y"]}})
+    model = edit(TWO, {"reorder": {"inputs": ["m", "*"]}}, {"reorder": {"outputs": ["z", "y"]}})
     assert names(model.graph.input) == ["m", "x"]
     assert names(model.graph.output) == ["z", "y"]
     with pytest.raises(RequestError, match="the order says nothing of y"):
-        edit(TWO, {"order_outputs": {"order": ["z"]}})
+        edit(TWO, {"reorder": {"outputs": ["z"]}})
     with pytest.raises(RequestError, match="'z' comes twice"):
-        edit(TWO, {"order_outputs": {"order": ["z", "z", "*"]}})
+        edit(TWO, {"reorder": {"outputs": ["z", "z", "*"]}})
     with pytest.raises(RequestError, match="no input 'w'"):
-        edit(TWO, {"order_inputs": {"order": ["w", "*"]}})
+        edit(TWO, {"reorder": {"inputs": ["w", "*"]}})
 
 
 # --- types -----------------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def test_shapes_of_inputs_are_set_and_all_that_follows() -> None:
 
 
 def test_shapes_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"the model cannot have these input shapes \(x: \[N, 5\]"):
+    with pytest.raises(ModelError, match=r"the model does not support these input shapes \(x: \[N, 5\]"):
         edit(TWO, {"set_shapes": {"shapes": {"x": ["N", 5]}}})
     with pytest.raises(RequestError, match="x has 2 dimensions in the model"):
         edit(TWO, {"set_shapes": {"shapes": {"x": [1]}}})
@@ -352,22 +352,22 @@ def test_a_dimension_in_an_expression_is_renamed() -> None:
 
 def test_dimensions_are_fixed_by_name_the_rest_by_one_number_or_from_the_recipe(tmp_path: Path) -> None:
     text = "g (float[N, C, ?] x, float[N] m) => (float[N, C, ?] y) { y = Relu(x) }".replace("?", "K")
-    model = edit(text, {"fix_dims": {"dims": {"N": 2}, "all": 7}})
+    model = edit(text, {"set_shapes": {"dims": {"N": 2}, "all": 7}})
     assert types(model) == {"x": "float32[2,7,7]", "m": "float32[2]", "y": "float32[2,7,7]"}
-    assert types(edit(text, {"fix_dims": {"dims": {"N": 2}}}))["x"] == "float32[2,C,K]"
+    assert types(edit(text, {"set_shapes": {"dims": {"N": 2}}}))["x"] == "float32[2,C,K]"
     source = models.save(parse(text), tmp_path / "model.onnx")
-    edit_path(source, tmp_path / "out.onnx", "fix_dims", inputs={"x": InputSpec(shape=(1, 3, 5))})
+    edit_path(source, tmp_path / "out.onnx", "set_shapes", inputs={"x": InputSpec(shape=(1, 3, 5))})
     assert types(onnx.load(tmp_path / "out.onnx"))["y"] == "float32[1,3,5]"
-    with pytest.raises(RequestError, match="nothing to fix: give `dims` or `all`"):
-        edit(text, "fix_dims")
+    with pytest.raises(RequestError, match="no shapes to set: give `shapes`, `dims` or `all`"):
+        edit(text, "set_shapes")
     with pytest.raises(RequestError, match="the model has no dimension 'Q'"):
-        edit(text, {"fix_dims": {"dims": {"Q": 1}}})
+        edit(text, {"set_shapes": {"dims": {"Q": 1}}})
 
 
 def test_dimensions_without_a_name_are_fixed_too() -> None:
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
     model.graph.input[0].type.tensor_type.shape.dim[1].Clear()
-    assert types(edit(model, {"fix_dims": {"all": 4}}))["x"] == "float32[4,4]"
+    assert types(edit(model, {"set_shapes": {"all": 4}}))["x"] == "float32[4,4]"
 
 
 def test_dimensions_are_made_free_again() -> None:
@@ -383,14 +383,14 @@ def test_what_stays_fixed_inside_is_told(tmp_path: Path) -> None:
     text = "g (float[1, 4] x) => (float[2, 2] y) <int64[2] s = {2, 2}> { [here] y = Reshape(x, s) }"
     source = models.save(parse(text), tmp_path / "model.onnx")
     change = edit_path(source, tmp_path / "out.onnx", {"free_dims": {"axes": {0: "batch"}}})
-    assert "output y is still [2, 2]: Reshape 'here' makes [2, 2] of whatever it gets" in change.notes
+    assert "output y is still [2, 2]: Reshape 'here' produces [2, 2] for any input" in change.notes
 
 
 def test_shapes_are_inferred_anew_and_contradictions_refused() -> None:
     wrong = "g (float[N, 4] x) => (float[N, 4] y) <float[3] h> { h = Relu(x) y = Neg(h) }"
     model = edit(wrong, {"infer_shapes": {"strict": True}})
     assert "float[N,4] h" in text_of(model)
-    assert "float[N,4] h" in text_of(edit(wrong, "drop_shapes", "infer_shapes"))
+    assert "float[N,4] h" in text_of(edit(wrong, "remove_shapes", "infer_shapes"))
     broken = "g (float[2, 3] x) => (float[2, 3] y) { y = MatMul(x, x) }"
     with pytest.raises(ModelError, match="shape inference fails"):
         edit(broken, {"infer_shapes": {"strict": True}})
@@ -398,18 +398,18 @@ def test_shapes_are_inferred_anew_and_contradictions_refused() -> None:
 
 
 def test_dropped_shapes_are_not_written_and_edits_go_on_without() -> None:
-    bare = edit(TWO, "drop_shapes")
+    bare = edit(TWO, "remove_shapes")
     assert names(bare.graph.value_info) == ["w"] and types(bare) == types(parse(TWO))
     same_outputs(parse(TWO), bare, FEEDS)
     negated = {"add_node": {"op_type": "Neg", "inputs": ["h"], "outputs": ["n"]}}
-    shown = edit(TWO, "drop_shapes", negated, {"add_outputs": {"outputs": ["n", "h"]}})
+    shown = edit(TWO, "remove_shapes", negated, {"add_outputs": {"select": ["n", "h"]}})
     assert types(shown)["h"] == types(shown)["n"] == "float32[N,4]"
-    inner = edit(BRANCHES, {"remove_nodes": {"select": {"op_type": "Relu"}, "bridge": True}}, "drop_shapes")
+    inner = edit(BRANCHES, {"remove_nodes": {"select": {"op_type": "Relu"}, "bridge": True}}, "remove_shapes")
     assert not any(g.g.value_info for node in inner.graph.node for g in node.attribute)
 
 
 def test_every_edge_of_a_real_shape_has_its_size() -> None:
-    model = edit(models.cnn_model(), {"fix_dims": {"all": 16}}, "infer_shapes")
+    model = edit(models.cnn_model(), {"set_shapes": {"all": 16}}, "infer_shapes")
     shapes = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.value_info, *model.graph.output)}
     made = [name for node in model.graph.node for name in node.output if name]
     assert all(name in shapes and all(dim.HasField("dim_value") for dim in shapes[name]) for name in made)
@@ -422,9 +422,9 @@ def test_interfaces_of_all_kinds_of_models_change_and_change_back(make: object, 
     back = {new: old for old, new in there.items()}
     after = edit(
         model,
-        {"rename_inputs": {"names": there}},
-        {"order_outputs": {"order": ["*"]}},
-        {"rename_inputs": {"names": back}},
+        {"rename_tensors": {"names": there}},
+        {"reorder": {"outputs": ["*"]}},
+        {"rename_tensors": {"names": back}},
     )
     feeds = {
         value.name: np.random.default_rng(0)

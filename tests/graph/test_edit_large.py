@@ -28,7 +28,7 @@ from ndld_flow.steps.edit import Edit
 
 source, target, operations = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 step = Edit.model_validate_json(operations)
-entries = [Entry(entry.word, entry.operation) for entry in step.operations]
+entries = [Entry(entry.name, entry.operation) for entry in step.operations]
 written = lambda: int(re.search(r"wchar: (\\d+)", Path("/proc/self/io").read_text())[1])
 before = written()
 edit_file(EditedModel(open_model(source), source), entries, target)
@@ -69,7 +69,7 @@ def test_names_attributes_and_outputs_change_in_little_memory_and_weights_are_co
         {"rename_tensors": {"select": "/w_([0-9]+)/", "to": "weight_{1}"}},
         {"set_attributes": {"select": {"op_type": "Constant", "position": "first"},
                             "attributes": {"value": {"value": 0.25, "dtype": "float32"}}}},
-        {"add_outputs": {"outputs": "Relu_20_out"}},
+        {"add_outputs": {"select": "Relu_20_out"}},
     )  # fmt: skip
     size = data_of(large).stat().st_size
     assert size == LAYERS * 16 * MIB

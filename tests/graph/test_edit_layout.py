@@ -88,7 +88,7 @@ def test_wrong_names_and_ranks_are_told() -> None:
         operate(_conv(), ChangeLayout(inputs=("img",), to="NHWC"))
     with pytest.raises(RequestError, match=r"image cannot become NWC, which has 3 dimensions: its shape is \[batch, 3"):
         operate(_conv(), ChangeLayout(inputs=("image",), to="NWC"))
-    with pytest.raises(ValueError, match="say which `inputs` or `outputs`"):
+    with pytest.raises(ValueError, match="give `inputs` or `outputs`"):
         ChangeLayout(to="NHWC")
 
 
@@ -279,7 +279,7 @@ def test_a_camera_frame_goes_in(opset: int, fold: bool) -> None:
     assert_same(outputs_of(model, {"image": _prepared(frames)}), outputs_of(changed, {"image": frames}), 1e-5)
     if fold:
         assert op_types(changed) == ["Cast", "Transpose", "Add", "Conv", "Relu"]
-        assert any("pads with zeros, so the mean is still subtracted before it" in note for note in notes)
+        assert any("has zero padding, so the mean is still subtracted before it" in note for note in notes)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -301,7 +301,7 @@ def test_what_cannot_be_folded_is_told_and_done_before() -> None:
         '<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, 4, 4] image) => (float[1, 3, 4, 4] y) {y = Neg (image)}'
     )
     changed, notes = operate(model, AddPreprocessing(mean=MEAN, std=STD, fold=True))
-    assert notes == ["nothing is folded into a Conv: image is not read by one Conv alone"]
+    assert notes == ["nothing is folded into a Conv: image is not read by a single Conv"]
     frames = _frames(1, 4, 4, 3)
     assert_same([-_prepared(frames, swap=False)], outputs_of(changed, {"image": frames}), 1e-6)
 
@@ -321,7 +321,7 @@ def test_frames_that_halves_cannot_hold_are_not_folded() -> None:
         w=numbers(4, 3, 1, 1, dtype=np.float16),
     )
     changed, notes = operate(model, AddPreprocessing(dtype="uint16", scale=1 / 65535, fold=True))
-    assert notes == ["nothing is folded into a Conv: halves end at 65504, frames of uint16 do not"]
+    assert notes == ["nothing is folded into a Conv: uint16 frames exceed the range of FP16"]
     frames = np.full((1, 2, 2, 3), 65535, np.uint16)
     [found] = outputs_of(changed, {"image": frames})
     assert_same(outputs_of(model, {"image": np.ones((1, 3, 2, 2), np.float16)}), [found], 1e-2)
@@ -360,7 +360,7 @@ def test_a_model_with_channels_last_stays_so() -> None:
         (AddPreprocessing(input="imag"), 'the model has no input .imag.; did you mean "image"'),
         (AddPreprocessing(mean=(1.0, 2.0)), "`mean` has 2 numbers, but image has 3 channels"),
         (AddPreprocessing(resize_to=(8, 8)), "`resize_to` needs opset 11; the model has 8: convert it first"),
-        (AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0), "image would stay as it is"),
+        (AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0), "image would not change"),
     ],
 )
 def test_what_cannot_be_prepared_is_told(operation: AddPreprocessing, told: str) -> None:
@@ -372,7 +372,7 @@ def test_an_input_of_integers_is_told() -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (uint8[1, 3, 4, 4] x) => (uint8[1, 3, 4, 4] y) {y = Identity (x)}'
     )
-    with pytest.raises(RequestError, match="input x is of type uint8, not of floats; `change_layout` gives it"):
+    with pytest.raises(RequestError, match="input x has the type uint8, not floats; `change_layout` changes only"):
         operate(model, AddPreprocessing())
 
 
@@ -405,9 +405,19 @@ def test_the_best_of_a_softmax(opset: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "op_type", "operation", "told"),
     [
-        ("int64[2, 4]", "Neg", AddPostprocessing(activation="softmax"), "output y is int64; `activation` takes floats"),
-        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True), "output y is string, of which none is the larg"),
-        ("seq(float[2, 4])", "Identity", AddPostprocessing(cast="float16"), "output y is no tensor, but a sequence"),
+        (
+            "int64[2, 4]",
+            "Neg",
+            AddPostprocessing(activation="softmax"),
+            "output y is int64; `activation` requires floats",
+        ),
+        ("string[2, 4]", "Identity", AddPostprocessing(argmax=True), "output y is string, which has no order"),
+        (
+            "seq(float[2, 4])",
+            "Identity",
+            AddPostprocessing(cast="float16"),
+            "output y is a sequence or optional, not a tensor",
+        ),
         ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC"), "y cannot become NHWC: it is "),
     ],
 )
@@ -423,7 +433,7 @@ def test_what_cannot_follow_an_output_is_told() -> None:
         operate(model, AddPostprocessing(top_k=2))
     with pytest.raises(RequestError, match=r"output y has no axis 2: its shape is \[N, 5\]"):
         operate(model, AddPostprocessing(argmax=True, axis=2))
-    with pytest.raises(RequestError, match="before opset 13 Softmax takes all axes from 0 on together"):
+    with pytest.raises(RequestError, match="before opset 13 Softmax normalizes over all axes from 0 on"):
         operate(model, AddPostprocessing(activation="softmax", axis=0))
     with pytest.raises(RequestError, match="`top_k` is 9, but axis 1 of output y has only 5"):
         operate(parsed(_LOGITS.format(17)), AddPostprocessing(top_k=9))

@@ -281,8 +281,8 @@ def test_what_cannot_be_inserted(settings_: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("settings_", "told"),
     [
-        ({}, "say either `after` or `before`"),
-        ({"after": "y", "before": "n"}, "say either `after` or `before`"),
+        ({}, "give either `after` or `before`"),
+        ({"after": "y", "before": "n"}, "give either `after` or `before`"),
         ({"after": "y", "input": 1}, "`input` goes with `before`"),
         ({"before": "y", "output": "v"}, "`output` goes with `after`"),
     ],
@@ -502,11 +502,11 @@ def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
     [
         (
             {"connect": {"select": "first", "input": 0, "tensor": "d"}},
-            "'d' depends on this node: first -> mid -> drop; that would be a circle",
+            "'d' depends on this node: first -> mid -> drop; that would be a cycle",
         ),
         (
             {"connect": {"select": "first", "input": 0, "tensor": "y"}},
-            "'y' depends on this node: first; that would be a circle",
+            "'y' depends on this node: first; that would be a cycle",
         ),
         (
             {"connect": {"select": "mid", "input": "b", "tensor": "x"}},
@@ -548,7 +548,7 @@ def test_wires_that_cannot_be(operation: dict[str, Any], told: str) -> None:
         ),
         (
             {"connect": {"select": "plus", "input": 0, "tensor": "u"}},
-            "'u' depends on this node: plus -> branch; that would be a circle",
+            "'u' depends on this node: plus -> branch; that would be a cycle",
         ),
         (
             {"rewire": {"tensor": "y", "read": "ya", "scope": "branch/then_branch"}},
@@ -682,11 +682,11 @@ def test_tensors_by_pattern_and_scope() -> None:
     ("operation", "told"),
     [
         ({"rename_nodes": {"names": {"frist": "a"}}}, "there is no node 'frist'; did you mean \"first\"?"),
-        ({"rename_nodes": {"names": {"first": "mid"}}}, "the name 'mid' is taken already"),
-        ({"rename_nodes": {"names": {"first": "a", "mid": "a"}}}, "the name 'a' is taken already"),
+        ({"rename_nodes": {"names": {"first": "mid"}}}, "the name 'mid' is already used"),
+        ({"rename_nodes": {"names": {"first": "a", "mid": "a"}}}, "the name 'a' is already used"),
         (
             {"rename_tensors": {"names": {"x": "w"}}},
-            "the name 'w' is taken already; choose another, or rename that tensor too",
+            "the name 'w' is already used; choose another, or rename that tensor too",
         ),
         ({"rename_tensors": {"select": "q*", "to": "a"}}, "no tensor has a name like 'q*'"),
         ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "no `/regular expression/` of `select` has a group {1}"),
@@ -698,7 +698,7 @@ def test_names_that_cannot_be(operation: dict[str, Any], told: str) -> None:
 
 def test_a_name_that_several_have() -> None:
     text = NESTED.replace("[inner]", "[pre]")
-    assert "2 nodes are called 'pre'; say which by `select` and `scope`" in refused(
+    assert "2 nodes are named 'pre'; choose one by `select` and `scope`" in refused(
         text, {"rename_nodes": {"names": {"pre": "a"}}}
     )
 
@@ -708,10 +708,10 @@ def test_a_name_that_several_have() -> None:
     [
         ({"select": "*", "to": "{nam}"}, 'there is no {nam}; did you mean "name"?'),
         ({"select": "*", "to": "a{"}, "has a single `{`; write `{{` for the character itself"),
-        ({"select": "*"}, "say either `select` and `to`, or `names`"),
-        ({"select": "*", "to": "a", "names": {"a": "b"}}, "say either `select` and `to`, or `names`"),
+        ({"select": "*"}, "give either `select` and `to`, or `names`"),
+        ({"select": "*", "to": "a", "names": {"a": "b"}}, "give either `select` and `to`, or `names`"),
         ({"names": {"a": ""}}, "at least 1 character"),
-        ({}, "say either `select` and `to`, or `names`"),
+        ({}, "give either `select` and `to`, or `names`"),
     ],
 )
 def test_templates_are_checked_before_a_run(said: dict[str, Any], told: str) -> None:

@@ -272,7 +272,7 @@ def test_an_old_format_wants_initializers_as_inputs() -> None:
     after = edit(at(12, text), {"set_ir_version": {"to": 3}})
     assert after.ir_version == 3
     assert [value.name for value in after.graph.input] == ["x", "w"]
-    back = edit(after, {"set_ir_version": {"to": 10}}, {"remove_inputs": {"inputs": "w"}})
+    back = edit(after, {"set_ir_version": {"to": 10}}, {"remove_inputs": {"select": "w"}})
     assert [value.name for value in back.graph.input] == ["x"]
     with pytest.raises(RequestError, match="local functions came with IR version 8; inline them first"):
         edit(models.func_model(), {"set_ir_version": {"to": 7}})
@@ -298,7 +298,7 @@ def test_metadata_of_the_model_and_of_nodes() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "message"),
-    [({}, "say what to set"), ({"select": "a", "domain": "d"}, "nodes have `doc_string` and `metadata` only")],
+    [({}, "give something to set"), ({"select": "a", "domain": "d"}, "nodes have `doc_string` and `metadata` only")],
 )
 def test_metadata_that_says_nothing_or_too_much(settings: dict[str, object], message: str) -> None:
     from pydantic import ValidationError

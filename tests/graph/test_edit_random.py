@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.catalogue import operation_words
+from ndld_flow.graph.edit.catalogue import operation_names
 from ndld_flow.models.files import load_model
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from tests.support import models
@@ -142,7 +142,7 @@ def random_model(data: st.DataObject, operators: list[str]) -> onnx.ModelProto:
 
 
 def test_every_operation_is_tried() -> None:
-    assert OPERATIONS.keys() | LEFT_OUT.keys() == set(operation_words())
+    assert OPERATIONS.keys() | LEFT_OUT.keys() == set(operation_names())
     assert not OPERATIONS.keys() & LEFT_OUT.keys()
     assert OPERATIONS.keys() >= KEEPS_NUMBERS
 

@@ -89,8 +89,8 @@ def test_inner_tensors_that_others_read_prevent_a_match_unless_allowed() -> None
     for text in (read, handed, captured):
         told = refusal(text, "rewrite", **SWISH)
         assert told == (
-            "the pattern is nowhere in this model as it may be rewritten; 1 left out: an inner tensor is read "
-            "elsewhere (`allow_shared: true` lets it be)"
+            "the pattern is nowhere in this model as it may be rewritten; 1 left out: an intermediate tensor "
+            "is read elsewhere (`allow_shared: true` accepts that)"
         )
         after = rewritten(text, **SWISH, allow_shared=True)
         assert {"Sigmoid", "QuickGelu"} <= set(ops(after))
@@ -244,7 +244,9 @@ def test_outputs_that_need_each_other_from_outside_are_left() -> None:
         "replacement": "(x, z) => (a, b) { a, b = custom.Both (x, z) }",
     }
     text = "g (float[2, 4] x) => (float[2, 4] y) { a = Neg (x) e = Exp (a) t = Relu (x) y = Add (t, e) }"
-    assert "something outside depends on one part and another part on that" in refusal(text, "rewrite", **rule)
+    assert "an outside node depends on one part of the match and another part depends on it" in refusal(
+        text, "rewrite", **rule
+    )
     apart = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] a) { a = Neg (x) t = Relu (x) y = Add (t, x) }"
     assert ops(edit(apart, {"rewrite": rule})) == ["Both"]
 
@@ -302,7 +304,7 @@ def test_precisions_go_along_when_they_agree_and_conflicts_prevent_a_match() -> 
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
         asked.key, asked.value = PRECISION_KEY, precision
-    assert "their nodes are asked to have different precisions" in refusal(model, "rewrite", **SWISH)
+    assert "their nodes have different requested precisions" in refusal(model, "rewrite", **SWISH)
     del model.graph.node[1].metadata_props[:]
     (node,) = edit(model, {"rewrite": SWISH}).graph.node
     assert [(each.key, each.value) for each in node.metadata_props] == [(PRECISION_KEY, "fp16")]
@@ -349,12 +351,12 @@ def test_many_commutative_nodes_are_no_burden() -> None:
         ({"pattern": "(x) => (z) { y = Relu(x) }"}, "`pattern`: 'z' is neither an input nor made before"),
         ({"pattern": "(x) => (y) { y = Relu(x) y = Relu(x) }"}, "`pattern`: 'y' is made twice"),
         ({"pattern": "(x) => (x) { y = Relu(x) }"}, "`pattern`: output 'x' is made by none of its nodes"),
-        ({"pattern": "(x, z) => (y, w) { y = Relu(x) w = Relu(z) }"}, "do not hang together"),
+        ({"pattern": "(x, z) => (y, w) { y = Relu(x) w = Relu(z) }"}, "are not connected"),
         ({"replacement": "(z) => (y) { y = Relu(z) }"}, "`replacement`: 'z' is no input of the pattern; known: x"),
         ({"replacement": "(x) => (y, x) { y = Relu(x) }"}, "`replacement` has 2 outputs, and `pattern` has 1"),
         ({"replacement": "(x) => (y) { y = Elu <alpha = $a> (x) }"}, "`replacement`: $a is not in the pattern"),
         ({"where": {"ranks": {"z": 1}}}, "`where`: 'z' is no input of the pattern; known: x"),
-        ({"where": {"attributes": {"axis": 1}}}, "`where`: $axis is no attribute of the pattern; it has none"),
+        ({"where": {"attributes": {"axis": 1}}}, "`where`: $axis is not an attribute of the pattern; it has none"),
         ({"where": {"dtypes": {"x": "flot32"}}}, "there is no element type 'flot32'"),
     ],
 )

@@ -15,8 +15,7 @@ import pytest
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.library_rules import LIBRARY_RULES
-from ndld_flow.graph.edit.operations.apply_rules import ApplyRules
+from ndld_flow.graph.edit.operations.apply_rules import LIBRARY_RULES, ApplyRules
 from ndld_flow.graph.edit.rule_sets import library_rules
 from ndld_flow.models.files import load_model
 from ndld_flow.records.precision import PRECISION_KEY
@@ -69,7 +68,7 @@ def test_rules_are_applied_until_none_fits() -> None:
 
 
 def test_a_rule_may_be_switched_off() -> None:
-    with pytest.raises(RequestError, match="none of these rules fits anywhere"):
+    with pytest.raises(RequestError, match="none of these rules matches anywhere"):
         edit(RELUS, {"apply_rules": {"rules": "successive_*", "omit": ["successive_relu"]}})
     assert edit(RELUS, {"apply_rules": {"rules": "add_0", "allow_empty": True}})
 
@@ -117,7 +116,7 @@ def test_nodes_of_different_asked_precisions_are_left_alone() -> None:
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
         asked.key, asked.value = PRECISION_KEY, precision
-    assert "none of these rules fits" in refusal(model, "apply_rules", rules="successive_relu")
+    assert "none of these rules matches" in refusal(model, "apply_rules", rules="successive_relu")
     model.graph.node[0].metadata_props[0].value = "fp32"
     (node,) = edit(model, {"apply_rules": {"rules": "successive_relu"}}).graph.node
     assert {each.key: each.value for each in node.metadata_props}[PRECISION_KEY] == "fp32"
@@ -195,7 +194,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings_", "told"),
     [
-        ({}, "say which `rules`, or a `file`"),
+        ({}, "give `rules`, or a `file`"),
         ({"rules": "succesive_relu"}, "there is no rule 'succesive_relu'; did you mean \"successive_relu\""),
         ({"rules": "*", "omit": ["add_1"]}, "there is no rule 'add_1'"),
     ],
@@ -252,7 +251,7 @@ def test_a_result_that_is_not_valid_is_told(tmp_path: Path) -> None:
     ("settings_", "told"),
     [
         ({"function": "edi"}, "there is no function 'edi' in it; did you mean \"edit\"?"),
-        ({"function": "wrong"}, "wrong returned int: it returns nothing, an onnx_ir.Model, or what it did"),
+        ({"function": "wrong"}, "wrong returned int; it may return an onnx_ir.Model, a text"),
         ({"function": "fails"}, "mine.py:18: KeyError: 'no\\nsuch'"),
         ({"arguments": {"nothing": 1}}, "TypeError: edit() got an unexpected keyword argument 'nothing'"),
     ],

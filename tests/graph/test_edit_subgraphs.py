@@ -60,7 +60,7 @@ def _check_unique(model: onnx.ModelProto) -> None:
 
 def test_replace_by_text_that_reads_around() -> None:
     text = "skip () => (float[3] t) { u = Sub(x, w) t = Mul(u, c) }"
-    model = edit(TWO_IFS, {"replace_subgraph": {"scope": "first/else_branch", "text": text}})
+    model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", "text": text}})
     _check_unique(model)
     np.testing.assert_array_equal(run(model, _feeds(False))["y"], (X - 3) * 2)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) * 3 + 5) * 2)
@@ -68,7 +68,7 @@ def test_replace_by_text_that_reads_around() -> None:
 
 def test_what_only_the_old_body_read_goes() -> None:
     text = "step (int64 k, bool go, float[3] v) => (bool on, float[3] r) { on = Identity(go) r = Neg(v) }"
-    model = edit(LOOP, {"replace_subgraph": {"scope": "loop/body", "text": text}})
+    model = edit(LOOP, {"set_subgraph": {"scope": "loop/body", "text": text}})
     assert [each.name for each in model.graph.initializer] == ["yes"]
     np.testing.assert_array_equal(run(model, {"x": X, "n": np.array(3)})["y"], -X)
 
@@ -77,27 +77,27 @@ def test_replace_by_a_model() -> None:
     other = parse("""agraph (float[3] a, float[3] extra) => (float[3] r) <float[1] w = {7}>
       { [add] s = Add(a, w) r = Mul(s, extra) }""")
     replaced = {"scope": "first/then_branch", "model": "other", "connect": {"extra": "x"}}
-    model = edit(TWO_IFS, {"replace_subgraph": replaced}, other=other)
+    model = edit(TWO_IFS, {"set_subgraph": replaced}, other=other)
     _check_unique(model)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) + 7) * X * 2)
 
 
 def test_a_branch_reads_tensors_of_the_names_of_its_inputs() -> None:
     other = parse("agraph (float[3] a) => (float[3] r) { r = Neg(a) }")
-    model = edit(TWO_IFS, {"replace_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
+    model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], -np.maximum(X, 0) * 2)
     lost = parse("agraph (float[3] q) => (float[3] r) { r = Neg(q) }")
-    with pytest.raises(RequestError, match="a branch of an If has no inputs: say by `connect` which tensors 'q'"):
-        edit(TWO_IFS, {"replace_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
+    with pytest.raises(RequestError, match="a branch of an If has no inputs: give by `connect` the tensors for 'q'"):
+        edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
 
 
 def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
     body = parse("""agraph (int64 i, bool go, float[3] v, float[3] add) => (bool on, float[3] r)
       { on = Identity(go) r = Add(v, add) }""")
-    replaced = {"replace_subgraph": {"scope": "loop/body", "model": "other", "connect": {"add": "x"}}}
+    replaced = {"set_subgraph": {"scope": "loop/body", "model": "other", "connect": {"add": "x"}}}
     np.testing.assert_array_equal(run(edit(LOOP, replaced, other=body), {"x": X, "n": np.array(3)})["y"], X * 4)
     scanned = parse("agraph (float[3] s, float[3] r) => (float[3] n, float[3] o) { n = Sub(s, r) o = Neg(n) }")
-    model = edit(SCAN, {"replace_subgraph": {"scope": "scan/body", "model": "other"}}, other=scanned)
+    model = edit(SCAN, {"set_subgraph": {"scope": "scan/body", "model": "other"}}, other=scanned)
     found = run(model, {"x": X, "rows": np.ones((4, 3), np.float32)})
     np.testing.assert_array_equal(found["total"], X - 4)
     np.testing.assert_array_equal(found["sums"][0], 1 - X)
@@ -110,10 +110,10 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
             TWO_IFS,
             "first/else_branch",
             "b (float[3] q) => (float[3] r) { r = Neg(q) }",
-            "gives its else_branch no inputs",
+            "passes no inputs to its else_branch",
         ),
         (TWO_IFS, "first/else_branch", "b () => (float[3] r, float[3] s) { r = Neg(x) s = Neg(x) }", "1 outputs"),
-        (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }", "wants float32 for 'r'"),
+        (TWO_IFS, "first/else_branch", "b () => (int64[3] r) { r = Cast<to = 7>(x) }", "requires float32 for 'r'"),
         (
             TWO_IFS,
             "first/else_branch",
@@ -126,8 +126,13 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
             "b () => (float[3] r) { r = Neg(m) }",
             "'m' stands in first/then_branch, which",
         ),
-        (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be read: [ParseError at position"),
-        (TWO_IFS, "first/else_brunch", "b () => (float[3] r) { r = Neg(x) }", 'did you mean "first/else_branch"?'),
+        (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be parsed: [ParseError at position"),
+        (
+            TWO_IFS,
+            "first/else_brunch",
+            "b () => (float[3] r) { r = Neg(x) }",
+            "has no subgraph 'else_brunch'; it has then_branch",
+        ),
         (
             LOOP,
             "loop/body",
@@ -144,29 +149,34 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
             SCAN,
             "scan/body",
             "b (float[3] s) => (float[3] n) { n = Neg(s) }",
-            "gives its body 2 inputs; this one takes 1",
+            "passes 2 inputs to its body; this one takes 1",
         ),
     ],
 )
 def test_refused_bodies(model: str, scope: str, text: str, told: str) -> None:
     with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
-        edit(model, {"replace_subgraph": {"scope": scope, "text": text}})
+        edit(model, {"set_subgraph": {"scope": scope, "text": text}})
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("settings", [{}, {"text": "x", "model": "y"}, {"text": "x", "connect": {"a": "b"}}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"text": "x", "model": "y"}, {"text": "x", "copy_of": "y"}, {"text": "x", "connect": {"a": "b"}}]
+)
 def test_a_body_comes_from_one_place(settings: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"say the body by `text` or by `model`|`connect` belongs to `model`"):
-        edit(TWO_IFS, {"replace_subgraph": {"scope": "first/else_branch", **settings}})
+    with pytest.raises(
+        ValueError,
+        match=r"give the subgraph by `text`, `model` or `copy_of`|`connect` belongs to `model` and `copy_of`",
+    ):
+        edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", **settings}})
 
 
 def test_duplicate_with_other_tensors_and_weights() -> None:
-    settings = {"scope": "first/then_branch", "to": "second/else_branch", "connect": {"a": "b"}}
-    model = edit(TWO_IFS, {"duplicate_subgraph": settings})
+    settings = {"scope": "second/else_branch", "copy_of": "first/then_branch", "connect": {"a": "b"}}
+    model = edit(TWO_IFS, {"set_subgraph": settings})
     _check_unique(model)
     np.testing.assert_array_equal(run(model, _feeds(False))["y"], -np.maximum(X, 0) * 3 + 5)
     with pytest.raises(RequestError, match="reads no outer tensor 'q'"):
-        edit(TWO_IFS, {"duplicate_subgraph": {**settings, "connect": {"q": "b"}}})
+        edit(TWO_IFS, {"set_subgraph": {**settings, "connect": {"q": "b"}}})
 
 
 def test_duplicate_out_of_sight() -> None:
@@ -184,9 +194,11 @@ def test_duplicate_out_of_sight() -> None:
         else_branch = no3 () => (float[3] l) { l = Identity(x) }>
     }"""
     branch = "outer/then_branch/inner"
-    with pytest.raises(RequestError, match="reads 'u', which cannot be read at 'other': say by `connect`"):
-        edit(text, {"duplicate_subgraph": {"scope": f"{branch}/then_branch", "to": "other/else_branch"}})
-    model = edit(text, {"duplicate_subgraph": {"scope": f"{branch}/else_branch", "to": "other/else_branch"}})
+    with pytest.raises(
+        RequestError, match="reads 'u', which is not visible at 'other': give another tensor by `connect`"
+    ):
+        edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/then_branch"}})
+    model = edit(text, {"set_subgraph": {"scope": "other/else_branch", "copy_of": f"{branch}/else_branch"}})
     np.testing.assert_array_equal(run(model, _feeds(False))["z"], X * 5)
 
 
@@ -194,13 +206,11 @@ def test_add_a_body_to_a_node_without() -> None:
     model = parse(TWO_IFS)
     second = model.graph.node[-1]
     del second.attribute[1]
-    added = {"node": "second", "attribute": "else_branch", "text": "n () => (float[3] r) { r = Neg(x) }"}
-    found = edit(model, {"add_subgraph": added})
+    added = {"scope": "second/else_branch", "text": "n () => (float[3] r) { r = Neg(x) }"}
+    found = edit(model, {"set_subgraph": added})
     np.testing.assert_array_equal(run(found, _feeds(False))["y"], -X)
-    with pytest.raises(RequestError, match="has a else_branch already; `replace_subgraph` gives it another"):
-        edit(TWO_IFS, {"add_subgraph": added})
-    with pytest.raises(RequestError, match="If 'second' has no body 'body'; it has then_branch and else_branch"):
-        edit(model, {"add_subgraph": {**added, "attribute": "body"}})
+    with pytest.raises(RequestError, match="If 'second' has no subgraph 'body'; it has then_branch and else_branch"):
+        edit(model, {"set_subgraph": {**added, "scope": "second/body"}})
 
 
 CHAIN = """

@@ -132,12 +132,12 @@ def test_sparse_and_large_weights_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     from ndld_flow.graph.edit.surgeries import transformer_fusions
 
     monkeypatch.setattr(transformer_fusions, "INLINE_LIMIT_BYTES", 100)
-    with pytest.raises(RequestError, match="ONNX Runtime's optimizer wants the model in one piece of at most"):
+    with pytest.raises(RequestError, match="ONNX Runtime's optimizer takes models of at most"):
         operate(encoder(), FuseTransformer(model_type="bert"))
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Add (x, w) }')
     values = onnx.numpy_helper.from_array(np.ones(1, np.float32), "w")
     model.graph.sparse_initializer.append(
         onnx.helper.make_sparse_tensor(values, onnx.numpy_helper.from_array(np.array([1])), [3])
     )
-    with pytest.raises(RequestError, match="does not know sparse initializers: make them dense first"):
+    with pytest.raises(RequestError, match="does not support sparse initializers: use `make_dense` first"):
         operate(model, FuseTransformer(model_type="bert"))

@@ -15,14 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.settings import describe_settings
 from ndld_flow.cli.explain_step import explain_part
-from ndld_flow.graph.edit.catalogue import find_operation, operation_words, summary_of
-from ndld_flow.graph.edit.entry import entry_type
+from ndld_flow.graph.edit.catalogue import entry_type, find_operation, operation_names, summary_of
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.recipe.messages import models_in
 from ndld_flow.steps.edit import Edit
 from tests.support.editing_fixtures import edit
 
-every_operation = pytest.mark.parametrize("word", operation_words())
+every_operation = pytest.mark.parametrize("word", operation_names())
 
 
 def operation_of(word: str) -> type[Operation]:
@@ -51,7 +50,7 @@ def examples_of(word: str) -> list[object]:
 
 
 def test_there_are_operations() -> None:
-    assert {"rename_nodes", "add_node", "remove_nodes", "extract", "set_attributes"} <= set(operation_words())
+    assert {"rename_nodes", "add_node", "remove_nodes", "extract", "set_attributes"} <= set(operation_names())
 
 
 def test_reading_a_recipe_imports_only_the_operations_it_uses() -> None:
@@ -89,7 +88,7 @@ def test_its_examples_are_true(word: str) -> None:
     assert examples, f"the docstring of {word} shows no example that begins with `{word}:`"
     for example in examples:
         entry = Edit.model_validate({"operations": (example,)}).operations[0]
-        assert entry.word == word
+        assert entry.name == word
 
 
 @every_operation
@@ -115,7 +114,7 @@ def test_the_schema_takes_what_recipes_may_say_and_nothing_else() -> None:
 
     validator = jsonschema.Draft202012Validator(Edit.model_json_schema())
     assert takes("remove_noops") and takes({"remove_noops": None}) and takes({"remove_noops": {}})
-    for word in operation_words():
+    for word in operation_names():
         assert takes(*examples_of(word))
         assert not takes({word: {"a_setting_that_no_operation_has": 1}})
     assert not takes("insert_node") and not takes({"insert_node": None})
@@ -158,7 +157,7 @@ def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monke
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy-operations\nVersion: 2.1\n")
     (info / "entry_points.txt").write_text("[ndld_flow.operations]\nsign = toy_operations:Sign\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for cached in (operation_words, find_operation):
+    for cached in (operation_names, find_operation):
         cached.cache_clear()
     try:
         step = Edit.model_validate_json('{"operations": [{"sign": {"name": "Ada"}}]}')
@@ -166,5 +165,5 @@ def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monke
         assert version.startswith("1 toy-operations 2.1 ")  # of code that is not installed, a digest too
         assert edit("g (float[1] x) => (float[1] y) { y = Relu(x) }", {"sign": {}}).doc_string == "me"
     finally:
-        for cached in (operation_words, find_operation):
+        for cached in (operation_names, find_operation):
             cached.cache_clear()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
-from ndld_flow.graph.edit.node_selecting import fitting_nodes
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.models.scopes import node_label
 from ndld_flow.records.precision import PRECISION_KEY
@@ -55,7 +55,7 @@ def names(select: dict[str, Any] | str | list[str], allow_empty: bool = False) -
     """Labels of the nodes that a recipe's selection means."""
     said = select if isinstance(select, dict) else {"name": select}
     chosen = NodeSelect.model_validate_json(json.dumps(said))
-    return [node_label(node) for node in fitting_nodes(model(), chosen, allow_empty)]
+    return [node_label(node) for node in find_nodes(model(), chosen, allow_empty)]
 
 
 @pytest.mark.parametrize(
@@ -119,19 +119,19 @@ def test_an_attribute_that_is_not_said_has_its_default() -> None:
     )
     for attributes, count in [({"group": 1}, 1), ({"group": 2}, 0), ({"group": None}, 1), ({"auto_pad": "NOTSET"}, 1)]:
         select = NodeSelect.model_validate({"attributes": attributes})
-        assert len(fitting_nodes(made, select, allow_empty=True)) == count
+        assert len(find_nodes(made, select, allow_empty=True)) == count
 
 
 def test_tensors_in_attributes() -> None:
     made = ir.from_proto(parse("g () => (float[2] y) { [k] y = Constant <value = float[2] {1.5, 0.1}> () }"))
-    assert fitting_nodes(made, NodeSelect(attributes={"value": [1.5, 0.1]}))
-    assert not fitting_nodes(made, NodeSelect(attributes={"value": [1.5]}), allow_empty=True)
+    assert find_nodes(made, NodeSelect(attributes={"value": [1.5, 0.1]}))
+    assert not find_nodes(made, NodeSelect(attributes={"value": [1.5]}), allow_empty=True)
 
 
 def test_precision_that_was_asked_for() -> None:
     made = model()
     made.graph[0].metadata_props[PRECISION_KEY] = "fp16"
-    assert [node.name for node in fitting_nodes(made, NodeSelect(precision=("fp16",)))] == ["stem"]
+    assert [node.name for node in find_nodes(made, NodeSelect(precision=("fp16",)))] == ["stem"]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +193,10 @@ def test_one_name_in_several_graphs() -> None:
         )
     )
     with pytest.raises(RequestError, match="2 nodes are called 'same'; say by `scope` where to look"):
-        fitting_nodes(made, NodeSelect(after="same"))
+        find_nodes(made, NodeSelect(after="same"))
     with pytest.raises(RequestError, match="2 tensors are called 'r'"):
-        fitting_nodes(made, NodeSelect(after="r"))
-    [found] = fitting_nodes(made, NodeSelect(after="same", scope=("y/else_branch",)))
+        find_nodes(made, NodeSelect(after="r"))
+    [found] = find_nodes(made, NodeSelect(after="same", scope=("y/else_branch",)))
     assert found.op_type == "Abs"
 
 
@@ -252,7 +252,7 @@ def test_work_grows_as_the_model_does(select: dict[str, Any]) -> None:
         kept = sys.getprofile()
         sys.setprofile(counted)
         try:
-            fitting_nodes(made, NodeSelect(**select), allow_empty=True)
+            find_nodes(made, NodeSelect(**select), allow_empty=True)
         finally:
             sys.setprofile(kept)
         return count
@@ -270,13 +270,13 @@ def test_examples_are_true() -> None:
 
 @pytest.mark.parametrize("select", [[], {"op_type": []}, {"name": "a", "input": []}])
 def test_an_empty_list_does_not_mean_all(select: Any) -> None:
-    with pytest.raises(ValidationError, match="is an empty list, which nothing fits"):
+    with pytest.raises(ValidationError, match="is an empty list, which matches nothing"):
         Edit.model_validate({"operations": ({"remove_nodes": {"select": select}},)})
 
 
 @pytest.mark.parametrize("select", [[], {"dtype": []}, {"rank": 1, "scope": []}])
 def test_an_empty_list_does_not_mean_all_tensors(select: Any) -> None:
-    with pytest.raises(ValidationError, match="is an empty list, which nothing fits"):
+    with pytest.raises(ValidationError, match="is an empty list, which matches nothing"):
         Edit.model_validate({"operations": ({"make_dense": {"select": select}},)})
 
 
@@ -286,4 +286,4 @@ def test_hops_alone_do_not_mean_all() -> None:
 
 
 def test_more_hops_than_the_model_is_wide_take_no_time() -> None:
-    assert fitting_nodes(model(), NodeSelect(near="a", hops=10**18))
+    assert find_nodes(model(), NodeSelect(near="a", hops=10**18))

@@ -19,10 +19,11 @@ from ndld_flow.graph.edit.operations.fuse_gemm import FuseGemm
 from ndld_flow.graph.edit.operations.make_batch_dynamic import MakeBatchDynamic
 from ndld_flow.graph.edit.operations.remove_noops import RemoveNoops
 from ndld_flow.graph.edit.operations.replace_erf import ReplaceErf
-from ndld_flow.graph.edit.operations.split_gemm import SplitGemm
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.inputs import InputSpec
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
+
+SPLIT_GEMM = Decompose(select=NodeSelect(op_type=("Gemm",)))
 
 
 def _gemm(trans_a: int, trans_b: int, attributes: str = "", bias: str = ", c", opset: int = 17) -> onnx.ModelProto:
@@ -44,20 +45,20 @@ def _gemm(trans_a: int, trans_b: int, attributes: str = "", bias: str = ", c", o
 @pytest.mark.parametrize("bias", [", c", ""])
 def test_a_gemm_becomes_matmul_and_add(trans_a: int, trans_b: int, attributes: str, bias: str) -> None:
     model = _gemm(trans_a, trans_b, attributes, bias)
-    split, _ = operate(model, SplitGemm())
+    split, _ = operate(model, SPLIT_GEMM)
     assert "Gemm" not in op_types(split)
     feeds = {"x": numbers(4, 5) if trans_a else numbers(5, 4)}
     assert_same(outputs_of(model, feeds), outputs_of(split, feeds), 1e-6)
 
 
 def test_a_constant_factor_is_transposed_ahead_of_time() -> None:
-    split, _ = operate(_gemm(0, 1), SplitGemm())
+    split, _ = operate(_gemm(0, 1), SPLIT_GEMM)
     assert op_types(split) == ["MatMul", "Add"]
     assert sorted(tuple(tensor.dims) for tensor in split.graph.initializer) == [(3,), (4, 3)]
 
 
 def test_a_bias_that_counts_nothing_goes() -> None:
-    split, _ = operate(_gemm(0, 1, ", beta = 0.0", ", c"), SplitGemm())
+    split, _ = operate(_gemm(0, 1, ", beta = 0.0", ", c"), SPLIT_GEMM)
     assert op_types(split) == ["MatMul"]
     assert [tuple(tensor.dims) for tensor in split.graph.initializer] == [(4, 3)]
 
@@ -68,7 +69,7 @@ def test_a_factor_that_gemms_share_is_transposed_once() -> None:
         g (float[N, 4] x) => (float[N, 4] y) { a = Gemm <transB = 1> (x, w) y = Gemm <transB = 1> (a, w) }""",
         w=numbers(4, 4),
     )
-    split, _ = operate(model, SplitGemm())
+    split, _ = operate(model, SPLIT_GEMM)
     assert [tensor.name for tensor in split.graph.initializer] == ["w_transposed"]
     assert_same(outputs_of(model, {"x": numbers(5, 4)}), outputs_of(split, {"x": numbers(5, 4)}), 1e-6)
 
@@ -78,7 +79,7 @@ def test_a_factor_that_gemms_share_is_transposed_once() -> None:
     [
         ("Erf", ReplaceErf(by="tanh")),
         ("HardSwish", Decompose.model_validate({"select": {"op_type": "HardSwish"}})),
-        ("Gemm", SplitGemm()),
+        ("Gemm", SPLIT_GEMM),
     ],
 )
 def test_a_tensor_that_is_two_outputs_stays_both(op_type: str, operation: Operation) -> None:
@@ -96,7 +97,7 @@ def test_a_tensor_that_is_two_outputs_stays_both(op_type: str, operation: Operat
 @pytest.mark.parametrize("opset", [7, 8, 11, 13, 20, 22])
 def test_gemms_are_split_at_every_opset_and_fused_again(opset: int) -> None:
     model = _gemm(0, 1, opset=opset)
-    split, _ = operate(model, SplitGemm())
+    split, _ = operate(model, SPLIT_GEMM)
     again, _ = operate(split, FuseGemm())
     assert op_types(again) == ["Gemm"]
     feeds = {"x": numbers(5, 4)}
@@ -105,17 +106,19 @@ def test_gemms_are_split_at_every_opset_and_fused_again(opset: int) -> None:
 
 
 def test_gemm_of_an_opset_without_broadcasting_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"operations\[0\]: .*Gemm.* is of opset 6: convert the model to 7 first"):
-        operate(_gemm(0, 0, opset=6), SplitGemm())
+    with pytest.raises(RequestError, match=r"operations\[0\]: .*Gemm.* has opset 6: convert the model to 7 first"):
+        operate(_gemm(0, 0, opset=6), SPLIT_GEMM)
 
 
 def test_no_gemm_is_an_error_unless_allowed() -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 17]> g (float[N] x) => (float[N] y) { y = Relu (x) }')
     with pytest.raises(RequestError, match="no node has the op_type 'Gemm'"):
-        operate(model, SplitGemm())
+        operate(model, SPLIT_GEMM)
     with pytest.raises(RequestError, match="no node has the op_type 'Add'"):
         operate(model, FuseGemm())
-    same, _ = operate(model, SplitGemm(allow_empty=True), FuseGemm(allow_empty=True))
+    same, _ = operate(
+        model, Decompose(select=NodeSelect(op_type=("Gemm",)), allow_empty=True), FuseGemm(allow_empty=True)
+    )
     assert op_types(same) == ["Relu"]
 
 
@@ -145,7 +148,7 @@ def test_nodes_that_change_nothing_go() -> None:
 def test_only_the_kinds_that_are_asked_for_go() -> None:
     bare, _ = operate(parsed(_NOISE), RemoveNoops(kinds=("dropout", "cast")))
     assert op_types(bare) == ["Identity", "Reshape", "Transpose", "Concat", "Mul", "Relu", "Identity"]
-    with pytest.raises(RequestError, match="no node of the kinds pad that changes nothing"):
+    with pytest.raises(RequestError, match="no node of the kinds pad without effect"):
         operate(parsed(_NOISE), RemoveNoops(kinds=("pad",)))
 
 
@@ -191,7 +194,7 @@ def test_wrong_notes_about_shapes_are_not_believed(tmp_path: Path) -> None:
     assert model.graph.value_info[0].name == "t"
     onnx.save(model, tmp_path / "model.onnx")
     edited = EditedModel(model=open_model(tmp_path / "model.onnx"), path=tmp_path / "model.onnx")
-    with pytest.raises(RequestError, match="the model has no node that changes nothing"):
+    with pytest.raises(RequestError, match="the model has no node without effect"):
         RemoveNoops().apply(edited)
 
 
@@ -202,7 +205,7 @@ def test_weights_on_disk_are_transposed_when_they_are_written(tmp_path: Path) ->
         onnx.ModelProto.FromString(model.SerializeToString()), source, save_as_external_data=True, size_threshold=0
     )
     edited = EditedModel(model=open_model(source), path=source)
-    edit_file(edited, [Entry("operations[0]", SplitGemm())], target)
+    edit_file(edited, [Entry("operations[0]", SPLIT_GEMM)], target)
     assert (tmp_path / "target.onnx.data").exists()
     feeds = {"x": numbers(5, 4)}
     assert_same(outputs_of(model, feeds), outputs_of(onnx.load(target), feeds), 1e-6)
@@ -424,7 +427,7 @@ def test_a_batch_inside_a_branch_becomes_free() -> None:
             >
         }"""
     )
-    free, _ = operate(model, MakeBatchDynamic(inputs=("x",)))
+    free, _ = operate(model, MakeBatchDynamic(select=("x",)))
     x = numbers(3, 2, 3)
     for condition, expected in ((True, x), (False, -x)):
         assert_same([expected.reshape(3, 6)], outputs_of(free, {"c": np.array(condition), "x": x}))
@@ -455,7 +458,7 @@ def test_what_cannot_have_another_batch_is_named() -> None:
     with pytest.raises(RequestError, match=r"no output follows the batch of x: it ends at mixing \(ReduceSum\)"):
         operate(model, MakeBatchDynamic())
     with pytest.raises(RequestError, match="the model has no input 'image'; known: x"):
-        operate(model, MakeBatchDynamic(inputs=("image",)))
+        operate(model, MakeBatchDynamic(select=("image",)))
 
 
 def test_an_output_that_does_not_follow_the_batch_is_noted() -> None:
@@ -492,7 +495,7 @@ def test_the_batch_is_tried_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     path = tmp_path / "model.onnx"
     edited = EditedModel(model=open_model(path), path=path, inputs={"x": InputSpec(shape=(1, 7))})
-    assert MakeBatchDynamic().apply(edited) == "batch free in x, y; 0 nodes had it built in"
+    assert MakeBatchDynamic().apply(edited) == "dynamic batch in x, y; 0 nodes with a fixed batch changed"
     assert edited.notes == []
 
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
+from ndld_flow.graph.edit.dtype_names import parse_dtype
 from ndld_flow.graph.edit.value_grammar import MAX_ELEMENTS, Value, parse_value, to_array
+from ndld_flow.models.tensor_statistics import dtype_name
 
 _LEAVES = st.one_of(st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8))
 _VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
@@ -151,7 +152,7 @@ def test_floats_are_rounded_and_never_cut_off(dtype: ir.DataType, number: float)
 )
 def test_what_a_dtype_cannot_hold(value: Value, dtype: str, told: str) -> None:
     with pytest.raises(RequestError) as refused:
-        to_array(value, dtype_of_word(dtype))
+        to_array(value, parse_dtype(dtype))
     assert told in str(refused.value)
 
 
@@ -164,9 +165,9 @@ def test_arrays_have_the_shape_of_the_lists() -> None:
 
 
 def test_words_of_element_types() -> None:
-    assert {dtype_of_word(word) for word in ("float32", "float", "FLOAT", "fp32")} == {ir.DataType.FLOAT}
+    assert {parse_dtype(word) for word in ("float32", "float", "FLOAT", "fp32")} == {ir.DataType.FLOAT}
     for dtype in ir.DataType:
         if dtype != ir.DataType.UNDEFINED:
-            assert dtype_of_word(word_of_dtype(dtype)) == dtype
+            assert parse_dtype(dtype_name(dtype)) == dtype
     with pytest.raises(RequestError, match='"float16"'):
-        dtype_of_word("floot16")
+        parse_dtype("floot16")

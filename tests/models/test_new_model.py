@@ -32,7 +32,7 @@ OPERATIONS = [
             "name": "gelu",
         }
     },
-    {"add_outputs": {"outputs": "y", "dtype": "float32", "shape": ["batch", 4]}},
+    {"add_outputs": {"select": "y", "dtype": "float32", "shape": ["batch", 4]}},
 ]
 
 

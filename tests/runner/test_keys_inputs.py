@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel
 
-from ndld_flow.graph.edit.catalogue import find_operation, operation_words
+from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.step_types import StepTypes
@@ -57,7 +57,7 @@ INPUTS = "inputs: {x: {shape: [1, 3, 16, 16], data: set, mean: [%s]}}\n"
         ("fix_shapes: {shapes: {x: [1, 3, 16, 16]}}", False, False, False),
         ("lint: {}", False, False, False),
         ("build_engine: {backend: tensorrt_rtx}", False, False, False),
-        ("edit: {operations: [fix_dims: {dims: {N: 1}}]}", False, False, False),
+        ("edit: {operations: [set_shapes: {dims: {N: 1}}]}", False, False, False),
         ("sanitize: {}", False, False, False),
         ("run_tool: {command: [tool, $Model, $Output]}", False, False, False),
         ("run_tool: {command: [tool, $Model, $Output, '$Input{x}']}", True, False, True),
@@ -166,7 +166,7 @@ def test_files_of_one_name_in_two_folders_are_told_apart(in_folder: Path) -> Non
 def test_every_path_of_a_built_in_step_is_marked() -> None:
     """Its contents are in the key; or it names code by a folder, whose version is in the key."""
     classes: dict[str, type[BaseModel]] = {found.name: found.cls for found in StepTypes()}
-    classes |= {word: operation for word in operation_words() if (operation := find_operation(word))}
+    classes |= {word: operation for word in operation_names() if (operation := find_operation(word))}
     for name, settings in classes.items():
         for setting, info in settings.model_fields.items():
             if "Path" in str(info.annotation):

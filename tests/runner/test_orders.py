@@ -47,7 +47,7 @@ def test_least_settings_survive_the_way(found: StepType) -> None:
             {
                 "operations": [
                     "remove_noops",
-                    {"rename_inputs": {"names": {"x": "y"}}},
+                    {"rename_tensors": {"names": {"x": "y"}}},
                     {"add_initializer": {"name": "w", "value": [1.5, 2.5]}},
                 ]
             },

@@ -33,7 +33,7 @@ def parse(text: str) -> onnx.ModelProto:
 def operations_of(entries: list[object]) -> list[Entry]:
     """Operations as a recipe writes them, `[{"rename_nodes": {...}}, ...]`."""
     step = Edit.model_validate({"operations": tuple(entries)})
-    return [Entry(f"operations[{i}] {entry.word}", entry.operation) for i, entry in enumerate(step.operations)]
+    return [Entry(f"operations[{i}] {entry.name}", entry.operation) for i, entry in enumerate(step.operations)]
 
 
 def edit_path(

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from ndld_flow.graph.edit.catalogue import find_operation, operation_words
+from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.models.files import load_model
 from ndld_flow.models.scopes import node_label
@@ -276,7 +276,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
         "inputs": {c.pick(("new_input", c.any_value())): {"dtype": "float32", "shape": c.numbers()}}
     },
     "add_node": addition,
-    "add_outputs": lambda c: {"outputs": [c.value()]},
+    "add_outputs": lambda c: {"select": [c.value()]},
     "add_postprocessing": lambda c: {"output": c.output(), "activation": "softmax", "top_k": c.number(1, 4)},
     "add_sparse_initializer": lambda c: {
         "name": c.pick(("new_sparse", c.value())),
@@ -298,17 +298,15 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "copy_nodes": lambda c: {"select": c.select()},
     "cut": lambda c: {"select": c.select()},
     "decompose": lambda c: {"select": {"op_type": c.pick(("LayerNormalization", "Clip", "Softmax", "Leaky"))}},
-    "delete_attributes": attribute_deletion,
-    "delete_functions": lambda c: {"functions": c.function()},
+    "remove_attributes": attribute_deletion,
+    "remove_functions": lambda c: {"select": c.function()},
     "disconnect": lambda c: {"select": c.node("Clip", "Gemm", "LayerNormalization"), "input": c.number(1, 2)},
-    "drop_initializer_inputs": lambda c: EMPTY_IS_FINE,
-    "drop_shapes": lambda c: {},
-    "duplicate_subgraph": lambda c: {"scope": c.body(), "to": c.body()},
+    "remove_initializer_inputs": lambda c: EMPTY_IS_FINE,
+    "remove_shapes": lambda c: {},
     "externalise_weights": lambda c: {"larger_than": 0, **EMPTY_IS_FINE},
     "extract": lambda c: {"select": c.select()} if c.flag() else {"outputs": [c.value()]},
     "extract_function": lambda c: {"function": c.function()},
     "extract_subgraph": lambda c: {"scope": c.body()},
-    "fix_dims": lambda c: {"all": c.number(1, 4)},
     "free_dims": lambda c: {"axes": {0: c.pick(("batch", None))}},
     "fuse_gemm": lambda c: EMPTY_IS_FINE,
     "generate_initializers": lambda c: {"select": c.weight(), "kind": c.pick(("normal", "ones"))},
@@ -334,19 +332,16 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "make_sparse": lambda c: {"select": c.weight(), "zeros": 0.0, **EMPTY_IS_FINE},
     "merge_model": lambda c: {"model": c.pick(("small", "sparse", "itself")), "share_inputs": c.pick((["x"], []))},
     "name_all": lambda c: {"c_identifiers": c.flag()},
-    "order_inputs": lambda c: {"order": [c.input(), "*"]},
-    "order_outputs": lambda c: {"order": [c.output(), "*"]},
+    "reorder": lambda c: {"inputs": [c.input(), "*"], "outputs": [c.output(), "*"]},
     "prepend_model": lambda c: {"model": c.pick(("small", "sparse", "itself")), "keep_outputs": c.flag()},
     "remove_initializers": lambda c: {"select": c.weight(), "force": c.flag(), **EMPTY_IS_FINE},
-    "remove_inputs": lambda c: {"inputs": c.input(), "replace_by": c.pick((None, 1.5))},
+    "remove_inputs": lambda c: {"select": c.input(), "replace_by": c.pick((None, 1.5))},
     "remove_nodes": lambda c: {"select": c.select(), "bridge": c.flag()},
     "remove_noops": lambda c: EMPTY_IS_FINE,
-    "remove_outputs": lambda c: {"outputs": [c.output()]},
+    "remove_outputs": lambda c: {"select": [c.output()]},
     "rename_dims": lambda c: {"names": {"batch": c.pick(("n", "x"))}},
-    "rename_functions": lambda c: {"functions": c.function(), "to": "renamed::{name}"},
-    "rename_inputs": lambda c: {"names": {c.input(): c.pick(("new_name", c.value()))}},
+    "rename_functions": lambda c: {"select": c.function(), "to": "renamed::{name}"},
     "rename_nodes": lambda c: {"select": c.select(), "to": c.pick(("a", "n_{index}", "{name}"))},
-    "rename_outputs": lambda c: {"names": {c.output(): c.pick(("new_name", c.value()))}},
     "rename_tensors": lambda c: {
         "select": c.pick(("*", c.any_value())),
         "to": c.pick(("t", "t_{index}", c.any_value())),
@@ -354,7 +349,10 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     },
     "replace_erf": lambda c: {"by": c.pick(("tanh", "polynomial")), **EMPTY_IS_FINE},
     "replace_op": lambda c: {"select": c.select(), "op_type": c.pick(("Relu", "Add", "Softmax", "Identity"))},
-    "replace_subgraph": lambda c: {"scope": c.body(), "text": body_text(c)},
+    "set_subgraph": lambda c: {
+        "scope": c.body(),
+        **c.pick(({"text": body_text(c)}, {"copy_of": c.body()})),
+    },
     "reset_attributes": lambda c: {"select": c.select(), "attributes": "*"},
     "rewire": lambda c: {"tensor": c.value(), "read": c.value(), "outputs": c.flag()},
     "rewrite": lambda c: {
@@ -369,9 +367,10 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "set_ir_version": lambda c: {"to": c.number(3, 11)},
     "set_metadata": lambda c: {"select": c.select(), "metadata": {"owner": "me"}},
     "set_opset": lambda c: {"to": c.number(11, 24)},
-    "set_shapes": lambda c: {"shapes": {c.input(): c.pick((c.numbers(), ["n", 4], [2, None]))}},
+    "set_shapes": lambda c: c.pick(
+        ({"all": c.number(1, 4)}, {"shapes": {c.input(): c.pick((c.numbers(), ["n", 4], [2, None]))}})
+    ),
     "share_initializers": lambda c: EMPTY_IS_FINE,
-    "split_gemm": lambda c: EMPTY_IS_FINE,
     "wrap_in_if": wrapping,
 }
 """Operation -> its settings, of what the choices offer."""
@@ -385,10 +384,9 @@ def _keeps_outputs(word: str) -> bool:
 NOT_TO_THE_BIT = {"fuse_transformer", "replace_erf"}
 NEW_SHAPES = {"free_dims", "make_batch_dynamic"}
 """They keep numbers, but not the shapes that are declared."""
-KEEPS_NUMBERS = {word for word in operation_words() if _keeps_outputs(word)} - NOT_TO_THE_BIT | NEW_SHAPES
+KEEPS_NUMBERS = {word for word in operation_names() if _keeps_outputs(word)} - NOT_TO_THE_BIT | NEW_SHAPES
 """Operations after which every output that keeps its name is what it was, up to the last bits."""
 LEFT_OUT = {
-    "add_subgraph": "belongs to a node that has no body yet, which alone is not valid",
     "add_preprocessing": "wants images",
     "change_layout": "wants 4 dimensions",
     "fuse_transformer": "finds its patterns in transformers only",

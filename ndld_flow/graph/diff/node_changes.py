@@ -129,8 +129,8 @@ def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | Non
 
 
 def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
-    told_of_weights = {"value"} if hold_tensors(before, after) else set()
-    for name in sorted({*before.attributes, *after.attributes} - told_of_weights):
+    errors_of_weights = {"value"} if hold_tensors(before, after) else set()
+    for name in sorted({*before.attributes, *after.attributes} - errors_of_weights):
         one, other = before.attributes.get(name), after.attributes.get(name)
         if one is not None and other is not None and (one is other or attribute_key(one) == attribute_key(other)):
             continue

@@ -1,4 +1,4 @@
-"""Attributes of nodes from what a recipe says, in the type that the operator wants."""
+"""Attributes of nodes from settings, with the types that the operators require."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any, TypeAlias
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.dtype_words import dtype_of_word
+from ndld_flow.graph.edit.dtype_names import parse_dtype
+from ndld_flow.graph.edit.new_tensors import make_tensor
 from ndld_flow.graph.edit.schemas import declared_attribute
-from ndld_flow.graph.edit.tensor_sources import SaidTensor, ValueSettings, Wanted, make_tensor
+from ndld_flow.graph.edit.shared_settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Array, Value, parse_value, to_array
 from ndld_flow.models.op_reference import OperatorVersion
 
-Given: TypeAlias = "bool | int | float | str | Sequence[Any] | ValueSettings"
-"""A YAML value, or text in the grammar of values, or where a tensor comes from."""
+Given: TypeAlias = "bool | int | float | str | Sequence[Any] | TensorValue"
+"""A YAML value, text in the grammar of values, or a tensor."""
 
 _ELEMENTS = {"int": ir.DataType.INT64, "float": ir.DataType.FLOAT, "string": ir.DataType.STRING}
 _KINDS = {bool: "int", int: "int", float: "float", str: "string"}
@@ -24,25 +25,25 @@ _KINDS = {bool: "int", int: "int", float: "float", str: "string"}
 def make_attributes(
     operator: OperatorVersion | None, given: Mapping[str, Given], present: Mapping[str, ir.Attr]
 ) -> list[ir.Attr]:
-    """Attributes for a node that has the `present` ones.
+    """Return attributes for a node that has the `present` ones.
 
-    Raises `RequestError` for a name or a type that the operator does not have. Of an operator that nobody knows, an
-    attribute has the type of the present one, or the one that its value suggests.
+    Raises `RequestError` for a name or a type that the operator does not have. An attribute of an unknown operator has
+    the type of the present one, or the one that its value suggests.
     """
-    made = []
+    attributes = []
     for name, value in given.items():
         try:
             kind = _kind(operator, name, value, present)
-            made.append(_make(name, value, kind))
+            attributes.append(_make(name, value, kind))
         except RequestError as error:
             raise RequestError(f"attribute `{name}`: {error}") from None
-    return made
+    return attributes
 
 
 def _kind(operator: OperatorVersion | None, name: str, value: Given, present: Mapping[str, ir.Attr]) -> str:
     """`int`, `floats`, `tensor`, ..."""
     declared = "" if operator is None else declared_attribute(operator, name).type
-    if declared not in ("", "undefined"):  # a local function need not say the type
+    if declared not in ("", "undefined"):  # local functions may leave the type undefined
         return declared
     if name in present:
         return present[name].type.name.lower()
@@ -55,15 +56,13 @@ def _suggested(value: Given) -> str:
         if kinds == {"int", "float"}:
             return "floats"
         if len(kinds) != 1 or kinds == {""}:
-            raise RequestError(
-                "its type is not clear; lists of numbers or texts can be written, tensors as {value: ...}"
-            )
+            raise RequestError("its type is ambiguous; give a list of numbers or of texts, or a tensor as {value: ...}")
         return f"{kinds.pop()}s"
     return _KINDS.get(type(value), "tensor")
 
 
 def _read(value: Given) -> Given:
-    """What text says that may be a value or a bare word."""
+    """Return the value of a text; an unquoted word is a text itself."""
     if not isinstance(value, str):
         return value
     try:
@@ -77,39 +76,44 @@ def _read(value: Given) -> Given:
 def _make(name: str, value: Given, kind: str) -> ir.Attr:
     element = kind.removesuffix("s")
     if kind == "tensor":
-        said = SaidTensor(value) if isinstance(value, bool | int | float | str | Sequence) else value
-        return ir.AttrTensor(name, make_tensor(said, Wanted(name)))
+        tensor = value if isinstance(value, TensorValue) else TensorValue(value=_listed(value))
+        return ir.AttrTensor(name, make_tensor(tensor, name))
     if element not in _ELEMENTS:
-        raise RequestError(f"it holds a {kind.replace('_', ' ')}, which cannot be written as a value")
+        raise RequestError(f"its type is {kind.replace('_', ' ')}, which settings cannot express")
     array = _array(value, element)
     if array.ndim != (kind != element):
-        wants = f"a list of {element}s" if kind != element else f"one {element}"
-        raise RequestError(f"it is {wants}; the value has the shape {list(array.shape)}")
+        expected = f"a list of {element}s" if kind != element else f"one {element}"
+        raise RequestError(f"it is {expected}; the value has the shape {list(array.shape)}")
     return ir.Attr(name, ir.AttributeType[kind.upper()], tuple(array.tolist()) if array.ndim else array.item())
 
 
 def _array(value: Given, element: str) -> Array:
-    if not isinstance(value, bool | int | float | str | Sequence):
-        return make_tensor(value, Wanted("", _ELEMENTS[element])).numpy()
-    said = _worded(value, element)
-    return to_array(_numbers(said) if element == "int" else said, _ELEMENTS[element])
+    if isinstance(value, TensorValue):
+        return make_tensor(value, "", _ELEMENTS[element]).numpy()
+    parsed = _parsed(value, element)
+    return to_array(_numbers(parsed) if element == "int" else parsed, _ELEMENTS[element])
 
 
-def _worded(value: Any, element: str) -> Value:  # noqa: ANN401 - YAML's value
+def _listed(value: Any) -> Any:  # noqa: ANN401 - YAML's value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _parsed(value: Any, element: str) -> Value:  # noqa: ANN401 - YAML's value
     if not isinstance(value, str):
-        return list(value) if isinstance(value, tuple) else value
+        parsed: Value = _listed(value)
+        return parsed
     if element == "string" and value[:1] not in ("[", "'", '"'):
         return value
     if element == "int":
         try:
-            return int(dtype_of_word(value))
+            return int(parse_dtype(value))
         except RequestError:
             pass
     return parse_value(value)
 
 
 def _numbers(value: Value) -> Value:
-    """ONNX writes true and false as 1 and 0."""
+    """Return the value with true and false as 1 and 0, as ONNX stores them."""
     if isinstance(value, list):
         return [_numbers(element) for element in value]
     return int(value) if isinstance(value, bool) else value

@@ -11,20 +11,19 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.cloning import Renaming, captured_values
 from ndld_flow.graph.edit.constant_nodes import ConstantNodes
-from ndld_flow.graph.edit.discarding import drop_nodes
-from ndld_flow.graph.edit.dtype_words import word_of_dtype
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS, common_graph
 from ndld_flow.graph.edit.joining import make_outputs
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
 from ndld_flow.graph.edit.nesting import Nesting
 from ndld_flow.graph.edit.node_pieces import Pieces, deep_nodes, hand_over, outermost, outputs_of
-from ndld_flow.graph.edit.pruning import prune_values
+from ndld_flow.graph.edit.removal import drop_nodes, prune_values
 from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
 from ndld_flow.models.scopes import node_label, own_subgraphs
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.unique_names import free_name, identifier
 
 
@@ -180,7 +179,7 @@ def _check_passed(inner: ir.Value, outer: ir.Value, nodes: Sequence[ir.Node], ar
 
 
 def _kind(type_: ir.TypeProtocol) -> str:
-    word = word_of_dtype(type_.dtype)
+    word = dtype_name(type_.dtype)
     if isinstance(type_, ir.SequenceType | ir.OptionalType):
         return f"{'a sequence' if isinstance(type_, ir.SequenceType) else 'an optional'} of {word}"
     return word

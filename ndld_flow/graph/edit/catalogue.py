@@ -1,48 +1,88 @@
-"""Find operations: built in, and from installed packages. Only those that are asked for are imported."""
+"""Discovery of operations, built in and from installed packages, and entries of lists of operations.
+
+An entry is a mapping with one key, the operation's name, and its settings. Each operation has its own entry type,
+created on first use, so that errors point to their place (`operations.3.rename_nodes.to`) and an editor's schema knows
+every setting, while a recipe imports only the operations that it uses.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 from functools import cache
 from importlib.metadata import entry_points
 from types import ModuleType
+from typing import Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, create_model
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit import operations
 from ndld_flow.graph.edit.operation import Operation
 
 ENTRY_POINTS = "ndld_flow.operations"
-"""Group in which an installed package names its operations: `word = "package.module:Class"`."""
+"""Group in which an installed package lists its operations: `name = "package.module:Class"`."""
+
+_RENAMED = {
+    "add_subgraph": "set_subgraph: {scope: NODE/ATTRIBUTE, ...}",
+    "delete_attributes": "remove_attributes",
+    "delete_functions": "remove_functions: {select: ...}",
+    "drop_initializer_inputs": "remove_initializer_inputs",
+    "drop_shapes": "remove_shapes",
+    "duplicate_subgraph": "set_subgraph: {scope: NEW, copy_of: ORIGINAL}",
+    "fix_dims": "set_shapes",
+    "order_inputs": "reorder: {inputs: [...]}",
+    "order_outputs": "reorder: {outputs: [...]}",
+    "rename_inputs": "rename_tensors: {names: ...}",
+    "rename_outputs": "rename_tensors: {names: ...}",
+    "replace_subgraph": "set_subgraph",
+    "split_gemm": "decompose: {select: {op_type: Gemm}}",
+}
+"""Former name of an operation -> how to write it now."""
+_RENAMED_SETTINGS = {
+    "add_outputs": {"outputs": "select"},
+    "free_dims": {"inputs": "select"},
+    "inline_functions": {"functions": "select"},
+    "make_batch_dynamic": {"inputs": "select"},
+    "remove_functions": {"functions": "select"},
+    "remove_inputs": {"inputs": "select"},
+    "remove_outputs": {"outputs": "select"},
+    "rename_functions": {"functions": "select"},
+}
+"""Operation -> former name of a setting -> its name now."""
 
 
 @cache
-def operation_words() -> tuple[str, ...]:
-    """All words that a list of operations may use, sorted. Imports no operation."""
+def operation_names() -> tuple[str, ...]:
+    """Return the names of all operations, sorted. Imports no operation."""
     built_in = (module.name for module in pkgutil.iter_modules(operations.__path__))
     return tuple(sorted({*built_in, *(point.name for point in entry_points(group=ENTRY_POINTS))}))
 
 
 @cache
-def find_operation(word: str) -> type[Operation] | None:
-    """The operation of that name, or None."""
-    if word in {module.name for module in pkgutil.iter_modules(operations.__path__)}:
-        return _only_operation(importlib.import_module(f"{operations.__name__}.{word}"))
-    for point in entry_points(group=ENTRY_POINTS, name=word):
-        found: type[Operation] = point.load()
-        return found
+def find_operation(name: str) -> type[Operation] | None:
+    """Return the operation of that name, or None."""
+    if name in {module.name for module in pkgutil.iter_modules(operations.__path__)}:
+        return _only_operation(importlib.import_module(f"{operations.__name__}.{name}"))
+    for point in entry_points(group=ENTRY_POINTS, name=name):
+        operation: type[Operation] = point.load()
+        return operation
     return None
 
 
-def origin_of(word: str) -> str:
-    """The distribution that an operation comes from, with its version; empty for a built-in one."""
-    for point in entry_points(group=ENTRY_POINTS, name=word):
+def origin_of(name: str) -> str:
+    """Return the distribution that provides an operation, with its version; empty for a built-in one."""
+    for point in entry_points(group=ENTRY_POINTS, name=name):
         return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
     return ""
 
 
 def summary_of(operation: type[Operation]) -> str:
-    """First line of its docstring."""
+    """Return the first line of its docstring."""
     return (inspect.getdoc(operation) or "").partition("\n")[0]
 
 
@@ -56,5 +96,91 @@ def _only_operation(module: ModuleType) -> type[Operation]:
         and not inspect.isabstract(value)
     ]
     if len(own) != 1:
-        raise TypeError(f"{module.__name__}: an operation's file holds exactly one subclass of Operation")
+        raise TypeError(f"{module.__name__}: an operation's file defines exactly one subclass of Operation")
     return own[0]
+
+
+class OperationEntry(BaseModel):
+    """An operation in a list."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @property
+    def name(self) -> str:
+        """The operation's name."""
+        return next(iter(type(self).model_fields))
+
+    @property
+    def operation(self) -> Operation:
+        """The operation with its settings."""
+        operation: Operation = getattr(self, self.name)
+        return operation
+
+    @classmethod
+    def model_at_key(cls, key: str) -> type[BaseModel] | None:
+        """Return the entry type with this key, in which error messages look up the settings at fault."""
+        return entry_type(key) if key in operation_names() else None
+
+
+@cache
+def entry_type(name: str) -> type[OperationEntry]:
+    """Return the entry type of an operation, whose name must be one of `operation_names()`."""
+    operation = find_operation(name)
+    assert operation is not None
+    entry: type[OperationEntry] = create_model(f"{name}_entry", __base__=OperationEntry, **{name: (operation, ...)})  # type: ignore[call-overload]
+    return entry
+
+
+def _read_entry(value: object) -> OperationEntry:
+    if isinstance(value, OperationEntry):
+        return value
+    entry = {value: {}} if isinstance(value, str) else value
+    if not isinstance(entry, dict) or len(entry) != 1:
+        raise ValueError("an operation is a mapping with one key, its name: `- remove_nodes: {...}`")
+    name = str(next(iter(entry)))
+    if name not in operation_names():
+        if name in _RENAMED:
+            raise ValueError(f"the operation `{name}` has been replaced: write `{_RENAMED[name]}`")
+        raise ValueError(f"there is no operation `{name}`; {suggest(name, operation_names())}")
+    given = {} if entry[name] is None else entry[name]
+    for old, new in _RENAMED_SETTINGS.get(name, {}).items():
+        if isinstance(given, dict) and old in given:
+            raise ValueError(f"`{name}`: the setting `{old}` is now called `{new}`")
+    # JSON, because strict validation of JSON accepts a list for a tuple and still refuses "10" for 10
+    return entry_type(name).model_validate_json(json.dumps({name: given}, default=str))
+
+
+def _write_entry(entry: OperationEntry, info: SerializationInfo) -> dict[str, Any]:
+    return entry.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+
+
+class _ByName:
+    """Validates an entry by the one key it has."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            _read_entry, serialization=core_schema.plain_serializer_function_ser_schema(_write_entry, info_arg=True)
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        types = {name: operation for name in operation_names() if (operation := find_operation(name))}
+        for operation in types.values():
+            operation.model_rebuild()  # where it has not been used yet
+        settings = {
+            name: operation.__get_pydantic_json_schema__(operation.__pydantic_core_schema__, handler)
+            for name, operation in types.items()
+        }
+        optional = [
+            name
+            for name, operation in types.items()
+            if not any(field.is_required() for field in operation.model_fields.values())
+        ]
+        settings |= {name: {"anyOf": [settings[name], {"type": "null"}]} for name in optional}
+        # one mapping with all names, not a choice of mappings with one each: editors then report errors inside it
+        entry = {"type": "object", "properties": settings, "additionalProperties": False}
+        entry |= {"minProperties": 1, "maxProperties": 1}
+        return {"title": "operation", "oneOf": [{"enum": optional}, entry]}
+
+
+AnyOperation = Annotated[OperationEntry, _ByName()]
+"""A setting that is one operation."""

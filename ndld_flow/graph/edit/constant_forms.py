@@ -1,4 +1,4 @@
-"""The same constant as an initializer, a Constant node, or an input with a default value."""
+"""Conversions between initializers, Constant nodes, and inputs with default values."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.constant_tensors import ConstantTensor, find_tensors
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.format_version import FREE_INITIALIZERS, raise_ir_version
 from ndld_flow.graph.edit.initializers import put_constant
-from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
-from ndld_flow.graph.edit.tensor_selecting import ConstantTensor, fitting_tensors
+from ndld_flow.graph.edit.ir_version import FIRST_WITH_FREE_INITIALIZERS, raise_ir_version
+from ndld_flow.graph.edit.selection import TensorSelect
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 
-def select_initializers(edited: EditedModel, select: TensorCriteria, allow_empty: bool) -> list[ConstantTensor]:
-    """The initializers among what is selected. Raises `RequestError` when there are none and that is not allowed."""
+def select_initializers(edited: EditedModel, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
+    """Return the selected initializers. Raises `RequestError` when there are none, unless that is allowed."""
     return _only(edited, select, allow_empty, "initializer")
 
 
-def select_constants(edited: EditedModel, select: TensorCriteria, allow_empty: bool) -> list[ConstantTensor]:
-    """The Constant nodes that are selected, `constants` said or not. Raises `RequestError` as for initializers."""
+def select_constants(edited: EditedModel, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
+    """Return the selected Constant nodes, with or without `constants`. Raises `RequestError` as for initializers."""
     return _only(edited, select, allow_empty, "Constant node")
 
 
-def _only(edited: EditedModel, select: TensorCriteria, allow_empty: bool, kind: str) -> list[ConstantTensor]:
+def _only(edited: EditedModel, select: TensorSelect, allow_empty: bool, kind: str) -> list[ConstantTensor]:
     wants_nodes = kind == "Constant node"
     found = [
         one
-        for one in fitting_tensors(edited.model, select, allow_empty, constants=wants_nodes or None)
+        for one in find_tensors(edited.model, select, allow_empty, constants=wants_nodes or None)
         if (one.node is not None) == wants_nodes
     ]
     if not found and not allow_empty:
-        raise RequestError(f"nothing that is selected is a {kind}")
+        raise RequestError(f"no {kind} is selected")
     return found
 
 
 def to_initializers(edited: EditedModel, held: Sequence[ConstantTensor]) -> int:
-    """Constant nodes -> initializers of the same names; returns how many. Local functions hold none: theirs stay."""
+    """Turn Constant nodes into initializers and return how many. Those of local functions stay."""
     moved = 0
     for one in held:
         node = one.node
@@ -53,22 +53,24 @@ def to_initializers(edited: EditedModel, held: Sequence[ConstantTensor]) -> int:
         one.graph.register_initializer(value)
         moved += 1
     if moved:
-        raise_ir_version(edited, FREE_INITIALIZERS)
+        raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
     return moved
 
 
 def to_constants(held: Sequence[ConstantTensor]) -> None:
-    """Initializers -> Constant nodes that make tensors of the same names.
+    """Turn initializers into Constant nodes whose outputs have the same names.
 
-    Raises `RequestError` for one that is an input too, and for a sparse one.
+    Raises `RequestError` for one that is also an input, is sparse, or is in a data file.
     """
     for one in held:
         if one.value.is_graph_input():
-            raise RequestError(f"initializer {one.name!r} is an input too; use drop_initializer_inputs before")
+            raise RequestError(f"initializer {one.name!r} is also an input; use `remove_initializer_inputs` first")
         if isinstance(one.tensor, SparseInitializer):
-            raise RequestError(f"initializer {one.name!r} is sparse; use make_dense before")
+            raise RequestError(f"initializer {one.name!r} is sparse; use `make_dense` first")
         if one.stored == "external":
-            raise RequestError(f"initializer {one.name!r} lies in a data file, which Constant nodes rarely may")
+            raise RequestError(
+                f"initializer {one.name!r} is in a data file, which few tools support for Constant nodes"
+            )
     for one in held:
         value = ir.Value(name=one.name, type=ir.TensorType(one.tensor.dtype), shape=one.value.shape)
         del one.graph.initializers[one.name]
@@ -77,17 +79,17 @@ def to_constants(held: Sequence[ConstantTensor]) -> None:
 
 
 def to_inputs(held: Sequence[ConstantTensor], keep_values: bool) -> None:
-    """Initializers of the main graph -> inputs, last; their values stay as defaults, or are forgotten.
+    """Append initializers of the main graph to its inputs; their values are kept as defaults or removed.
 
-    Raises `RequestError` for a sparse one, for one of a subgraph, and for one that is an output too.
+    Raises `RequestError` for a sparse one, and for one of a subgraph.
     """
     for one in held:
         if one.scope:
             raise RequestError(
-                f"initializer {one.name!r} stands in {one.scope!r}; only the main graph has inputs to feed"
+                f"initializer {one.name!r} is in {one.scope!r}; only inputs of the main graph can be fed"
             )
         if isinstance(one.tensor, SparseInitializer):
-            raise RequestError(f"initializer {one.name!r} is sparse; use make_dense before")
+            raise RequestError(f"initializer {one.name!r} is sparse; use `make_dense` first")
     for one in held:
         value = one.value
         value.type = ir.TensorType(one.tensor.dtype)
@@ -99,10 +101,10 @@ def to_inputs(held: Sequence[ConstantTensor], keep_values: bool) -> None:
             value.const_value = None
 
 
-def drop_inputs(edited: EditedModel, held: Sequence[ConstantTensor], allow_empty: bool) -> int:
-    """Initializers that are inputs too are inputs no longer; returns how many.
+def remove_from_inputs(edited: EditedModel, held: Sequence[ConstantTensor], allow_empty: bool) -> int:
+    """Remove initializers from the inputs and return how many were inputs.
 
-    Raises `RequestError` when none is one and that is not allowed.
+    Raises `RequestError` when none was, unless that is allowed.
     """
     dropped = 0
     for one in held:
@@ -110,7 +112,7 @@ def drop_inputs(edited: EditedModel, held: Sequence[ConstantTensor], allow_empty
             one.graph.inputs.remove(one.value)
             dropped += 1
     if not dropped and not allow_empty:
-        raise RequestError("no initializer that is selected is an input")
+        raise RequestError("no selected initializer is an input")
     if dropped:
-        raise_ir_version(edited, FREE_INITIALIZERS)
+        raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
     return dropped

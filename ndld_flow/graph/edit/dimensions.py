@@ -1,4 +1,4 @@
-"""Shapes of inputs and what follows from them; dimensions by name."""
+"""Shapes of inputs, named dimensions, and inference of all other shapes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.:]*")
 
 
 class Snapshot:
-    """Shapes and types of a model, to go back to."""
+    """The recorded shapes and types of a model, to restore them."""
 
     def __init__(self, model: ir.Model) -> None:
         self._kept = [(value, value.shape, value.type) for value in _values(model)]
@@ -43,11 +43,11 @@ class Snapshot:
         for value, shape, type_ in self._kept:
             value.shape, value.type = shape, type_
 
-    def infer_anew(self, edited: EditedModel, trouble: str, types: bool = False) -> None:
-        """Infer what follows from what has been declared since this snapshot was taken.
+    def infer_again(self, edited: EditedModel, trouble: str, types: bool = False) -> None:
+        """Infer all shapes from the declarations made since this snapshot was taken.
 
-        Raises `ModelError` that begins with `trouble` when the model cannot have it and was free of contradictions
-        before; all is as it was then.
+        Raises `ModelError` with the prefix `trouble`, after restoring the snapshot, when the declarations make a
+        consistent model inconsistent.
         """
         model = edited.model
         declared = Snapshot(model)
@@ -60,7 +60,7 @@ class Snapshot:
             declared.put_back()
             _forget(model, types)
             infer_shapes(model)
-            edited.note(f"strict shape inference refuses the model as it was: {error}")
+            edited.note(f"strict shape inference refuses the original model: {error}")
         drop_all_invented_names(model)
         declared.fill_open_outputs(model)
 
@@ -73,7 +73,7 @@ class Snapshot:
         return False
 
     def fill_open_outputs(self, model: ir.Model) -> None:
-        """Where nothing follows for an output, leave as many open dimensions as it had."""
+        """Give outputs without an inferred shape as many unknown dimensions as they had."""
         shapes = {value: shape for value, shape, _ in self._kept}
         for value in model.graph.outputs:
             before = shapes.get(value)
@@ -96,7 +96,7 @@ def _forget(model: ir.Model, types: bool) -> None:
 
 
 def _computed(graph: ir.Graph) -> list[ir.Value]:
-    """What nodes of the default domain make; nobody can infer what a custom operator makes."""
+    """Return outputs of the nodes of the default domain; those of custom operators cannot be inferred."""
     return [value for node in graph if is_standard(node) for value in node.outputs]
 
 
@@ -110,9 +110,9 @@ def _values(model: ir.Model) -> list[ir.Value]:
 
 
 def set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
-    """Give inputs other shapes and infer what follows; a number for a named dimension holds wherever the name is.
+    """Set shapes of inputs and infer all others; a number for a named dimension holds wherever the name is used.
 
-    Raises `RequestError` for an input or a rank that the model has not, `ModelError` when it cannot have the shapes.
+    Raises `RequestError` for an unknown input or another rank, `ModelError` when the model does not support the shapes.
     """
     model = edited.model
     check_shapes(model, shapes, "shapes")
@@ -128,31 +128,24 @@ def _sizes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, 
 def _put(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
     snapshot = Snapshot(edited.model)
     set_shapes_of_inputs(edited.model, shapes, sizes)
-    told = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(edited.model))
-    snapshot.infer_anew(edited, f"the model cannot have these input shapes ({told})")
+    shown = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(edited.model))
+    snapshot.infer_again(edited, f"the model does not support these input shapes ({shown})")
 
 
-def fix_dims(edited: EditedModel, sizes: Mapping[str, int], rest: int | None) -> str:
-    """Give dimensions numbers: by name, and one number to all that are left. Returns the inputs as they are now.
+def fix_dims(edited: EditedModel, sizes: Mapping[str, int], rest: int | None) -> None:
+    """Set dimensions to sizes by name, and all other dynamic dimensions of inputs to `rest`.
 
-    Without either, the shapes of the recipe's `inputs:` are used. Raises as `set_shapes` does.
+    Raises like `set_shapes`.
     """
     model = edited.model
-    if not sizes and rest is None:
-        shapes = {name: spec.run_shape for name, spec in edited.inputs.items() if spec.run_shape is not None}
-        if not shapes:
-            raise RequestError("nothing to fix: give `dims` or `all`, or shapes in the recipe's `inputs:`")
-        set_shapes(edited, shapes)
-        return show_inputs(model)
     check_dims(model, sizes, "dims")
     wanted = {} if rest is None else dict.fromkeys(dim_names(model), rest)
     wanted |= sizes
     _put(edited, {} if rest is None else _filled(real_inputs(model), wanted, rest), wanted)
-    return show_inputs(model)
 
 
 def _filled(inputs: Sequence[ir.Value], sizes: Mapping[str, int], rest: int) -> dict[str, Dims]:
-    """Shapes without free dimensions, for inputs whose rank is known."""
+    """Return shapes without dynamic dimensions, for inputs of known rank."""
     return {
         value.name or "": [dim if isinstance(dim, int) else sizes.get(str(dim.value), rest) for dim in value.shape]
         for value in inputs
@@ -161,28 +154,28 @@ def _filled(inputs: Sequence[ir.Value], sizes: Mapping[str, int], rest: int) -> 
 
 
 def show_inputs(model: ir.Model) -> str:
-    """`x [1, 3, 640, 640], mask [1]; still dynamic: y`"""
+    """Return `x [1, 3, 640, 640], mask [1]; still dynamic: y`."""
     inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
     dynamic = ", ".join(str(value.name) for value in dynamic_values(model))
     return f"{inputs}; still dynamic: {dynamic}" if dynamic else inputs
 
 
 def free_dims(edited: EditedModel, axes: Mapping[int, str | None], inputs: Sequence[ir.Value]) -> None:
-    """Make dimensions of inputs free, by a name or without one, and infer what follows.
+    """Make dimensions of inputs dynamic, named or unnamed, and infer all shapes.
 
-    Tells of outputs that did not become free: something inside the model is fixed. Raises `RequestError` for an axis
-    that an input has not.
+    Notes outputs that stay static because of a constant inside the model. Raises `RequestError` for an axis that an
+    input does not have.
     """
     shapes: dict[str, Dims] = {}
     for value in inputs:
         if value.shape is None:
-            raise RequestError(f"the shape of input {value.name!r} is not known; set it by set_shapes")
+            raise RequestError(f"the shape of input {value.name!r} is unknown; set it by `set_shapes`")
         dims: list[int | str | None] = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
         for axis, name in axes.items():
             if not -len(dims) <= axis < len(dims):
                 raise RequestError(
-                    f"input {value.name!r} has {len(dims)} dimensions and no axis {axis}; say by `inputs` which "
-                    "are meant"
+                    f"input {value.name!r} has {len(dims)} dimensions and no axis {axis}; restrict the inputs by "
+                    "`select`"
                 )
             dims[axis] = name
         shapes[value.name or ""] = dims
@@ -193,11 +186,11 @@ def free_dims(edited: EditedModel, axes: Mapping[int, str | None], inputs: Seque
 
 
 def _where_fixed(model: ir.Model) -> str:
-    """The first node that makes a tensor of fixed shape out of a free one."""
+    """Return a description of the first node with dynamic inputs and static outputs."""
     for node in model.graph:
         if any(value is not None and _is_free(value) for value in node.inputs) and not any(map(_is_free, node.outputs)):
             label = f"{node.op_type} {short_name(node_label(node))!r}"
-            return f": {label} makes {show_shape(node.outputs[0].shape)} of whatever it gets"
+            return f": {label} produces {show_shape(node.outputs[0].shape)} for any input"
     return ""
 
 
@@ -213,7 +206,7 @@ class _Renaming:
     names: Mapping[str, str]
 
     def of(self, dim: int | ir.SymbolicDim) -> int | str | None:
-        """The dimension by its new name, also where the name stands in an expression such as `floor(batch/2)`."""
+        """Return the dimension by its new name, also inside an expression such as `floor(batch/2)`."""
         if isinstance(dim, int) or dim.value is None:
             return dim if isinstance(dim, int) else None
         text = str(dim.value)
@@ -223,15 +216,16 @@ class _Renaming:
 
 
 def rename_dims(model: ir.Model, names: Mapping[str, str]) -> int:
-    """Rename dimensions wherever they are written. Returns on how many tensors; raises `RequestError` for a name that
-    no tensor has.
+    """Rename dimensions everywhere and return the number of changed tensors.
+
+    Raises `RequestError` for a name that no tensor has.
     """
     shaped = [value for value in _values(model) if value.shape is not None]
     known = {str(dim.value) for value in shaped for dim in value.shape or () if not isinstance(dim, int) and dim.value}
     for name in names:
         if name not in known:
-            told = suggest(name, known) or "it has no named dimensions"
-            raise RequestError(f"the model has no dimension {short_name(name)!r}; {told}")
+            nearest = suggest(name, known) or "it has no named dimensions"
+            raise RequestError(f"the model has no dimension {short_name(name)!r}; {nearest}")
     renaming = _Renaming(names)
     changed = 0
     for value in shaped:
@@ -244,13 +238,13 @@ def rename_dims(model: ir.Model, names: Mapping[str, str]) -> int:
     return changed
 
 
-# --- what is noted on edges ------------------------------------------------------------------------------------------
+# --- recorded shapes ------------------------------------------------------------------------------------------
 
 
 def infer_all(edited: EditedModel, strict: bool) -> str:
-    """Forget what was noted of computed tensors and infer it anew. Returns how many have a type and a shape now.
+    """Discard recorded shapes and types of computed tensors and infer them again. Returns a summary.
 
-    Raises `ModelError` when `strict` and the model contradicts itself; all is as it was then.
+    With `strict`, raises `ModelError` for an inconsistent model after restoring it.
     """
     model = edited.model
     snapshot = Snapshot(model)
@@ -268,15 +262,15 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
     return f"{known} of {len(values)} tensors have a type and a shape"
 
 
-def drop_shapes(edited: EditedModel) -> int:
-    """Write no shapes and types of computed tensors; outputs keep theirs, which ONNX wants. Returns how many."""
+def remove_shapes(edited: EditedModel) -> int:
+    """Omit shapes and types of computed tensors from the file, except of outputs. Returns the number of tensors."""
     bare = _forget_noted(edited.model)
     edited.bare.update(bare)
     return len(bare)
 
 
 def _forget_noted(model: ir.Model) -> list[ir.Value]:
-    """Forget shapes and types of computed tensors; returns these."""
+    """Discard shapes and types of computed tensors; returns these."""
     made = [value for graph in all_graphs(model) for value in _computed(graph) if not value.is_graph_output()]
     for value in made:
         value.shape = value.type = None

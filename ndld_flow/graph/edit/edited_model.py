@@ -12,9 +12,9 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
+from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.names_in_use import NamesInUse, values_of
-from ndld_flow.graph.edit.node_selecting import fitting_nodes
-from ndld_flow.graph.edit.selection_criteria import NodeCriteria
+from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.scopes import node_label, scopes_of
@@ -67,9 +67,9 @@ class EditedModel:
             )
         return known[scope]
 
-    def select_nodes(self, select: NodeCriteria, allow_empty: bool = False) -> list[ir.Node]:
+    def select_nodes(self, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
         """The nodes that fit, in the model's order. Raises `RequestError` when none does and that is not allowed."""
-        return fitting_nodes(self.model, select, allow_empty)
+        return find_nodes(self.model, select, allow_empty)
 
     def node(self, name: str) -> ir.Node:
         """The node of a name, or the one that makes a tensor of this name, anywhere in the model.

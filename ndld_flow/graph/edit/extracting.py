@@ -11,12 +11,11 @@ from onnx_ir.passes.common import RemoveUnusedFunctionsPass
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.cloning import captured_by, captured_values, copy_nodes, copy_value
 from ndld_flow.graph.edit.constant_nodes import ConstantNodes
-from ndld_flow.graph.edit.discarding import drop_nodes
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.function_names import Imports
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood, read_values
 from ndld_flow.graph.edit.node_pieces import deep_nodes, outermost, outputs_of, read_in_nodes
-from ndld_flow.graph.edit.pruning import is_used
+from ndld_flow.graph.edit.removal import drop_nodes, is_used
 from ndld_flow.graph.edit.tensor_types import type_edges
 from ndld_flow.models.scopes import node_label
 from ndld_flow.models.unique_names import free_name

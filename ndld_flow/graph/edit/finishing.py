@@ -23,23 +23,23 @@ def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
     touched = noted.touched(model)
     if not touched:
         return noted
-    _infer_anew(model, noted, touched)
+    _infer_again(model, noted, touched)
     return NotedShapes(model)
 
 
 def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
     """Sort the model, forget shapes that may no longer hold, infer them anew. Returns what people should know.
 
-    Raises `ModelError` when nodes depend on each other in a circle, and when a model with nodes has no output left.
+    Raises `ModelError` when nodes depend on each other in a cycle, and when a model with nodes has no output left.
     """
     sort_model(model)
     if len(model.graph) and not model.graph.outputs:
         raise ModelError("the operations leave a model without outputs: make some with `add_outputs`")
-    return _infer_anew(model, noted, noted.touched(model))
+    return _infer_again(model, noted, noted.touched(model))
 
 
 def sort_model(model: ir.Model) -> None:
-    """Put nodes behind those that make what they read. Raises `ModelError` when they depend on each other in a circle.
+    """Put nodes behind those that make what they read. Raises `ModelError` when they depend on each other in a cycle.
 
     Nodes that are in order stay as they are.
     """
@@ -48,7 +48,7 @@ def sort_model(model: ir.Model) -> None:
             if not _is_sorted(graph, set()):
                 graph.sort()
     except ValueError:
-        raise ModelError("nodes depend on each other in a circle") from None
+        raise ModelError("nodes depend on each other in a cycle") from None
 
 
 def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
@@ -66,7 +66,7 @@ def _is_made(value: ir.Value, before: set[ir.Node]) -> bool:
     return producer is None or producer in before
 
 
-def _infer_anew(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> list[str]:
+def _infer_again(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> list[str]:
     declared = {value: _believed(value.shape, noted) for value in model.graph.outputs if value.shape is not None}
     stale = noted.forget_stale(touched, model)
     infer_shapes(model)

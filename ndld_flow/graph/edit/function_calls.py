@@ -1,4 +1,4 @@
-"""Calls of local functions: add one, let go of the function, give it another name."""
+"""Calls of local functions: adding, removing and renaming."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from ndld_flow.models.scopes import function_address, node_label
 
 @dataclass(frozen=True)
 class Call:
-    """A call to be added."""
+    """A call to add."""
 
     inputs: Sequence[str]
-    """Tensors it reads; empty for an input that is left out."""
+    """Names of the input tensors; empty for an omitted input."""
     outputs: Sequence[str]
-    """Names of what it makes; of none, names are made up."""
+    """Names of the outputs; generated where there are none."""
     attributes: Mapping[str, JsonValue]
     name: str
 
 
 def calls_of(model: ir.Model, function: ir.Function) -> list[ir.Node]:
-    """The nodes that call a function, anywhere in the model."""
+    """Return the nodes that call a function, anywhere in the model."""
     return [node for graph in all_graphs(model) for node in graph if node.op_identifier() == function.identifier()]
 
 
 def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str) -> ir.Node:
-    """Add a node to a graph that calls a function. Raises `RequestError` for what does not fit the function."""
+    """Add a node that calls a function to a graph. Raises `RequestError` for a call that does not fit the function."""
     graph, address = edited.graph(scope), function_address(function)
     if _calls_itself(edited.model, function, graph):
-        raise RequestError(f"{address} calls what stands in {scope!r}: functions cannot call each other in a circle")
+        raise RequestError(f"{address} calls the function of {scope!r}: functions cannot be recursive")
     for what, given, own in (("inputs", call.inputs, function.inputs), ("outputs", call.outputs, function.outputs)):
         if len(given) > len(own):
             names = ", ".join(value.name or "" for value in own)
@@ -67,10 +67,10 @@ def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str)
     return node
 
 
-def delete_functions(edited: EditedModel, functions: Sequence[ir.Function], leave_calls: bool) -> int:
-    """Take functions out of the model; returns how many calls are left, which are custom operators then.
+def remove_functions(edited: EditedModel, functions: Sequence[ir.Function], leave_calls: bool) -> int:
+    """Remove functions and return the number of calls that are left as custom operators.
 
-    Raises `RequestError` when one is called, unless `leave_calls`.
+    Raises `RequestError` for a function that is called, unless `leave_calls`.
     """
     gone = {function.graph for function in functions}
     inner = {graph for function in functions for graph in function.subgraphs()}
@@ -79,8 +79,8 @@ def delete_functions(edited: EditedModel, functions: Sequence[ir.Function], leav
         calls = [node for node in calls_of(edited.model, function) if node.graph not in gone | inner]
         if calls and not leave_calls:
             raise RequestError(
-                f"{function_address(function)} is called by {node_label(calls[0])!r}: inline it, or let its calls "
-                "become custom operators by `leave_calls: true`"
+                f"{function_address(function)} is called by {node_label(calls[0])!r}: inline it, or keep its calls as "
+                "custom operators by `leave_calls: true`"
             )
         left += len(calls)
     for function in functions:
@@ -90,9 +90,9 @@ def delete_functions(edited: EditedModel, functions: Sequence[ir.Function], leav
 
 
 def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: str) -> int:
-    """Give functions another domain or name, in their calls too; returns how many calls there are.
+    """Rename functions and their calls; returns the number of calls.
 
-    Raises `RequestError` when two functions would get one name.
+    Raises `RequestError` when two functions would get the same name.
     """
     model, count = edited.model, 0
     for function in functions:
@@ -110,21 +110,21 @@ def rename_functions(edited: EditedModel, functions: Sequence[ir.Function], to: 
 
 
 def _filled(to: str, function: ir.Function) -> str:
-    """Not `str.format`, by which a recipe reaches into objects and asks for a thousand million spaces."""
+    # not `str.format`, with which a recipe could read attributes of objects and pad to a gigabyte
     filled = to.replace("{domain}", function.domain).replace("{name}", function.name)
     if set("{}") & set(filled):
-        raise RequestError(f"`to`: {to!r} may have `{{domain}}` and `{{name}}` in it and nothing else in braces")
+        raise RequestError(f"`to`: {to!r} may contain `{{domain}}` and `{{name}}`, but no other braces")
     return filled
 
 
 def _calls_itself(model: ir.Model, function: ir.Function, graph: ir.Graph) -> bool:
-    """Whether a function reaches itself when a graph calls it: the graph is its own or that of one it calls."""
+    """Return whether a call in a graph makes a function recursive."""
     home = next((each for each in model.functions.values() if graph in {each.graph, *each.subgraphs()}), None)
     return home is not None and function.identifier() in _callers_of(model, home)
 
 
 def _callers_of(model: ir.Model, function: ir.Function) -> set[ir.OperatorIdentifier]:
-    """A function, and all that call it, also by way of others."""
+    """Return a function and its direct and indirect callers."""
     found, grown = set[ir.OperatorIdentifier](), {function.identifier()}
     while grown > found:
         found = grown
@@ -148,6 +148,6 @@ def _attributes(function: ir.Function, given: Mapping[str, JsonValue]) -> Iterat
     types = attribute_types(function)
     for name, value in given.items():
         if name not in function.attributes:
-            told = suggest(name, function.attributes) or "it has none"
-            raise RequestError(f"{function_address(function)} has no attribute {name!r}; {told}")
+            nearest = suggest(name, function.attributes) or "it has none"
+            raise RequestError(f"{function_address(function)} has no attribute {name!r}; {nearest}")
         yield typed_attribute(name, value, types.get(name))

@@ -17,7 +17,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_names import Imports, drop_unused_domains, names_of
 from ndld_flow.graph.edit.function_order import callees_first
 from ndld_flow.graph.edit.node_pieces import deep_nodes, hand_over
-from ndld_flow.graph.edit.pruning import remove_node
+from ndld_flow.graph.edit.removal import remove_node
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.scopes import function_address, node_label
 from ndld_flow.models.unique_names import free_name, identifier
@@ -28,7 +28,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep: bool) -> int:
     """Put functions in the places they are called from, in other functions too; returns how many calls there were.
 
-    They are removed then, unless `keep`. Raises `RequestError` when they call each other in a circle, want another
+    They are removed then, unless `keep`. Raises `RequestError` when they call each other in a cycle, want another
     version of an operator set than the caller has, or get a graph as an attribute.
     """
     model = edited.model
@@ -53,7 +53,7 @@ def _in_order(chosen: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Funct
         return callees_first(chosen)
     except CycleError as error:
         told = " -> ".join(function_address(chosen[key]) for key in error.args[1])
-        raise RequestError(f"functions that call each other in a circle cannot be inlined: {told}") from None
+        raise RequestError(f"functions that call each other in a cycle cannot be inlined: {told}") from None
 
 
 class _Inlining:

@@ -11,7 +11,7 @@ from ndld_flow.graph.edit.node_pieces import deep_nodes
 
 
 def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
-    """Each after those of them that it calls. Raises `graphlib.CycleError` when they call each other in a circle."""
+    """Each after those of them that it calls. Raises `graphlib.CycleError` when they call each other in a cycle."""
     calls = {
         key: [called for node in deep_nodes(function.graph) if (called := node.op_identifier()) in functions]
         for key, function in functions.items()

@@ -10,10 +10,10 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.graph.edit.dtype_words import dtype_of_word
+from ndld_flow.graph.edit.dtype_names import parse_dtype
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
-from ndld_flow.graph.edit.format_version import FREE_INITIALIZERS, raise_ir_version
-from ndld_flow.graph.edit.pruning import is_used, prune_values
+from ndld_flow.graph.edit.ir_version import FIRST_WITH_FREE_INITIALIZERS, raise_ir_version
+from ndld_flow.graph.edit.removal import is_used, prune_values
 from ndld_flow.models.element_types import dtype_of, infer_types
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
@@ -33,7 +33,7 @@ class Declared:
     @property
     def type(self) -> ir.TensorType | None:
         """Raises `RequestError` for a word that is no element type."""
-        return None if self.dtype is None else ir.TensorType(dtype_of_word(self.dtype))
+        return None if self.dtype is None else ir.TensorType(parse_dtype(self.dtype))
 
     @property
     def dims(self) -> ir.Shape | None:
@@ -89,7 +89,7 @@ def remove_input(edited: EditedModel, value: ir.Value) -> None:
         )
     edited.model.graph.inputs.remove(value)
     if value.is_initializer():
-        raise_ir_version(edited, FREE_INITIALIZERS)
+        raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
     prune_values([value])
 
 
@@ -107,7 +107,7 @@ def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -
     own = value.shape
     if own is not None and not _fits(own, dims):
         raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, the value given {list(dims)}")
-    raise_ir_version(edited, FREE_INITIALIZERS)
+    raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
     graph = edited.model.graph
     graph.inputs.remove(value)
     value.const_value = tensor

@@ -16,7 +16,6 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.cloning import Renaming
 from ndld_flow.graph.edit.dims_joining import join_dims
-from ndld_flow.graph.edit.dtype_words import word_of_dtype
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
 from ndld_flow.graph.edit.function_joining import join_functions
@@ -24,6 +23,7 @@ from ndld_flow.graph.edit.node_pieces import read_in_nodes
 from ndld_flow.graph.edit.opset_joining import join_opsets
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape
+from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.unique_names import free_name
 
 
@@ -140,7 +140,7 @@ def check_fits(theirs: ir.Value, ours: ir.Value) -> None:
     where = f"{ours.name!r} and {theirs.name!r} cannot be one tensor"
     if theirs.dtype is not None and ours.dtype is not None and theirs.dtype != ours.dtype:
         raise RequestError(
-            f"{where}: one is {word_of_dtype(ours.dtype)}, the other {word_of_dtype(theirs.dtype)}. Put a Cast between"
+            f"{where}: one is {dtype_name(ours.dtype)}, the other {dtype_name(theirs.dtype)}. Put a Cast between"
         )
     if theirs.shape is None or ours.shape is None:
         return

@@ -15,7 +15,7 @@ from ndld_flow.graph.edit.nesting import Nesting
 from ndld_flow.graph.edit.renaming import names_around
 from ndld_flow.graph.edit.schemas import Schemas, check_attributes_complete, check_inputs, check_outputs, port_index
 from ndld_flow.graph.edit.tensor_types import parse_tensor_type
-from ndld_flow.graph.edit.wiring import hand_out, told_of
+from ndld_flow.graph.edit.wiring import errors_of, hand_out
 from ndld_flow.models.op_reference import OperatorVersion
 
 TENSOR = "{tensor}"
@@ -76,7 +76,7 @@ class NodeMaker:
 
         Raises `RequestError` when it reads nothing.
         """
-        with told_of(reader):
+        with errors_of(reader):
             index = port_index(self._schemas.of(reader), which, len(reader.inputs) - 1)
             tensor = reader.inputs[index] if index < len(reader.inputs) else None
             if tensor is None:

@@ -1,4 +1,4 @@
-"""What an operation of the step `edit` is: a frozen, strict, typed value with one method, as a step is.
+"""The base of the operations of the step `edit`: frozen, strict, typed settings with one method, like steps.
 
 ::
 
@@ -6,17 +6,18 @@
         '''Rename nodes.
 
             rename_nodes: {select: {op_type: Conv}, to: "conv_{index}"}
-        '''                                             # what `ndld-flow steps edit` shows, with an example
+        '''                                             # shown by `ndld-flow steps edit`, with an example
 
-        about = "nodes"                                 # the heading that it stands under there
+        heading = "nodes"                               # the heading under which it is listed there
 
         select: Select
-        '''Which nodes.'''                              # help, schema and README come from here
+        '''Nodes to rename.'''                           # used for help, schema and README
 
         def apply(self, edited: EditedModel) -> str:
-            ...                                         # change edited.model, say what was done: `12 nodes renamed`
+            ...                                         # change edited.model, return a summary: `12 nodes renamed`
 
-The file name is the word in the recipe. Discovery, help, schema, validation and the contract tests need nothing else.
+The file name is the operation's name in recipes. Discovery, help, schema, validation and the contract tests need
+nothing else.
 """
 
 from __future__ import annotations
@@ -30,45 +31,47 @@ if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-About = Literal[
+Heading = Literal[
     "nodes",
-    "wires",
+    "connections",
     "attributes",
     "inputs and outputs",
     "shapes",
-    "the model",
+    "model",
     "weights",
-    "how weights are kept",
-    "parts and other models",
-    "If, Loop, Scan",
+    "weight storage",
+    "extracting and combining",
+    "subgraphs",
     "local functions",
-    "named surgeries",
+    "transformations",
     "rules and code",
     "others",
 ]
-"""Headings of lists of operations, in their order."""
+"""Headings of the list of operations, in their order."""
 
 
 class Operation(Settings):
-    """Base of all operations: fields are settings, `apply` changes the model and says what it did."""
+    """Base of all operations: fields are settings, `apply` changes the model."""
 
-    about: ClassVar[About] = "others"
-    """The heading it stands under where operations are listed."""
+    heading: ClassVar[Heading] = "others"
+    """The heading under which it is listed."""
     version: ClassVar[int] = 1
-    """Raise it when the same settings would give another model than before."""
+    """Increase it when the same settings produce another model than before."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Distributions whose version shapes the result, besides onnx, onnx-ir and numpy."""
-
-    uses_inputs: ClassVar[bool] = False
-    """True when the recipe's `inputs:` matter to what it does."""
-
+    """Distributions whose version affects the result, besides onnx, onnx-ir and numpy."""
     keeps_outputs: ClassVar[bool] = False
-    """True when outputs that keep their names compute what they did, as nearly as its docstring says: what is declared
-    of their shapes holds then."""
+    """True when outputs that keep their names keep their values, as precisely as its docstring states: their declared
+    shapes stay valid."""
+
+    @property
+    def uses_inputs(self) -> bool:
+        """True when the recipe's `inputs:` affect the result."""
+        return False
 
     @abstractmethod
     def apply(self, edited: EditedModel) -> str:
-        """Change the model in place; returns what was done in one line, such as `12 nodes renamed`.
+        """Change the model in place and return a summary in one line, such as `12 nodes renamed`.
 
-        Raises a `RequestError` that says what, where and what to do; the step tells the operation's place in the list.
+        Raises a `RequestError` that states what is wrong, where, and what to do; the step adds the operation's position
+        in the list.
         """

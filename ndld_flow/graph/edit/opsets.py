@@ -12,7 +12,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.opset_adapters import Adapted, adapt_node, must_change
 from ndld_flow.graph.edit.opset_steps import CannotConvertError
-from ndld_flow.graph.edit.pruning import prune_values
+from ndld_flow.graph.edit.removal import prune_values
 from ndld_flow.models.new_model import oldest_ir_version, refuse_unknown_opset
 from ndld_flow.models.scopes import function_address, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes

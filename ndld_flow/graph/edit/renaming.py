@@ -1,4 +1,4 @@
-"""Give nodes and tensors other names, unique among those of a graph and all its subgraphs."""
+"""New names for nodes and tensors, unique among those of a graph and all its subgraphs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ndld_flow.models.unique_names import identifier
 Named = TypeVar("Named", ir.Node, ir.Value)
 
 _QUANTIZATION = "quant_parameter_tensor_names"
-"""Where onnx_ir keeps the names of scales and zero points that a model notes for a tensor."""
+"""Where onnx_ir keeps the names of scales and zero points that a model records for a tensor."""
 
 
 def rename_nodes(model: ir.Model, wishes: Mapping[ir.Node, str]) -> int:
-    """Name nodes as wished; of equal wishes all but the first get a number. Returns how many names are new."""
+    """Rename nodes; of equal names all but the first get a number. Returns the number of changed names."""
     return sum(_rename(names) for names in _free_names(_nodes(model), wishes))
 
 
 def rename_values(model: ir.Model, wishes: Mapping[ir.Value, str]) -> int:
-    """Name tensors as wished; of equal wishes all but the first get a number. Returns how many names are new."""
+    """Rename tensors; of equal names all but the first get a number. Returns the number of changed names."""
     renamed = 0
     for names in _free_names(_values(model), wishes):
-        told = {value.name or "": name for value, name in names.items()}
+        new_names = {value.name or "": name for value, name in names.items()}
         graphs = dict.fromkeys(value.graph for value in names if value.is_initializer() and value.graph is not None)
-        # A graph keeps initializers by name: names may be exchanged, and the order shall stay.
+        # A graph keeps initializers by name: names may be swapped, and the order must stay.
         kept = [(graph, list(graph.initializers.values())) for graph in graphs]
         for graph, _ in kept:
             graph.initializers.clear()
@@ -38,28 +38,28 @@ def rename_values(model: ir.Model, wishes: Mapping[ir.Value, str]) -> int:
         for graph, initializers in kept:
             for value in initializers:
                 graph.initializers.add(value)
-        _rename_in_annotations(names, told)
+        _rename_in_annotations(names, new_names)
     return renamed
 
 
 def nodes_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Node, str]:
-    """Node -> new name, from old name -> new name.
+    """Return node -> new name, from old name -> new name.
 
-    Raises `RequestError` for an old name that no node has, or several, and for a new one that is taken.
+    Raises `RequestError` for an unknown or ambiguous name, and for a new name that is already used.
     """
-    return _as_told("node", _nodes(model), names)
+    return _by_name("node", _nodes(model), names)
 
 
 def values_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Value, str]:
-    """The same for tensors."""
-    return _as_told("tensor", _values(model), names)
+    """Return tensor -> new name, like `nodes_to_rename`. Of several tensors of a name, the main graph's is meant."""
+    return _by_name("tensor", _values(model), names, preferred=model.graph)
 
 
 def names_for_all(model: ir.Model, c_identifiers: bool) -> tuple[dict[ir.Node, str], dict[ir.Value, str]]:
-    """New names for nodes that have none, or one that a node before has; for all nodes and tensors, where they shall be
-    C90 identifiers.
+    """Return new names for unnamed nodes and duplicates.
 
-    An output without a name is one that the node shall not make: it stays so.
+    With `c_identifiers`, all nodes and tensors that need one get a C90 identifier. An output without a name is an
+    omitted optional output and stays unnamed.
     """
     nodes: dict[ir.Node, str] = {}
     for family in _nodes(model):
@@ -75,19 +75,19 @@ def names_for_all(model: ir.Model, c_identifiers: bool) -> tuple[dict[ir.Node, s
 
 
 def names_around(model: ir.Model, graph: ir.Graph) -> tuple[set[str], set[str]]:
-    """Names of nodes, and of tensors, that one in this graph must not have."""
+    """Return the names of nodes, and of tensors, that are used where those of this graph must be unique."""
     family = next(graphs for graphs in _families(model) if graph in graphs)
-    nodes = {node.name for one in family for node in one if node.name}
-    return nodes, {value.name for one in family for value in values_of(one) if value.name}
+    nodes = {node.name for member in family for node in member if node.name}
+    return nodes, {value.name for member in family for value in values_of(member) if value.name}
 
 
 def _nodes(model: ir.Model) -> list[list[ir.Node]]:
-    """Nodes whose names must differ: of the main graph with its subgraphs, and of each function."""
+    """Return groups of nodes whose names must differ: the main graph with its subgraphs, and each function."""
     return [[node for graph in graphs for node in graph] for graphs in _families(model)]
 
 
 def _values(model: ir.Model) -> list[list[ir.Value]]:
-    """Tensors whose names must differ: a subgraph reads those of the graphs around it by name."""
+    """Return groups of tensors whose names must differ: a subgraph reads those of enclosing graphs by name."""
     return [[value for graph in graphs for value in values_of(graph)] for graphs in _families(model)]
 
 
@@ -98,7 +98,7 @@ def _families(model: ir.Model) -> Iterator[list[ir.Graph]]:
 
 
 def _free_names(families: Iterable[Sequence[Named]], wishes: Mapping[Named, str]) -> Iterator[dict[Named, str]]:
-    """For each family, what gets a new name, and which. Raises `RequestError` for an empty name."""
+    """Yield holder -> new name for each group. Raises `RequestError` for an empty name."""
     for holder, wish in wishes.items():
         if not wish:
             raise RequestError(f"the new name of {holder.name!r} is empty")
@@ -125,28 +125,39 @@ def _rename(names: Mapping[Named, str]) -> int:
     return len(names)
 
 
-def _as_told(what: str, families: Sequence[Sequence[Named]], names: Mapping[str, str]) -> dict[Named, str]:
+def _by_name(
+    what: str,
+    families: Sequence[Sequence[Named]],
+    names: Mapping[str, str],
+    preferred: ir.Graph | None = None,
+) -> dict[Named, str]:
     found: dict[str, list[Named]] = {}
     for holder in (holder for family in families for holder in family):
         found.setdefault(holder.name or "", []).append(holder)
     for old in names:
         if old not in found:
             raise RequestError(f"there is no {what} {old!r}; {suggest(old, filter(None, found))}")
-        if len(found[old]) > 1:
-            raise RequestError(f"{len(found[old])} {what}s are called {old!r}; say which by `select` and `scope`")
+        in_main = [holder for holder in found[old] if preferred is not None and holder.graph is preferred]
+        if len(found[old]) > 1 and len(in_main) != 1:
+            raise RequestError(f"{len(found[old])} {what}s are named {old!r}; choose one by `select` and `scope`")
+        found[old] = in_main or found[old]
     wishes = {found[old][0]: new for old, new in names.items()}
+    _check_unused(what, families, wishes)
+    return wishes
+
+
+def _check_unused(what: str, families: Sequence[Sequence[Named]], wishes: Mapping[Named, str]) -> None:
     for family in families:
         taken = {holder.name for holder in family if holder not in wishes}
         for holder in family:
             name = wishes.get(holder)
             if name in taken and name is not None:
-                raise RequestError(f"the name {name!r} is taken already; choose another, or rename that {what} too")
+                raise RequestError(f"the name {name!r} is already used; choose another, or rename that {what} too")
             taken.add(name)
-    return wishes
 
 
-def _rename_in_annotations(values: Iterable[ir.Value], told: Mapping[str, str]) -> None:
+def _rename_in_annotations(values: Iterable[ir.Value], new_names: Mapping[str, str]) -> None:
     for value in values:
         noted = value.meta.get(_QUANTIZATION)
         if noted:
-            value.meta[_QUANTIZATION] = {key: told.get(name, name) for key, name in noted.items()}
+            value.meta[_QUANTIZATION] = {key: new_names.get(name, name) for key, name in noted.items()}

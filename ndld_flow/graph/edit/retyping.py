@@ -9,10 +9,11 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.dimensions import Snapshot
-from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
+from ndld_flow.graph.edit.dtype_names import parse_dtype
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.element_types import tensor_of
 from ndld_flow.models.op_signatures import signature_of
+from ndld_flow.models.tensor_statistics import dtype_name
 
 _STRING_TARGETS = 6
 """Before this opset, Cast's target was a word."""
@@ -40,7 +41,7 @@ def cast_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
     """
     count = 0
     for value in find_edges(edited, tuple(dtypes)):
-        dtype = dtype_of_word(dtypes[value.name or ""])
+        dtype = parse_dtype(dtypes[value.name or ""])
         if dtype == value.dtype:
             continue
         _cast_input(edited, value, dtype) if value.is_graph_input() else _cast_output(edited, value, dtype)
@@ -56,7 +57,7 @@ def _cast_input(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> Non
     value.type = ir.TensorType(dtype)
     cast = _cast(edited, value, inside)
     made = cast.outputs[0]
-    made.name, made.shape = edited.fresh_name(f"{value.name}_{word_of_dtype(inside)}"), value.shape
+    made.name, made.shape = edited.fresh_name(f"{value.name}_{dtype_name(inside)}"), value.shape
     for node, index in tuple(value.uses()):
         if node is not cast:
             node.replace_input_with(index, made)
@@ -69,7 +70,7 @@ def _cast_output(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> No
     cast = _cast(edited, value, dtype)
     made = cast.outputs[0]
     name = value.name
-    value.name = edited.fresh_name(f"{name}_{word_of_dtype(value.dtype or ir.DataType.UNDEFINED)}")
+    value.name = edited.fresh_name(f"{name}_{dtype_name(value.dtype or ir.DataType.UNDEFINED)}")
     made.name, made.shape = name, value.shape
     made.metadata_props.update(value.metadata_props)
     graph = edited.model.graph
@@ -89,7 +90,7 @@ def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
     for dtype, variable in ports:
         if signature and dtype is not None and not signature.admits(variable, tensor_of(dtype)):
             node.replace_input_with(0, None)
-            raise RequestError(f"Cast of opset {opset} does not know {word_of_dtype(dtype)} ({value.name!r})")
+            raise RequestError(f"Cast of opset {opset} does not know {dtype_name(dtype)} ({value.name!r})")
     return node
 
 
@@ -102,9 +103,9 @@ def retype_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
     snapshot = Snapshot(edited.model)
     changed = 0
     for value in values:
-        dtype = dtype_of_word(dtypes[value.name or ""])
+        dtype = parse_dtype(dtypes[value.name or ""])
         changed += dtype != value.dtype
         value.type = ir.TensorType(dtype)
     told = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
-    snapshot.infer_anew(edited, f"the model cannot have these types ({told})", types=True)
+    snapshot.infer_again(edited, f"the model cannot have these types ({told})", types=True)
     return changed

@@ -1,4 +1,4 @@
-"""Where a rewrite rule fits in a model, and where it fits and may not be applied."""
+"""Search for the matches of a rewrite rule in a model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.function_names import Imports
+from ndld_flow.graph.edit.matched_values import constant_tensor, is_close, same_value
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
 from ndld_flow.graph.edit.node_pieces import Pieces, is_read_outside
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
-from ndld_flow.graph.edit.rewrite_conditions import Conditions, constant_tensor, is_close, same_value
+from ndld_flow.graph.edit.rewrite_conditions import RewriteConditions
 from ndld_flow.graph.edit.rewrite_text import RuleText
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_precision import precision_of
@@ -23,28 +24,30 @@ from ndld_flow.models.node_precision import precision_of
 _COMMUTATIVE = frozenset(
     ("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
 )
-"""Operators of the default domain whose inputs may change places."""
+"""Commutative operators of the default domain."""
 _PERMUTED = 4
-"""Of a Sum of more inputs only the order that is written is looked for."""
+"""Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only."""
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class Matching:
-    """When nodes are what a pattern means."""
+    """Options of the search for a pattern."""
 
-    conditions: Conditions = field(default_factory=Conditions)
+    conditions: RewriteConditions = field(default_factory=RewriteConditions)
+    tolerance: float = 1e-5
+    """Relative tolerance of constants."""
     commutative: bool = True
     """Match commutative operators with their inputs in any order."""
     exact_attributes: bool = False
-    """A node has no attributes besides those that the pattern names."""
+    """Match only nodes without attributes other than those in the pattern."""
     allow_shared: bool = False
-    """Inner tensors may be read elsewhere; what makes them is kept then."""
+    """Accept intermediate tensors that are read elsewhere; the nodes that produce them are kept."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What to look for, what to put there, and when."""
+    """A pattern, its replacement, and the options of the search."""
 
     pattern: RuleText
     replacement: RuleText
@@ -53,35 +56,35 @@ class Rule:
 
 @dataclass
 class Found:
-    """Places to rewrite, and why others are left as they are."""
+    """Matches to replace, and the reasons why others are not."""
 
     matches: list[Match] = field(default_factory=list)
     attributes: list[dict[str, ir.Attr]] = field(default_factory=list)
-    """Of each match: variable -> attribute; one that the node does not have is missing."""
+    """For each match: variable -> attribute; absent attributes are missing."""
     refused: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
 class Extent:
-    """How much of a model a rule is applied to."""
+    """The part of a model that a rule is applied to."""
 
     nodes: Set[ir.Node] | None = None
-    """All nodes of a match are among these; None: any."""
+    """Nodes that a match may contain; None for any."""
     limit: int | None = None
-    """Only so many matches, the first ones."""
+    """Maximum number of matches, from the first."""
     allow_empty: bool = False
 
 
 def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Found:
-    """Where a rule fits, in the model's order, which must be sorted; no two matches share a node.
+    """Return the matches of a rule in the order of the model, which must be sorted; matches do not overlap.
 
-    Raises `RequestError` for a pattern whose nodes do not hang together.
+    Raises `RequestError` for a pattern whose nodes are not connected.
     """
     around = Neighbourhood(model)
     search = _Search(rule, model, around, extent.nodes)
     pattern = Pattern(rule.pattern.nodes, search)
     if not pattern.is_connected:
-        raise RequestError("`pattern`: its nodes do not hang together by a tensor; write two rules")
+        raise RequestError("`pattern`: its nodes are not connected; write two rules")
     for graph in all_graphs(model):
         search.opsets = search.imports.of(graph)
         for root in graph:
@@ -92,7 +95,7 @@ def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Found:
 
 
 class _Search:
-    """When a candidate is what the pattern means, and whether a match may be rewritten."""
+    """Decides whether candidates match the pattern, and whether a match may be replaced."""
 
     def __init__(self, rule: Rule, model: ir.Model, around: Neighbourhood, chosen: Set[ir.Node] | None) -> None:
         self.found = Found()
@@ -122,13 +125,11 @@ class _Search:
     def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
         if value.const_value is not None:
             tensor = constant_tensor(candidate)
-            return tensor is not None and is_close(
-                value.const_value.numpy(), tensor, self._matching.conditions.tolerance
-            )
-        return self._matching.conditions.hold_for(value.name or "", candidate)
+            return tensor is not None and is_close(value.const_value.numpy(), tensor, self._matching.tolerance)
+        return self._matching.conditions.hold_for(value.name or "", candidate, self._matching.tolerance)
 
     def accept(self, match: Match) -> bool:
-        """Take a match unless it may not be rewritten; a reason worth telling is counted."""
+        """Accept a match if it may be replaced, and count the reason otherwise."""
         nodes = [match.nodes[node] for node in self._rule.pattern.nodes]
         if any(node in self._taken for node in nodes):
             return False
@@ -147,17 +148,17 @@ class _Search:
         return True
 
     def _obstacle(self, match: Match, nodes: Sequence[ir.Node]) -> str:
-        """Why a match that fits is not rewritten; empty when it is."""
+        """Return the reason why a match is not replaced; empty when it is."""
         if len({precision_of(node) for node in nodes} - {""}) > 1:
-            return "their nodes are asked to have different precisions"
+            return "their nodes have different requested precisions"
         shared = any(is_read_outside(match.values[value], nodes, self._around) for value in self._inner)
         unnamed = [v for n, own in match.nodes.items() for v in own.outputs[len(n.outputs) :]]
         shared = shared or any(is_read_outside(value, nodes, self._around) for value in unnamed)
         if shared and not self._matching.allow_shared:
-            return "an inner tensor is read elsewhere (`allow_shared: true` lets it be)"
-        # one output that depends on all nodes cannot be needed before what the nodes read
+            return "an intermediate tensor is read elsewhere (`allow_shared: true` accepts that)"
+        # with a single output that depends on all nodes, the replacement cannot create a cycle
         if (shared or len(self._rule.pattern.outputs) > 1) and not self._pieces.take(nodes):
-            return "something outside depends on one part and another part on that"
+            return "an outside node depends on one part of the match and another part depends on it"
         self._pieces.add(nodes)
         return ""
 
@@ -168,7 +169,7 @@ class _Search:
         return not self._matching.exact_attributes or set(candidate.attributes) <= set(node.attributes)
 
     def _attribute(self, node: ir.Node, name: str) -> ir.Attr | None:
-        """A node's attribute, or the default that the operator's schema gives it."""
+        """Return a node's attribute, or the default of the operator's schema."""
         if name in node.attributes:
             return node.attributes[name]
         version = self.opsets.get(node.domain, 1)
@@ -179,7 +180,7 @@ class _Search:
         return ir.serde.deserialize_attribute(default) if default.type else None
 
     def _variables(self, match: Match) -> dict[str, ir.Attr] | None:
-        """Variable -> the attribute that it is; None when it would have to be two."""
+        """Return variable -> attribute; None when a variable would have two values."""
         found: dict[str, ir.Attr] = {}
         for variable, places in self._rule.pattern.variables().items():
             given = [self._attribute(match.nodes[node], name) for node, name in places]
@@ -207,7 +208,7 @@ def _is_commutative(node: ir.Node) -> bool:
 
 
 def _keeps_rank(value: ir.Value | None, found: ir.Value | None, inputs: Sequence[ir.Value | None]) -> bool:
-    """A number may be a constant of one element and any rank where that does not raise the rank of the result."""
+    """Return whether a constant of one element matches a number without raising the rank of the result."""
     if value is None or found is None or value.const_value is None or found.shape is None or len(found.shape) < 2:
         return True
     rank = len(found.shape)

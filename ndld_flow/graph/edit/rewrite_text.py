@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
-from ndld_flow.graph.edit.tensor_selecting import constant_of
+from ndld_flow.graph.edit.constant_tensors import constant_of
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import own_subgraphs
 

@@ -20,7 +20,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_names import Imports
 from ndld_flow.graph.edit.node_pieces import deep_nodes, hand_over
 from ndld_flow.graph.edit.pattern_matching import Match
-from ndld_flow.graph.edit.pruning import prune_values
+from ndld_flow.graph.edit.removal import prune_values
 from ndld_flow.graph.edit.rewrite_matching import DEFAULT_DOMAINS, Extent, Found, Matching, Rule, find_matches
 from ndld_flow.graph.edit.rewrite_text import parse_pattern, parse_replacement
 from ndld_flow.graph.edit.surgeries.rewriting import known_shapes

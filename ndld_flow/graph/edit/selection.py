@@ -1,111 +1,191 @@
-"""Which nodes an operation is about, as a recipe says it."""
+"""Selections of nodes and of constant tensors in recipes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.settings import Settings
-from ndld_flow.graph.edit.shorthand import AlsoWritten
+from ndld_flow.base.units import Bytes
+
+Form = Literal["text", "texts"]
+"""YAML type of a shorthand."""
+
+_SCHEMAS: dict[Form, JsonSchemaValue] = {
+    "text": {"type": "string"},
+    "texts": {"type": "array", "items": {"type": "string"}},
+}
 
 
-def _listed(value: object) -> object:
+@dataclass(frozen=True)
+class Shorthand:
+    """Marks a setting that has a shorthand, which an editor's schema knows too."""
+
+    expand: Callable[[Any], Any]
+    """The shorthand -> the full form, which is returned unchanged.
+
+    Pydantic validates the result as Python and no longer as JSON: a tuple must be one, or be `Field(strict=False)`.
+    """
+    forms: tuple[Form, ...]
+    """The shorthands, for editors."""
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.expand, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"anyOf": [*(_SCHEMAS[form] for form in self.forms), handler(schema)]}
+
+
+def _as_list(value: object) -> object:
     if isinstance(value, str):
         return (value,)
     return tuple(value) if isinstance(value, list) else value
 
 
-def _named(value: object) -> object:
-    """`select: conv_*` and a list of such patterns mean names."""
+def _as_names(value: object) -> object:
+    """Expand `select: conv_*`, or a list of such patterns, to a selection by name."""
     return {"name": value} if isinstance(value, str | list | tuple) else value
 
 
-Patterns = Annotated[tuple[NamePattern, ...], AlsoWritten(_listed, ("text",))]
-"""One pattern or several: a name, a glob, or `/.../` for a regular expression (in RE2's syntax); what
-fits one of them fits."""
-Words = Annotated[tuple[str, ...], AlsoWritten(_listed, ("text",))]
+Patterns = Annotated[tuple[NamePattern, ...], Shorthand(_as_list, ("text",))]
+"""A pattern or a list of patterns, of which one must match: a name, a glob, or `/.../` for a regular expression in
+RE2's syntax."""
+Words = Annotated[tuple[str, ...], Shorthand(_as_list, ("text",))]
+"""A text or a list of texts."""
 
 
-def refuse_empty_lists(select: BaseModel, settings: Iterable[str]) -> None:
-    """Raises ValueError for a list of patterns that has none: what nothing is said of would be all."""
+def _refuse_empty_lists(selection: BaseModel, settings: Iterable[str]) -> None:
+    """Raise `ValueError` for an empty list of patterns, which would otherwise match everything."""
     for setting in settings:
-        if setting in select.model_fields_set and getattr(select, setting) == ():
-            raise ValueError(f'`{setting}` is an empty list, which nothing fits; `"*"` means all')
+        if setting in selection.model_fields_set and getattr(selection, setting) == ():
+            raise ValueError(f'`{setting}` is an empty list, which matches nothing; `"*"` means all')
 
 
 class NodeSelect(Settings):
-    """Which nodes: those that fit everything that is said.
+    """Nodes that meet all of the given criteria.
 
-    Of a list of patterns, one is enough. Subgraphs and local functions are looked through too. A bare pattern, or a
-    list of them, means the name:
+    Of a list of patterns, one must match. Subgraphs and local functions are searched too. A bare pattern, or a list of
+    them, means the name:
 
         select: {op_type: [Conv, ConvTranspose], after: input_norm, exclude: {name: "head.*"}}
         select: /^layers[.][0-3][.]/
     """
 
     name: Patterns = ()
-    """Its name."""
+    """Name of the node."""
     op_type: Patterns = ()
-    """Its operator, such as `Conv`; of other domains `com.microsoft::FusedConv` or `com.microsoft::*`."""
+    """Operator, such as `Conv`; of other domains `com.microsoft::FusedConv` or `com.microsoft::*`."""
     domain: Patterns = ()
-    """The operator's domain; `ai.onnx` is the default one."""
+    """Domain of the operator; `ai.onnx` is the default domain."""
     attributes: dict[str, JsonValue] = Field(default={})
-    """Attributes that have these values, by default or because the node says so; `null` means that it does not say."""
+    """Attribute -> value, set on the node or by default; `null` means that the node does not set it."""
     input: Patterns = ()
-    """A tensor it reads."""
+    """Name of an input tensor."""
     output: Patterns = ()
-    """A tensor it makes."""
+    """Name of an output tensor."""
     precision: Words = ()
-    """The precision it was asked to have, such as `fp16`; `none` for nodes without."""
+    """Requested precision, such as `fp16`; `none` for nodes without."""
     scope: Patterns | None = None
-    """Where it stands: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
+    """Graph: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
     between: Annotated[tuple[str, str], Field(strict=False)] | None = None
-    """Two nodes or tensors: what lies on a way from the first to the second; nodes that are named belong to it."""
+    """Two nodes or tensors: nodes on a path from the first to the second, including the two if they are nodes."""
     before: str | None = None
-    """A node or tensor: all that it depends on."""
+    """A node or tensor: nodes that it depends on."""
     after: str | None = None
-    """A node or tensor: all that depends on it."""
+    """A node or tensor: nodes that depend on it."""
     near: str | None = None
-    """A node or tensor: what is at most `hops` edges away from it, in either direction, itself too."""
+    """A node or tensor: nodes at most `hops` edges away in either direction, including itself."""
     hops: int = Field(default=1, ge=1)
-    """For `near`."""
+    """Maximum distance for `near`."""
     exclude: Select | None = None
-    """Nodes to leave out."""
+    """Nodes to exclude."""
     position: Literal["first", "last"] | int | None = None
-    """Of those that fit, in the model's order, only the first, the last, or the one with this number (0 is the first,
+    """Of the matching nodes, in the model's order, only the first, the last, or the one at this index (0 is the first,
     -1 the last)."""
 
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if not self.model_fields_set:
-            raise ValueError('say which nodes: by `name`, `op_type`, ...; `"*"` means all')
-        refuse_empty_lists(self, ("name", "op_type", "domain", "input", "output", "precision", "scope"))
+            raise ValueError('select nodes by `name`, `op_type`, ...; `"*"` means all')
+        _refuse_empty_lists(self, ("name", "op_type", "domain", "input", "output", "precision", "scope"))
         if "hops" in self.model_fields_set and self.near is None:
             raise ValueError("`hops` goes with `near`")
         return self
 
     @model_serializer(mode="wrap")
-    def _write_what_is_said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Most of a selection is never said: records and reports show the rest."""
+    def _write_given_settings(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write only the given criteria: records and reports show these."""
         return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
 
 
-Select = Annotated[NodeSelect, AlsoWritten(_named, ("text", "texts"))]
+Select = Annotated[NodeSelect, Shorthand(_as_names, ("text", "texts"))]
 """A setting that selects nodes; a bare pattern means their names."""
 
 NodeSelect.model_rebuild()
 
 
-def select_all() -> NodeSelect:
-    """Every node."""
-    return NodeSelect(name=("*",))
+class TensorSelect(Settings):
+    """Initializers that meet all of the given criteria.
+
+    Of a list of patterns, one must match. Subgraphs are searched too. A bare pattern, or a list of them, means the
+    name:
+
+        select: {dtype: float32, larger_than: 1 MiB, read_by: {op_type: MatMul}}
+        select: "layers.*.weight"
+    """
+
+    name: Patterns = ()
+    """Name of the initializer, or of a Constant node's output."""
+    dtype: Words = ()
+    """Element type, such as `float32`."""
+    shape: Annotated[tuple[int | None, ...], Field(strict=False)] | None = None
+    """Shape; `null` matches any size."""
+    rank: int | None = Field(default=None, ge=0)
+    """Number of dimensions."""
+    larger_than: Bytes | None = None
+    """Minimum size, exclusive, such as `64 MiB`."""
+    smaller_than: Bytes | None = None
+    """Maximum size, exclusive."""
+    scope: Patterns | None = None
+    """Graph: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a local function."""
+    read_by: Select | None = None
+    """Nodes of which one reads it."""
+    stored: Literal["inline", "external", "sparse"] | None = None
+    """Storage: inside the model, in a data file, or sparse."""
+    constants: bool = False
+    """Include Constant nodes."""
+    exclude: SelectTensors | None = None
+    """Tensors to exclude."""
+
+    @model_validator(mode="after")
+    def _check_something(self) -> Self:
+        if not self.model_fields_set:
+            raise ValueError('select tensors by `name`, `dtype`, `larger_than`, ...; `"*"` means all')
+        _refuse_empty_lists(self, ("name", "dtype", "scope"))
+        return self
+
+    @model_serializer(mode="wrap")
+    def _write_given_settings(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write only the given criteria: records and reports show these."""
+        return {name: value for name, value in handler(self).items() if name in self.model_fields_set}
+
+
+SelectTensors = Annotated[TensorSelect, Shorthand(_as_names, ("text", "texts"))]
+"""A setting that selects initializers; a bare pattern means their names."""
+
+TensorSelect.model_rebuild()

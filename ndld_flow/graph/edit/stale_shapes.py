@@ -136,7 +136,7 @@ def _makes(function: ir.Function) -> Hashable:
 
 
 def _functions_in_order(model: ir.Model) -> Iterable[ir.Function]:
-    """Those that are called first; those that call each other in a circle, which no valid model has, in any order."""
+    """Those that are called first; those that call each other in a cycle, which no valid model has, in any order."""
     try:
         return callees_first(model.functions)
     except CycleError:

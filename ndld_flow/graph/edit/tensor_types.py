@@ -9,10 +9,11 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
+from ndld_flow.graph.edit.dtype_names import parse_dtype
 from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
 from ndld_flow.models.element_types import Types, dtype_of, infer_types
 from ndld_flow.models.shape_inference import is_invented_name
+from ndld_flow.models.tensor_statistics import dtype_name
 
 _TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")
 
@@ -26,7 +27,7 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
     if found is None:
         raise RequestError(f"{text!r} is no tensor type: write a dtype and a shape, such as `float32[1, 3, H, ?]`")
     dims = [dim.strip() for dim in found[2].split(",")] if found[2].strip() else []
-    return ir.TensorType(dtype_of_word(found[1])), ir.Shape([_dim(dim) for dim in dims])
+    return ir.TensorType(parse_dtype(found[1])), ir.Shape([_dim(dim) for dim in dims])
 
 
 def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
@@ -79,7 +80,7 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
     unknown = [value for value in edges if _is_open(value)]
     if unknown:
         first = unknown[0]
-        word = "float32" if first.type is None else word_of_dtype(first.type.dtype)
+        word = "float32" if first.type is None else dtype_name(first.type.dtype)
         what = "the dtype" if first.type is None else "the number of dimensions"
         raise RequestError(
             f"{what} of {first.name!r} is not noted in the model and cannot be inferred; "

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name
-from ndld_flow.graph.edit.dtype_words import word_of_dtype
+from ndld_flow.models.tensor_statistics import dtype_name
 
 Value: TypeAlias = "bool | int | float | str | list[Value]"
 Array = npt.NDArray[Any]
@@ -57,7 +57,7 @@ def to_array(value: Value, dtype: ir.DataType) -> Array:
         raise RequestError(_too_many())
     convert = _CONVERSIONS.get(_kind(dtype))
     if convert is None:
-        raise RequestError(f"values of the type {word_of_dtype(dtype)} cannot be written as text; give a .npy file")
+        raise RequestError(f"values of the type {dtype_name(dtype)} cannot be written as text; give a .npy file")
     flat = np.empty(len(elements), dtype=np.object_ if dtype == ir.DataType.STRING else dtype.numpy())
     for number, (place, element) in enumerate(elements):
         flat[number] = convert(element, dtype, place)
@@ -239,7 +239,7 @@ def _float(element: Value, dtype: ir.DataType, place: _Place) -> Any:  # noqa: A
 
 def _unfit(element: Value, dtype: ir.DataType, place: _Place, why: str = "") -> RequestError:
     where = f" at {list(place)}" if place else ""
-    return RequestError(f"{short_name(repr(element), 40)}{where} does not fit {word_of_dtype(dtype)}{why}")
+    return RequestError(f"{short_name(repr(element), 40)}{where} does not fit {dtype_name(dtype)}{why}")
 
 
 _CONVERSIONS = {

@@ -27,7 +27,7 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
     makers: dict[ir.Value, set[ir.Node]] = {}
     changed = 0
     for node in nodes:
-        with told_of(node):
+        with errors_of(node):
             assert isinstance(node.graph, ir.Graph)
             value, operator = nesting.value(name, node.graph), schemas.of(node)
             index = port_index(operator, which, len(node.inputs))
@@ -52,7 +52,7 @@ def disconnect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str) 
     schemas = Schemas(edited.model)
     changed = 0
     for node in nodes:
-        with told_of(node):
+        with errors_of(node):
             operator = schemas.of(node)
             index = port_index(operator, which, len(node.inputs) - 1)
             if index >= len(node.inputs) or node.inputs[index] is None:
@@ -136,7 +136,7 @@ def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 
 @contextmanager
-def told_of(node: ir.Node) -> Iterator[None]:
+def errors_of(node: ir.Node) -> Iterator[None]:
     """Let errors name the node."""
     try:
         yield
@@ -162,7 +162,7 @@ def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value)
         step = came_from[step]
     names.reverse()
     way = " -> ".join(names if len(names) < 8 else [*names[:4], "...", *names[-3:]])
-    return f"{value.name!r} depends on this node: {way}; that would be a circle"
+    return f"{value.name!r} depends on this node: {way}; that would be a cycle"
 
 
 def _makers(model: ir.Model, value: ir.Value) -> set[ir.Node]:

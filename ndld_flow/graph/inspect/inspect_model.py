@@ -14,10 +14,9 @@ import onnx_ir as ir
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.node_selecting import fitting_nodes
-from ndld_flow.graph.edit.selection_criteria import NodeCriteria
-from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
-from ndld_flow.graph.edit.tensor_selecting import ConstantTensor, fitting_tensors
+from ndld_flow.graph.edit.constant_tensors import ConstantTensor, find_tensors
+from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.selection import NodeSelect, TensorSelect
 from ndld_flow.graph.inspect.views import Views
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.files import load_model, summarize_model
@@ -53,10 +52,10 @@ class Query:
     """All about the tensor of this name, numbers included."""
     group_by: GroupBy | None = None
     """Count the nodes that `nodes` selects, or all; `dtype` counts weights."""
-    nodes: NodeCriteria | None = None
+    nodes: NodeSelect | None = None
     tensors: tuple[str, ...] = ()
     """Patterns of names."""
-    initializers: TensorCriteria | None = None
+    initializers: TensorSelect | None = None
     by_size: bool = False
     """Sort initializers, the largest first."""
     statistics: bool = False
@@ -117,7 +116,7 @@ def export_tensor(path: Path, name: str, target: Path) -> None:
 def _nodes(model: ir.Model, views: Views, query: Query) -> tuple[InspectedNode, ...]:
     if query.nodes is None:
         return tuple(views.node(node) for graph in scopes_of(model).values() for node in graph)
-    return tuple(views.node(node) for node in fitting_nodes(model, query.nodes))
+    return tuple(views.node(node) for node in find_nodes(model, query.nodes))
 
 
 def _nodes_named(model: ir.Model, views: Views, name: str) -> tuple[InspectedNode, ...]:
@@ -147,8 +146,8 @@ def _fitting(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ..
     return tuple(map(views.tensor, found))
 
 
-def _initializers(model: ir.Model, views: Views, select: TensorCriteria, query: Query) -> tuple[InspectedTensor, ...]:
-    held = fitting_tensors(model, select)
+def _initializers(model: ir.Model, views: Views, select: TensorSelect, query: Query) -> tuple[InspectedTensor, ...]:
+    held = find_tensors(model, select)
     if query.by_size:
         held.sort(key=lambda one: -tensor_bytes(one.tensor))
     if query.statistics:

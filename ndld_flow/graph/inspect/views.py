@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ndld_flow.graph.edit.tensor_selecting import ConstantTensor, constant_tensors
+from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors
 from ndld_flow.models.element_types import type_name
 from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of

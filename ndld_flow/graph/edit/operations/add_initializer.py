@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ndld_flow.graph.edit.tensor_value import WithTensorValue
+from ndld_flow.graph.edit.shared_settings import InitializerOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-class AddInitializer(WithTensorValue):
-    """Add an initializer, and let nodes read it.
+class AddInitializer(InitializerOperation):
+    """Add an initializer and connect it to inputs of nodes.
 
         add_initializer: {name: scale, value: [0.5, 2], dtype: float32, connect: [mul_1.B]}
 
-    In a local function, which holds no initializers, it becomes a Constant node.
+    In a local function, which cannot have initializers, a Constant node is added instead.
     """
 
-    about = "weights"
+    heading = "weights"
 
     name: str
-    """Its name; no other tensor or node may have it."""
+    """Name of the initializer; must be unique among tensors and nodes."""
     scope: str = ""
-    """The graph it is for: `""` is the main one, `If_0/then_branch` a subgraph."""
+    """The graph to add it to: `""` is the main graph, `If_0/then_branch` a subgraph."""
     connect: tuple[str, ...] = ()
-    """Inputs that read it from now on: `conv1.B` by the operator's word, or `conv1.2` by number, from 0."""
+    """Inputs that read it: `conv1.B` by the operator's name for the input, or `conv1.2` by index, from 0."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import add_initializer, connect_readers
-        from ndld_flow.graph.edit.tensor_sources import Wanted, make_tensor
+        from ndld_flow.graph.edit.initializers import add_initializer, connect_readers, initializer_tensor
 
-        value = add_initializer(edited, make_tensor(self, Wanted(self.name)), self.name, self.scope)
+        value = add_initializer(edited, initializer_tensor(self, self.name), self.name, self.scope)
         connect_readers(edited, value, self.connect)
         return f"initializer {self.name} added, {len(self.connect)} inputs read it"

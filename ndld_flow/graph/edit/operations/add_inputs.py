@@ -1,29 +1,29 @@
-"""Add inputs, which nothing reads until it is told to."""
+"""Add inputs to the model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.declaration import TensorDeclaration
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.shared_settings import NewName, TensorDeclaration
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class AddInputs(Operation):
-    """Add inputs, which nothing reads until it is told to.
+    """Add inputs, which operations that follow can connect.
 
     add_inputs: {inputs: {mask: {dtype: bool, shape: [batch, 1]}}}
     """
 
-    about = "inputs and outputs"
+    heading = "inputs and outputs"
     keeps_outputs = True
 
-    inputs: dict[Annotated[str, Field(min_length=1)], TensorDeclaration] = Field(min_length=1)
-    """Name -> its type and shape; they come after the inputs there are."""
+    inputs: dict[NewName, TensorDeclaration] = Field(min_length=1)
+    """Name -> type and shape. New inputs are appended to the existing ones."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import Declared, add_input

@@ -6,33 +6,33 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.new_node import MakesNode
+from ndld_flow.graph.edit.shared_settings import NodeOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-class AddNode(MakesNode):
-    """Add a node; what it makes can be connected, or made an output, by operations that follow.
+class AddNode(NodeOperation):
+    """Add a node; operations that follow can connect its outputs or make them outputs of the model.
 
         add_node: {op_type: Clip, inputs: [logits, "", six], outputs: [capped], name: cap}
         add_node: {op_type: Fused, domain: com.acme, inputs: [x], outputs: [y], types: {y: "float32[1, 64]"}}
 
-    The operator's inputs and attributes are checked. Names that are not given are made up: C90 identifiers that nothing
-    else in the model has, the same each time.
+    The operator's inputs and attributes are checked. Names that are not given are generated: unique C90 identifiers,
+    the same in every run.
     """
 
-    about = "nodes"
+    heading = "nodes"
     keeps_outputs = True
 
     inputs: tuple[str, ...] = ()
-    """Names of the tensors it reads, in order; `""` leaves an optional one out."""
+    """Names of the input tensors, in order; `""` omits an optional input."""
     outputs: tuple[str, ...] = ()
-    """Names of the tensors it makes; made up where the operator must make more."""
+    """Names of the output tensors; generated for required outputs that are not given."""
     name: str | None = Field(default=None, min_length=1)
-    """Its name."""
+    """Name of the node."""
     scope: str = ""
-    """The graph it stands in: `If_0/then_branch` is a subgraph, `domain::Name` a local function."""
+    """The graph to add it to: `If_0/then_branch` is a subgraph, `domain::Name` a local function."""
     types: dict[str, str] = Field(default={})
     """Output -> `float32[1, 3, H, ?]`, for custom operators."""
 
@@ -41,5 +41,5 @@ class AddNode(MakesNode):
 
         new = NewNode(self.op_type, self.own_domain, self.attributes, self.inputs, self.outputs, self.name, self.types)
         node = NodeMaker(edited).add(new, edited.graph(self.scope))
-        made = ", ".join(value.name for value in node.outputs if value.name)
-        return f"node {node.name} added" + (f"; it makes {made}" if made else "")
+        outputs = ", ".join(value.name for value in node.outputs if value.name)
+        return f"node {node.name} added" + (f" with outputs {outputs}" if outputs else "")

@@ -1,22 +1,30 @@
-"""Camera frames as a model's input."""
+"""Add image preprocessing to an input."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ndld_flow.graph.edit.edited_model import EditedModel
+    from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
+    from ndld_flow.graph.sanitize.edits import Array
+
 
 Size = Annotated[int, Field(ge=1)]
 NotZero = Annotated[float, Field(gt=0)]
 
 
 class AddPreprocessing(Operation):
-    """Let an image input take camera frames: uint8, channels last, scaled and normalized inside the model.
+    """Add preprocessing to an image input, which then takes camera frames: uint8, channels last, not normalized.
 
     The model gets (frame * scale - mean) / std, computed in fp32; the results are those of preprocessed floats up to
     1e-6 of the largest.
@@ -24,44 +32,296 @@ class AddPreprocessing(Operation):
         add_preprocessing: {mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225], swap_channels: true}
     """
 
-    about = "named surgeries"
+    heading = "transformations"
 
     input: str | None = None
-    """The input; it may be left out when only one has 4 dimensions. It keeps its name."""
+    """The input; optional when only one has 4 dimensions. It keeps its name."""
     layout: Literal["NHWC", "NCHW"] = "NHWC"
-    """The frames' order of axes."""
+    """Layout of the frames."""
     dtype: Literal["uint8", "uint16", "int8", "float16", "float32"] = "uint8"
-    """The frames' type."""
+    """Element type of the frames."""
     model_layout: Literal["NCHW", "NHWC"] = "NCHW"
-    """The order of axes that the model has now."""
+    """Present layout of the input."""
     swap_channels: bool = False
-    """Turn BGR frames to RGB, or RGB to BGR."""
+    """Convert BGR frames to RGB, or RGB to BGR."""
     scale: float = 1 / 255
-    """What frames are multiplied by first."""
+    """Factor that frames are multiplied by first."""
     mean: tuple[float, ...] = ()
-    """Subtracted after scaling; one number, or one for each channel in the model's order. None is 0."""
+    """Mean that is subtracted after scaling: one number, or one for each channel in the model's order; 0 by default."""
     std: tuple[NotZero, ...] = ()
-    """What is divided by then; none is 1."""
+    """Standard deviation to divide by: one number, or one for each channel; 1 by default."""
     resize_to: tuple[Size, Size] | None = None
-    """Height and width that frames of any size get (linear, half-pixel centres); none leaves them as they come."""
+    """Height and width that frames of any size are resized to (linear, half-pixel centres); not resized by default."""
     fold: bool = False
-    """Put scale, mean, std and swapped channels into the weights of the first Conv where that is possible, and say why
-    where it is not. A Conv that pads keeps its mean before it. Outputs then differ in the last bits (about 1e-5 of the
-    largest)."""
+    """Fold scale, mean, std and the channel swap into the weights of the first Conv where possible; the record states
+    the reason where it is not. A Conv with padding keeps the mean before it. Outputs differ in the last bits (about
+    1e-5 of the largest)."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.preprocessing import Camera, add_preprocessing_to
+        import onnx_ir as ir
 
-        camera = Camera(
-            layout=self.layout,
-            dtype=self.dtype,
-            model_layout=self.model_layout,
-            swap_channels=self.swap_channels,
-            scale=self.scale,
-            mean=self.mean,
-            std=self.std,
-            resize_to=self.resize_to,
-            fold=self.fold,
+        from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
+
+        edits = Rewriting(edited)
+        value = _image_input(edited.model, self.input)
+        dtype = _checked_dtype(value)
+        assert value.shape is not None
+        channels = value.shape[self.model_layout.index("C")]
+        gain, shift = _affine(self, channels, value.name or "")
+        uses, shape, outputs = tuple(value.uses()), value.shape, value.is_graph_output()
+        if not uses or outputs:
+            raise RequestError(f"input {value.name} is unused or an output itself: there is nothing to preprocess for")
+        settings = self
+        absorbed = _fold(edited, edits, value, self, gain, shift) if self.fold else None
+        if absorbed is not None:
+            settings, gain, shift = absorbed
+        chain = _Chain(edits, edits.model.graph[0], value.name or "image", value)
+        _declare(value, settings, shape)
+        _build(chain, settings, channels, gain, shift, dtype)
+        for use in uses:
+            use.node.replace_input_with(use.idx, chain.value)
+        chain.value.type, chain.value.shape = ir.TensorType(dtype), None
+        return f"{value.name} takes {self.dtype} frames in {self.layout}"
+
+
+_FIRST_OPSET_OF_RESIZE = 11
+_FIRST_OPSET_OF_RESIZE_AXES = 18
+
+
+@dataclass
+class _Chain:
+    """The nodes between the input and the model, at the front of the graph."""
+
+    edits: Rewriting
+    anchor: ir.Node
+    name: str
+    value: ir.Value
+    made: list[ir.Node] = field(default_factory=list)
+
+    def put(self, op_type: str, what: str, *more: ir.Value | None, **attributes: object) -> None:
+        """Append a node that transforms the value."""
+        self.value = self.side(op_type, what, self.value, *more, **attributes)
+
+    def side(self, op_type: str, what: str, *inputs: ir.Value | None, **attributes: object) -> ir.Value:
+        """Add a node outside the chain."""
+        value = self.edits.put_before(self.anchor, op_type, inputs, attributes, f"{self.name}_{what}")  # type: ignore[arg-type]
+        producer = value.producer()
+        assert producer is not None
+        self.made.append(producer)
+        return value
+
+    def numbers(self, array: Array, what: str) -> ir.Value:
+        return self.edits.add_initializer(self.edits.model.graph, array, f"{self.name}_{what}")
+
+
+def _image_input(model: ir.Model, name: str | None) -> ir.Value:
+    from ndld_flow.models.input_shapes import real_inputs, show_shape
+
+    inputs = {value.name or "": value for value in real_inputs(model)}
+    images = [value for value in inputs.values() if value.shape is not None and len(value.shape) == 4]
+    if name is None:
+        if len(images) != 1:
+            known = ", ".join(value.name or "" for value in images)
+            raise RequestError(f"give `input`: the model has {len(images)} of 4 dimensions ({known or 'none'})")
+        return images[0]
+    if name not in inputs:
+        raise RequestError(f"the model has no input {name!r}; {suggest(name, inputs)}")
+    if inputs[name] not in images:
+        raise RequestError(
+            f"input {name} is not an image of 4 dimensions: its shape is {show_shape(inputs[name].shape)}"
         )
-        name = add_preprocessing_to(edited, self.input, camera)
-        return f"{name} takes {self.dtype} frames in {self.layout}"
+    return inputs[name]
+
+
+def _checked_dtype(value: ir.Value) -> ir.DataType:
+    from ndld_flow.graph.sanitize.edits import FLOATS
+
+    if value.dtype not in FLOATS:
+        name = "unknown" if value.dtype is None else value.dtype.name.lower()
+        raise RequestError(
+            f"input {value.name} has the type {name}, not floats; `change_layout` changes only its layout"
+        )
+    assert value.dtype is not None
+    return value.dtype
+
+
+def _affine(settings: AddPreprocessing, channels: int | ir.SymbolicDim, name: str) -> tuple[Array, Array]:
+    """Return gain and shift, per channel or for all: (frame * scale - mean) / std = gain * frame + shift."""
+
+    import numpy as np
+
+    for what, numbers in (("mean", settings.mean), ("std", settings.std)):
+        if len(numbers) > 1 and len(numbers) != channels:
+            raise RequestError(f"`{what}` has {len(numbers)} numbers, but {name} has {channels} channels")
+    if settings.swap_channels and channels != 3:
+        raise RequestError(f"`swap_channels` needs 3 channels; {name} has {channels}")
+    std = np.array(settings.std or (1.0,), np.float64)
+    mean = np.array(settings.mean or (0.0,), np.float64)
+    return settings.scale / std, -mean / std
+
+
+def _declare(value: ir.Value, settings: AddPreprocessing, shape: ir.Shape) -> None:
+    """Declare the input as the frames are."""
+
+    import onnx_ir as ir
+
+    from ndld_flow.graph.edit.dtype_names import parse_dtype
+    from ndld_flow.graph.edit.surgeries.layouts import order, permuted
+
+    value.type = ir.TensorType(parse_dtype(settings.dtype))
+    dims = list(shape)
+    if settings.resize_to is not None:
+        for axis, what in (("H", "height"), ("W", "width")):
+            dims[settings.model_layout.index(axis)] = ir.SymbolicDim(f"{value.name}_{what}")
+    value.shape = permuted(ir.Shape(dims), order(settings.model_layout, settings.layout))
+
+
+def _build(
+    chain: _Chain,
+    settings: AddPreprocessing,
+    channels: int | ir.SymbolicDim,
+    gain: Array,
+    shift: Array,
+    dtype: ir.DataType,
+) -> None:
+    # TensorRT supports uint8 inputs only where a Cast reads them, so it comes first. FP16 is too coarse to subtract in.
+    import numpy as np
+    import onnx_ir as ir
+
+    from ndld_flow.graph.edit.dtype_names import parse_dtype
+    from ndld_flow.graph.edit.surgeries.layouts import order
+
+    exact = dtype if dtype == ir.DataType.DOUBLE or _is_plain(settings, gain, shift) else ir.DataType.FLOAT
+    if parse_dtype(settings.dtype) != exact:
+        chain.put("Cast", "cast", to=int(exact))
+    if settings.layout != settings.model_layout:
+        perm = list(order(settings.layout, settings.model_layout))
+        chain.put("Transpose", settings.model_layout.lower(), perm=perm)
+    axis = settings.model_layout.index("C")
+    if settings.swap_channels:
+        swapped = chain.numbers(np.array([2, 1, 0], np.int64), "swapped_channels")
+        chain.put("Gather", "swap_channels", swapped, axis=axis)
+    if settings.resize_to is not None:
+        _resize(chain, settings, channels, exact)
+    _normalize(chain, axis, gain.astype(exact.numpy()), shift.astype(exact.numpy()))
+    if exact != dtype:
+        chain.put("Cast", "to_model", to=int(dtype))
+    if chain.value.producer() is None:
+        raise RequestError(f"input {chain.name} would not change: give the settings in which the frames differ")
+
+
+def _is_plain(settings: AddPreprocessing, gain: Array, shift: Array) -> bool:
+    """Return whether nothing is computed that would lose precision."""
+    return bool((gain == 1).all()) and not shift.any() and settings.resize_to is None
+
+
+def _normalize(chain: _Chain, axis: int, gain: Array, shift: Array) -> None:
+    per_channel = [-1 if place == axis else 1 for place in range(4)]
+    if (gain != 1).any():
+        chain.put("Mul", "scale", chain.numbers(gain.reshape(per_channel), "gain"))
+    if shift.any():
+        chain.put("Add", "shift", chain.numbers(shift.reshape(per_channel), "offset"))
+
+
+def _resize(chain: _Chain, settings: AddPreprocessing, channels: int | ir.SymbolicDim, exact: ir.DataType) -> None:
+    import numpy as np
+
+    opset = chain.edits.opset(chain.edits.model.graph)
+    if opset < _FIRST_OPSET_OF_RESIZE:
+        raise RequestError(f"`resize_to` needs opset {_FIRST_OPSET_OF_RESIZE}; the model has {opset}: convert it first")
+    assert settings.resize_to is not None
+    sizes = dict(zip("HW", settings.resize_to, strict=True))
+    attributes: dict[str, object] = {"mode": "linear", "coordinate_transformation_mode": "half_pixel"}
+    region = chain.numbers(np.zeros(0, exact.numpy()), "no_region") if opset < 13 else None
+    scales = chain.numbers(np.zeros(0, np.float32), "no_scales") if opset < 13 else None
+    if opset >= _FIRST_OPSET_OF_RESIZE_AXES:
+        attributes["axes"] = [settings.model_layout.index(axis) for axis in "HW"]
+        size = chain.numbers(np.array(settings.resize_to, np.int64), "size")
+    else:
+        if not isinstance(channels, int):
+            raise RequestError(f"`resize_to` requires a fixed number of channels of {chain.name} before opset 18")
+        rest = np.array([sizes.get(axis, channels) for axis in settings.model_layout[1:]], np.int64)
+        first = [chain.numbers(np.array([number], np.int64), what) for number, what in ((0, "first"), (1, "second"))]
+        batch = chain.side("Slice", "batch", chain.side("Shape", "shape", chain.value), *first)
+        size = chain.side("Concat", "sizes", batch, chain.numbers(rest, "size"), axis=0)
+    chain.put("Resize", "resize", region, scales, size, **attributes)
+
+
+def _fold(
+    edited: EditedModel, edits: Rewriting, value: ir.Value, settings: AddPreprocessing, gain: Array, shift: Array
+) -> tuple[AddPreprocessing, Array, Array] | None:
+    """Fold into the first Conv and return the remaining settings, gain and shift; None, with a note, if impossible."""
+
+    import numpy as np
+    import onnx_ir as ir
+
+    from ndld_flow.graph.edit.surgeries.rewriting import label
+
+    conv, reason = _first_conv(edits, value)
+    if conv is not None and settings.dtype == "uint16" and value.dtype == ir.DataType.FLOAT16:
+        conv, reason = None, "uint16 frames exceed the range of FP16"
+    if conv is None:
+        edited.note(f"nothing is folded into a Conv: {reason}")
+        return None
+    weight_value = conv.inputs[1]
+    weight, bias = edits.array(weight_value), _bias(edits, conv)
+    assert weight is not None and weight_value is not None
+    exact = weight.astype(np.float64)
+    channels = exact.shape[1]
+    gain, shift = np.broadcast_to(gain, channels), np.broadcast_to(shift, channels)
+    added = exact.reshape(*exact.shape[:2], -1).sum(-1) @ shift
+    scaled = exact * gain.reshape(1, -1, *(1,) * (exact.ndim - 2))
+    if settings.swap_channels:
+        # the weights apply to the channels in the order of the frames
+        scaled, gain, shift = scaled[:, ::-1], gain[::-1], shift[::-1]
+    graph = edits.model.graph
+    conv.replace_input_with(1, edits.add_initializer(graph, scaled.astype(weight.dtype), f"{weight_value.name}_folded"))
+    edits.drop_unread(weight_value)
+    left = settings.model_copy(update={"swap_channels": False, "scale": 1.0, "mean": (), "std": (), "fold": False})
+    if not shift.any():
+        return left, np.ones(1), np.zeros(1)
+    if _pads(conv):
+        edited.note(f"{label(conv)} has zero padding, so the mean is still subtracted before it")
+        return left, np.ones(1), shift / gain
+    old = conv.inputs[2] if len(conv.inputs) > 2 else None
+    total = (0 if bias is None else bias.astype(np.float64)) + added
+    new = edits.add_initializer(graph, total.astype(weight.dtype), f"{conv.name or 'conv'}_bias_folded")
+    if len(conv.inputs) < 3:
+        conv.resize_inputs(3)
+    conv.replace_input_with(2, new)
+    if old is not None:
+        edits.drop_unread(old)
+    return left, np.ones(1), np.zeros(1)
+
+
+def _first_conv(edits: Rewriting, value: ir.Value) -> tuple[ir.Node | None, str]:
+    """Return the only reader of the input if it is a suitable Conv, or else the reason why it is not."""
+
+    from ndld_flow.graph.edit.surgeries.rewriting import label
+    from ndld_flow.graph.sanitize.edits import int_attribute
+
+    uses = tuple(value.uses())
+    node = uses[0].node
+    if len(uses) != 1 or node.op_type != "Conv" or node.domain != "" or uses[0].idx != 0:
+        return None, f"{value.name} is not read by a single Conv"
+    if node.graph is not edits.model.graph:
+        return None, f"{label(node)} is in a subgraph"
+    if int_attribute(node, "group", 1) != 1:
+        return None, f"{label(node)} has groups"
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if edits.array(node.inputs[1]) is None or (bias is not None and edits.array(bias) is None):
+        return None, f"the weights of {label(node)} are not constant"
+    return node, ""
+
+
+def _bias(edits: Rewriting, conv: ir.Node) -> Array | None:
+    return edits.array(conv.inputs[2]) if len(conv.inputs) > 2 else None
+
+
+def _pads(conv: ir.Node) -> bool:
+    from ndld_flow.graph.sanitize.edits import ints_attribute
+
+    auto = conv.attributes.get("auto_pad")
+    if auto is not None and auto.as_string() in ("SAME_UPPER", "SAME_LOWER"):
+        return True
+    return any(ints_attribute(conv, "pads") or ())

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.shared_settings import TensorValue
 from ndld_flow.step import DataFile
 
 if TYPE_CHECKING:
@@ -15,45 +17,57 @@ if TYPE_CHECKING:
 
 
 class AddSparseInitializer(Operation):
-    """Add an initializer that is kept by its values other than 0.
+    """Add an initializer that is stored as its nonzero values and their positions.
 
         add_sparse_initializer: {name: mask, values: [1.5, -2], indices: [[0, 1], [2, 3]], shape: [3, 4]}
 
-    Numbers that are many stand in `.npy` files: `values_file` and `indices_file`.
+    Long lists can be read from `.npy` files: `values_file` and `indices_file`.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
 
     name: str
-    """Its name; no other tensor or node may have it."""
+    """Name of the initializer; must be unique among tensors and nodes."""
     values: JsonValue = None
-    """The values other than 0: a list of at most 10,000."""
+    """The nonzero values: a list of at most 10,000."""
     values_file: Annotated[Path | None, DataFile()] = None
-    """The same from a `.npy` file."""
+    """The values in a `.npy` file."""
     indices: JsonValue = None
-    """Where they stand, in rising order: a number for each, counted through the whole tensor, or a row of coordinates
-    for each."""
+    """Their positions, in ascending order: an index into the flattened tensor or a row of coordinates for each."""
     indices_file: Annotated[Path | None, DataFile()] = None
-    """The same from a `.npy` file."""
+    """The positions in a `.npy` file."""
     shape: tuple[int, ...] = Field(min_length=1)
-    """The shape of the whole tensor."""
+    """Shape of the dense tensor."""
     dtype: str = "float32"
-    """The element type."""
+    """Element type."""
     scope: str = ""
-    """The graph it is for: `""` is the main one."""
+    """The graph to add it to: `""` is the main graph."""
     connect: tuple[str, ...] = ()
-    """Inputs that read it from now on: `matmul_1.B` by the operator's word, or `matmul_1.1` by number, from 0."""
+    """Inputs that read it: `matmul_1.B` by the operator's name for the input, or `matmul_1.1` by index, from 0."""
 
     @model_validator(mode="after")
     def _check_sources(self) -> Self:
         for name in ("values", "indices"):
             if (getattr(self, name) is None) == (getattr(self, f"{name}_file") is None):
-                raise ValueError(f"say either `{name}` or `{name}_file`")
+                raise ValueError(f"give either `{name}` or `{name}_file`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import connect_readers
-        from ndld_flow.graph.edit.sparse_making import add_sparse
+        from onnx_ir import DataType
 
-        connect_readers(edited, add_sparse(edited, self), self.connect)
+        from ndld_flow.graph.edit.dtype_names import parse_dtype
+        from ndld_flow.graph.edit.initializers import add_initializer, connect_readers
+        from ndld_flow.graph.edit.ir_version import raise_ir_version
+        from ndld_flow.graph.edit.new_tensors import make_tensor
+        from ndld_flow.graph.edit.sparse_tensors import FIRST_IR_VERSION, sparse_of
+
+        if "::" in self.scope:
+            raise RequestError(f"{self.scope!r} is a local function, which cannot have initializers")
+        written = TensorValue(value=self.values, file=self.values_file)
+        values = make_tensor(written, self.name, parse_dtype(self.dtype))
+        written = TensorValue(value=self.indices, file=self.indices_file)
+        indices = make_tensor(written, f"{self.name}_indices", DataType.INT64)
+        value = add_initializer(edited, sparse_of(values, indices, self.shape, self.name), self.name, self.scope)
+        raise_ir_version(edited, FIRST_IR_VERSION)
+        connect_readers(edited, value, self.connect)
         return f"sparse initializer {self.name} added, {len(self.connect)} inputs read it"

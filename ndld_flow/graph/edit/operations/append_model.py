@@ -1,4 +1,4 @@
-"""Chain another model after this one."""
+"""Append another model to this one."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ if TYPE_CHECKING:
 
 
 class AppendModel(Operation):
-    """Chain another model after this one: its inputs read this model's outputs.
+    """Append another model, whose inputs read this model's outputs.
 
         append_model: {model: tail}
 
-    What `cut` took off and `extract` made a model is put back so. Without `connect`, inputs read the outputs of their
-    names, or in order where there are as many; what both models have as an input is one. The model of the older opset
-    is converted; names that are taken get the other model's name before them.
+    This reverses a `cut` when `extract` made a model of the other part. Without `connect`, inputs read the outputs of
+    the same names, or are matched in order when the counts are equal. Inputs of the same name in both models become
+    one. The model with the older opset is converted; names that are already used get the other model's name as a
+    prefix.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     model: Annotated[str, Reads(Onnx)]
-    """An earlier step that makes a model, or a model of the recipe."""
+    """A model of the recipe, or an earlier step that produces one."""
     connect: dict[str, str] = Field(default={})
-    """Its input -> an output or another tensor of this model. What is left of its inputs becomes inputs."""
+    """Input of the appended model -> output or other tensor of this model. Its other inputs become inputs."""
     keep_outputs: bool = False
-    """Let outputs that were connected stay outputs too."""
+    """Keep outputs that were connected as outputs of the model."""
     prefix: str | None = None
-    """Comes before the names of all its nodes and tensors."""
+    """Prefix for the names of all appended nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.chaining import append_model
+        from ndld_flow.graph.edit.combining import append_model
 
         joined = append_model(edited, self.model, self.connect, self.keep_outputs, self.prefix)
         return f"{len(joined.nodes)} nodes appended"

@@ -18,21 +18,21 @@ class CallFunction(Operation):
     call_function: {function: "model::Layer", inputs: [hidden, weight], outputs: [hidden_2], attributes: {axis: -1}}
     """
 
-    about = "local functions"
+    heading = "local functions"
     keeps_outputs = True
 
     function: str
     """`domain::Name`, or the name alone."""
     inputs: tuple[str, ...]
-    """Tensors it reads, in the function's order; an empty text leaves an optional input out."""
+    """Names of the input tensors, in the function's order; `""` omits an optional input."""
     outputs: tuple[str, ...] = ()
-    """Names of what it makes; made up where none are given."""
+    """Names of the output tensors; generated when not given."""
     attributes: dict[str, JsonValue] = Field(default={})
-    """Values of the function's attributes; those left out have their default."""
+    """Values of the function's attributes; attributes that are omitted have their defaults."""
     name: str = ""
-    """The node's name; made up where none is given."""
+    """Name of the node; generated when not given."""
     scope: str = ""
-    """The graph to add it to: `""` is the main one, `If_0/then_branch` a subgraph, `domain::Name` a function."""
+    """The graph to add it to: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a function."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.function_calls import Call, add_call

@@ -1,4 +1,4 @@
-"""Inputs and outputs with channels last, or first."""
+"""Change the layout of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from ndld_flow.graph.edit.selection import Patterns
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
+
 Layout = Literal["NHWC", "NCHW", "NDHWC", "NCDHW", "NWC", "NCW", "HWC", "CHW"]
 
 
 class ChangeLayout(Operation):
-    """Give inputs and outputs another order of axes, such as NHWC for a camera.
+    """Change the layout of inputs and outputs, such as from NCHW to NHWC.
 
-    The declared shapes change, names of dimensions stay; a Transpose inside keeps all else as it was, so every number
-    stays the same.
+    The declared shapes change, names of dimensions stay. A Transpose at each changed input or output keeps the rest of
+    the model as it is, so all results are exactly the same.
 
         change_layout: {inputs: image, to: NHWC, push: true}
     """
 
-    about = "named surgeries"
+    heading = "transformations"
 
     inputs: Patterns = ()
     """Inputs to change."""
     outputs: Patterns = ()
     """Outputs to change."""
     to: Layout
-    """What they become; they are what it is with the channels at the other place: `NHWC` changes NCHW tensors."""
+    """The new layout. The present one has the channels at the other end: `NHWC` changes NCHW tensors."""
     push: bool = False
-    """Move Transposes, those of the model too, past nodes that need not know the order (elementwise, Pad, Concat,
-    Slice, Split, Softmax, reductions, Q/DQ) where that leaves fewer of them."""
+    """Move Transposes, including those of the model, through nodes that can compute in either layout (elementwise, Pad,
+    Concat, Slice, Split, Softmax, reductions, Q/DQ) where that leaves fewer of them."""
 
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if not self.inputs and not self.outputs:
-            raise ValueError("say which `inputs` or `outputs`")
+            raise ValueError("give `inputs` or `outputs`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.surgeries.layouts import change_layouts
 
         names, fewer = change_layouts(edited, self.inputs, self.outputs, self.to, self.push)
-        told = f"; pushing left {fewer} Transposes fewer" if fewer else ""
-        return f"{', '.join(names)} in {self.to}{told}"
+        pushed = f"; pushing removed {fewer} Transposes" if fewer else ""
+        return f"{', '.join(names)} in {self.to}{pushed}"

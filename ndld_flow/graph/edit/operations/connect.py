@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 class Connect(Operation):
-    """Let an input of nodes read a tensor.
+    """Connect an input of nodes to a tensor.
 
         connect: {select: conv_1, input: B, tensor: bias}
         connect: {select: concat, input: inputs, tensor: more}
 
-    An input reads one tensor: what it read before is taken off. Optional inputs come into being; the name of a variadic
-    one means a further tensor. What depends on the node cannot be its input.
+    The tensor replaces what the input read before. Optional inputs are added as needed; the name of a variadic input
+    appends a tensor. A tensor that depends on the node is refused.
     """
 
-    about = "wires"
+    heading = "connections"
 
     select: Select
-    """Which nodes."""
+    """Nodes to connect."""
     input: int | str
-    """Which input, by number or as the operator calls it."""
+    """The input, by index or by the operator's name for it."""
     tensor: str
-    """What to read: a tensor of the same graph, or of one around it."""
+    """The tensor to read, of the same graph or of an enclosing one."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.wiring import connect

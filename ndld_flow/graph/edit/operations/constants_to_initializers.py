@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.tensor_selection import TensorSelect, TensorsSelected
+from ndld_flow.graph.edit.selection import SelectTensors, TensorSelect
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -16,19 +16,19 @@ class ConstantsToInitializers(Operation):
 
         constants_to_initializers: {select: "*"}
 
-    Those of local functions, which hold no initializers, stay, and those that are an output themselves.
+    Constant nodes of local functions, which cannot have initializers, and those whose output is a graph output stay.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
     keeps_outputs = True
 
-    select: TensorsSelected = TensorSelect(name=("*",))
-    """Which, by the name of what they make."""
+    select: SelectTensors = TensorSelect(name=("*",))
+    """Constant nodes, by the names of their outputs."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_forms import select_constants, to_initializers
 
         held = select_constants(edited, self.select, self.allow_empty)
-        return f"{to_initializers(edited, held)} Constant nodes made initializers"
+        return f"{to_initializers(edited, held)} Constant nodes turned into initializers"

@@ -1,4 +1,4 @@
-"""Give tensors another element type."""
+"""Convert tensors to another element type."""
 
 from __future__ import annotations
 
@@ -7,44 +7,58 @@ from typing import TYPE_CHECKING, Self
 from pydantic import model_validator
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns, Select
-from ndld_flow.graph.edit.tensor_selection import TensorsSelected
+from ndld_flow.graph.edit.selection import Patterns, Select, SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class ConvertDtype(Operation):
-    """Give initializers, Constant nodes, and tensors in attributes another element type.
+    """Convert initializers, Constant nodes and tensor attributes to another element type.
 
         convert_dtype: {select: {dtype: float32, larger_than: 1 KiB}, to: float16, casts: true}
 
-    Values go to the nearest that the type has and stay within its range; integers are cut at the point. What is lost is
-    counted and logged for each tensor. Without `casts` the readers see the new type: give them all inputs of one type.
+    Values are rounded to the nearest representable value and clamped to the range of the type; conversion to integers
+    truncates. Losses are counted and logged for each tensor. Without `casts` the readers see the new type: make sure
+    that all inputs of a node have the types it needs.
     """
 
-    about = "weights"
+    heading = "weights"
 
     to: str
     """The new element type, such as `float16`, `int32`, `int4`."""
-    select: TensorsSelected | None = None
-    """Which initializers; with `constants: true` Constant nodes too."""
+    select: SelectTensors | None = None
+    """Initializers to convert; with `constants: true` Constant nodes too."""
     attributes: Select | None = None
-    """Nodes whose attributes' tensors are converted, such as ConstantOfShape's."""
+    """Nodes whose tensor attributes are converted, such as ConstantOfShape."""
     between: Patterns = ()
-    """Tensors that nodes make: they go through the type by one Cast there and one back, which rounds them so."""
+    """Outputs of nodes that are rounded to the type: a Cast to it and a Cast back are inserted."""
     casts: bool = False
-    """Put a Cast after each converted constant, so that its readers get the type they had."""
+    """Insert a Cast after each converted constant, so that its readers get the previous type."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if self.select is None and self.attributes is None and not self.between:
-            raise ValueError("say what to convert: `select`, `attributes` or `between`")
+            raise ValueError("select what to convert by `select`, `attributes` or `between`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dtype_conversion import convert_dtype
+        from ndld_flow.graph.edit.constant_tensors import find_tensors
+        from ndld_flow.graph.edit.dtype_conversion import DtypeConversion
+        from ndld_flow.graph.edit.dtype_names import parse_dtype
+        from ndld_flow.models.tensor_statistics import dtype_name
 
-        return convert_dtype(edited, self)
+        dtype = parse_dtype(self.to)
+        conversion = DtypeConversion(edited, dtype)
+        if self.select is not None:
+            conversion.constants(find_tensors(edited.model, self.select, self.allow_empty), self.casts)
+        if self.attributes is not None:
+            conversion.attributes(edited.select_nodes(self.attributes, self.allow_empty))
+        if self.between:
+            conversion.between(edited.select_values(self.between, self.allow_empty))
+        lost = conversion.lost.describe(conversion.values, dtype)
+        if conversion.lost.beyond or conversion.lost.vanished:
+            edited.note(f"converted to {dtype_name(dtype)}: {lost}")
+        return f"{conversion.converted} tensors converted to {dtype_name(dtype)}" + (f"; {lost}" if lost else "")

@@ -10,29 +10,43 @@ from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Select
 
 if TYPE_CHECKING:
+    from onnx_ir import Value
+
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class CopyNodes(Operation):
-    """Copy nodes beside themselves; copies read each other where the originals do, and share all else they read.
+    """Copy nodes within their graphs. Copies are connected to each other like the originals and share their inputs.
 
         copy_nodes: {select: {between: [stem, head]}, prefix: twin_}
 
-    What the copies make is read by nobody until it is connected. Weights are shared.
+    Outputs of the copies are unused until they are connected. Weights are shared.
     """
 
-    about = "nodes"
+    heading = "nodes"
     keeps_outputs = True
 
     select: Select
-    """Which nodes."""
+    """Nodes to copy."""
     prefix: str = Field(default="copy_", min_length=1)
-    """Before the names of the copies and of what they make; a number follows where the name is taken."""
+    """Prefix for the names of the copies and their outputs; names that are already used get a number."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.node_copying import copy_beside
+        from ndld_flow.graph.edit.cloning import Renaming, copy_nodes
+        from ndld_flow.graph.edit.node_pieces import outermost
+        from ndld_flow.graph.edit.renaming import names_around
 
-        copies = copy_beside(edited, edited.select_nodes(self.select, self.allow_empty), self.prefix)
-        return f"{copies} nodes copied"
+        nodes = outermost(edited.select_nodes(self.select, self.allow_empty))
+        read: dict[Value, Value | None] = {}
+        for graph in dict.fromkeys(node.graph for node in nodes):
+            assert graph is not None
+            copies = copy_nodes([node for node in nodes if node.graph is graph], read)
+            Renaming(*names_around(edited.model, graph), prefix=self.prefix).rename(copies.nodes)
+            read |= copies.values
+            graph.extend(copies.nodes)
+        return f"{len(nodes)} nodes copied"
+
+
+# type from onnx_ir import Value

@@ -1,4 +1,4 @@
-"""Cut a part of the model off."""
+"""Cut off a part of the model."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Cut(Operation):
-    """Cut nodes off; what they read becomes outputs, what they made for others inputs.
+    """Cut off nodes: tensors that they read become outputs, tensors that others read of them become inputs.
 
         cut: {select: {after: logits}}
 
-    That cuts everything after a tensor off, such as post-processing; `before` cuts preprocessing off. `extract` with
-    the same `select` gives the part that was cut off, `append_model` puts it back.
+    This cuts off everything after a tensor, such as post-processing; `before` cuts off preprocessing. `extract` with
+    the same `select` makes a model of the part that is cut off, and `append_model` reattaches it.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     select: Select
-    """Which nodes, of the main graph."""
+    """Nodes of the main graph to cut off."""
     types: dict[str, str] = Field(default={})
-    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose dtype or shape the model does not tell."""
+    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose type or shape is unknown."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.extracting import keep_only, rest_without

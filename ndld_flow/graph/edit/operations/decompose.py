@@ -1,4 +1,4 @@
-"""Operators written out in others."""
+"""Decompose nodes into simpler operators."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ if TYPE_CHECKING:
 
 
 class Decompose(Operation):
-    """Replace nodes by what ONNX itself defines their operator as, for runtimes that do not have it.
+    """Replace nodes by the simpler operators that define them, for runtimes that do not support them.
 
-    LayerNormalization, Gelu, HardSwish, GroupNormalization, Attention, Clip and many more have such a definition; which
-    depends on the model's opset, and a wrong one is told with the list. Results are the same up to the last bits (1e-5
-    of the largest for fp32): a kernel of its own adds in another order.
+    Gemm becomes MatMul and Add: constant matrices are transposed at once, others by a Transpose; alpha and beta other
+    than 1 become a Mul. All other nodes are replaced by the function body of ONNX's specification, which
+    LayerNormalization, Gelu, HardSwish, GroupNormalization, Attention, Clip and many more have. The set depends on the
+    model's opset; an operator without a definition is refused with the list. Results agree up to rounding (1e-5 of the
+    largest for fp32), because kernels add in another order.
 
         decompose: {select: {op_type: [LayerNormalization, Gelu]}}
     """
 
-    about = "named surgeries"
+    heading = "transformations"
     keeps_outputs = True
 
     select: Select
-    """Which nodes."""
+    """Nodes to decompose."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.surgeries.function_bodies import decompose_nodes
+        from ndld_flow.graph.edit.surgeries.gemm import is_gemm, split_gemms
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
-        more = decompose_nodes(edited, nodes)
-        return f"{len(nodes)} nodes written out in {len(nodes) + more}"
+        gemms = [node for node in nodes if is_gemm(node)]
+        more = split_gemms(edited, gemms)
+        more += decompose_nodes(edited, [node for node in nodes if not is_gemm(node)])
+        return f"{len(nodes)} nodes decomposed into {len(nodes) + more}"

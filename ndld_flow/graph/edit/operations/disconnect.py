@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 class Disconnect(Operation):
-    """Leave an optional input of nodes out.
+    """Disconnect an optional input of nodes.
 
         disconnect: {select: {op_type: Conv}, input: B}
 
-    An input that the operator needs is refused; `connect` gives it another tensor. One tensor of a variadic input is
-    taken out, the others close up.
+    An input that the operator requires is refused; `connect` gives it another tensor. A tensor of a variadic input is
+    removed, and those after it move up.
     """
 
-    about = "wires"
+    heading = "connections"
 
     select: Select
-    """Which nodes."""
+    """Nodes to disconnect."""
     input: int | str
-    """Which input, by number or as the operator calls it; of a variadic one the name means the last."""
+    """The input, by index or by the operator's name for it; the name of a variadic input means its last tensor."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.wiring import disconnect
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
-        return f"input {self.input} of {disconnect(edited, nodes, self.input)} nodes left out"
+        return f"input {self.input} of {disconnect(edited, nodes, self.input)} nodes disconnected"

@@ -1,4 +1,4 @@
-"""Put weights into a data file beside the model."""
+"""Store weights in a data file."""
 
 from __future__ import annotations
 
@@ -7,50 +7,65 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.units import Bytes
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.tensor_selection import TensorsSelected
+from ndld_flow.graph.edit.selection import SelectTensors
 from ndld_flow.store.kinds import is_reserved
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
+
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 
 class ExternaliseWeights(Operation):
-    """Put weights into a data file beside the model.
+    """Store weights in a data file next to the model.
 
         externalise_weights: {larger_than: 1 KiB, file: weights.bin}
 
-    Weights that lie in data files already are copied once, by the system; none is read into memory. Without this
-    operation they go to `model.onnx.data`, and weights in the model stay there.
+    Weights that are already in data files are copied once, by the operating system, and not read into memory. Without
+    this operation they are written to `model.onnx.data`, and weights inside the model stay there.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
     keeps_outputs = True
 
-    select: TensorsSelected | None = None
-    """Which initializers; all unless said."""
+    select: SelectTensors | None = None
+    """Initializers to store there; all by default."""
     larger_than: Bytes = 1024
-    """Smaller ones stay in the model: shapes and axes are looked at there."""
+    """Smaller ones stay in the model, where tools look for constant shapes and axes."""
     file: str = ""
-    """The data file's name; `model.onnx.data` unless said."""
+    """Name of the data file; `model.onnx.data` by default."""
     alignment: int = Field(default=4096, ge=1, le=2**20)
-    """Each tensor begins at a multiple of so many bytes."""
+    """Offsets of tensors are multiples of this many bytes."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     @field_validator("file")
     @classmethod
     def _check_file(cls, file: str) -> str:
         taken = is_reserved(file) or file.casefold().endswith(".onnx")
         if file and (taken or not _PLAIN_NAME.fullmatch(file)):
-            raise ValueError(f"{file!r}: the data file lies beside the model; give a plain name such as `weights.bin`")
+            raise ValueError(
+                f"{file!r}: the data file is in the model's folder; give a plain name such as `weights.bin`"
+            )
         return file
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.weight_places import externalise
+        from ndld_flow.base.quantities import size
+        from ndld_flow.graph.edit.constant_tensors import dense_initializers
+        from ndld_flow.models.external_data import Placement, place
 
-        count, words = externalise(edited, self)
-        return f"{count} initializers ({words}) go to {self.file or 'model.onnx.data'}"
+        found = dense_initializers(edited.model, self.select, self.allow_empty)
+        chosen = [weight for weight in found if weight.tensor.nbytes > self.larger_than]
+        if not chosen and not self.allow_empty:
+            raise RequestError(f"no selected initializer is larger than {size(self.larger_than)}")
+        for weight in chosen:
+            place(weight.value, Placement(self.file, self.alignment))
+        total = size(sum(weight.tensor.nbytes for weight in chosen))
+        return f"{len(chosen)} initializers ({total}) go to {self.file or 'model.onnx.data'}"
+
+
+# import import re

@@ -1,4 +1,4 @@
-"""Make a part of the model a model of its own."""
+"""Extract a part of the model."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ if TYPE_CHECKING:
 
 
 class Extract(Operation):
-    """Keep only a part: what tensors depend on, or selected nodes; with its weights and functions.
+    """Keep only a part of the model with its weights and functions: what outputs depend on, or selected nodes.
 
         extract: {outputs: [features], inputs: [images]}
 
-    Or by nodes; what they read of others becomes inputs, what others read of them outputs. Constants come along:
+    With `select`, tensors that the nodes read of others become inputs, tensors that others read of them outputs.
+    Constants are included:
 
         extract: {select: {between: [backbone_first, backbone_last]}}
 
-    Two steps with `extract` from one source split a model; `append_model` puts the halves together again. `cut` keeps
-    what `extract` leaves behind.
+    Two steps that `extract` from the same source split a model; `append_model` joins the halves again. `cut` keeps
+    what `extract` leaves out.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     outputs: Words = ()
-    """Tensors that the part gives."""
+    """Tensors that become the outputs."""
     inputs: Words = ()
-    """Tensors that the part takes; without, it goes back as far as there is anything."""
+    """Tensors that become the inputs; by default the part extends back to the inputs of the model."""
     scope: str = ""
-    """For `outputs`: the graph they are in, such as `If_0/then_branch`."""
+    """With `outputs`: their graph, such as `If_0/then_branch`."""
     select: Select | None = None
-    """Nodes that are the part, instead of `outputs`."""
+    """Nodes of the part, instead of `outputs`."""
     types: dict[str, str] = Field(default={})
-    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose dtype or shape the model does not tell."""
+    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose type or shape is unknown."""
 
     @model_validator(mode="after")
     def _check_one_way(self) -> Self:
         if bool(self.outputs) == (self.select is not None):
-            raise ValueError("say the part by `outputs` (and `inputs`), or by `select`")
+            raise ValueError("give the part by `outputs` (and `inputs`), or by `select`")
         if self.select is not None and (self.inputs or self.scope):
             raise ValueError("`inputs` and `scope` belong to `outputs`; `select` has a `scope` of its own")
         return self

@@ -1,4 +1,4 @@
-"""Make a local function a model of its own."""
+"""Extract a local function."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class ExtractFunction(Operation):
     extract_function: {function: "pkg.nn::Attention", call: layer_3, attributes: {heads: 8}}
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     function: str
     """`domain::Name`."""
     call: str | None = None
-    """Node that calls it: its inputs give the types, its attributes the values. The first one when not given."""
+    """The calling node, whose inputs give the types and whose attributes give the values; the first by default."""
     attributes: dict[str, JsonValue] = Field(default={})
     """Values of the function's attributes, instead of those of the call and of the defaults."""
     types: dict[str, str] = Field(default={})

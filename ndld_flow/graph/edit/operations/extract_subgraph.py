@@ -1,4 +1,4 @@
-"""Make the body of an If, Loop or Scan a model of its own."""
+"""Extract the subgraph of an If, Loop or Scan."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class ExtractSubgraph(Operation):
-    """Keep only a body of an If, Loop or Scan: a branch is lifted into a model of its own.
+    """Keep only a subgraph of an If, Loop or Scan, as a model of its own.
 
         extract_subgraph: {scope: If_0/then_branch}
 
-    Outer tensors that it reads become inputs, outer weights and constants come along; a loop's body keeps its iteration
-    number, condition and carried tensors as inputs.
+    Outer tensors that it reads become inputs; outer weights and constants are included. A loop's body keeps its
+    iteration number, condition and loop-carried values as inputs.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     scope: str
-    """The body: node and attribute, `loop/body`; bodies in bodies, `loop/body/If_3/else_branch`."""
+    """The subgraph as `node/attribute`: `loop/body`; nested, `loop/body/If_3/else_branch`."""
     types: dict[str, str] = Field(default={})
-    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose dtype or shape the model does not tell."""
+    """Tensor -> `float32[1, 3, H, ?]`, for new inputs and outputs whose type or shape is unknown."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.extracting import keep_only, part_of_body

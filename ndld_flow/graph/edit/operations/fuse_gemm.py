@@ -1,4 +1,4 @@
-"""MatMul and Add as Gemm."""
+"""Fuse MatMul and Add into Gemm."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class FuseGemm(Operation):
-    """Write MatMul + Add as one Gemm.
+    """Fuse MatMul and Add into Gemm.
 
-    Both factors must be matrices (rank 2) of known dtype and what is added a constant row; the product may have no
-    other reader. Results are the same up to the last bits (1e-6 of the largest for fp32).
+    Both factors must be matrices (rank 2) of known type, the addend a constant row, and the product may have no other
+    reader. Results agree up to rounding (1e-6 of the largest for fp32).
 
         fuse_gemm: {}
     """
 
-    about = "named surgeries"
+    heading = "transformations"
     keeps_outputs = True
 
     select: Select = NodeSelect(op_type=("Add",))
-    """Which Add nodes; others are passed over."""
+    """Add nodes; other nodes are ignored."""
     allow_empty: bool = False
-    """Let it pass when there is no such pair."""
+    """Succeed when no such pair is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.surgeries.gemm import fuse_gemms
@@ -35,6 +35,6 @@ class FuseGemm(Operation):
         count = fuse_gemms(edited, edited.select_nodes(self.select, self.allow_empty))
         if not count and not self.allow_empty:
             raise RequestError(
-                "no selected Add adds a constant row to a MatMul of two matrices; `allow_empty: true` lets it pass"
+                "no selected Add adds a constant row to a MatMul of two matrices; `allow_empty: true` accepts that"
             )
-        return f"{count} MatMul + Add fused to Gemm"
+        return f"{count} MatMul + Add fused into Gemm"

@@ -1,4 +1,4 @@
-"""ONNX Runtime's fused operators for transformers."""
+"""Fuse the nodes of transformers into ONNX Runtime's operators."""
 
 from __future__ import annotations
 
@@ -61,54 +61,60 @@ _MASKLESS = frozenset(("vit", "qwen3"))
 
 
 class FuseTransformer(Operation):
-    """Put ONNX Runtime's fused operators (Attention, SkipLayerNormalization, BiasGelu, ...) in a transformer.
+    """Fuse nodes of transformers into operators of ONNX Runtime: Attention, SkipLayerNormalization, BiasGelu, ...
 
-    This is ONNX Runtime's own transformer optimizer, run in a process of its own on the whole model (at most 1.5 GiB of
-    weights). Most fused operators are of the domain com.microsoft, which other runtimes do not have; LayerNormalization
-    needs opset 17. Outputs differ in the last bits (about 1e-4 of the largest for fp32).
+    This runs the transformer optimizer of ONNX Runtime in a separate process on the whole model (at most 1.5 GiB of
+    weights). Most fused operators are in the domain com.microsoft, which other runtimes do not support;
+    LayerNormalization requires opset 17. Outputs differ in the last bits (about 1e-4 of the largest for fp32).
 
         fuse_transformer: {model_type: bert, without: [embed_layer_norm]}
 
         fuse_transformer: {model_type: bert, fusions: [layer_norm, gelu]}
     """
 
-    about = "named surgeries"
+    heading = "transformations"
     keeps_outputs = True
 
     libraries: ClassVar[tuple[str, ...]] = ("onnxruntime",)
 
     model_type: ModelType
-    """Which kind of transformer; the patterns of its exporters are looked for. `bert` fits most encoders."""
+    """Kind of transformer, which selects the patterns to fuse. `bert` fits most encoders."""
     num_heads: Annotated[int, Field(ge=0)] = 0
-    """Attention heads; 0 finds out."""
+    """Number of attention heads; 0 detects it."""
     hidden_size: Annotated[int, Field(ge=0)] = 0
-    """Width of the hidden states; 0 finds out."""
+    """Width of the hidden states; 0 detects it."""
     fusions: tuple[Fusion, ...] = ()
-    """Only these; none means all that the kind of model has, except `gelu_approximation` and `gemm_fast_gelu`, which
-    compute something else."""
+    """Fusions to apply; by default all of the model type, except `gelu_approximation` and `gemm_fast_gelu`, which
+    change the results."""
     without: tuple[Fusion, ...] = ()
-    """Not these."""
+    """Fusions to leave out."""
     multi_head_attention: bool = False
-    """Fuse to MultiHeadAttention, which keeps the projections of query, key and value apart, instead of Attention."""
+    """Fuse into MultiHeadAttention, which keeps the projections of query, key and value separate."""
     mask: Literal["auto", "raw", "none", "right_padded"] = "auto"
-    """What attention masks are: `raw` 0 and 1 for each position; `none`; `right_padded` only counts, which is faster
-    and wrong for padding elsewhere. `auto` is `raw`, and `none` for vit and qwen3."""
+    """Form of attention masks: `raw`, 0 or 1 for each position; `none`; `right_padded`, the number of positions, which
+    is faster, and wrong for padding elsewhere. `auto` is `raw`, and `none` for vit and qwen3."""
     allow_empty: bool = False
-    """Let it pass when nothing is fused."""
+    """Succeed when nothing is fused."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.transformer_fusions import FusionJob, fuse_transformer
+        from ndld_flow.graph.edit.surgeries.transformer_fusions import fuse_transformer
 
         mask = self.mask if self.mask != "auto" else ("none" if self.model_type in _MASKLESS else "raw")
-        job = FusionJob(self.model_type, self._options(), mask, self.num_heads, self.hidden_size)
+        job = {
+            "model_type": self.model_type,
+            "options": self._options(),
+            "mask": mask,
+            "num_heads": self.num_heads,
+            "hidden_size": self.hidden_size,
+        }
         fused = fuse_transformer(edited, job)
         if not fused and not self.allow_empty:
             raise RequestError(
                 f"nothing was fused: the model has none of the patterns of `{self.model_type}`; try another "
-                "`model_type`, sanitize the model first, or say `num_heads` and `hidden_size`"
+                "`model_type`, sanitize the model first, or give `num_heads` and `hidden_size`"
             )
-        told = ", ".join(f"{count} {name}" for name, count in sorted(fused.items()))
-        return f"fused to {told}" if told else "nothing to fuse"
+        operators = ", ".join(f"{count} {name}" for name, count in sorted(fused.items()))
+        return f"fused into {operators}" if operators else "nothing to fuse"
 
     def _options(self) -> dict[str, bool]:
         known: tuple[Fusion, ...] = Fusion.__args__  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Put another model's nodes into this one."""
+"""Insert the nodes of another model."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 
 class ImportModel(Operation):
-    """Put another model's nodes into this one, as a template or as one layer.
+    """Insert the nodes of another model into this one, as separate nodes or as a local function.
 
         import_model: {model: attention, connect: {x: features}, outputs: {y: attended}, prefix: att_}
 
-    Its inputs that are not connected become inputs of this model. Its outputs that are not handed out are tensors that
-    later operations may connect. The model of the older opset is converted; names that are taken get the other model's
-    name before them.
+    Inputs of the other model that are not connected become inputs of this one. Outputs that are not listed in `outputs`
+    are tensors that later operations can connect. The model with the older opset is converted; names that are already
+    used get the other model's name as a prefix.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     model: Annotated[str, Reads(Onnx)]
-    """An earlier step that makes a model, or a model of the recipe."""
+    """A model of the recipe, or an earlier step that produces one."""
     connect: dict[str, str] = Field(default={})
-    """Its input -> a tensor of this model to read."""
+    """Input of the other model -> tensor of this model to read."""
     outputs: dict[str, str] = Field(default={})
-    """Its output -> the name under which it becomes an output of this model."""
+    """Output of the other model -> its name as an output of this model."""
     prefix: str | None = None
-    """Comes before the names of all its nodes and tensors."""
+    """Prefix for the names of all inserted nodes and tensors."""
     as_function: str | None = None
-    """`domain::Name`: make it a local function with one node that calls it, instead of separate nodes."""
+    """`domain::Name`: insert a local function of this name and one node that calls it, instead of separate nodes."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.chaining import call_as_function, import_model
+        from ndld_flow.graph.edit.combining import call_as_function, import_model
 
         joined = import_model(edited, self.model, self.connect, self.outputs, self.prefix)
         if self.as_function is not None:

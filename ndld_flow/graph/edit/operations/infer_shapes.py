@@ -1,4 +1,4 @@
-"""Forget the shapes noted in the model and infer them anew, on every edge."""
+"""Infer all shapes again."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 class InferShapes(Operation):
-    """Forget the shapes noted in the model and infer them anew, on every edge.
+    """Discard the recorded shapes and infer the shape and type of every tensor again.
 
-    Known sizes are written as numbers, others by their dimension's name; what custom operators make is kept.
+    Static dimensions are written as numbers, dynamic ones by name. Shapes of custom operators' outputs are kept.
 
         infer_shapes: {strict: true}
     """
 
-    about = "shapes"
+    heading = "shapes"
     keeps_outputs = True
 
     strict: bool = False
-    """Refuse a model that contradicts itself; otherwise nodes that cannot be inferred are passed over."""
+    """Refuse a model with inconsistent shapes; by default nodes whose shapes cannot be inferred are skipped."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.dimensions import infer_all

@@ -1,37 +1,37 @@
-"""Make initializers inputs of the model."""
+"""Turn initializers into inputs."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.tensor_selection import TensorsSelected
+from ndld_flow.graph.edit.selection import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class InitializersToInputs(Operation):
-    """Make initializers inputs of the model, after those that it has.
+    """Turn initializers into inputs of the model, appended to the existing ones.
 
         initializers_to_inputs: {select: [scale, bias], keep_values: true}
 
-    Whoever runs the model can then feed them.
+    Programs that run the model can then feed other values.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
     keeps_outputs = True
 
-    select: TensorsSelected
-    """Which initializers of the main graph."""
+    select: SelectTensors
+    """Initializers of the main graph to turn."""
     keep_values: bool = False
-    """Keep the values for callers that feed none; without, callers must feed them."""
+    """Keep the values as defaults; otherwise the inputs must be fed."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_forms import select_initializers, to_inputs
 
         held = select_initializers(edited, self.select, self.allow_empty)
         to_inputs(held, self.keep_values)
-        return f"{len(held)} initializers made inputs"
+        return f"{len(held)} initializers turned into inputs"

@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class InlineBranch(Operation):
-    """Replace an If by the nodes of one of its branches; the other one, and what only the If read, goes.
+    """Replace an If by the nodes of one of its branches; the other branch and unused nodes are removed.
 
     inline_branch: {select: If_0, branch: then_branch}
     """
 
-    about = "If, Loop, Scan"
+    heading = "subgraphs"
 
     select: Select
-    """Which Ifs."""
+    """If nodes to replace."""
     branch: Literal["then_branch", "else_branch"]
-    """The one that stays."""
+    """The branch to keep."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.branches import inline_branches

@@ -1,4 +1,4 @@
-"""Put local functions in the places they are called from."""
+"""Inline local functions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 class InlineFunctions(Operation):
-    """Put local functions in the places they are called from, in subgraphs and other functions too.
+    """Inline local functions at their calls, also in subgraphs and in other functions.
 
-    inline_functions: {functions: "model::*"}
+    inline_functions: {select: "model::*"}
     """
 
-    about = "local functions"
+    heading = "local functions"
     keeps_outputs = True
 
-    functions: Patterns = ("*",)
-    """Which functions, by `domain::Name` or by the name alone."""
+    select: Patterns = ("*",)
+    """Functions to inline, by `domain::Name` or by the name alone."""
     keep_unused: bool = False
-    """Keep the functions, which nobody calls then."""
+    """Keep the functions, which are then unused."""
     allow_empty: bool = False
-    """Let it pass when the model has no local functions."""
+    """Succeed when the model has no local functions."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.function_inlining import inline_functions
         from ndld_flow.graph.edit.function_names import find_functions
 
-        functions = find_functions(edited.model, self.functions, self.allow_empty)
+        functions = find_functions(edited.model, self.select, self.allow_empty)
         calls = inline_functions(edited, functions, keep=self.keep_unused)
-        return f"{len(functions)} functions inlined in {calls} places"
+        return f"{len(functions)} functions inlined at {calls} calls"

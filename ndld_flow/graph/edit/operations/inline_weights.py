@@ -1,37 +1,56 @@
-"""Put weights into the model itself."""
+"""Store weights inside the model."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.units import Bytes
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.tensor_selection import TensorsSelected
+from ndld_flow.graph.edit.selection import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
+_MAX_MODEL_BYTES = 2**31 - 2**26
+"""Protobuf limits a message to 2 GiB; some of it is for nodes."""
+
+
 class InlineWeights(Operation):
-    """Put weights from data files into the model itself.
+    """Store weights of data files inside the model.
 
         inline_weights: {smaller_than: 64 KiB}
 
-    A model of one file holds less than 2 GB; more is refused.
+    The limit of a single model file is 2 GB; more is refused.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
     keeps_outputs = True
 
-    select: TensorsSelected | None = None
-    """Which initializers; all unless said."""
+    select: SelectTensors | None = None
+    """Initializers to store there; all by default."""
     smaller_than: Bytes | None = None
     """Larger ones stay in the data file."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.weight_places import inline
+        from ndld_flow.base.quantities import size
+        from ndld_flow.graph.edit.constant_tensors import constant_tensors, dense_initializers
+        from ndld_flow.models.external_data import Placement, place
 
-        count, words = inline(edited, self)
-        return f"{count} initializers ({words}) go into the model"
+        limit = self.smaller_than
+        found = dense_initializers(edited.model, self.select, self.allow_empty)
+        chosen = [weight for weight in found if limit is None or weight.tensor.nbytes < limit]
+        if not chosen and not self.allow_empty:
+            raise RequestError("no selected initializer is that small")
+        for weight in chosen:
+            place(weight.value, Placement(None))
+        total = sum(weight.tensor.nbytes for weight in constant_tensors(edited.model) if weight.is_written_inline)
+        if total > _MAX_MODEL_BYTES:
+            raise RequestError(
+                f"the model would hold {size(total)} of weights, and the limit of one file is 2 GB. Inline only small "
+                "weights (`smaller_than`), or leave them in the data file"
+            )
+        return f"{len(chosen)} initializers ({size(sum(weight.tensor.nbytes for weight in chosen))}) go into the model"

@@ -1,4 +1,4 @@
-"""Insert a node into an edge."""
+"""Insert a node between a tensor and its readers."""
 
 from __future__ import annotations
 
@@ -6,48 +6,48 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.graph.edit.new_node import MakesNode
 from ndld_flow.graph.edit.selection import Select
+from ndld_flow.graph.edit.shared_settings import NodeOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
     from ndld_flow.graph.edit.node_adding import NewNode
 
 
-class InsertNode(MakesNode):
-    """Insert a node between a tensor and those who read it.
+class InsertNode(NodeOperation):
+    """Insert a node between a tensor and its readers.
 
         insert_node: {op_type: Relu, after: features}
         insert_node: {op_type: Mul, inputs: ["{tensor}", scale], after: features, readers: {op_type: Conv}}
         insert_node: {op_type: Cast, attributes: {to: float32}, before: softmax, input: 0}
 
-    After a tensor it stands before all readers or some; a graph output keeps its name. Before a node it stands at one
-    input of that node only.
+    `after` a tensor, the node is inserted before all of its readers or before some; a graph output keeps its name.
+    `before` a node, it is inserted at one input of that node only.
     """
 
-    about = "nodes"
+    heading = "nodes"
 
     after: str | None = None
-    """A tensor."""
+    """The tensor to insert the node after."""
     readers: Select | None = None
-    """With `after`: only before these; without it before all, and before the graph's output where the tensor is one."""
+    """With `after`: only these readers; by default all, and the graph output if the tensor is one."""
     before: Select | None = None
-    """Nodes; each gets one of its own."""
+    """Nodes to insert a node before, one for each."""
     input: int | str = 0
-    """With `before`: which input, by number or as the operator calls it."""
+    """With `before`: the input, by index or by the operator's name for it."""
     inputs: tuple[str, ...] = ("{tensor}",)
-    """What the new node reads, in order; `{tensor}` stands for the tensor that goes through it."""
+    """Inputs of the new node, in order; `{tensor}` is the tensor that it is inserted at."""
     output: str | None = Field(default=None, min_length=1)
-    """With `after`: name of what it makes."""
+    """With `after`: name of the output."""
     name: str | None = Field(default=None, min_length=1)
-    """With `after`: its name."""
+    """With `after`: name of the node."""
     scope: str = ""
-    """With `after`: the graph the tensor stands in."""
+    """With `after`: the graph of the tensor."""
 
     @model_validator(mode="after")
     def _check_one_place(self) -> Self:
         if (self.after is None) == (self.before is None):
-            raise ValueError("say either `after` or `before`")
+            raise ValueError("give either `after` or `before`")
         stray = ("readers", "output", "name", "scope") if self.after is None else ("input",)
         for setting in stray:
             if getattr(self, setting) != type(self).model_fields[setting].default:
@@ -73,3 +73,6 @@ class InsertNode(MakesNode):
 
         outputs = () if self.output is None else (self.output,)
         return NewNode(self.op_type, self.own_domain, self.attributes, self.inputs, outputs, self.name)
+
+
+# type from ndld_flow.graph.edit.node_adding import NewNode

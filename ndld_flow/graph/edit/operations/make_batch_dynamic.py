@@ -1,4 +1,4 @@
-"""A free batch for a model that was exported for one."""
+"""Make the batch dimension dynamic."""
 
 from __future__ import annotations
 
@@ -8,41 +8,46 @@ from pydantic import Field
 
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Patterns
+from ndld_flow.graph.edit.shared_settings import NewName
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class MakeBatchDynamic(Operation):
-    """Let a model that was exported for a fixed batch take any.
+    """Make the batch dimension of a model that was exported for a fixed batch dynamic.
 
     Inputs and outputs get a named dimension. Reshape and Expand with the batch in their shape copy it, Resize computes
-    it, and what is joined to the data or starts an LSTM, GRU or RNN is repeated for each item. Nodes that cannot take
-    another batch are named; so are outputs that do not follow it. For the batch the model had, all numbers stay the
-    same; a larger one is tried.
+    it, and constants that are concatenated with the data or start an LSTM, GRU or RNN are repeated for each item. Nodes
+    that do not support another batch are listed, and so are outputs that do not depend on it. For the original batch
+    all results are exactly the same; a larger batch is tested.
 
         make_batch_dynamic: {axes: {state: 1}}
     """
 
-    about = "shapes"
-    uses_inputs = True
+    heading = "shapes"
 
-    inputs: Patterns = ()
-    """Inputs with a batch; none means all whose first dimension is that of the first input, or free."""
+    select: Patterns = ()
+    """Inputs with a batch dimension; by default all whose first dimension equals that of the first input, or is
+    dynamic."""
     axes: dict[str, Annotated[int, Field(ge=0)]] = Field(default={})
-    """Input -> its axis of items, where that is not the first; these inputs have a batch too."""
-    name: Annotated[str, Field(min_length=1)] = "batch"
-    """What the dimension is called; one that is free already keeps its name."""
+    """Input -> its batch axis, where that is not the first; these inputs are selected too."""
+    name: NewName = "batch"
+    """Name of the dimension; a dimension that is dynamic already keeps its name."""
     try_it: bool = True
-    """Run the result on the CPU and refuse it unless a batch of three gives what its items give alone; the recipe's
-    `inputs` say how large what else is free shall be. Models over 1.5 GiB are not tried."""
+    """Run the result on the CPU and refuse it unless a batch of three gives the results of its items alone. The
+    recipe's `inputs` set the sizes of other dynamic dimensions. Models over 1.5 GiB are not tested."""
+
+    @property
+    def uses_inputs(self) -> bool:
+        return True
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.surgeries.batch_trial import try_batch
         from ndld_flow.graph.edit.surgeries.free_batch import free_batch
 
-        freed = free_batch(edited, self.inputs, self.axes, self.name)
+        freed = free_batch(edited, self.select, self.axes, self.name)
         if self.try_it:
             try_batch(edited, freed.batch, freed.outputs)
         names = ", ".join((*freed.batch.axes, *freed.outputs))
-        return f"batch free in {names}; {len(freed.changed)} nodes had it built in"
+        return f"dynamic batch in {names}; {len(freed.changed)} nodes with a fixed batch changed"

@@ -1,33 +1,42 @@
-"""Keep sparse initializers with all their elements."""
+"""Make sparse initializers dense."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.tensor_selection import TensorsSelected
+from ndld_flow.graph.edit.selection import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class MakeDense(Operation):
-    """Keep sparse initializers with all their elements.
+    """Make sparse initializers dense.
 
         make_dense: {select: "*"}
 
-    Engine builders that know no sparse initializers need this.
+    Required for engine builders that do not support sparse initializers.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
     keeps_outputs = True
 
-    select: TensorsSelected
-    """Which initializers; of those, the sparse ones."""
+    select: SelectTensors
+    """Initializers; dense ones are ignored."""
     allow_empty: bool = False
-    """Let it pass when no sparse one is selected."""
+    """Succeed when no sparse initializer is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.sparse_making import make_dense
+        from ndld_flow.graph.edit.constant_tensors import find_tensors
+        from ndld_flow.graph.edit.sparse_tensors import to_dense
+        from ndld_flow.models.sparse_tensors import SparseInitializer
 
-        return f"{make_dense(edited, self)} initializers made dense"
+        selected = find_tensors(edited.model, self.select, self.allow_empty, constants=False)
+        sparse = [(held, held.tensor) for held in selected if isinstance(held.tensor, SparseInitializer)]
+        if not sparse and not self.allow_empty:
+            raise RequestError("no selected initializer is sparse")
+        for held, tensor in sparse:
+            held.hold(to_dense(tensor, held.name))
+        return f"{len(sparse)} initializers made dense"

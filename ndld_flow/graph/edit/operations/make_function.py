@@ -1,4 +1,4 @@
-"""Make a local function of nodes."""
+"""Turn nodes into a local function."""
 
 from __future__ import annotations
 
@@ -14,37 +14,38 @@ if TYPE_CHECKING:
 
 
 class MakeFunction(Operation):
-    """Make a local function of nodes and call it in their place, and wherever the same block stands again.
+    """Turn nodes into a local function, and call it in place of the nodes and of equal blocks elsewhere.
 
         make_function: {function: "model::Layer", repeated: true}
 
-    What the nodes read becomes an input and what others read of them an output, in the order of the nodes. Repeats have
-    the same operators and wiring; weights that differ are inputs anyway, attributes that differ become attributes of
-    the function, with the first repeat's value as the default. `inline_functions` undoes it.
+    Tensors that the nodes read of others become inputs and tensors that others read of them outputs, in the order of
+    the nodes. Equal blocks have the same operators and connections; weights that differ are inputs anyway, attributes
+    that differ become attributes of the function, with the first block's values as defaults. `inline_functions`
+    reverses it.
     """
 
-    about = "local functions"
+    heading = "local functions"
     keeps_outputs = True
 
     function: str
-    """The new function, as `domain::Name`."""
+    """Name of the function, as `domain::Name`."""
     select: Select | None = None
-    """Which nodes, all of one graph; what stands in their subgraphs comes with them."""
+    """Nodes of one graph; their subgraphs are included."""
     repeated: bool = False
-    """Instead of a selection: the largest block that stands several times, such as a transformer's layer."""
+    """Instead of `select`: the largest block that occurs several times, such as a transformer's layer."""
     min_nodes: int = Field(default=4, ge=2)
-    """For `repeated`: how many nodes the block has at least."""
+    """With `repeated`: the minimum number of nodes of the block."""
     repeats: bool = True
-    """With a selection: call the function wherever the same block stands again, in subgraphs and functions too."""
+    """With `select`: call the function in place of all equal blocks, also in subgraphs and functions."""
     inside: bool = False
-    """Put constants that are the same in all repeats into the function; those in external data stay inputs."""
+    """Move constants that are the same in all blocks into the function; those in external data stay inputs."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
         if (self.select is None) != self.repeated:
-            raise ValueError("say either which nodes by `select`, or `repeated: true` for the largest repeated block")
+            raise ValueError("give either nodes by `select`, or `repeated: true` for the largest repeated block")
         return self
 
     def apply(self, edited: EditedModel) -> str:
@@ -53,10 +54,10 @@ class MakeFunction(Operation):
 
         name = new_function_name(edited.model, self.function)
         if self.select is None:
-            found = make_repeated_function(edited, name, self.min_nodes, self.inside)
+            blocks = make_repeated_function(edited, name, self.min_nodes, self.inside)
         else:
             nodes = edited.select_nodes(self.select, self.allow_empty)
             if not nodes:
                 return "nothing selected"
-            found = make_function(edited, nodes, name, self.repeats, self.inside)
-        return f"{name} made of {len(found[0].nodes)} nodes and called {len(found)} times"
+            blocks = make_function(edited, nodes, name, self.repeats, self.inside)
+        return f"{name} made of {len(blocks[0].nodes)} nodes and called {len(blocks)} times"

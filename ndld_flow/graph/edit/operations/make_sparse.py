@@ -1,36 +1,51 @@
-"""Keep initializers by their values other than 0."""
+"""Make initializers sparse."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.units import Fraction
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.tensor_selection import TensorsSelected
+from ndld_flow.graph.edit.selection import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class MakeSparse(Operation):
-    """Keep initializers by their values other than 0, where most are 0.
+    """Store initializers with many zeros as their nonzero values and positions.
 
         make_sparse: {select: {larger_than: 1 MiB}, zeros: 80 %}
 
-    ONNX Runtime makes them dense when it loads the model: files get smaller, runs no faster.
+    ONNX Runtime makes them dense when it loads the model: files get smaller, inference gets no faster.
     """
 
-    about = "how weights are kept"
+    heading = "weight storage"
     keeps_outputs = True
 
-    select: TensorsSelected
-    """Which initializers are looked at; those with fewer zeros stay as they are."""
+    select: SelectTensors
+    """Initializers to consider; those with fewer zeros stay dense."""
     zeros: Fraction = 0.75
-    """How much of a tensor must be 0. Positions take eight bytes each: of fp32, less than two thirds saves nothing."""
+    """Minimum fraction of zeros. A position takes eight bytes: for fp32, less than two thirds saves nothing."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected, or nothing has so many zeros."""
+    """Succeed when nothing is selected, or nothing has so many zeros."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.sparse_making import make_sparse
+        from ndld_flow.base.quantities import share
+        from ndld_flow.graph.edit.constant_tensors import find_tensors
+        from ndld_flow.graph.edit.ir_version import raise_ir_version
+        from ndld_flow.graph.edit.sparse_tensors import FIRST_IR_VERSION, can_be_sparse, to_sparse, zeros_share
 
-        return f"{make_sparse(edited, self)} initializers made sparse"
+        selected = find_tensors(edited.model, self.select, self.allow_empty, constants=False)
+        shares = {held.value: zeros_share(held.tensor) for held in selected if can_be_sparse(held)}
+        chosen = [held for held in selected if shares.get(held.value, -1) >= self.zeros]
+        if not chosen and not self.allow_empty:
+            most = f"the largest fraction is {share(max(shares.values()))}" if shares else "none of them can be sparse"
+            raise RequestError(f"no initializer has {share(self.zeros)} zeros; {most}")
+        for held in chosen:
+            edited.log.info("%s: %s zeros", held.name, share(shares[held.value]))
+            held.value.const_value = to_sparse(held.tensor, held.name)
+        if chosen:
+            raise_ir_version(edited, FIRST_IR_VERSION)
+        return f"{len(chosen)} initializers made sparse"

@@ -1,4 +1,4 @@
-"""Put another model beside this one."""
+"""Merge another model into this one."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 class MergeModel(Operation):
-    """Put another model beside this one: one model with the inputs and outputs of both.
+    """Merge another model into this one, side by side: the result has the inputs and outputs of both.
 
         merge_model: {model: classifier, share_inputs: [images]}
 
-    The model of the older opset is converted; names that are taken get the other model's name before them.
+    The model with the older opset is converted; names that are already used get the other model's name as a prefix.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     model: Annotated[str, Reads(Onnx)]
-    """An earlier step that makes a model, or a model of the recipe."""
+    """A model of the recipe, or an earlier step that produces one."""
     share_inputs: Words = ()
-    """Inputs that both have and that become one."""
+    """Inputs of both models that become one."""
     prefix: str | None = None
-    """Comes before the names of all its nodes and tensors."""
+    """Prefix for the names of all merged nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.chaining import merge_model
+        from ndld_flow.graph.edit.combining import merge_model
 
         joined = merge_model(edited, self.model, self.share_inputs, self.prefix)
         return f"{len(joined.nodes)} nodes added"

@@ -1,4 +1,4 @@
-"""Give everything a name."""
+"""Name all nodes."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ if TYPE_CHECKING:
 
 
 class NameAll(Operation):
-    """Give every node a name, and every name the form that all tools take.
+    """Name all unnamed nodes, and optionally make all names C identifiers.
 
         name_all: {c_identifiers: true, keep_io: true}
 
-    A node without a name is called after its operator and what it makes, such as `Conv_features`. Of nodes of one name,
-    which ONNX Runtime refuses, all but the first get a number.
+    An unnamed node is named after its operator and output, such as `Conv_features`. Of nodes with the same name, which
+    ONNX Runtime refuses, all but the first get a number.
     """
 
-    about = "nodes"
+    heading = "nodes"
     keeps_outputs = True
 
     c_identifiers: bool = False
-    """Make every name of a node or tensor a C90 identifier: letters, digits and `_`, no digit first."""
+    """Make every name of a node or tensor a C90 identifier: letters, digits and `_`, not starting with a digit."""
     keep_io: bool = False
-    """Leave the names of the model's inputs and outputs as they are."""
+    """Keep the names of the model's inputs and outputs."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.renaming import names_for_all, rename_nodes, rename_values

@@ -1,4 +1,4 @@
-"""Chain another model before this one."""
+"""Prepend another model to this one."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class PrependModel(Operation):
-    """Chain another model before this one: this model's inputs read its outputs.
+    """Prepend another model, whose outputs this model's inputs read.
 
         prepend_model: {model: preprocessing, connect: {images: normalized}}
 
-    Without `connect`, inputs read the outputs of their names, or in order where there are as many; what both models
-    have as an input is one. Its inputs come first. The model of the older opset is converted; names that are taken get
-    the other model's name before them.
+    Without `connect`, inputs read the outputs of the same names, or are matched in order when the counts are equal.
+    Inputs of the same name in both models become one. The inputs of the other model come first. The model with the
+    older opset is converted; names that are already used get the other model's name as a prefix.
     """
 
-    about = "parts and other models"
+    heading = "extracting and combining"
 
     model: Annotated[str, Reads(Onnx)]
-    """An earlier step that makes a model, or a model of the recipe."""
+    """A model of the recipe, or an earlier step that produces one."""
     connect: dict[str, str] = Field(default={})
-    """An input of this model -> its output. Those of its outputs that are left become outputs."""
+    """Input of this model -> output of the prepended model. Its other outputs become outputs."""
     keep_outputs: bool = False
-    """Let its outputs that were connected be outputs too."""
+    """Make its outputs that were connected outputs too."""
     prefix: str | None = None
-    """Comes before the names of all its nodes and tensors."""
+    """Prefix for the names of all prepended nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.chaining import prepend_model
+        from ndld_flow.graph.edit.combining import prepend_model
 
         joined = prepend_model(edited, self.model, self.connect, self.keep_outputs, self.prefix)
         return f"{len(joined.nodes)} nodes prepended"

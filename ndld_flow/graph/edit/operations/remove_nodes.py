@@ -12,28 +12,28 @@ if TYPE_CHECKING:
 
 
 class RemoveNodes(Operation):
-    """Remove nodes, with the subgraphs they hold.
+    """Remove nodes, with their subgraphs.
 
         remove_nodes: {select: {op_type: [Dropout, Identity]}, bridge: true}
 
-    Without `bridge`, nothing may read what they make: not other nodes, and not the model's outputs. Weights that
-    nothing reads any more stay.
+    Without `bridge`, their outputs must be unused: neither read by other nodes nor outputs of the model. Weights that
+    become unused stay.
     """
 
-    about = "nodes"
+    heading = "nodes"
 
     select: Select
-    """Which nodes."""
+    """Nodes to remove."""
     bridge: bool = False
-    """Reconnect: who read a node's output reads its input instead, the first of the same dtype and shape that is no
-    constant, or the one most like this. Outputs of the model keep their names."""
+    """Connect the readers of a node's output to its input: the first that is no constant and has the type and shape of
+    the output, or else the most similar one. Outputs of the model keep their names."""
     through: int | str | None = None
-    """With `bridge`: which input, by number or as the operator calls it."""
+    """With `bridge`: the input, by index or by the operator's name for it."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.removing import bridge_nodes, remove_nodes
+        from ndld_flow.graph.edit.removal import bridge_nodes, remove_nodes
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         if self.bridge:

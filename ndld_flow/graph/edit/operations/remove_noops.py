@@ -1,4 +1,4 @@
-"""Remove nodes that change nothing."""
+"""Remove nodes that have no effect."""
 
 from __future__ import annotations
 
@@ -10,32 +10,54 @@ from ndld_flow.graph.edit.operation import Operation
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
+
+_OP_TYPES: dict[str, tuple[str, ...]] = {
+    "identity": ("Identity",),
+    "dropout": ("Dropout",),
+    "cast": ("Cast",),
+    "reshape": ("Reshape", "Flatten", "Squeeze", "Unsqueeze"),
+    "expand": ("Expand", "Tile"),
+    "transpose": ("Transpose",),
+    "pad": ("Pad",),
+    "slice": ("Slice",),
+    "concat": ("Concat", "Sum", "Max", "Min", "Mean"),
+    "arithmetic": ("Add", "Sub", "Mul", "Div"),
+}
 Kind = Literal["identity", "dropout", "cast", "reshape", "expand", "transpose", "pad", "slice", "concat", "arithmetic"]
 
 
 class RemoveNoops(Operation):
-    """Remove nodes that change nothing; every number stays as it was.
+    """Remove nodes that have no effect; all results are exactly the same.
 
     remove_noops: {kinds: [identity, dropout]}
     """
 
-    about = "nodes"
+    heading = "nodes"
     keeps_outputs = True
 
     kinds: tuple[Kind, ...] = ()
-    """Which; none means all. `identity` Identity; `dropout` Dropout that is not training; `cast` Cast to the type there
-    is; `reshape` Reshape, Flatten, Squeeze, Unsqueeze to the same shape; `expand` Expand and Tile likewise; `transpose`
-    in the order there is; `pad` with nothing; `slice` of everything; `concat` Concat, Sum, Max, Min, Mean of one;
-    `arithmetic` plus 0, minus 0, times 1, by 1."""
+    """Kinds to remove; all by default. `identity`: Identity; `dropout`: Dropout in inference; `cast`: Cast to the same
+    type; `reshape`: Reshape, Flatten, Squeeze, Unsqueeze to the same shape; `expand`: Expand and Tile to the same
+    shape; `transpose`: Transpose to the same order; `pad`: Pad by zero; `slice`: Slice of everything; `concat`: Concat,
+    Sum, Max, Min, Mean of one tensor; `arithmetic`: plus 0, minus 0, times 1, divided by 1."""
     allow_empty: bool = False
-    """Let it pass when there is none."""
+    """Succeed when there is none."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.noop_kinds import remove_noops_of
+        from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, known_shapes
+        from ndld_flow.graph.sanitize.noops import remove_noops
+        from ndld_flow.graph.sanitize.shape_values import visited_shape_values
 
-        removed = remove_noops_of(edited, self.kinds)
-        if not removed and not self.allow_empty:
+        op_types = {op_type for kind in self.kinds or _OP_TYPES for op_type in _OP_TYPES[kind]}
+        edits = Rewriting(edited)
+        with known_shapes(edited.model):
+            before = -1
+            while edits.done.total() != before:
+                before = edits.done.total()
+                remove_noops(edits, visited_shape_values(edits), op_types)
+        if not before and not self.allow_empty:
             asked = f" of the kinds {', '.join(self.kinds)}" if self.kinds else ""
-            raise RequestError(f"the model has no node{asked} that changes nothing; `allow_empty: true` lets it pass")
-        told = ", ".join(f"{count} {op_type}" for op_type, count in sorted(removed.items()))
-        return f"{removed.total()} nodes that change nothing removed{f': {told}' if told else ''}"
+            raise RequestError(f"the model has no node{asked} without effect; `allow_empty: true` accepts that")
+        counts = sorted((name.removesuffix(" removed"), count) for name, count in edits.done.items())
+        listed = ", ".join(f"{count} {op_type}" for op_type, count in counts)
+        return f"{before} nodes without effect removed{f': {listed}' if listed else ''}"

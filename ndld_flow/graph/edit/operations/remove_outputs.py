@@ -1,4 +1,4 @@
-"""Let tensors be outputs no longer, and remove what only they needed."""
+"""Remove outputs of the model."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class RemoveOutputs(Operation):
-    """Let tensors be outputs no longer, and remove what only they needed.
+    """Remove outputs, and the nodes that only they depend on.
 
-    remove_outputs: {outputs: aux_*}
+    remove_outputs: {select: aux_*}
     """
 
-    about = "inputs and outputs"
+    heading = "inputs and outputs"
     keeps_outputs = True
 
-    outputs: Patterns
-    """Names, globs or `/regex/`."""
+    select: Patterns
+    """Outputs to remove, by names, globs or `/regex/`."""
     prune: bool = True
-    """Remove the nodes and weights that no output depends on any more. What was unused before stays."""
+    """Remove nodes and weights that no output depends on any more. Those that were unused before stay."""
     allow_empty: bool = False
-    """Let it pass when no name fits."""
+    """Succeed when no name matches."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.interface import pick, remove_outputs
 
-        values = pick(edited.model.graph.outputs, self.outputs, "output", self.allow_empty)
+        values = pick(edited.model.graph.outputs, self.select, "output", self.allow_empty)
         count = remove_outputs(edited, values, self.prune) if values else 0
         return f"outputs removed: {', '.join(str(value.name) for value in values)}; {count} nodes with them"

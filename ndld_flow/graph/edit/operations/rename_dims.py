@@ -1,4 +1,4 @@
-"""Rename dimensions wherever they are written, in subgraphs and expressions too."""
+"""Rename dimensions."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.declaration import DimName
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.shared_settings import DimName
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class RenameDims(Operation):
-    """Rename dimensions wherever they are written, in subgraphs and expressions too.
+    """Rename dimensions everywhere, also in subgraphs and expressions.
 
-    Two names may become one, which says that these dimensions are equal.
+    Two names may become one, which declares the dimensions equal.
 
         rename_dims: {names: {"p2o.DynamicDimension.0": batch}}
     """
 
-    about = "shapes"
+    heading = "shapes"
 
     names: dict[str, DimName] = Field(min_length=1)
-    """Old name -> new one."""
+    """Old name -> new name."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.dimensions import rename_dims

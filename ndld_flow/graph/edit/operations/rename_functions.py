@@ -1,4 +1,4 @@
-"""Give local functions another name."""
+"""Rename local functions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 
 
 class RenameFunctions(Operation):
-    """Give local functions another domain or name; their calls follow.
+    """Rename local functions and their domains; their calls follow.
 
-    rename_functions: {functions: "pkg.torch::*", to: "model::{name}"}
+    rename_functions: {select: "pkg.torch::*", to: "model::{name}"}
     """
 
-    about = "local functions"
+    heading = "local functions"
     keeps_outputs = True
 
-    functions: Patterns
-    """Which functions, by `domain::Name` or by the name alone."""
+    select: Patterns
+    """Functions to rename, by `domain::Name` or by the name alone."""
     to: str
     """The new `domain::Name`; `{domain}` and `{name}` are the old ones."""
     allow_empty: bool = False
-    """Let it pass when there is no such function."""
+    """Succeed when there is no such function."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.function_calls import rename_functions
         from ndld_flow.graph.edit.function_names import find_functions
 
-        functions = find_functions(edited.model, self.functions, self.allow_empty)
+        functions = find_functions(edited.model, self.select, self.allow_empty)
         calls = rename_functions(edited, functions, self.to)
-        return f"{len(functions)} functions renamed, which are called {calls} times"
+        return f"{len(functions)} functions with {calls} calls renamed"

@@ -2,46 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.name_template import NameTemplate, fill, groups_of, stem_of
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Select
+from ndld_flow.graph.edit.shared_settings import NewName
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class RenameNodes(Operation):
-    """Rename nodes; no two of a graph and its subgraphs get one name.
+    """Rename nodes. Names are unique among a graph and its subgraphs.
 
         rename_nodes: {select: {op_type: Conv}, to: "conv_{index}"}
         rename_nodes: {select: "/layers[.]([0-9]+)[.](.*)/", to: "block{1}_{2}"}
         rename_nodes: {names: {Conv_0: stem, Gemm_12: head}}
 
-    Where several would get one name, all but the first get a number: `conv`, `conv_2`, `conv_3`.
+    Where several nodes would get the same name, all but the first get a number: `conv`, `conv_2`, `conv_3`.
     """
 
-    about = "nodes"
+    heading = "nodes"
     keeps_outputs = True
 
     select: Select | None = None
-    """Which nodes; with `to`."""
+    """Nodes to rename; with `to`."""
     to: NameTemplate | None = None
-    """The new name. `{name}` is the old one, `{stem}` what is after its last `/` or `.`, `{op_type}` the operator,
-    `{output}` the first tensor it makes, `{index}` counts what was selected from 0 (`{index:03}` with leading zeros),
+    """The new name. `{name}` is the old one, `{stem}` its part after the last `/` or `.`, `{op_type}` the operator,
+    `{output}` the first output, `{index}` the number of the selected node from 0 (`{index:03}` with leading zeros),
     `{1}` the first group of the regular expression in `select`."""
-    names: dict[str, Annotated[str, Field(min_length=1)]] = Field(default={})
-    """Old name -> new name, instead of `select` and `to`. Names may be exchanged."""
+    names: dict[str, NewName] = Field(default={})
+    """Old name -> new name, instead of `select` and `to`. Names may be swapped."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     @model_validator(mode="after")
     def _check_one_way(self) -> Self:
         if (self.select is None) != (self.to is None) or (self.select is None) == (not self.names):
-            raise ValueError("say either `select` and `to`, or `names`")
+            raise ValueError("give either `select` and `to`, or `names`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
@@ -56,3 +57,6 @@ class RenameNodes(Operation):
                 groups = groups_of(self.select.name, node.name or "")
                 wishes[node] = fill(self.to, {**facts, **groups, "index": str(index)})
         return f"{rename_nodes(edited.model, wishes)} nodes renamed"
+
+
+# import from ndld_flow.graph.edit.name_template import fill, groups_of, stem_of

@@ -2,49 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.name_template import NameTemplate, fill, groups_of, stem_of
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Patterns
+from ndld_flow.graph.edit.shared_settings import NewName
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class RenameTensors(Operation):
-    """Rename tensors: inputs, outputs, initializers and what nodes make.
+    """Rename tensors: inputs and outputs of the model, initializers, and outputs of nodes.
 
         rename_tensors: {names: {input.1: image, "495": logits}}
         rename_tensors: {select: "/^onnx::(.*)/", to: "t_{1}", keep_io: true}
 
-    No two of a graph and its subgraphs get one name: where several would, all but the first get a number.
+    Names are unique among a graph and its subgraphs: where several tensors would get the same name, all but the first
+    get a number.
     """
 
-    about = "wires"
+    heading = "connections"
     keeps_outputs = True
 
     select: Patterns = ()
-    """Their names; with `to`."""
+    """Tensors to rename, by name; with `to`."""
     to: NameTemplate | None = None
-    """The new name. `{name}` is the old one, `{stem}` what is after its last `/` or `.`, `{op_type}` the operator that
-    makes it (`input` or `initializer` where none does), `{index}` counts what was selected from 0 (`{index:03}` with
-    leading zeros), `{1}` the first group of the regular expression in `select`."""
-    names: dict[str, Annotated[str, Field(min_length=1)]] = Field(default={})
-    """Old name -> new name, instead of `select` and `to`. Names may be exchanged."""
+    """The new name. `{name}` is the old one, `{stem}` its part after the last `/` or `.`, `{op_type}` the operator that
+    produces it (`input` or `initializer` where none does), `{index}` the number of the selected tensor from 0
+    (`{index:03}` with leading zeros), `{1}` the first group of the regular expression in `select`."""
+    names: dict[str, NewName] = Field(default={})
+    """Old name -> new name, instead of `select` and `to`. Names may be swapped; a new name that is already used is
+    refused. A name that several graphs have means the tensor of the main graph."""
     scope: str | None = None
-    """Only in the graph at this address; `""` is the main graph, `If_0/then_branch` a subgraph. With `select`."""
+    """With `select`: only in this graph; `""` is the main graph, `If_0/then_branch` a subgraph."""
     keep_io: bool = False
-    """Leave the model's inputs and outputs as they are."""
+    """Keep the names of the model's inputs and outputs."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     @model_validator(mode="after")
     def _check_one_way(self) -> Self:
         if bool(self.select) != (self.to is not None) or bool(self.select) == bool(self.names):
-            raise ValueError("say either `select` and `to`, or `names`")
+            raise ValueError("give either `select` and `to`, or `names`")
         return self
 
     def apply(self, edited: EditedModel) -> str:
@@ -57,8 +60,11 @@ class RenameTensors(Operation):
             chosen = [value for value in chosen if value not in edges]
             wishes = {value: name for value, name in wishes.items() if value not in edges}
         for index, value in enumerate(chosen):
-            name, maker = value.name or "", value.producer()
-            made_by = maker.op_type if maker is not None else "input" if value.is_graph_input() else "initializer"
-            facts = {"name": name, "stem": stem_of(name), "op_type": made_by, "output": name}
+            name, producer = value.name or "", value.producer()
+            source = producer.op_type if producer is not None else "input" if value.is_graph_input() else "initializer"
+            facts = {"name": name, "stem": stem_of(name), "op_type": source, "output": name}
             wishes[value] = fill(self.to or "", {**facts, **groups_of(self.select, name), "index": str(index)})
         return f"{rename_values(edited.model, wishes)} tensors renamed"
+
+
+# import from ndld_flow.graph.edit.name_template import fill, groups_of, stem_of

@@ -1,4 +1,4 @@
-"""Erf by other operators."""
+"""Replace Erf by other operators."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 class ReplaceErf(Operation):
-    """Compute Erf, the middle of an exact Gelu, by other operators; the error is noted.
+    """Replace Erf, a part of the exact Gelu, by other operators; the error is recorded.
 
     replace_erf: {by: tanh}
     """
 
-    about = "named surgeries"
+    heading = "transformations"
     keeps_outputs = True
 
     by: Literal["tanh", "polynomial"]
-    """`tanh` makes the exact Gelu its own usual approximation (at most 3.6e-4 off); `polynomial` is as good as fp32
-    (at most 1.5e-7 off) and takes Exp."""
+    """`tanh`: the usual approximation of Gelu (error up to 3.6e-4); `polynomial`: as accurate as fp32 (error up to
+    1.5e-7), uses Exp."""
     select: Select = NodeSelect(op_type=("Erf",))
-    """Which nodes; what is no Erf is passed over."""
+    """Erf nodes; other nodes are ignored."""
     allow_empty: bool = False
-    """Let it pass when there is no Erf."""
+    """Succeed when there is no Erf."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.surgeries.erf_formulas import replace_erfs
 
         count = replace_erfs(edited, edited.select_nodes(self.select, self.allow_empty), self.by)
         if not count and not self.allow_empty:
-            raise RequestError("there is no Erf among the selected nodes; `allow_empty: true` lets it pass")
+            raise RequestError("there is no Erf among the selected nodes; `allow_empty: true` accepts that")
         return f"{count} Erf replaced"

@@ -1,4 +1,4 @@
-"""Reset attributes."""
+"""Reset attributes of nodes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class ResetAttributes(Operation):
-    """Set attributes to what the operator has by default in the model's opset.
+    """Reset attributes to the defaults of the operator in the model's opset.
 
         reset_attributes: {select: {op_type: Conv}, attributes: [group, auto_pad]}
 
-    Attributes that have no default and may be left out are removed.
+    Optional attributes without a default are removed.
     """
 
-    about = "attributes"
+    heading = "attributes"
 
     select: Select
-    """Which nodes."""
+    """Nodes to change."""
     attributes: Patterns = Field(min_length=1)
-    """Their names; `"*"` means all that a node has and its operator does not require."""
+    """Names of the attributes; `"*"` means all that a node has and its operator does not require."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected, or there is nothing to reset."""
+    """Succeed when nothing is selected, or there is nothing to reset."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.attributes import reset_attributes

@@ -1,4 +1,4 @@
-"""Let readers of a tensor read another."""
+"""Connect the readers of a tensor to another tensor."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
 
 
 class Rewire(Operation):
-    """Let all that reads one tensor read another one.
+    """Connect all readers of a tensor to another tensor.
 
         rewire: {tensor: features, read: features_scaled, outputs: true}
 
-    What the other tensor is made of goes on reading the first: nothing is made of itself.
+    Nodes that the other tensor depends on still read the first: otherwise the graph would have a cycle.
     """
 
-    about = "wires"
+    heading = "connections"
 
     tensor: str
-    """What is read now."""
+    """The tensor that is read now."""
     read: str
-    """What to read instead."""
+    """The tensor to read instead."""
     readers: Select | None = None
     """Only these nodes."""
     outputs: bool = False
-    """Let graph outputs become the other tensor too; they keep their names."""
+    """Replace graph outputs too; they keep their names."""
     scope: str = ""
-    """The graph from which the two tensors are seen; readers may stand in its subgraphs too."""
+    """The graph in which the two names are looked up; its subgraphs are changed too."""
     allow_empty: bool = False
-    """Let it pass when nobody reads the tensor."""
+    """Succeed when nothing reads the tensor."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.nesting import Nesting
@@ -45,5 +45,5 @@ class Rewire(Operation):
         changed, left = rewire(edited, old, new, readers, self.outputs)
         if not changed and not self.allow_empty:
             raise RequestError(f"nothing that may be changed reads {self.tensor!r}; see `readers` and `outputs`")
-        told = f"; {left} go on, it is made of them" if left else ""
-        return f"{changed} readers of {self.tensor} read {self.read}{told}"
+        unchanged = f"; {left} readers are unchanged, because {self.read} depends on them" if left else ""
+        return f"{changed} readers of {self.tensor} read {self.read}{unchanged}"

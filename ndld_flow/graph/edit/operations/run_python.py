@@ -1,4 +1,4 @@
-"""Let a Python function change the model."""
+"""Run a Python function on the model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, JsonValue
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.step import DataFile, RunsCode
 
@@ -15,26 +17,48 @@ if TYPE_CHECKING:
 
 
 class RunPython(Operation):
-    """Let a Python function change the model, for what no operation does.
+    """Run a Python function that changes the model, for edits that no operation covers.
 
     run_python: {file: my_edit.py, arguments: {factor: 2}}
 
     The function gets the model, an `onnx_ir.Model` whose external data stay on disk, and the arguments by name. It
-    changes the model in place or returns another one, and the result is checked as that of any operation. Its
-    contents and those of the modules beside it that it imports are part of the step's key; other files that it opens
-    are not, unless it names them by `__file__`. It runs only when the recipe is trusted.
+    changes the model in place or returns another one, and the result is checked like that of any operation. The file
+    and the modules next to it that it imports are part of the step's key; other files that it opens are not, unless it
+    names them relative to `__file__`. It runs only when the recipe is trusted.
     """
 
-    about = "rules and code"
+    heading = "rules and code"
 
     file: Annotated[Path, DataFile(), RunsCode()]
     """The Python file."""
     function: str = "edit"
-    """The function in it, `def edit(model, ...)`."""
+    """Name of the function, `def edit(model, ...)`."""
     arguments: dict[str, JsonValue] = Field(default={})
-    """What it gets besides the model."""
+    """Arguments besides the model."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.python_edit import run_edit
+        import onnx_ir as ir
 
-        return run_edit(edited, self.file, self.function, self.arguments)
+        from ndld_flow.base.user_code import load_user_module, locating_errors
+
+        module = load_user_module(self.file)
+        known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        if self.function not in known:
+            nearest = suggest(self.function, known)
+            raise RequestError(f"{self.file}: there is no function {self.function!r} in it; {nearest}")
+        with locating_errors(self.file):
+            returned = getattr(module, self.function)(edited.model, **self.arguments)
+        if isinstance(returned, ir.Model):
+            edited.model = returned
+        if not isinstance(edited.model.graph, ir.Graph):
+            raise RequestError(f"{self.file}: {self.function} leaves a model without a graph")
+        if not isinstance(returned, ir.Model | str | None):
+            raise RequestError(
+                f"{self.file}: {self.function} returned {type(returned).__name__}; it may return an onnx_ir.Model, a "
+                "text that describes the change, or nothing"
+            )
+        description = short_name(returned) if isinstance(returned, str) else ""
+        return description or f"{self.function} of {self.file.name} ran"
+
+
+# import from ndld_flow.base.text import short_name

@@ -1,37 +1,37 @@
-"""Set attributes."""
+"""Set attributes of nodes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.attribute_values import AttributeValue
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Select
+from ndld_flow.graph.edit.shared_settings import AttributeValue, NewName
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class SetAttributes(Operation):
-    """Set attributes of nodes, the same on all of them; names and types are checked against the operator.
+    """Set attributes of nodes; names and types are checked against the operator.
 
         set_attributes: {select: {op_type: Conv}, attributes: {auto_pad: VALID, dilations: [2, 2]}}
         set_attributes: {select: to_half, attributes: {to: float16}}
         set_attributes: {select: scale, attributes: {value: {value: [0.5], dtype: float32}}}
 
-    Values are YAML's, or text as in a designer: `"[1, 1]"`, `0x1F`, `-inf`, `"'It\\'s alive!'"`.
+    Values are those of YAML, or text such as `"[1, 1]"`, `0x1F`, `-inf`, `"'It\\'s alive!'"`.
     """
 
-    about = "attributes"
+    heading = "attributes"
 
     select: Select
-    """Which nodes."""
-    attributes: dict[Annotated[str, Field(min_length=1)], AttributeValue] = Field(min_length=1)
-    """Attribute -> its value. A tensor is `{value: [[1, 2]], dtype: int64}` or `{file: w.npy}`."""
+    """Nodes to change."""
+    attributes: dict[NewName, AttributeValue] = Field(min_length=1)
+    """Attribute -> value. A tensor is `{value: [[1, 2]], dtype: int64}` or `{file: w.npy}`."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.attributes import set_attributes

@@ -1,4 +1,4 @@
-"""Retype inputs and outputs."""
+"""Set the element types of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class SetDtypes(Operation):
-    """Retype inputs and outputs.
+    """Set the element types of inputs and outputs.
 
-    A Cast at the model's edge keeps everything between as it was; without it the declaration changes, and shape
-    inference must agree.
+    By default a Cast at each input or output keeps the types inside the model; without it only the declaration changes,
+    and shape inference must accept it.
 
         set_dtypes: {dtypes: {image: uint8, scores: float16}}
     """
 
-    about = "inputs and outputs"
+    heading = "inputs and outputs"
 
     dtypes: dict[str, str] = Field(min_length=1)
-    """Input or output -> its new element type: `float32`, `float16`, `int64`, `uint8`, ..."""
+    """Input or output -> new element type: `float32`, `float16`, `int64`, `uint8`, ..."""
     cast: bool = True
-    """Put a Cast between the input or output and the rest of the model."""
+    """Insert a Cast between the input or output and the rest of the model."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.retyping import cast_edges, retype_edges
 
         if self.cast:
             return f"{cast_edges(edited, self.dtypes)} inputs and outputs cast"
-        return f"{retype_edges(edited, self.dtypes)} inputs and outputs declared anew"
+        return f"{retype_edges(edited, self.dtypes)} inputs and outputs redeclared"

@@ -1,4 +1,4 @@
-"""Give a local function attributes."""
+"""Set attributes of a local function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SetFunctionAttributes(Operation):
-    """Give a local function attributes with defaults, and let nodes in it refer to them.
+    """Set attributes of a local function and their defaults, and let nodes in it refer to them.
 
     set_function_attributes:
       function: "model::Layer"
@@ -21,20 +21,21 @@ class SetFunctionAttributes(Operation):
       references: {LeakyRelu_3: {alpha: slope}}
     """
 
-    about = "local functions"
+    heading = "local functions"
 
     function: str
     """`domain::Name`, or the name alone."""
     attributes: dict[str, JsonValue] = Field(default={})
-    """Attribute -> its default; `null`: it has none, and where a call does not say it, it is absent in the body."""
+    """Attribute -> default; `null` means no default: nodes that refer to it lack the attribute unless the call sets
+    it."""
     references: dict[str, dict[str, str]] = Field(default={})
-    """Node in the function -> its attribute -> the function's attribute that it is from now on. One that is not in
-    `attributes` gets the node's own value as its default."""
+    """Node in the function -> its attribute -> the function's attribute that it refers to. A function attribute that is
+    not in `attributes` gets the node's value as its default."""
 
     @model_validator(mode="after")
     def _check_something(self) -> Self:
         if not (self.attributes or self.references):
-            raise ValueError("say `attributes`, `references`, or both")
+            raise ValueError("give `attributes`, `references`, or both")
         return self
 
     def apply(self, edited: EditedModel) -> str:
@@ -42,5 +43,5 @@ class SetFunctionAttributes(Operation):
         from ndld_flow.graph.edit.function_names import find_function
 
         function = find_function(edited.model, self.function)
-        made = set_attributes(edited, function, self.attributes, self.references)
-        return f"{self.function}: {len(self.attributes)} attributes set, {made} references made"
+        references = set_attributes(edited, function, self.attributes, self.references)
+        return f"{self.function}: {len(self.attributes)} attributes set, {references} references added"

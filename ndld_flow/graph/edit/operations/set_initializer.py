@@ -1,34 +1,42 @@
-"""Give an initializer another value."""
+"""Set the value of an initializer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ndld_flow.graph.edit.tensor_value import WithTensorValue
+from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit.shared_settings import InitializerOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-class SetInitializer(WithTensorValue):
-    """Give an initializer, or a Constant node, another value.
+class SetInitializer(InitializerOperation):
+    """Set the value of an initializer or Constant node.
 
         set_initializer: {name: bias, value: [0, 0, 1]}
 
     A single number fills the whole tensor.
     """
 
-    about = "weights"
+    heading = "weights"
 
     name: str
-    """Its name; of a Constant node, the name of what it makes."""
+    """Name of the initializer, or of a Constant node's output."""
     scope: str = ""
-    """The graph it stands in: `""` is the main one."""
+    """Its graph: `""` is the main graph."""
     reshape: bool = False
-    """Let the value have another shape than the one before."""
+    """Allow the new value to have another shape."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import replace_value
+        from ndld_flow.graph.edit.initializers import find_initializer, initializer_tensor, replace_tensor
 
-        held = replace_value(edited, self)
+        held = find_initializer(edited, self.name, self.scope)
+        shape = tuple(int(dim) for dim in held.tensor.shape.numpy())
+        same_shape = self.shape is None and not self.reshape
+        known_shape = shape if same_shape or self.generate else None
+        tensor = initializer_tensor(self, held.name, held.tensor.dtype, known_shape)
+        if not self.reshape and tuple(tensor.shape.numpy()) != shape:
+            raise RequestError(f"{held.name!r} has the shape {list(shape)}; `reshape: true` allows another")
+        replace_tensor(held, tensor)
         return f"initializer {held.name} has another value"

@@ -1,4 +1,4 @@
-"""Set the version of the file format."""
+"""Set the IR version of the model."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class SetIrVersion(Operation):
-    """Set the version of the file format.
+    """Set the IR version, which is the version of the file format.
 
-    Before version 4 every initializer of the main graph is an input too, and is made one.
+    Before version 4 every initializer of the main graph must be an input too, and becomes one.
 
         set_ir_version: {to: 10}
     """
 
-    about = "the model"
+    heading = "model"
     keeps_outputs = True
 
     to: int = Field(ge=3)
     """3 to the newest that ONNX Runtime loads."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.format_version import set_ir_version
+        from ndld_flow.graph.edit.ir_version import set_ir_version
 
         return set_ir_version(edited, self.to)

@@ -1,69 +1,86 @@
-"""Set what the model, or nodes of it, say about themselves."""
+"""Set metadata of the model or of nodes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import Select
+from ndld_flow.graph.edit.shared_settings import NewName
 
 if TYPE_CHECKING:
+    from onnx_ir import Model, Node
+
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
 class SetMetadata(Operation):
-    """Set what the model, or nodes of it, say about themselves.
+    """Set metadata of the model, or of nodes.
 
     set_metadata: {producer_name: ours, metadata: {license: Apache-2.0, draft: null}}
     """
 
-    about = "the model"
+    heading = "model"
     keeps_outputs = True
 
     producer_name: str | None = None
-    """The tool that made the model."""
+    """The tool that produced the model."""
     producer_version: str | None = None
-    """Its version."""
+    """Version of that tool."""
     model_version: int | None = None
-    """The model's own version, a number."""
+    """Version of the model, a number."""
     domain: str | None = None
-    """The model's name space, such as `org.example`."""
-    graph_name: Annotated[str, Field(min_length=1)] | None = None
-    """The main graph's name."""
+    """Namespace of the model, such as `org.example`."""
+    graph_name: NewName | None = None
+    """Name of the main graph."""
     doc_string: str | None = None
-    """Text about the model; with `select`, about the nodes."""
+    """Documentation of the model; with `select`, of the nodes."""
     metadata: dict[str, str | None] = Field(default={})
     """Key -> value; null removes the key. With `select`, of the nodes."""
     select: Select | None = None
-    """Write `doc_string` and `metadata` on these nodes instead."""
+    """Nodes to set `doc_string` and `metadata` of, instead of the model."""
     allow_empty: bool = False
-    """Let it pass when nothing is selected."""
+    """Succeed when nothing is selected."""
 
     @model_validator(mode="after")
-    def _check_whose(self) -> Self:
-        if self.select is not None and self._of_model:
-            raise ValueError("nodes have `doc_string` and `metadata` only; set the model's in an operation of its own")
-        if not self._of_model and self.doc_string is None and not self.metadata:
-            raise ValueError("say what to set")
+    def _check_subject(self) -> Self:
+        if self.select is not None and self._model_fields:
+            raise ValueError("nodes have `doc_string` and `metadata` only; set the model's by another operation")
+        if not self._model_fields and self.doc_string is None and not self.metadata:
+            raise ValueError("give something to set")
         return self
 
     @property
-    def _of_model(self) -> dict[str, str | int]:
-        """What only a model says, where it is said."""
+    def _model_fields(self) -> dict[str, str | int]:
+        """Fields that only a model has, where they are given."""
         names = ("producer_name", "producer_version", "model_version", "domain", "graph_name")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.metadata import describe, describe_model
-
         if self.select is not None:
             nodes = edited.select_nodes(self.select, self.allow_empty)
             for node in nodes:
-                describe(node, self.doc_string, self.metadata)
+                self._describe(node)
             return f"metadata set on {len(nodes)} nodes"
-        describe_model(edited.model, self._of_model)
-        describe(edited.model, self.doc_string, self.metadata)
+        for name, value in self._model_fields.items():
+            if name == "graph_name":
+                edited.model.graph.name = str(value)
+            else:
+                setattr(edited.model, name, value)
+        self._describe(edited.model)
         doc = ["doc_string"] if self.doc_string is not None else []
-        return f"set: {', '.join([*self._of_model, *doc, *self.metadata])}"
+        return f"set: {', '.join([*self._model_fields, *doc, *self.metadata])}"
+
+    def _describe(self, subject: Model | Node) -> None:
+        if self.doc_string is not None:
+            subject.doc_string = self.doc_string
+        for key, value in self.metadata.items():
+            if value is None:
+                subject.metadata_props.pop(key, None)
+            else:
+                subject.metadata_props[key] = value
+
+
+# type from onnx_ir import Model, Node

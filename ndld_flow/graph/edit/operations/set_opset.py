@@ -1,4 +1,4 @@
-"""Convert the model to another opset, up or down, or import a domain."""
+"""Convert the model to another opset."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class SetOpset(Operation):
-    """Convert the model to another opset, up or down, or import a domain.
+    """Convert the model to a newer or older opset, or set the version of another domain.
 
-    Nodes whose operator has another version there are converted, in subgraphs and local functions too; the others stay
-    untouched. A node that cannot be converted is named with the reason.
+    Nodes whose operator differs between the two opsets are converted, in subgraphs and local functions too; all others
+    stay unchanged. A node that cannot be converted is reported with the reason.
 
         set_opset: {to: 18}
     """
 
-    about = "the model"
+    heading = "model"
     keeps_outputs = True
 
     to: int = Field(ge=1)
     """The opset."""
     domain: str = ""
-    """Of another domain only the import is set, such as 1 for `com.microsoft`: its nodes stay as they are."""
+    """Another domain, such as `com.microsoft`: only its imported version is set, its nodes stay unchanged."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.opsets import convert_opset, import_domain
@@ -36,5 +36,5 @@ class SetOpset(Operation):
             return import_domain(edited, self.domain, self.to)
         before = edited.model.opset_imports.get("", 0)
         converted = convert_opset(edited, self.to)
-        told = ", ".join(f"{count} {op_type}" for op_type, count in sorted(converted.items()))
-        return f"opset {before} -> {self.to}; {f'converted: {told}' if told else 'no node had to change'}"
+        counts = ", ".join(f"{count} {op_type}" for op_type, count in sorted(converted.items()))
+        return f"opset {before} -> {self.to}; {f'converted: {counts}' if counts else 'no node had to change'}"

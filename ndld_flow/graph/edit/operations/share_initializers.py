@@ -1,4 +1,4 @@
-"""Keep equal initializers once."""
+"""Deduplicate initializers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 class ShareInitializers(Operation):
-    """Keep initializers of one graph that have the same type, shape and bytes once.
+    """Deduplicate initializers of the same graph with equal type, shape and bytes.
 
         share_initializers: {up_to: 64 MiB}
 
-    What read one of the others reads the first of them.
+    Readers of the duplicates read the first of them.
     """
 
-    about = "weights"
+    heading = "weights"
     keeps_outputs = True
 
     up_to: Bytes = 2**40
-    """Larger ones are not read; they are shared only where they lie at one place of a data file."""
+    """Larger ones are not compared; they are shared only when they are the same range of a data file."""
     allow_empty: bool = False
-    """Let it pass when no two are equal."""
+    """Succeed when no two are equal."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.initializers import share_initializers
 
-        return f"{share_initializers(edited, self.up_to, self.allow_empty)} initializers shared"
+        return f"{share_initializers(edited, self.up_to, self.allow_empty)} duplicate initializers removed"

@@ -1,4 +1,4 @@
-"""Let nodes run only when a condition holds."""
+"""Run nodes only if a condition is true."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
 
 
 class WrapInIf(Operation):
-    """Let nodes run only when a condition holds: they become the then-branch of a new If.
+    """Run nodes only if a condition is true: they become the then-branch of a new If.
 
         wrap_in_if: {select: "denoise_*", condition: is_noisy, otherwise: {denoised: audio}}
 
-    The else-branch hands other tensors through; `replace_subgraph` gives it more to do.
+    The else-branch passes other tensors through; `set_subgraph` can replace it.
     """
 
-    about = "If, Loop, Scan"
+    heading = "subgraphs"
 
     select: Select
-    """Which nodes, all of one graph."""
+    """Nodes of one graph."""
     condition: str
-    """A bool of one element."""
+    """The condition, a bool tensor of one element."""
     otherwise: dict[str, str] = Field(default={})
-    """Output of the nodes -> the tensor that it is when the condition does not hold; not needed where there is one
+    """Output of the nodes -> the tensor that replaces it when the condition is false; optional where there is one
     output and one input."""
     name: str = "If"
-    """Of the new node; a number comes after it where it is taken."""
+    """Name of the new node; a number is appended where it is already used."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.branches import wrap_in_if
 
         nodes = edited.select_nodes(self.select)
-        made = wrap_in_if(edited, nodes, self.condition, self.otherwise, self.name)
-        return f"{len(nodes)} nodes run only if {self.condition}, in {made.name}"
+        wrapper = wrap_in_if(edited, nodes, self.condition, self.otherwise, self.name)
+        return f"{len(nodes)} nodes run only if {self.condition}, in {wrapper.name}"

@@ -43,6 +43,8 @@ def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     Raises `RequestError` for an operator that ONNX does not define by others at the model's opset, and for types that
     are not known.
     """
+    if not nodes:
+        return 0
     edits = Rewriting(edited)
     more = 0
     with known_shapes(edited.model):

@@ -1,6 +1,6 @@
-"""ONNX Runtime's transformer optimizer in a process of its own: it prints, logs, and changes where Python looks.
+"""ONNX Runtime's transformer optimizer in a separate process, because it prints, logs, and changes `sys.path`.
 
-The folder holds `source.onnx` and `job.json`; it gets `result.onnx` or `error.txt`.
+The folder has `source.onnx` and `job.json`; the process writes `result.onnx` or `error.txt`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.tx
 
 
 def main(folder: Path) -> None:
-    """Do the job in the folder."""
+    """Run the job in the folder."""
     tell = begin()
     tell(0, 1, "fusing")
     try:
         _fuse(folder, json.loads((folder / JOB).read_text(encoding="utf-8")))
-    except Exception as error:  # the library's own; it says what it is, whoever asked decides
+    except Exception as error:  # errors of the library; the parent process reports them
         (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
     end()
 

@@ -1,4 +1,4 @@
-"""Gemm as MatMul and Add, and back."""
+"""Decomposition of Gemm into MatMul and Add, and the reverse fusion."""
 
 from __future__ import annotations
 
@@ -15,28 +15,35 @@ from ndld_flow.graph.sanitize.fuse_nodes import fuse_gemm
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_OPSET = 7
-"""Before, Gemm and Add broadcast only when told to."""
+"""Before, Gemm and Add broadcast only by an attribute."""
 _Turned = dict[tuple[ir.Value, ir.Graph], ir.Value]
-"""Constant and the graph where it is read -> its transpose."""
+"""Constant and the graph that reads it -> its transpose."""
 
 
 def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
-    """Gemm(a, b, c) -> alpha * MatMul(a', b') + beta * c; returns how many were split.
+    """Gemm(a, b, c) -> alpha * MatMul(a', b') + beta * c; returns the number of additional nodes.
 
-    Raises `RequestError` for a node that cannot be: its attributes belong to a function's caller, its opset is too
-    old, or its dtype is not known.
+    Raises `RequestError` for attributes that refer to a function's call, for an opset that is too old, and for an
+    unknown element type.
     """
+    if not nodes:
+        return 0
     edits = Rewriting(edited)
-    gemms = [node for node in nodes if node.op_type == "Gemm" and is_standard(node)]
+    count = sum(len(graph) for graph in edited.graphs())
     turned: _Turned = {}
     with known_shapes(edited.model):
-        for node in gemms:
+        for node in nodes:
             _split(edits, node, turned)
-    return len(gemms)
+    return sum(len(graph) for graph in edited.graphs()) - count
+
+
+def is_gemm(node: ir.Node) -> bool:
+    """Return whether a node is ONNX's Gemm."""
+    return node.op_type == "Gemm" and is_standard(node)
 
 
 def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
-    """MatMul(a, b) + c -> Gemm(a, b, c) for matrices and a constant row c; returns how many were fused."""
+    """MatMul(a, b) + c -> Gemm(a, b, c) for matrices and a constant row c; returns the number of fused pairs."""
     edits = Rewriting(edited)
     with known_shapes(edited.model):
         for node in nodes:
@@ -62,15 +69,13 @@ def _split(edits: Rewriting, node: ir.Node, turned: _Turned) -> None:
 
 def _check(edits: Rewriting, node: ir.Node) -> None:
     if any(attribute.is_ref() for attribute in node.attributes.values()):
-        raise RequestError(f"{label(node)} takes attributes from the call of its function: inline functions first")
+        raise RequestError(f"{label(node)} refers to attributes of its function's call: inline functions first")
     if edits.opset_of(node) < _FIRST_OPSET:
-        raise RequestError(
-            f"{label(node)} is of opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first"
-        )
+        raise RequestError(f"{label(node)} has opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first")
 
 
 def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, turned: _Turned) -> ir.Value | None:
-    """The matrix that is multiplied. A constant is transposed now, once for all that share it."""
+    """Return the matrix to multiply. A constant is transposed now, once for all nodes that share it."""
     value = node.inputs[index]
     if value is None or not _number(node, attribute, 0):
         return value
@@ -91,7 +96,7 @@ def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) ->
         return value
     dtype = next((one.dtype for one in (*node.outputs, *node.inputs) if one is not None and one.dtype), None)
     if dtype is None:
-        raise RequestError(f"{label(node)}: its dtype is not known, so {attribute} cannot be multiplied")
+        raise RequestError(f"{label(node)}: its element type is unknown, so it cannot be multiplied by {attribute}")
     wish = f"{node.name or 'gemm'}_{attribute}"
     return edits.put_for(
         node, "Mul", [value, edits.constant_like(graph_of(node), factor, dtype, wish)], wish=f"{wish}_mul"

@@ -1,4 +1,4 @@
-"""ONNX Runtime's fusions of transformers, on the model being edited."""
+"""Transformer fusions of ONNX Runtime, applied to the edited model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnx
@@ -26,23 +25,11 @@ from ndld_flow.processes.launch import run_child
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
 _PIECE_BYTES = 2**24
-_WAY_OUT = "`without: [layer_norm]` leaves them as they are"
+_WAY_OUT = "leave them out by `without: [layer_norm]`"
 
 
-@dataclass(frozen=True)
-class FusionJob:
-    """What the optimizer is asked."""
-
-    model_type: str
-    options: Mapping[str, bool]
-    """Its `FusionOptions`."""
-    mask: str
-    num_heads: int
-    hidden_size: int
-
-
-def fuse_transformer(edited: EditedModel, job: FusionJob) -> Counter[str]:
-    """Let the optimizer fuse; returns how many nodes of each fused operator there are more.
+def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[str]:
+    """Run the optimizer with the settings of a job; returns the number of new nodes of each fused operator.
 
     Raises `RequestError` for a model that is too large or has sparse weights, for a failure of the optimizer, and for
     operators that the model's opset does not have.
@@ -51,7 +38,7 @@ def fuse_transformer(edited: EditedModel, job: FusionJob) -> Counter[str]:
     before = _fused_operators(edited.model)
     with tempfile.TemporaryDirectory(prefix="ndld-flow-fusing-") as folder:
         fused = _run(edited.model, job, Path(folder))
-    _keep_what_was(edited.model, fused)
+    _restore_unchanged(edited.model, fused)
     _check_operators(fused)
     if any(node.domain == "com.microsoft" for graph in all_graphs(fused) for node in graph):
         fused.opset_imports.setdefault("com.microsoft", 1)
@@ -64,38 +51,38 @@ def fuse_transformer(edited: EditedModel, job: FusionJob) -> Counter[str]:
 def _check_size(model: ir.Model) -> None:
     tensors = list(tensors_of(model))
     if any(isinstance(tensor, SparseInitializer) for tensor in tensors):
-        raise RequestError("ONNX Runtime's optimizer does not know sparse initializers: make them dense first")
+        raise RequestError("ONNX Runtime's optimizer does not support sparse initializers: use `make_dense` first")
     size = sum(tensor.nbytes for tensor in tensors if tensor.dtype != ir.DataType.STRING)
     if size > INLINE_LIMIT_BYTES:
         raise RequestError(
-            f"the weights are {size / 2**30:.1f} GiB, and ONNX Runtime's optimizer wants the model in one piece of at "
-            f"most {INLINE_LIMIT_BYTES / 2**30:.1f} GiB: `extract` parts of it and fuse those, or run its own command "
-            "line in a step `run_tool`"
+            f"the weights are {size / 2**30:.1f} GiB, and ONNX Runtime's optimizer takes models of at most "
+            f"{INLINE_LIMIT_BYTES / 2**30:.1f} GiB: `extract` parts of it and fuse those, or run its command line in a "
+            "step `run_tool`"
         )
 
 
-def _run(model: ir.Model, job: FusionJob, folder: Path) -> ir.Model:
-    (folder / fusing_worker.JOB).write_text(json.dumps(asdict(job)), encoding="utf-8")
+def _run(model: ir.Model, job: Mapping[str, object], folder: Path) -> ir.Model:
+    (folder / fusing_worker.JOB).write_text(json.dumps(job), encoding="utf-8")
     _write_whole(model, folder / fusing_worker.SOURCE)
     ended = run_child(fusing_worker.__name__, folder, lambda *_: None)
     error, result = folder / fusing_worker.ERROR, folder / fusing_worker.RESULT
     if error.exists():
-        said = " ".join(error.read_text(encoding="utf-8").split())[:300]
-        raise RequestError(f"ONNX Runtime's optimizer failed on this model: {said}")
+        reason = " ".join(error.read_text(encoding="utf-8").split())[:300]
+        raise RequestError(f"ONNX Runtime's optimizer failed on this model: {reason}")
     if not result.exists():
         if not ended.signal_name:
             raise ended.died("fusing")
-        raise KilledError(f"ONNX Runtime's optimizer died of {ended.signal_name}: the memory may be short")
+        raise KilledError(f"ONNX Runtime's optimizer was killed by {ended.signal_name}, possibly for lack of memory")
     fused = load_model(result)
     for graph in fused.graphs():
         for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.ExternalTensor):  # the file goes with the folder
+            if isinstance(value.const_value, ir.ExternalTensor):  # the file is deleted with the folder
                 value.const_value = ir.Tensor(value.const_value.numpy().copy(), name=value.name)
     return fused
 
 
 def _write_whole(model: ir.Model, path: Path) -> None:
-    """The model with all weights inside."""
+    """Write the model with all weights inside."""
     values = [value for graph in model.graphs() for value in graph.initializers.values()]
     kept = [(value, value.const_value) for value in values if isinstance(value.const_value, ir.ExternalTensor)]
     try:
@@ -107,8 +94,8 @@ def _write_whole(model: ir.Model, path: Path) -> None:
             value.const_value = tensor
 
 
-def _keep_what_was(old: ir.Model, fused: ir.Model) -> None:
-    """Weights that were not touched are those on disk again; the model is still who it was made by."""
+def _restore_unchanged(old: ir.Model, fused: ir.Model) -> None:
+    """Restore the producer, the IR version, and the external tensors of weights that did not change."""
     fused.producer_name, fused.producer_version = old.producer_name, old.producer_version
     fused.ir_version = old.ir_version
     for name, value in old.graph.initializers.items():
@@ -136,7 +123,7 @@ def _fused_operators(model: ir.Model) -> Counter[str]:
 
 
 def _check_operators(model: ir.Model) -> None:
-    """Raises `RequestError` for operators that ONNX Runtime knows in ONNX's domain and ONNX does not."""
+    """Raise `RequestError` for operators in ONNX's domain that only ONNX Runtime defines."""
     opset = model.opset_imports.get("", 0)
     used = {node.op_type for graph in model.graphs() for node in graph if node.domain == ""}
     unknown = sorted(name for name in used if not onnx.defs.has(name, opset, ""))
@@ -144,5 +131,5 @@ def _check_operators(model: ir.Model) -> None:
         later = [name for name in unknown if onnx.defs.has(name)]
         advice = "convert the model to opset 17 or newer first, or " if later else ""
         raise RequestError(
-            f"the fusions make {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_WAY_OUT}"
+            f"the fusions produce {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_WAY_OUT}"
         )

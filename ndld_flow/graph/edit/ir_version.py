@@ -11,7 +11,7 @@ from ndld_flow.models.scopes import scopes_of
 
 _OLDEST = 3
 """Older ones have no opset imports."""
-FREE_INITIALIZERS = 4
+FIRST_WITH_FREE_INITIALIZERS = 4
 """From here on an initializer need not be an input."""
 _FUNCTIONS = 8
 _METADATA = 10
@@ -26,7 +26,7 @@ def set_ir_version(edited: EditedModel, version: int) -> str:
         raise RequestError(f"local functions came with IR version {_FUNCTIONS}; inline them first")
     before, model.ir_version = model.ir_version, version
     done = f"IR version {before} -> {version}"
-    if version < FREE_INITIALIZERS:
+    if version < FIRST_WITH_FREE_INITIALIZERS:
         return f"{done}; {_make_inputs(model)} initializers are inputs too"
     if version < _METADATA and any(node.metadata_props for graph in all_graphs(model) for node in graph):
         edited.note(f"nodes have metadata, which came with IR version {_METADATA}: older readers pass over it")

@@ -11,11 +11,11 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.dtype_words import dtype_of_word
+from ndld_flow.graph.edit.dtype_names import parse_dtype
 from ndld_flow.graph.edit.names_in_use import values_of
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
 from ndld_flow.graph.edit.schemas import Schemas
-from ndld_flow.graph.edit.selection_criteria import NodeCriteria
+from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, scopes_of
@@ -24,7 +24,7 @@ _CLOSE = 1e-6
 """Attributes are fp32; a recipe says 0.1."""
 
 
-def fitting_nodes(model: ir.Model, select: NodeCriteria, allow_empty: bool = False) -> list[ir.Node]:
+def find_nodes(model: ir.Model, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
     """The nodes that a selection means, in the model's order.
 
     Raises `RequestError` when it means none and that is not allowed, and for an anchor (`before`, ...) that is nowhere,
@@ -38,7 +38,7 @@ def fitting_nodes(model: ir.Model, select: NodeCriteria, allow_empty: bool = Fal
     for region in _regions(model, select, [searched, scopes]):
         found = [node for node in found if node in region]
     if select.exclude is not None:
-        left_out = set(fitting_nodes(model, select.exclude, allow_empty=True))
+        left_out = set(find_nodes(model, select.exclude, allow_empty=True))
         found = [node for node in found if node not in left_out]
     found = _at_position(found, select.position)
     if not found and not allow_empty:
@@ -64,7 +64,7 @@ class _Fits:
 class _NodeFits:
     """Whether a node fits what is said of it alone. Patterns are compiled once, what is not said is not looked at."""
 
-    def __init__(self, model: ir.Model, select: NodeCriteria) -> None:
+    def __init__(self, model: ir.Model, select: NodeSelect) -> None:
         said: list[tuple[Sequence[str], Callable[[ir.Node], Iterable[str]]]] = [
             (select.op_type, lambda node: (op_name(node),)),
             (select.domain, lambda node: (node.domain or "ai.onnx",)),
@@ -124,7 +124,7 @@ def _equal(found: object, wanted: JsonValue) -> bool:
 def _dtype_number(word: str) -> int | None:
     """ONNX writes element types as numbers, recipes say `float16`."""
     try:
-        return int(dtype_of_word(word))
+        return int(parse_dtype(word))
     except RequestError:
         return None
 
@@ -132,7 +132,7 @@ def _dtype_number(word: str) -> int | None:
 _Scopes = Mapping[str, ir.Graph]
 
 
-def _regions(model: ir.Model, select: NodeCriteria, searched: Sequence[_Scopes]) -> Iterator[set[ir.Node]]:
+def _regions(model: ir.Model, select: NodeSelect, searched: Sequence[_Scopes]) -> Iterator[set[ir.Node]]:
     if (select.between, select.before, select.after, select.near) == (None, None, None, None):
         return
     around = Neighbourhood(model)
@@ -170,7 +170,7 @@ def _at_position(found: list[ir.Node], position: str | int | None) -> list[ir.No
     return [found[index]] if -len(found) <= index < len(found) else []
 
 
-def _nothing(scopes: _Scopes, select: NodeCriteria) -> str:
+def _nothing(scopes: _Scopes, select: NodeSelect) -> str:
     """What was looked for, and the nearest of what there is."""
     nodes = [node for graph in scopes.values() for node in graph]
     known: Mapping[str, Iterable[str]] = {

@@ -1,19 +1,74 @@
-"""Take nodes out of a model, and close the gap they leave."""
+"""Removal of nodes, and of what becomes unused."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.discarding import drop_nodes
 from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.neighbourhood import read_values
 from ndld_flow.graph.edit.node_pieces import deep_nodes, outermost
 from ndld_flow.graph.edit.schemas import Schemas, port_index
 from ndld_flow.graph.edit.wiring import hand_out
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import node_label, own_subgraphs
+
+
+def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
+    """Remove those of the tensors that nothing reads, with the nodes that make them and what only these needed.
+
+    Inputs stay. Returns the removed nodes.
+    """
+    removed: list[ir.Node] = []
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        node = value.producer()
+        if is_used(value) or value.is_graph_input():
+            continue
+        if node is None:
+            _drop_initializer(value)
+        elif node.graph is not None and not any(map(is_used, node.outputs)):
+            waiting += list(read_values(node))
+            remove_node(node)
+            removed.append(node)
+    return removed
+
+
+def is_used(value: ir.Value) -> bool:
+    """Whether a node reads it, or a graph hands it out."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
+def remove_node(node: ir.Node) -> None:
+    """Remove a node that nothing reads; what stands in its bodies no longer counts as a reader."""
+    _release_bodies(node)
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+
+
+def _release_bodies(node: ir.Node) -> None:
+    for _, body in own_subgraphs(node):
+        body.outputs.clear()
+        for inner in reversed(tuple(body)):
+            remove_node(inner)
+
+
+def _drop_initializer(value: ir.Value) -> None:
+    if value.is_initializer() and value.graph is not None:
+        value.graph.initializers.pop(value.name or "")
+
+
+def drop_nodes(nodes: Iterable[ir.Node]) -> None:
+    """Take nodes of one graph out of it. They, and all in their bodies, no longer count as readers of anything."""
+    nodes = list(nodes)
+    for node in deep_nodes(nodes):
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+    if nodes and nodes[0].graph is not None:
+        nodes[0].graph.remove(nodes)
 
 
 def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:

@@ -14,8 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit import npy_files
-from ndld_flow.graph.edit.npy_files import read_npy
+from ndld_flow.graph.edit import new_tensors
+from ndld_flow.graph.edit.new_tensors import read_npy
 
 WANTED = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -34,7 +34,7 @@ def header(shape: str) -> bytes:
 def test_arrays_of_all_layouts_come_in_whole(
     array: npt.NDArray[Any], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(npy_files, "_STAYS_ON_DISK_BYTES", limit)
+    monkeypatch.setattr(new_tensors, "_STAYS_ON_DISK_BYTES", limit)
     np.save(tmp_path / "a.npy", array)
     tensor = read_npy(tmp_path / "a.npy", None, "a")
     assert isinstance(tensor, ir.ExternalTensor) == (limit == 16 and array is WANTED)
@@ -46,12 +46,12 @@ def test_arrays_of_all_layouts_come_in_whole(
 def test_types_that_numpy_does_not_name_need_a_dtype(
     word: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(npy_files, "_STAYS_ON_DISK_BYTES", limit)
+    monkeypatch.setattr(new_tensors, "_STAYS_ON_DISK_BYTES", limit)
     wanted = np.arange(6).astype(getattr(ml_dtypes, word))
     np.save(tmp_path / "a.npy", wanted)
     tensor = read_npy(tmp_path / "a.npy", ir.DataType.from_numpy(wanted.dtype), "a")
     np.testing.assert_array_equal(tensor.numpy().astype(np.float32), np.arange(6))
-    with pytest.raises(RequestError, match="say its `dtype`"):
+    with pytest.raises(RequestError, match="give its `dtype`"):
         read_npy(tmp_path / "a.npy", None, "a")
 
 
@@ -79,9 +79,9 @@ def test_what_is_none_is_refused_and_no_code_is_run(tmp_path: Path) -> None:
     for name, told in {
         "none.npy": "there is no file",
         "archive.npz": "an archive of several arrays",
-        "pairs.npy": "no type of a tensor",
-        "folder.npy": "is no file",
-        "pipe.npy": "is no file",
+        "pairs.npy": "no tensor can hold",
+        "folder.npy": "is not a file",
+        "pipe.npy": "is not a file",
         **dict.fromkeys(
             ("objects.npy", "pickle.npy", "text.npy", "empty.npy", "cut.npy", "huge.npy", "negative.npy"),
             "is not a .npy file of numbers",

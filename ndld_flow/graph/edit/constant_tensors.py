@@ -11,15 +11,15 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.dtype_words import dtype_of_word, word_of_dtype
-from ndld_flow.graph.edit.node_selecting import fitting_nodes
-from ndld_flow.graph.edit.tensor_criteria import TensorCriteria
+from ndld_flow.graph.edit.dtype_names import parse_dtype
+from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.selection import TensorSelect
 from ndld_flow.models.element_types import held_tensor
-from ndld_flow.models.external_data import on_disk
+from ndld_flow.models.external_data import on_disk, placement_of
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.tensor_statistics import tensor_bytes
+from ndld_flow.models.tensor_statistics import dtype_name, tensor_bytes
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,14 @@ class ConstantTensor:
         if isinstance(self.tensor, SparseInitializer):
             return "sparse"
         return "external" if on_disk(self.tensor) else "inline"
+
+    @property
+    def is_written_inline(self) -> bool:
+        """True when it will be written inside the model file."""
+        placement = placement_of(self.value)
+        if self.tensor.dtype == ir.DataType.STRING:
+            return False
+        return placement.file is None if placement is not None else self.stored == "inline"
 
     def hold(self, tensor: ir.TensorProtocol) -> None:
         """Hold another tensor instead, its type and shape too."""
@@ -91,28 +99,41 @@ def _plain_constant(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol |
     return None if dtype is None else ir.tensor(np.asarray(attribute.value, dtype=dtype), name=name)
 
 
-def fitting_tensors(
-    model: ir.Model, select: TensorCriteria, allow_empty: bool = False, constants: bool | None = None
+def find_tensors(
+    model: ir.Model, select: TensorSelect, allow_empty: bool = False, constants: bool | None = None
 ) -> list[ConstantTensor]:
     """The tensors that a selection means, in the model's order; `constants` overrules whether Constant nodes count.
 
     Raises `RequestError` when it means none and that is not allowed.
     """
     every = list(constant_tensors(model, select.constants if constants is None else constants))
-    dtypes = {dtype_of_word(word) for word in select.dtype}
+    dtypes = {parse_dtype(word) for word in select.dtype}
     found = [one for one in every if _is_named(one, select) and _is_like(one, select, dtypes)]
     if select.read_by is not None:
-        readers = set(fitting_nodes(model, select.read_by, allow_empty))
+        readers = set(find_nodes(model, select.read_by, allow_empty))
         found = [one for one in found if any(use.node in readers for use in one.value.uses())]
     if select.exclude is not None:
-        left_out = {one.value for one in fitting_tensors(model, select.exclude, True, constants=True)}
+        left_out = {one.value for one in find_tensors(model, select.exclude, True, constants=True)}
         found = [one for one in found if one.value not in left_out]
     if not found and not allow_empty:
         raise RequestError(_nothing(every, select) if every else _none_at_all(model))
     return found
 
 
-def _is_named(one: ConstantTensor, select: TensorCriteria) -> bool:
+def dense_initializers(model: ir.Model, select: TensorSelect | None, allow_empty: bool) -> list[ConstantTensor]:
+    """Return the selected initializers that a data file can hold: all but sparse ones and strings."""
+    if select is None:
+        initializers = list(constant_tensors(model, constants=False))
+    else:
+        initializers = find_tensors(model, select, allow_empty, constants=False)
+    return [
+        held
+        for held in initializers
+        if not isinstance(held.tensor, SparseInitializer) and held.tensor.dtype != ir.DataType.STRING
+    ]
+
+
+def _is_named(one: ConstantTensor, select: TensorSelect) -> bool:
     return (not select.name or _fits(select.name, one.name)) and (
         select.scope is None or _fits(select.scope, one.scope)
     )
@@ -122,7 +143,7 @@ def _fits(patterns: tuple[str, ...], text: str) -> bool:
     return any(name_matcher(pattern)(text) for pattern in patterns)
 
 
-def _is_like(one: ConstantTensor, select: TensorCriteria, dtypes: set[ir.DataType]) -> bool:
+def _is_like(one: ConstantTensor, select: TensorSelect, dtypes: set[ir.DataType]) -> bool:
     tensor = one.tensor
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
     return (
@@ -145,15 +166,15 @@ def _none_at_all(model: ir.Model) -> str:
     return f"the model has no initializer{told}"
 
 
-def _nothing(every: list[ConstantTensor], select: TensorCriteria) -> str:
+def _nothing(every: list[ConstantTensor], select: TensorSelect) -> str:
     """What was looked for, and the nearest of what there is."""
     kind = "initializer or Constant" if select.constants else "initializer"
     names = [one.name for one in every]
     for pattern in select.name:
         if not any(map(name_matcher(pattern), names)):
             return f"no {kind} has a name like {pattern!r}; {suggest(pattern, names)}"
-    dtypes = sorted({word_of_dtype(one.tensor.dtype) for one in every})
+    dtypes = sorted({dtype_name(one.tensor.dtype) for one in every})
     for word in select.dtype:
-        if word_of_dtype(dtype_of_word(word)) not in dtypes:
+        if dtype_name(parse_dtype(word)) not in dtypes:
             return f"no {kind} is of the type {word}; there are: {', '.join(dtypes)}"
     return f"no {kind} fits all that `select` says; `ndld-flow inspect MODEL --initializers` lists them"
