@@ -5,16 +5,18 @@ from __future__ import annotations
 import argparse
 import difflib
 import random
+import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.mutators import Mutant, find_sites
 from tests.mutation.related_tests import RelatedTests
-from tests.mutation.trial import Copy, Outcome, copy_project
+from tests.mutation.trial import Copy, copy_project
 
 ROOT = Path(__file__).parents[2]
 _PACKAGE = "ndld_flow"
@@ -28,6 +30,10 @@ class Planted:
     module: Path
     """Relative to the root."""
     mutant: Mutant
+
+    @property
+    def module_name(self) -> str:
+        return ".".join(self.module.with_suffix("").parts).removesuffix(".__init__")
 
     @property
     def place(self) -> str:
@@ -48,7 +54,9 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Copy(copy_project(root, Path(folder)), options.marks, options.limit)
         for number, each in enumerate(planted, start=1):
-            outcome, detail = _try(copy, related, each, options.files)
+            tests = options.tests or related.rank(each.module_name)[: options.files]
+            changed = each.mutant.apply((copy.root / each.module).read_text(encoding="utf-8"))
+            outcome, detail = copy.try_change(each.module, changed, tests)
             print(f"{number}/{len(planted)} {outcome:10} {each.place} {each.mutant.kind}: {detail}", flush=True)
             if outcome != "caught":
                 survivors.append(each)
@@ -66,6 +74,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100, help="faults to plant [%(default)s]")
     parser.add_argument("--base", default="main", help="branch to compare with, for changed modules [%(default)s]")
     parser.add_argument("--files", type=int, default=6, help="test files to run for each fault [%(default)s]")
+    parser.add_argument("--tests", nargs="+", type=Path, default=[], help="these test files instead of the nearest")
     parser.add_argument("--limit", type=float, default=30, help="CPU seconds for the tests of a fault [%(default)s]")
     parser.add_argument("--marks", default=_QUICK, help="tests to run, as pytest's -m [%(default)s]")
     parser.add_argument("--require", type=float, default=0, help="percentage that must be caught, else exit 1")
@@ -106,20 +115,20 @@ def _expand(root: Path, name: str) -> Iterable[Path]:
 
 
 def choose(root: Path, modules: Sequence[Path], count: int, seed: int) -> list[Planted]:
-    """Choose places at random, each as likely as any other, and one change of each."""
+    """Choose places at random, in each module about as many as its size is of the whole, and one change of each.
+
+    Fewer than `count` where the modules have fewer places.
+    """
     random_numbers = random.Random(seed)
-    sites = [
-        [Planted(module, mutant) for mutant in site]
-        for module in modules
-        for site in find_sites((root / module).read_text(encoding="utf-8"))
-    ]
-    return [random_numbers.choice(site) for site in random_numbers.sample(sites, min(count, len(sites)))]
-
-
-def _try(copy: Copy, related: RelatedTests, planted: Planted, files: int) -> tuple[Outcome, str]:
-    source = (copy.root / planted.module).read_text(encoding="utf-8")
-    name = ".".join(planted.module.with_suffix("").parts).removesuffix(".__init__")
-    return copy.try_change(planted.module, planted.mutant.apply(source), related.rank(name)[:files])
+    texts = {module: (root / module).read_text(encoding="utf-8") for module in modules}
+    wanted = Counter(random_numbers.choices(modules, [1 + len(text) for text in texts.values()], k=count))
+    planted = []
+    for module in sorted(wanted):
+        sites = find_sites(texts[module])
+        chosen = random_numbers.sample(sites, min(wanted[module], len(sites)))
+        planted += [Planted(module, random_numbers.choice(site)) for site in chosen]
+    random_numbers.shuffle(planted)
+    return planted
 
 
 def describe(root: Path, planted: Planted) -> str:
@@ -133,4 +142,5 @@ def _diff_lines(before: str, after: str, name: str) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # the tests and the copy go, too
     sys.exit(main())

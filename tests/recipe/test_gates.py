@@ -108,3 +108,121 @@ def test_no_text_makes_the_parser_raise_anything_else(text: str) -> None:
     except GateError:
         return
     assert gate.names
+
+
+@pytest.mark.parametrize("sign", ["<=", ">=", "<", ">", "=="])
+@pytest.mark.parametrize(("bound", "order"), [("11.9 ms", 1), ("12 ms", 0), ("12.1 ms", -1)])
+def test_each_comparison_decides_below_at_and_above_its_bound(sign: str, bound: str, order: int) -> None:
+    allowed = {"<=": (-1, 0), ">=": (0, 1), "<": (-1,), ">": (1,), "==": (0,)}[sign]
+    gate = parse_gate(f"speed.latency.median {sign} {bound}")
+    assert gate.decide(METRICS).passed is (order in allowed)
+    assert (gate.violation(METRICS) == 0) is (order in allowed)
+
+
+SECONDS = {"build.time": Metric(value=2.0, unit="s"), "speed.latency": Metric(value=500.0, unit="ms")}
+
+
+@pytest.mark.parametrize(
+    ("text", "left", "right", "unit"),
+    [
+        ("build.time == 2000 ms", 2000.0, 2000.0, "ms"),
+        ("2 s == build.time", 2000.0, 2000.0, "ms"),
+        ("build.time + speed.latency == 2.5 s", 2500.0, 2500.0, "ms"),
+        ("speed.latency + build.time == 2.5 s", 2500.0, 2500.0, "ms"),
+        ("build.time - speed.latency == 1500 ms", 1500.0, 1500.0, "ms"),
+        ("build.time / speed.latency == 4", 4.0, 4.0, ""),
+        ("speed.latency / build.time == 25 %", 0.25, 0.25, ""),
+        ("2 * build.time == build.time * 2", 4.0, 4.0, "s"),
+        ("-build.time == -2000 ms", -2000.0, -2000.0, "ms"),
+        ("speed.latency * speed.latency == 250000", 250000.0, 250000.0, ""),
+        ("1 / speed.latency == 0.002", 0.002, 0.002, ""),
+        ("speed.latency == 0.5 s", 500.0, 500.0, "ms"),
+    ],
+)
+def test_seconds_and_milliseconds_go_together(text: str, left: float, right: float, unit: str) -> None:
+    result = parse_gate(text).decide(SECONDS)
+    assert (result.left, result.right, result.unit) == (left, right, unit)
+    assert result.passed
+
+
+UNITS = {"a.ms": "ms", "a.s": "s", "a.bytes": "bytes", "a.share": ""}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a.ms <= 64 MiB", "a number in ms cannot be compared with a number in bytes"),
+        ("a.bytes <= 2 s", "a number in bytes cannot be compared with a number in ms"),
+        ("a.share <= 2 ms", "a plain number cannot be compared with a number in ms"),
+        ("a.ms <= 5 %", "a number in ms cannot be compared with a plain number"),
+        ("a.ms + a.bytes <= 2 * a.ms", "a number in ms cannot be added to a number in bytes"),
+        ("-a.ms - a.bytes <= 2", "a number in ms cannot be taken from a number in bytes"),
+        ("a.ms / a.s <= 2 ms", "a plain number cannot be compared with a number in ms"),
+        ("a.share * a.ms <= 5 %", "a number in ms cannot be compared with a plain number"),
+        ("a.ms / a.share <= 5 %", "a number in ms cannot be compared with a plain number"),
+    ],
+)
+def test_sides_of_other_units_are_refused(text: str, message: str) -> None:
+    with pytest.raises(GateError) as error:
+        parse_gate(text).check_units(UNITS.__getitem__)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a.ms <= 2 s",
+        "a.ms + a.s <= 5",
+        "a.ms / a.s <= 5 %",
+        "a.share <= 5 %",
+        "a.bytes * 2 <= 64 MiB",
+        "a.ms * a.ms <= 2",
+    ],
+)
+def test_sides_of_like_units_may_be_compared(text: str) -> None:
+    parse_gate(text).check_units(UNITS.__getitem__)
+
+
+def test_units_are_checked_in_expressions_too() -> None:
+    with pytest.raises(GateError, match="cannot be added to"):
+        parse_expression("a.ms + a.bytes").check_units(UNITS.__getitem__)
+
+
+def test_a_gate_has_at_most_500_characters() -> None:
+    text = "a.b <= 1"
+    assert parse_gate(text.ljust(500)).names == ["a.b"]
+    with pytest.raises(GateError, match="at most 500 characters"):
+        parse_gate(text.ljust(501))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("1 < 2", "a gate names at least one metric"),
+        ("speed < 2", "`speed` names no metric; write `step.metric`"),
+        ("a.b < True", "made of metrics, numbers"),
+        ("a.b + +a.c < 1", "made of metrics, numbers"),
+        ("a.b ** 2 < 1", "made of metrics, numbers"),
+        ("a.b != 1", "compares two sides with one of <= < >= > =="),
+        ("a.b < 1 < 2", "compares two sides with one of <= < >= > =="),
+        ("(1).a < a.b", "made of metrics, numbers"),
+    ],
+)
+def test_what_is_wrong_with_a_gate_is_named(text: str, message: str) -> None:
+    with pytest.raises(GateError) as error:
+        parse_gate(text)
+    assert message in str(error.value)
+
+
+def test_messages_show_quantities_as_people_write_them() -> None:
+    with pytest.raises(GateError) as error:
+        parse_gate("speed.latency.median / (20 ms - 20 ms) < 5 %").decide(METRICS)
+    assert str(error.value) == "`speed.latency.median / (20.0 ms - 20.0 ms)` divides by zero"
+
+
+def test_a_bound_of_zero_counts_the_distance_itself() -> None:
+    metrics = {"a.b": Metric(value=3.0), "a.c": Metric(value=0.0), "a.d": Metric(value=float("inf"))}
+    assert parse_gate("a.b <= a.c").violation(metrics) == 3.0
+    assert parse_gate("0 >= a.b").violation(metrics) == 3.0
+    assert parse_gate("a.b <= -2").violation(metrics) == 2.5
+    assert parse_gate("a.d <= 2").violation(metrics) == float("inf")
