@@ -43,7 +43,7 @@ def _lines(lines: Sequence[Line]) -> Iterator[str]:
         yield f'<g fill="none"{_paint("stroke", stroke)} stroke-width="{_number(width)}"{dash}>'
         yield from (f'<path d="{_path(line)}"/>' for line in members)
         yield "</g>"
-        heads = [_arrow(line) for line in members if line.arrow]
+        heads = [f"M{'L'.join(map(_point, arrow_corners(line)))}Z" for line in members if line.arrow]
         if heads:
             yield f'<path{_paint("fill", stroke)} d="{"".join(heads)}"/>'
 
@@ -60,10 +60,6 @@ def arrow_corners(line: Line) -> tuple[tuple[float, float], ...]:
     assert line.arrow is not None
     (x, y), (dx, dy) = line.pieces[-1][-1], line.arrow
     return (x, y), (x - 6 * dx - 3 * dy, y - 6 * dy + 3 * dx), (x - 6 * dx + 3 * dy, y - 6 * dy - 3 * dx)
-
-
-def _arrow(line: Line) -> str:
-    return f"M{'L'.join(map(_point, arrow_corners(line)))}Z"
 
 
 def _rectangle(box: Rectangle) -> str:

@@ -46,7 +46,7 @@ def set_value(text: str, words: Words, value: JsonValue) -> str:
             begin = node.value[item - 1].end_mark.index if item else node.start_mark.index
             key, node, rest = None, node.value[item], words[1:]
             _refuse_alias(node, begin)
-        elif _is_nothing(node):
+        elif isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
             break
         else:
             raise CannotEditError(f"`{'.'.join(words)}` is not in the text")
@@ -93,10 +93,6 @@ def _entries(node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
 def _refuse_alias(node: yaml.Node, begin: int) -> None:
     if node.start_mark.index < begin:
         raise CannotEditError("the value is an alias of text elsewhere")
-
-
-def _is_nothing(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null")
 
 
 def _nest(words: Words, value: JsonValue) -> JsonValue:

@@ -23,7 +23,7 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     properties = schema["properties"]
     properties["steps"] |= {
         # a step named as its type needs no `step:`; any other says it
-        "properties": {name: _or_empty(_choose(by_word, name)) for name in by_word},
+        "properties": {name: {"anyOf": [{"type": "null"}, _choose(by_word, name)]} for name in by_word},
         "additionalProperties": {"allOf": [{"required": ["step"]}, _choose(by_word, None)]},
         "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
     }
@@ -36,10 +36,6 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     }
     schema |= {"$schema": DIALECT, "title": "ndld_flow recipe"}
     return schema
-
-
-def _or_empty(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"anyOf": [{"type": "null"}, schema]}
 
 
 def _choose(by_word: dict[str, dict[str, str]], default: str | None) -> dict[str, Any]:

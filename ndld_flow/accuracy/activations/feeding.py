@@ -160,12 +160,8 @@ def _endings(paths: Sequence[str]) -> list[str]:
     """Return the last parts of all paths, equally many of each; equal paths stay equal."""
     wanted = len(set(paths))
     most = max(path.count("/") for path in paths) + 1
-    cut = ([_last(path, parts) for path in paths] for parts in range(1, most + 1))
+    cut = (["/".join(path.split("/")[-parts:]) for path in paths] for parts in range(1, most + 1))
     return next(endings for endings in cut if len(set(endings)) == wanted)
-
-
-def _last(path: str, parts: int) -> str:
-    return "/".join(path.split("/")[-parts:])
 
 
 Arrays = Mapping[str, Array]

@@ -107,7 +107,7 @@ def _merge_unsqueezes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     dims = dims_of(node.outputs[0])
     if inner is None or dims is None or not only_reader(inner.outputs[0]):
         return
-    first, second = _axes(edits, inner, len(dims) - len(_axes_or_none(edits, node))), _axes(edits, node, len(dims))
+    first, second = _axes(edits, inner, len(dims) - len(_axes(edits, node, 0) or ())), _axes(edits, node, len(dims))
     if first is None or second is None or inner.inputs[0] is None:
         return
     kept = [i for i in range(len(dims)) if i not in second]
@@ -115,10 +115,6 @@ def _merge_unsqueezes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     node.replace_input_with(0, inner.inputs[0])
     _set_axes(edits, node, axes)
     edits.done["Unsqueezes merged"] += 1
-
-
-def _axes_or_none(edits: Edits, node: ir.Node) -> tuple[int, ...]:
-    return _axes(edits, node, 0) or ()
 
 
 def _axes(edits: Edits, node: ir.Node, rank: int) -> tuple[int, ...] | None:

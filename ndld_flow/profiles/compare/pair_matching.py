@@ -310,7 +310,7 @@ class _PairMatching:
         for n, side in enumerate(self.sides):
             for at, layer in enumerate(side.layers):
                 if at not in self.held[n] and layer.outputs and layer.inputs:
-                    left[n][_plain_signature(layer)].append(at)
+                    left[n][(layer.type, layer.inputs[0].shape[1:], layer.outputs[0].shape[1:])].append(at)
         for key in left[0].keys() & left[1].keys():
             for one, other in zip(left[0][key], left[1][key], strict=False):
                 self._pair(one, other, "anywhere")
@@ -474,7 +474,3 @@ def _by_own_name(side: LayerFeatures, held: set[int]) -> dict[Hashable, int]:
         if name and at not in held:
             found[key, seen[key]] = at
     return found
-
-
-def _plain_signature(layer: Layer) -> Hashable:
-    return layer.type, layer.inputs[0].shape[1:], layer.outputs[0].shape[1:]

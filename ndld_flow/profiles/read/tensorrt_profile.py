@@ -64,7 +64,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
         layer_runs=(1,) if exports.layer_times is not None and layers.layers else (),
         timeline=spans,
         timeline_basis=basis,
-        notes=(_read_from(source), *passes.notes, *layers.notes, *exports.notes),
+        notes=(f"read from {_names(source)}", *passes.notes, *layers.notes, *exports.notes),
     )
 
 
@@ -129,10 +129,6 @@ def _nothing_in(source: Source, exports: _Exports) -> str:
         f"{_names(source)}: it holds no pass and no layer{why}; trtexec writes them with --exportTimes, "
         "--exportProfile and --exportLayerInfo"
     )
-
-
-def _read_from(source: Source) -> str:
-    return f"read from {_names(source)}"
 
 
 def _names(source: Source) -> str:
