@@ -17,12 +17,12 @@ import pytest
 from ndld_flow import api, steps
 from ndld_flow.graph.edit import catalogue, operations
 from ndld_flow.graph.lint.run_checks import CHECKS
+from ndld_flow.graph.lint.settings import CheckName
 from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
 from ndld_flow.records.profile import Layer
 from ndld_flow.report.bundle import bundle, static_files
-from ndld_flow.steps.lint import CheckName
 from tests.support.compare_samples import profile_of
 from tests.support.models import make_cnn
 

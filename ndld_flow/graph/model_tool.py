@@ -1,4 +1,4 @@
-"""A program that makes a model out of a model: what it is given, and what it may leave."""
+"""External programs that convert a model: their inputs, and checks of their output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ndld_flow.store.kinds import Onnx, is_reserved
 
 
 def copy_model(source: Path, folder: Path) -> Path:
-    """A model with its external data in another folder."""
+    """Copy a model with its external data to another folder."""
     target = folder / Onnx.main
     copy_file(source, target)
     for name in external_files(source):
@@ -29,17 +29,18 @@ def copy_model(source: Path, folder: Path) -> Path:
     return target
 
 
-def run_on_model(program: Program, source: Path, hear: Callable[[str], None]) -> None:
-    """Run a program that must leave a model as it is. Raises as `run_program` does, and `RequestError` when it did not
-    leave it.
+def run_on_model(program: Program, source: Path, on_line: Callable[[str], None]) -> None:
+    """Run a program that must not change a model.
+
+    Raises as `run_program` does, and `RequestError` if the model changed.
     """
     before = _stamps(source)
-    run_program(program, hear)
+    run_program(program, on_line)
     changed = [path.name for path, stamp in before.items() if _stamp(path) != stamp]
     if changed:
         raise RequestError(
-            f"the program {program.name!r} changed the model it was given ({', '.join(changed)}), which others read; "
-            "say `in_place: true`, then it gets a copy"
+            f"the program {program.name!r} changed its input model ({', '.join(changed)}), which other steps read; "
+            "set `in_place: true` to give it a copy"
         )
 
 
@@ -55,40 +56,42 @@ def _stamp(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def take_model(made: Path, out: Path, name: str) -> list[str]:
-    """Move the model that a program made, and its external data, to `out`. Returns what else it left.
+def move_model(output: Path, out: Path, name: str) -> list[str]:
+    """Move the model that a program wrote, with its external data, to `out`. Returns the other files that it left.
 
-    Raises `ModelError` when there is none, it is not valid, or its external data lies elsewhere.
+    Raises `ModelError` if there is no model, it is invalid, or its external data is elsewhere.
     """
-    if not made.is_file():
-        left = sorted(path.name for path in made.parent.iterdir()) if made.parent.is_dir() else []
-        told = f"; it left {', '.join(left[:5])}" if left else ""
-        raise ModelError(f"the program {name!r} ended well but wrote no model to $Output{told}")
+    if not output.is_file():
+        left = sorted(path.name for path in output.parent.iterdir()) if output.parent.is_dir() else []
+        listing = f"; it left {', '.join(left[:5])}" if left else ""
+        raise ModelError(f"the program {name!r} succeeded but wrote no model to $Output{listing}")
     try:
-        load_model(made)
-        check_model(made)
+        load_model(output)
+        check_model(output)
     except ModelError as error:
-        reason = str(error).removeprefix(f"{made}: ")
-        raise ModelError(f"what the program {name!r} wrote to $Output is no valid model: {reason}") from None
-    files = [Onnx.main, *external_files(made)]
+        reason = str(error).removeprefix(f"{output}: ")
+        raise ModelError(f"the output of program {name!r} is not a valid model: {reason}") from None
+    files = [Onnx.main, *external_files(output)]
     for file in files:
         if is_reserved(file):
-            raise ModelError(f"the program {name!r} wrote external data to {file}, which is kept for the step's own")
-        _take(made.parent / file, out / file)
-    return sorted(str(path.relative_to(made.parent)) for path in made.parent.rglob("*") if path.is_file())
+            raise ModelError(
+                f"the program {name!r} wrote external data to {file}, a name reserved for the step's own files"
+            )
+        _move(output.parent / file, out / file)
+    return sorted(str(path.relative_to(output.parent)) for path in output.parent.rglob("*") if path.is_file())
 
 
-def _take(made: Path, target: Path) -> None:
-    """Move a file; of a link, or a file that has other names too, take a copy: nobody else may change it later."""
-    if made.is_symlink() or made.stat().st_nlink > 1:
-        copy_file(made.resolve(), target)
+def _move(output: Path, target: Path) -> None:
+    """Move a file; copy a link or a file with several hard links, which others could change later."""
+    if output.is_symlink() or output.stat().st_nlink > 1:
+        copy_file(output.resolve(), target)
     else:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made, target)
+        shutil.move(output, target)
 
 
 def write_input(model: Path, name: str, inputs: Mapping[str, InputSpec], folder: Path) -> Path:
-    """The values of an input, as the recipe's `inputs:` say, in a `.npy` file. Raises `RequestError`."""
+    """Write the values of an input, as set by the recipe's `inputs:`, to a `.npy` file. Raises `RequestError`."""
     feeds = make_feeds(model_inputs(model), inputs)
     if name not in feeds:
         raise RequestError(f"the model has no input {name!r}; {suggest(name, feeds)}")

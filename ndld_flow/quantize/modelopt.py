@@ -13,7 +13,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.graph.model_tool import take_model
+from ndld_flow.graph.model_tool import move_model
 from ndld_flow.models.external_files import external_files
 from ndld_flow.models.files import describe_change, load_model, save_model
 from ndld_flow.models.op_signatures import is_op
@@ -73,7 +73,7 @@ def quantize_by_modelopt(
         notes += data.samples.notes
     environment = little_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
-    take_model(made / Onnx.main, out, "modelopt")
+    move_model(made / Onnx.main, out, "modelopt")
     return _quantization(source, out / Onnx.main, notes, _describe(modelopt, data.samples))
 
 

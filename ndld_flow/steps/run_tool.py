@@ -133,7 +133,7 @@ class RunTool(Step[Onnx, Onnx]):
         return tuple(name for name in passed if not is_secret_variable(name))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.graph.model_tool import copy_model, run_on_model, take_model
+        from ndld_flow.graph.model_tool import copy_model, move_model, run_on_model
         from ndld_flow.models.files import describe_change
         from ndld_flow.processes.program import Program, log_to, run_program
 
@@ -151,7 +151,7 @@ class RunTool(Step[Onnx, Onnx]):
         context.progress(0, 0, f"running {program.name}")
         hear = log_to(context.log, context.progress)
         run_program(program, hear) if self.in_place else run_on_model(program, model, hear)
-        for left in take_model(folder / Onnx.main, out, program.name):
+        for left in move_model(folder / Onnx.main, out, program.name):
             context.log.info("%s is not kept: the model does not name it", left)
         change = describe_change(source.path, out / Onnx.main)
         before, after = change.before.node_count, change.after.node_count

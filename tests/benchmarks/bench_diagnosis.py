@@ -23,7 +23,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.graph.sanitize.pipeline import sanitize_file
+from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.tensors import Array
 from ndld_flow.profiles.diagnose.triage import triage
 from ndld_flow.records.machine import Machine
@@ -46,10 +47,10 @@ FEEDS: dict[str, dict[str, Array]] = {
 
 def sanitized(source: Path, folder: Path) -> Path:
     target = folder / f"sanitized_{source.name}"
-    options = SanitizeOptions(
+    options = SanitizeSettings(
         fold_constants=True,
         fold_size_threshold=2**26,
-        passes=None,
+        passes="auto",
         remove_unused=True,
         deduplicate=True,
         simplify=True,

@@ -27,10 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 
 def run_ndld_flow(model: Path, out: Path, **settings: Any) -> float:
-    from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+    from ndld_flow.graph.sanitize.pipeline import sanitize_file
+    from ndld_flow.graph.sanitize.settings import SanitizeSettings
 
     start = time.perf_counter()
-    sanitize_file(model, out, SanitizeOptions(**settings))
+    sanitize_file(model, out, SanitizeSettings(**settings))
     return time.perf_counter() - start
 
 

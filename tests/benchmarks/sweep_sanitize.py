@@ -26,7 +26,8 @@ from onnx import numpy_helper
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.graph.sanitize.pipeline import sanitize_file
+from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.files import MAX_IR_VERSION
 
 RANDOM = ("bernoulli", "random", "training_dropout")
@@ -65,7 +66,7 @@ def verdict(source: Path, target: Path, feed: dict[str, Any], name: str) -> str:
     except Exception:  # many operators have no kernel here
         return "ONNX Runtime cannot run the source"
     try:
-        change = sanitize_file(source, target, SanitizeOptions(inline_functions=True))
+        change = sanitize_file(source, target, SanitizeSettings(inline_functions=True))
     except ModelError as error:
         return f"refused: {error}"
     if any(word in name for word in RANDOM):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,11 +15,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import BackendError, ModelError
-from ndld_flow.graph.lint import CHECKS, LintOptions, lint_file, programs
+from ndld_flow.graph.lint import programs
+from ndld_flow.graph.lint.run_checks import CHECKS, lint_file
+from ndld_flow.graph.lint.settings import CheckName, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.finding import Finding, Findings
 from ndld_flow.step import Context, Result
-from ndld_flow.steps.lint import CheckName, Lint
+from ndld_flow.steps.lint import Lint
 from ndld_flow.store.kinds import Onnx
 from tests.support import models
 from tests.support.models_run import specs
@@ -28,8 +30,8 @@ OWN = tuple(name for name in CHECKS if name not in ("onnxruntime", "polygraphy",
 X, Y = models.tensor("x", [2, 4]), models.tensor("y", [2, 4])
 
 
-def lint(path: Path, **options: Any) -> Findings:
-    return lint_file(path, LintOptions(**{"checks": OWN, **options}), lambda *_: None)
+def lint(path: Path, inputs: Mapping[str, InputSpec] | None = None, **options: Any) -> Findings:
+    return lint_file(path, LintSettings(**{"checks": OWN, **options}), inputs or {}, lambda *_: None)
 
 
 def by_check(findings: Findings, check: str) -> list[Finding]:
@@ -225,7 +227,7 @@ def test_polygraphy_is_told_as_missing_or_refused(tmp_path: Path, monkeypatch: p
 def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_LOAD", "import time; time.sleep(60)")
     start = time.monotonic()
-    findings = lint(save(tmp_path), checks=("onnxruntime",), time_limit_s=0.5)
+    findings = lint(save(tmp_path), checks=("onnxruntime",), time_limit=500.0)
     assert time.monotonic() - start < 20
     assert findings.checks_skipped == {**findings.checks_skipped, "onnxruntime": "the time limit was reached"}
     assert [f.severity for f in findings.findings] == ["warning"]
@@ -240,14 +242,14 @@ def test_a_check_that_crashes_is_a_finding(tmp_path: Path, monkeypatch: pytest.M
 
 def test_large_models_are_not_read_unless_asked(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
-    skipped = lint(path, checks=(), skip=("onnxruntime",), large_model_bytes=1000).checks_skipped
+    skipped = lint(path, checks=(), skip=("onnxruntime",), large_model=1000).checks_skipped
     assert {name for name, reason in skipped.items() if "large" in reason} == {
         "channel_scales",
         "nan_inf",
         "fp16_range",
         "polygraphy",
     }
-    assert "nan_inf" in lint(path, checks=("nan_inf",), large_model_bytes=1000).checks_run
+    assert "nan_inf" in lint(path, checks=("nan_inf",), large_model=1000).checks_run
 
 
 def test_a_mistake_made_everywhere_is_told_some_times(tmp_path: Path) -> None:

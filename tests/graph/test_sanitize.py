@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.graph.sanitize import SanitizeOptions, pipeline, sanitize_file
+from ndld_flow.graph.sanitize import pipeline
+from ndld_flow.graph.sanitize.pipeline import sanitize_file
+from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.files import check_model, load_model, summarize_model
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.step import Context
@@ -42,7 +44,7 @@ def run_model(path: Path, feed: Feed, level: ort.GraphOptimizationLevel = DISABL
 def sanitize(source: Path, clean: bool = True, **options: Any) -> tuple[Path, GraphChange]:
     """Sanitize; a wrong rewrite must show, so by default no pass may have been left out."""
     target = source.with_name("sanitized.onnx")
-    change = sanitize_file(source, target, SanitizeOptions(**options))
+    change = sanitize_file(source, target, SanitizeSettings(**options))
     assert not clean or not [note for note in change.notes if "failed" in note]
     return target, change
 
@@ -109,7 +111,7 @@ def test_real_models(
     tmp_path: Path, sample_model: Callable[[str], Path], name: str, fewest: int, feed: dict[str, tuple[int, ...]]
 ) -> None:
     source, target = sample_model(name), tmp_path / "model.onnx"
-    change = sanitize_file(source, target, SanitizeOptions())
+    change = sanitize_file(source, target, SanitizeSettings())
     assert change.after.node_count <= fewest
     values = {key: np.random.default_rng(0).random(shape).astype(np.float32) for key, shape in feed.items()}
     for rate in [8000, 16000] if name == "silero" else [None]:
@@ -120,7 +122,7 @@ def test_real_models(
 @pytest.mark.parametrize(("name", "fewest"), [("resnet50", 123), ("shufflenet", 154), ("squeezenet", 65)])
 def test_light_models(tmp_path: Path, name: str, fewest: int) -> None:
     source, target = LIGHT / f"light_{name}.onnx", tmp_path / "model.onnx"
-    assert sanitize_file(source, target, SanitizeOptions()).after.node_count <= fewest
+    assert sanitize_file(source, target, SanitizeSettings()).after.node_count <= fewest
     feed = {onnx.load(target).graph.input[0].name: random_floats(1, 3, 224, 224)}
     before, after = run_model(source, feed)[0], run_model(target, feed)[0]
     np.testing.assert_allclose(after, before, atol=1e-6)

@@ -22,7 +22,8 @@ from onnx import TensorProto, numpy_helper
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.graph.sanitize.pipeline import sanitize_file
+from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.precision.constraints.constraints import (
     read_constraints,
     requested_precisions,
@@ -593,7 +594,7 @@ def test_fix_shapes_keeps_constraints(tmp_path: Path) -> None:
 def sanitized(model: onnx.ModelProto, folder: Path) -> tuple[Counter[str], dict[str, str], tuple[str, ...]]:
     folder.mkdir(exist_ok=True)
     onnx.save(model, folder / "source.onnx")
-    change = sanitize_file(folder / "source.onnx", folder / "clean.onnx", SanitizeOptions())
+    change = sanitize_file(folder / "source.onnx", folder / "clean.onnx", SanitizeSettings())
     left = onnx.load(folder / "clean.onnx")
     return Counter(n.op_type for n in left.graph.node), read_constraints(folder / "clean.onnx"), change.notes
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import onnx_ir as ir
 import pytest
 
-from ndld_flow.graph.sanitize import SanitizeOptions, sanitize_file
+from ndld_flow.graph.sanitize.pipeline import sanitize_file
+from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.unique_names import free_name
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 
@@ -51,6 +52,6 @@ def _hashes_per_node(path: Path, count: int, monkeypatch: pytest.MonkeyPatch) ->
 
     with monkeypatch.context() as patched:
         patched.setattr(ir.Node, "__hash__", count_hash)
-        change = sanitize_file(path, path.with_suffix(".made.onnx"), SanitizeOptions())
+        change = sanitize_file(path, path.with_suffix(".made.onnx"), SanitizeSettings())
     assert change.after.node_count == count
     return hashed / count

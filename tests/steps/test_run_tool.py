@@ -116,7 +116,7 @@ def test_in_place_the_program_gets_a_copy_of_all_files(tmp_path: Path) -> None:
 
 def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None:
     text = RENAME + "\nonnx.save(model, sys.argv[1])"
-    with pytest.raises(RequestError, match=r"changed the model it was given \(source.onnx\).*say `in_place: true`"):
+    with pytest.raises(RequestError, match=r"changed its input model \(source.onnx\).*set `in_place: true`"):
         use(tmp_path, text)
 
 
@@ -129,12 +129,12 @@ def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None
             r"ended with code 7\. It said last: one / two",
         ),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It said nothing"),
-        ("pass", ModelError, r"ended well but wrote no model to \$Output"),
-        ("import sys; open(sys.argv[2], 'w').write('no')", ModelError, r"no valid model: this is not an ONNX model"),
+        ("pass", ModelError, r"succeeded but wrote no model to \$Output"),
+        ("import sys; open(sys.argv[2], 'w').write('no')", ModelError, r"not a valid model: this is not an ONNX model"),
         (
             "import sys, onnx; m = onnx.load(sys.argv[1]); m.graph.node[0].op_type = 'No'; onnx.save(m, sys.argv[2])",
             ModelError,
-            "no valid model: the ONNX checker rejects it",
+            "not a valid model: the ONNX checker rejects it",
         ),
         (
             """
@@ -275,12 +275,12 @@ def test_data_that_would_stand_where_the_record_stands_is_refused(tmp_path: Path
         onnx.save(onnx.load(sys.argv[1]), sys.argv[2], save_as_external_data=True, location="Record.json",
                   size_threshold=0)
     """
-    with pytest.raises(ModelError, match=r"external data to Record\.json, which is kept"):
+    with pytest.raises(ModelError, match=r"external data to Record\.json, a name reserved"):
         use(tmp_path, text)
 
 
 def test_a_program_may_even_remove_its_folder(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"ended well but wrote no model to \$Output$"):
+    with pytest.raises(ModelError, match=r"succeeded but wrote no model to \$Output$"):
         use(tmp_path, "import os, shutil, sys; shutil.rmtree(os.path.dirname(sys.argv[2]))")
 
 

@@ -1,1 +1,1 @@
-"""Look things up in a model. Weights are read only where their numbers are asked for, and then in pieces."""
+"""Inspection of a model. Weights are read only if their statistics are requested, and then in pieces."""

@@ -1,4 +1,4 @@
-"""Answer what a person asks about a model."""
+"""Answers to queries about a model."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _PIECE_BYTES = 2**22
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked; the first of these that is set is answered, and a summary where none is."""
+    """A query; the first field that is set is answered, or a summary if none is."""
 
     node: str | None = None
-    """All about the node of this name, or the one that makes a tensor of this name."""
+    """Describe the node of this name, or the producer of the tensor of this name."""
     tensor: str | None = None
-    """All about the tensor of this name, numbers included."""
+    """Describe the tensor of this name, with statistics."""
     group_by: GroupBy | None = None
     """Count the nodes that `nodes` selects, or all; `dtype` counts weights."""
     nodes: NodeSelect | None = None
@@ -59,11 +59,11 @@ class Query:
     by_size: bool = False
     """Sort initializers, the largest first."""
     statistics: bool = False
-    """Read the initializers' numbers."""
+    """Read the initializers and add statistics."""
 
 
 def inspect_model(path: Path, query: Query) -> Inspection:
-    """Answer a query. Raises `ModelError` as `load_model` does, `RequestError` when nothing is what was asked for."""
+    """Answer a query. Raises `ModelError` as `load_model` does, `RequestError` if nothing matches."""
     model = load_model(path)
     infer_shapes(model)
     views = Views(model)
@@ -82,23 +82,23 @@ def inspect_model(path: Path, query: Query) -> Inspection:
     if query.initializers is not None:
         return Inspection(model=name, tensors=_initializers(model, views, query.initializers, query))
     if query.tensors:
-        return Inspection(model=name, tensors=_fitting(views, query.tensors))
+        return Inspection(model=name, tensors=_tensors_matching(views, query.tensors))
     return Inspection(model=name, summary=_summary(model, views))
 
 
 def export_tensor(path: Path, name: str, target: Path) -> None:
-    """Write what the model holds under a name to a `.npy` file; numbers of whole bytes are never all in memory.
+    """Write an initializer or constant to a `.npy` file; types of whole bytes are written in pieces.
 
-    Raises `RequestError` for a tensor that the model does not hold, `OutputsError` when the file cannot be written.
+    Raises `RequestError` for any other tensor, `OutputsError` if the file cannot be written.
     """
     views = Views(load_model(path))
-    held = {one.value: one for one in views.held}
+    held = {item.value: item for item in views.held}
     found = [held[value] for value in _tensors_named(views, name) if value in held]
     if not found:
         raise RequestError(f"{name!r} is computed by the model: only initializers and constants can be exported")
     tensor = found[0].tensor
     if tensor.dtype == ir.DataType.STRING:
-        raise RequestError(f"{name!r} holds texts, which .npy files cannot hold safely")
+        raise RequestError(f"{name!r} contains strings, which .npy files cannot store safely")
     try:
         with writing_atomically(target) as file:
             dtype = np.dtype(tensor.dtype.numpy())
@@ -136,7 +136,7 @@ def _tensors_named(views: Views, name: str) -> list[ir.Value]:
     return found
 
 
-def _fitting(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ...]:
+def _tensors_matching(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ...]:
     matchers = [name_matcher(pattern) for pattern in patterns]
     values = [value for value in views.values() if value.name]
     found = [value for value in values if any(fits(value.name or "") for fits in matchers)]
@@ -149,10 +149,10 @@ def _fitting(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ..
 def _initializers(model: ir.Model, views: Views, select: TensorSelect, query: Query) -> tuple[InspectedTensor, ...]:
     held = find_tensors(model, select)
     if query.by_size:
-        held.sort(key=lambda one: -tensor_bytes(one.tensor))
+        held.sort(key=lambda item: -tensor_bytes(item.tensor))
     if query.statistics:
-        return tuple(views.with_numbers(one.value, 0) for one in held)
-    return tuple(views.tensor(one.value) for one in held)
+        return tuple(views.with_numbers(item.value, 0) for item in held)
+    return tuple(views.tensor(item.value) for item in held)
 
 
 def _groups(nodes: Iterable[InspectedNode], by: GroupBy) -> tuple[NodeGroup, ...]:
@@ -175,8 +175,8 @@ def _most_first(counted: Counter[str]) -> dict[str, int]:
 
 def _weights(held: Iterable[ConstantTensor]) -> dict[str, WeightGroup]:
     grouped: defaultdict[str, list[ir.TensorProtocol]] = defaultdict(list)
-    for one in held:
-        grouped[dtype_name(one.tensor.dtype)].append(one.tensor)
+    for item in held:
+        grouped[dtype_name(item.tensor.dtype)].append(item.tensor)
     found = {
         dtype: WeightGroup(
             count=len(tensors),
@@ -190,7 +190,7 @@ def _weights(held: Iterable[ConstantTensor]) -> dict[str, WeightGroup]:
 
 def _summary(model: ir.Model, views: Views) -> ModelSummary:
     counted = summarize_model(model)
-    largest = sorted(views.held, key=lambda one: (-tensor_bytes(one.tensor), one.name))[:_LARGEST]
+    largest = sorted(views.held, key=lambda item: (-tensor_bytes(item.tensor), item.name))[:_LARGEST]
     graph = model.graph
     scopes = scopes_of(model)
     addresses = [address for address in scopes if address]
@@ -207,7 +207,7 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
         node_count=counted.node_count,
         nodes_by_type=counted.nodes_by_type,
         weights_by_dtype=_weights(views.held),
-        largest=tuple(views.tensor(one.value) for one in largest),
+        largest=tuple(views.tensor(item.value) for item in largest),
         subgraphs=tuple(address for address in addresses if address not in functions),
         functions=tuple(address for address in addresses if address in functions),
         nodes_by_graph={address: len(scopes[address]) for address in addresses},
@@ -218,9 +218,9 @@ def _summary(model: ir.Model, views: Views) -> ModelSummary:
 
 def _data_files(held: Iterable[ConstantTensor]) -> tuple[DataFileEntry, ...]:
     files: defaultdict[str, list[ir.ExternalTensor]] = defaultdict(list)
-    for one in held:
-        if isinstance(one.tensor, ir.ExternalTensor):
-            files[str(one.tensor.location)].append(one.tensor)
+    for item in held:
+        if isinstance(item.tensor, ir.ExternalTensor):
+            files[str(item.tensor.location)].append(item.tensor)
     return tuple(
         DataFileEntry(location=location, size_bytes=Path(tensors[0].path).stat().st_size, tensors=len(tensors))
         for location, tensors in sorted(files.items())

@@ -1,4 +1,4 @@
-"""Nodes and tensors of a model as records."""
+"""Records of nodes and tensors of a model."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _NO_LIMIT = 2**62
 
 
 class Views:
-    """Makes records of a model's parts; knows where each graph stands."""
+    """Creates records of a model's parts, with the address of each graph."""
 
     def __init__(self, model: ir.Model) -> None:
         self._scopes = scopes_of(model)
         self._addresses = {graph: address for address, graph in self._scopes.items()}
-        self._held = {one.value: one for one in constant_tensors(model)}
+        self._held = {item.value: item for item in constant_tensors(model)}
 
     @property
     def held(self) -> list[ConstantTensor]:
@@ -60,7 +60,7 @@ class Views:
         )
 
     def tensor(self, value: ir.Value) -> InspectedTensor:
-        """A tensor without its numbers."""
+        """Return the record of a tensor without statistics."""
         held = self._held.get(value)
         port = self.port(value)
         scope = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
@@ -81,20 +81,20 @@ class Views:
         )
 
     def with_numbers(self, value: ir.Value, first: int) -> InspectedTensor:
-        """A tensor with statistics of all its numbers and the first of them, where the model holds it."""
+        """Return the record of a tensor, with statistics and first values if the model stores it."""
         view, held = self.tensor(value), self._held.get(value)
         if held is None:
             return view
-        told = tensor_statistics(held.tensor, _NO_LIMIT)
-        numbers = None if told.numbers is None else Numbers(**vars(told.numbers))
+        statistics = tensor_statistics(held.tensor, _NO_LIMIT)
+        numbers = None if statistics.numbers is None else Numbers(**vars(statistics.numbers))
         shown = first_values(held.tensor, first) if first else ()
-        return view.model_copy(update={"numbers": numbers, "unread": told.unread, "first": shown})
+        return view.model_copy(update={"numbers": numbers, "unread": statistics.unread, "first": shown})
 
     def values(self) -> Iterator[ir.Value]:
-        """Every tensor of every graph, each once."""
+        """Yield every tensor of every graph, each once."""
         for graph in self._scopes.values():
-            made = (value for node in graph for value in node.outputs)
-            yield from dict.fromkeys([*graph.inputs, *graph.initializers.values(), *made])
+            outputs = (value for node in graph for value in node.outputs)
+            yield from dict.fromkeys([*graph.inputs, *graph.initializers.values(), *outputs])
 
     def _address(self, node: ir.Node) -> str:
         return self._addresses.get(node.graph, "") if isinstance(node.graph, ir.Graph) else ""
@@ -102,16 +102,16 @@ class Views:
     def _maker(self, value: ir.Value) -> str:
         producer = value.producer()
         if producer is not None:
-            return self._seen_from(value, producer)
+            return self._name_from(value, producer)
         return "initializer" if value.is_initializer() else "input"
 
     def _readers(self, value: ir.Value) -> Iterator[str]:
-        yield from dict.fromkeys(self._seen_from(value, use.node) for use in value.uses())
+        yield from dict.fromkeys(self._name_from(value, use.node) for use in value.uses())
         if value.is_graph_output():
             yield "output"
 
-    def _seen_from(self, value: ir.Value, node: ir.Node) -> str:
-        """A node's name, with its graph's address where that is another than the tensor's."""
+    def _name_from(self, value: ir.Value, node: ir.Node) -> str:
+        """Return a node's name, with its graph's address if that differs from the tensor's."""
         scope = self._address(node)
         here = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
         return node_label(node) if scope == here else f"{scope}: {node_label(node)}"

@@ -1,5 +1,1 @@
-"""What a lint looks at: one file for each sort of check, `run_checks.py` runs those that are asked for."""
-
-from ndld_flow.graph.lint.run_checks import CHECKS, LintOptions, lint_file
-
-__all__ = ["CHECKS", "LintOptions", "lint_file"]
+"""Checks of a model for mistakes, a module for each kind; `run_checks` runs those that are selected."""

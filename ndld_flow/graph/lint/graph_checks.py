@@ -1,4 +1,4 @@
-"""What can be seen in the graph: names, what is not used, operators, versions, dynamic outputs."""
+"""Checks of the graph: names, unused parts, operators, versions, dynamic outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.models.files import MAX_IR_VERSION, MAX_OPSET
 from ndld_flow.records.finding import Finding
 
 _OLDEST_OPSET = 7
-"""Older ones are outside what ONNX Runtime promises to run."""
+"""Oldest opset that ONNX Runtime guarantees to run."""
 _ORT_DOMAINS = (
     "com.microsoft",
     "com.microsoft.nchwc",
@@ -23,7 +23,7 @@ _ORT_DOMAINS = (
 
 
 def unused_nodes(subject: Subject) -> Iterator[Finding]:
-    """Nodes that no output depends on."""
+    """Find nodes that no output depends on."""
     for graph in subject.graphs():
         wanted = {output.name for output in graph.output}
         for node in reversed(graph.node):
@@ -34,7 +34,7 @@ def unused_nodes(subject: Subject) -> Iterator[Finding]:
 
 
 def unused_initializers(subject: Subject) -> Iterator[Finding]:
-    """Initializers nothing reads."""
+    """Find initializers that nothing reads."""
     for graph in subject.graphs():
         read = _names_read(graph)
         for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
@@ -43,7 +43,7 @@ def unused_initializers(subject: Subject) -> Iterator[Finding]:
 
 
 def unused_inputs(subject: Subject) -> Iterator[Finding]:
-    """Inputs of the model nothing reads."""
+    """Find inputs of the model that nothing reads."""
     graph = subject.proto.graph
     read = _names_read(graph)
     initialized = {tensor.name for tensor in graph.initializer}
@@ -57,34 +57,34 @@ def _names_read(graph: onnx.GraphProto) -> set[str]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """What a node and the bodies in it read."""
+    """Yield the names that a node and its bodies read."""
     yield from (name for name in node.input if name)
     for body in subgraphs(node):
         yield from _names_read(body)
 
 
 def duplicate_names(subject: Subject) -> Iterator[Finding]:
-    """Nodes of one name, and tensors made twice."""
+    """Find nodes with the same name, and tensors with two producers."""
     names = Counter(node.name for graph in subject.graphs() for node in graph.node if node.name)
     for name, count in names.items():
         if count > 1:
             message = f"{count} nodes have this name; selecting it by name is ambiguous"
             yield Finding(severity="warning", check="duplicate_name", message=message, node=name)
     for graph in subject.graphs():
-        yield from _tensors_made_twice(graph)
+        yield from _tensors_produced_twice(graph)
 
 
-def _tensors_made_twice(graph: onnx.GraphProto) -> Iterator[Finding]:
-    made: set[str] = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+def _tensors_produced_twice(graph: onnx.GraphProto) -> Iterator[Finding]:
+    produced: set[str] = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     for node in graph.node:
         for name in node.output:
-            if name and name in made:
-                yield about("duplicate_name", "error", f"tensor {name!r} is made a second time", node)
-            made.add(name)
+            if name and name in produced:
+                yield about("duplicate_name", "error", f"tensor {name!r} has a second producer", node)
+            produced.add(name)
 
 
 def missing_names(subject: Subject) -> Iterator[Finding]:
-    """Nodes without a name, counted by type."""
+    """Count nodes without a name by type."""
     types = Counter(node.op_type for node in subject.nodes() if not node.name)
     for op_type, count in types.most_common():
         nodes = "node has" if count == 1 else "nodes have"
@@ -93,7 +93,7 @@ def missing_names(subject: Subject) -> Iterator[Finding]:
 
 
 def unknown_operators(subject: Subject) -> Iterator[Finding]:
-    """Operators the standard does not know at this opset, deprecated ones, and those that need a library."""
+    """Find operators that are unknown or deprecated at this opset, and those that need a library."""
     functions = {(function.domain, function.name) for function in subject.proto.functions}
     for node in subject.nodes():
         if (node.domain, node.op_type) in functions or node.domain in _ORT_DOMAINS:
@@ -113,20 +113,24 @@ def _standard_operator(node: onnx.NodeProto, opset: int) -> Iterator[Finding]:
 
 
 def versions(subject: Subject) -> Iterator[Finding]:
-    """Versions ONNX Runtime does not load, or does not promise to run."""
+    """Check versions that ONNX Runtime does not load, or does not guarantee to run."""
     proto = subject.proto
     if proto.ir_version > MAX_IR_VERSION:
-        message = f"IR version {proto.ir_version} is newer than ONNX Runtime loads ({MAX_IR_VERSION})"
+        message = f"IR version {proto.ir_version} is newer than the newest that ONNX Runtime loads ({MAX_IR_VERSION})"
         yield about("versions", "error", message)
     if subject.opset > MAX_OPSET:
-        yield about("versions", "error", f"opset {subject.opset} is newer than ONNX Runtime loads ({MAX_OPSET})")
+        yield about(
+            "versions", "error", f"opset {subject.opset} is newer than the newest that ONNX Runtime loads ({MAX_OPSET})"
+        )
     if 0 < subject.opset < _OLDEST_OPSET:
-        message = f"opset {subject.opset} is older than ONNX Runtime promises to run ({_OLDEST_OPSET})"
+        message = (
+            f"opset {subject.opset} is older than the oldest that ONNX Runtime guarantees to run ({_OLDEST_OPSET})"
+        )
         yield about("versions", "warning", message)
 
 
 def dynamic_outputs(subject: Subject) -> Iterator[Finding]:
-    """Outputs whose size depends on the input's: engines then need profiles."""
+    """Find outputs whose size depends on the input's: engines then need profiles."""
     for value in subject.proto.graph.output:
         shape = value.type.tensor_type.shape if value.type.HasField("tensor_type") else None
         dims = (
@@ -141,12 +145,12 @@ def dynamic_outputs(subject: Subject) -> Iterator[Finding]:
 
 
 def double_precision(subject: Subject) -> Iterator[Finding]:
-    """float64 in inputs, outputs, initializers and Casts: slow everywhere, unknown to TensorRT."""
+    """Find float64 in inputs, outputs, initializers and Casts: slow everywhere, unsupported by TensorRT."""
     double = onnx.TensorProto.DOUBLE
     graph = subject.proto.graph
     for value in (*graph.input, *graph.output):
         if value.type.tensor_type.elem_type == double:
-            yield about("float64", "warning", f"{value.name!r} is float64, which TensorRT does not know")
+            yield about("float64", "warning", f"{value.name!r} is float64, which TensorRT does not support")
     for body in graphs_in(graph):
         for tensor in body.initializer:
             if tensor.data_type == double:

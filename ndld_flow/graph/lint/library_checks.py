@@ -1,4 +1,4 @@
-"""What onnx itself says: its checker and strict shape inference."""
+"""Checks by onnx itself: its checker and strict shape inference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHECKED_NODE = re.compile(r"(?:[Nn]ame|node):\s*(?P<name>\S+)\s+OpType:\s*(?P<o
 
 
 def onnx_checker(subject: Subject) -> Iterator[Finding]:
-    """onnx.checker on the file."""
+    """Run onnx.checker on the file."""
     try:
         check_model(subject.path)
     except ModelError as error:
@@ -24,7 +24,7 @@ def onnx_checker(subject: Subject) -> Iterator[Finding]:
 
 
 def shape_inference(subject: Subject) -> Iterator[Finding]:
-    """Strict shape inference: does the model contradict itself?"""
+    """Run strict shape inference, which finds contradictions in the model."""
     if subject.model is None:
         return
     try:
@@ -34,13 +34,13 @@ def shape_inference(subject: Subject) -> Iterator[Finding]:
 
 
 def external_data(subject: Subject) -> Iterator[Finding]:
-    """Missing, short or forbidden external data, and whatever else keeps the model from being loaded."""
+    """Report missing, short or forbidden external data, and any other reason why the model cannot be loaded."""
     if subject.load_error:
         yield about("external_data" if "external data" in subject.load_error else "load", "error", subject.load_error)
 
 
 def finding_of(check: str, message: str) -> Finding:
-    """An error, with the node its message names."""
+    """Return an error with the node that its message names."""
     match = _NODE.search(message) or _CHECKED_NODE.search(message)
     node, op_type = (match["name"].strip(), match["op"]) if match else ("", "")
     return Finding(severity="error", check=check, message=message, node=node, op_type=op_type)

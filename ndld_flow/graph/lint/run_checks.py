@@ -1,16 +1,15 @@
-"""Runs the checks that are asked for, within the time that is given."""
+"""The selected checks, run within the time limit."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.graph.lint import graph_checks, library_checks, programs, value_checks
+from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.graph.lint.subject import Subject, about, shortened
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import load_model, read_proto
@@ -31,44 +30,29 @@ _OWN_CHECKS: dict[str, Check] = {
     "unused_input": graph_checks.unused_inputs,
     "dynamic_output": graph_checks.dynamic_outputs,
     "float64": graph_checks.double_precision,
-    "nan_inf": value_checks.odd_values,
+    "nan_inf": value_checks.nonfinite_values,
     "fp16_range": value_checks.half_precision_range,
 }
 CHECKS = (*_OWN_CHECKS, "onnxruntime", "polygraphy", "channel_scales")
-"""Every check, in the order they run."""
+"""Every check, in the order they run: the names of `settings.CheckName`."""
 _READ_WEIGHTS = frozenset(("nan_inf", "fp16_range"))
 _COSTLY = _READ_WEIGHTS | {"channel_scales"}
 _FIRST_IR_POLYGRAPHY_READS = 4
-"""Before, initializers had to be inputs, and Polygraphy drops the inputs."""
+"""Earlier versions list initializers as inputs, and Polygraphy drops the inputs."""
 _ORDER = ("error", "warning", "info")
 
 
-@dataclass(frozen=True)
-class LintOptions:
-    """Settings of the step, as plain values."""
+def lint_file(
+    path: Path,
+    settings: LintSettings,
+    inputs: Mapping[str, InputSpec],
+    progress: Callable[[int, int, str], None],
+) -> Findings:
+    """Run the checks, on these inputs where the model runs; the result lists skipped checks with the reason.
 
-    checks: Sequence[str] = ()
-    """Only these; empty means all."""
-    skip: Sequence[str] = ()
-    time_limit_s: float = 60.0
-    polygraphy: Literal["auto", "always", "never"] = "auto"
-    large_model_bytes: int = 2**30
-    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
-    """Input -> the shape and values to run with."""
-
-    @property
-    def shapes(self) -> dict[str, Sequence[int]]:
-        """Input -> shape to run at."""
-        return {name: spec.run_shape for name, spec in self.inputs.items() if spec.run_shape is not None}
-
-
-def lint_file(path: Path, options: LintOptions, progress: Callable[[int, int, str], None]) -> Findings:
-    """Run the checks; those that did not run are told with the reason.
-
-    Raises `ModelError` when there is no ONNX model to look at, and `BackendError` when Polygraphy is asked for and
-    not installed.
+    Raises `ModelError` if the file is not an ONNX model, `BackendError` if Polygraphy is required and not installed.
     """
-    deadline = time.monotonic() + options.time_limit_s
+    deadline = time.monotonic() + settings.time_limit / 1000
     subject = _read(path)
     size = _total_bytes(subject)
     findings: list[Finding] = []
@@ -76,18 +60,18 @@ def lint_file(path: Path, options: LintOptions, progress: Callable[[int, int, st
     skipped: dict[str, str] = {}
     for position, name in enumerate(CHECKS):
         progress(position, len(CHECKS), name)
-        reason = _reason_to_skip(name, options, size, subject, deadline)
+        reason = _reason_to_skip(name, settings, size, subject, deadline)
         if reason:
             skipped[name] = reason
             continue
         try:
-            findings += shortened(list(_check(name, options, deadline)(subject)))
+            findings += shortened(list(_check(name, inputs, deadline)(subject)))
             run.append(name)
-        except programs.TookTooLongError:
+        except programs.TimeLimitError:
             skipped[name] = "the time limit was reached"
-            findings.append(about(name, "warning", f"did not end within {options.time_limit_s:g} s"))
+            findings.append(about(name, "warning", f"did not end within {settings.time_limit / 1000:g} s"))
         except (ValueError, KeyError, OSError, MemoryError, RequestError, ModelError) as error:
-            # A model can be too broken to be looked at in this way: the other checks say how.
+            # A model can be too broken for this check: the others report how.
             skipped[name] = f"{type(error).__name__}: {error}"
     findings.sort(key=lambda finding: _ORDER.index(finding.severity))
     return Findings(findings=tuple(findings), checks_run=tuple(run), checks_skipped=skipped)
@@ -115,37 +99,38 @@ def _total_bytes(subject: Subject) -> int:
     return size
 
 
-def _check(name: str, options: LintOptions, deadline: float) -> Check:
+def _check(name: str, inputs: Mapping[str, InputSpec], deadline: float) -> Check:
     left = max(deadline - time.monotonic(), 0.1)
     if name == "onnxruntime":
         return partial(programs.onnxruntime_loads, timeout_s=left)
     if name == "polygraphy":
-        return partial(programs.polygraphy_lint, shapes=options.shapes, timeout_s=left)
+        shapes = {input_: spec.run_shape for input_, spec in inputs.items() if spec.run_shape is not None}
+        return partial(programs.polygraphy_lint, shapes=shapes, timeout_s=left)
     if name == "channel_scales":
-        return partial(programs.channel_scales, inputs=options.inputs, timeout_s=left)
+        return partial(programs.channel_scales, inputs=inputs, timeout_s=left)
     return _OWN_CHECKS[name]
 
 
-def _reason_to_skip(name: str, options: LintOptions, size: int, subject: Subject, deadline: float) -> str:
-    if name in options.skip or (options.checks and name not in options.checks):
-        return "not asked for"
+def _reason_to_skip(name: str, settings: LintSettings, size: int, subject: Subject, deadline: float) -> str:
+    if name in settings.skip or (settings.checks and name not in settings.checks):
+        return "not selected"
     if time.monotonic() > deadline:
         return "the time limit was reached"
     if subject.model is None and name in ("shape_inference", *_READ_WEIGHTS, "polygraphy", "channel_scales"):
         return "the model cannot be loaded"
-    if name in _COSTLY and size > options.large_model_bytes and name not in options.checks:
-        return "the model is large: name the check in `checks` to run it all the same"
-    return _reason_to_skip_polygraphy(options, size, subject) if name == "polygraphy" else ""
+    if name in _COSTLY and size > settings.large_model and name not in settings.checks:
+        return "the model is large: name the check in `checks` to run it anyway"
+    return _reason_to_skip_polygraphy(settings, size, subject) if name == "polygraphy" else ""
 
 
-def _reason_to_skip_polygraphy(options: LintOptions, size: int, subject: Subject) -> str:
-    if options.polygraphy == "never":
-        return "not asked for"
+def _reason_to_skip_polygraphy(settings: LintSettings, size: int, subject: Subject) -> str:
+    if settings.polygraphy == "never":
+        return "not selected"
     if subject.proto.ir_version < _FIRST_IR_POLYGRAPHY_READS:
         return f"Polygraphy misreads models of IR version {subject.proto.ir_version}"
     missing = programs.polygraphy_missing()
-    if missing and options.polygraphy == "always":
+    if missing and settings.polygraphy == "always":
         raise BackendError(f"Polygraphy's lint cannot run: {missing}. Install it with `pip install onnx-graphsurgeon`.")
-    if not missing and size > options.large_model_bytes and options.polygraphy == "auto":
-        return "the model is large: set `polygraphy: always` to run it all the same"
+    if not missing and size > settings.large_model and settings.polygraphy == "auto":
+        return "the model is large: set `polygraphy: always` to run it anyway"
     return missing

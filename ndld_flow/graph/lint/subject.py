@@ -1,4 +1,4 @@
-"""The model under lint, as written: what is broken in it must be seen, so nothing repairs it on the way."""
+"""The model under lint, exactly as written: nothing repairs it, so that mistakes stay visible."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import onnx_ir as ir
 from ndld_flow.records.finding import Finding, Severity
 
 MAX_OF_A_KIND = 50
-"""A broken exporter makes the same mistake at every node: this many are told, and how many more there are."""
+"""Findings of one check that are listed; a broken exporter repeats a mistake at every node."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """One model, read in two ways."""
+    """One model, as a protobuf message and as loaded."""
 
     path: Path
     proto: onnx.ModelProto
     model: ir.Model | None
-    """None when it cannot be loaded; `load_error` says why."""
+    """None if it cannot be loaded; `load_error` has the reason."""
     load_error: str = ""
 
     @property
     def opset(self) -> int:
-        """Version of the default domain; 0 when none is imported."""
+        """Version of the default domain; 0 if none is imported."""
         return next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 0)
 
     def graphs(self) -> Iterator[onnx.GraphProto]:
-        """The main graph and every subgraph in it."""
+        """Yield the main graph and every subgraph in it."""
         return graphs_in(self.proto.graph)
 
     def nodes(self) -> Iterator[onnx.NodeProto]:
-        """Every node: of the main graph, of subgraphs, of functions."""
+        """Yield every node of the main graph, subgraphs and functions."""
         for graph in self.graphs():
             yield from graph.node
         for function in self.proto.functions:
@@ -47,7 +47,7 @@ class Subject:
 
 
 def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and every subgraph in it."""
+    """Yield a graph and every subgraph in it."""
     yield graph
     for node in graph.node:
         for inner in subgraphs(node):
@@ -55,7 +55,7 @@ def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Bodies directly in a node."""
+    """Yield the direct subgraphs of a node."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -63,14 +63,14 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def about(check: str, severity: Severity, message: str, node: onnx.NodeProto | None = None) -> Finding:
-    """A finding on a node, or on the whole model."""
+    """Return a finding on a node, or on the whole model."""
     if node is None:
         return Finding(severity=severity, check=check, message=message)
     return Finding(severity=severity, check=check, message=message, node=node.name, op_type=node.op_type)
 
 
 def shortened(findings: Sequence[Finding]) -> list[Finding]:
-    """At most `MAX_OF_A_KIND` of one check, then how many more."""
+    """Return at most `MAX_OF_A_KIND` findings, and one that counts the rest."""
     kept = list(findings[:MAX_OF_A_KIND])
     more = len(findings) - len(kept)
     if more > 0:

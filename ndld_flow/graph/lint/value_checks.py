@@ -1,4 +1,4 @@
-"""What can be seen in the numbers of the initializers."""
+"""Checks of the values of initializers and Constants."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ndld_flow.records.finding import Finding
 _PIECE_BYTES = 2**24
 _FP16_MAX = 65504.0
 _FP16_TINY = 2.0**-25
-"""Halves below this round to zero."""
+"""Values below this round to zero in fp16."""
 _SCALAR_SIZE = 16
-"""Up to so many elements a tensor is a constant such as an epsilon, whose loss turns a division into infinity."""
+"""Largest tensor that counts as a constant such as an epsilon, whose loss turns a division into infinity."""
 _FLOATS: dict[ir.DataType, str] = {
     ir.DataType.FLOAT: "<f4",
     ir.DataType.DOUBLE: "<f8",
@@ -28,8 +28,8 @@ _FLOATS: dict[ir.DataType, str] = {
 }
 
 
-def odd_values(subject: Subject) -> Iterator[Finding]:
-    """NaN and infinity in initializers and Constants."""
+def nonfinite_values(subject: Subject) -> Iterator[Finding]:
+    """Find NaN and infinity in initializers and Constants."""
     for tensor in _float_tensors(subject):
         nans = infinities = 0
         for piece in _numbers(tensor):
@@ -37,16 +37,14 @@ def odd_values(subject: Subject) -> Iterator[Finding]:
                 nans += int(np.isnan(piece).sum())
                 infinities += int(np.isinf(piece).sum())
         if nans:
-            yield about("nan_inf", "error", f"{_called(tensor)} holds {nans} NaN of {tensor.size} values")
+            yield about("nan_inf", "error", f"{_label(tensor)} holds {nans} NaN of {tensor.size} values")
         if infinities:
-            # Attention masks are written with minus infinity on purpose.
-            yield about(
-                "nan_inf", "warning", f"{_called(tensor)} holds {infinities} infinities of {tensor.size} values"
-            )
+            # Attention masks contain minus infinity on purpose.
+            yield about("nan_inf", "warning", f"{_label(tensor)} holds {infinities} infinities of {tensor.size} values")
 
 
 def half_precision_range(subject: Subject) -> Iterator[Finding]:
-    """Values fp16 cannot hold."""
+    """Find values that fp16 cannot represent."""
     for tensor in _float_tensors(subject):
         if tensor.dtype == ir.DataType.FLOAT16:
             continue
@@ -55,11 +53,11 @@ def half_precision_range(subject: Subject) -> Iterator[Finding]:
             default=0.0,
         )
         if largest > _FP16_MAX:
-            yield about("fp16_range", "warning", f"{_called(tensor)} reaches {largest:.4g}: infinity in fp16")
+            yield about("fp16_range", "warning", f"{_label(tensor)} reaches {largest:.4g}: infinity in fp16")
         if tensor.size <= _SCALAR_SIZE:
             small = [v for piece in _numbers(tensor) for v in piece.tolist() if 0 < abs(v) < _FP16_TINY]
             if small:
-                yield about("fp16_range", "warning", f"{_called(tensor)} is {small[0]:.4g}: zero in fp16")
+                yield about("fp16_range", "warning", f"{_label(tensor)} is {small[0]:.4g}: zero in fp16")
 
 
 def _float_tensors(subject: Subject) -> Iterator[ir.TensorProtocol]:
@@ -72,5 +70,5 @@ def _numbers(tensor: ir.TensorProtocol) -> Iterator[npt.NDArray[Any]]:
         yield np.frombuffer(piece, dtype=_FLOATS[tensor.dtype])
 
 
-def _called(tensor: ir.TensorProtocol) -> str:
+def _label(tensor: ir.TensorProtocol) -> str:
     return f"initializer {tensor.name!r}" if tensor.name else "a Constant"

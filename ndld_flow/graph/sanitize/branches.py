@@ -1,4 +1,4 @@
-"""An If whose condition is constant becomes the branch it takes."""
+"""Replacement of an If with a constant condition by its branch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _decided_branch(edits: Edits, node: ir.Node) -> ir.Graph | None:
 
 
 def _fits(edits: Edits, node: ir.Node, branch: ir.Graph) -> bool:
-    """Each output of the branch is made by a node of its own, so that it can become the If's output."""
+    """Return whether each output of the branch has its own producing node, so that it can become the If's output."""
     outputs = list(branch.outputs)
     if branch.initializers and isinstance(node.graph, ir.Graph) and not edits.may_hold_initializers(node.graph):
         return False

@@ -1,4 +1,4 @@
-"""Constant nodes become initializers, and old models' initializers stop being inputs."""
+"""Constants as initializers, and initializers of old models no longer as inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FIRST_IR_WITH_FREE_INITIALIZERS = 4
 
 
 def detach_initializers_from_inputs(edits: Edits) -> None:
-    """Before IR version 4 every initializer had to be listed as an input, though none could be fed."""
+    """Remove initializers from the inputs, where models before IR version 4 had to list them."""
     model = edits.model
     if model.ir_version is None or model.ir_version >= _FIRST_IR_WITH_FREE_INITIALIZERS:
         return
@@ -22,7 +22,7 @@ def detach_initializers_from_inputs(edits: Edits) -> None:
 
 
 def lift_constants(edits: Edits) -> None:
-    """Constant() -> initializer of the same name, except where it makes a graph output."""
+    """Constant() -> initializer of the same name, unless it is a graph output"""
     for graph in edits.model.graphs():
         for node in tuple(graph):
             if node.op_type == "Constant" and node.domain == "" and not node.outputs[0].is_graph_output():

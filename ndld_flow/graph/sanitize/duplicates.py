@@ -1,4 +1,4 @@
-"""Equal nodes and equal initializers are kept once."""
+"""Merging of equal nodes and of equal initializers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
-# Builders look for one Q/DQ pair at each weight and each reader.
+# Engine builders expect a separate Q/DQ pair at each weight and each reader.
 _NOT_SHARED = RANDOM | QUANTIZATION
 _MAX_KEY_BYTES = 4096
-"""Attribute tensors beyond this are not compared."""
+"""Larger attribute tensors are not compared."""
 _PIECE_BYTES = 2**20
 
 
@@ -35,7 +35,7 @@ def share_equal_nodes(edits: Edits) -> None:
 
 
 def _node_key(node: ir.Node) -> Hashable | None:
-    """What two equal nodes have in common; None for nodes that must not be shared."""
+    """Return a key that equal nodes share; None for nodes that must not be merged."""
     if node.op_type in _NOT_SHARED or node.domain not in ("", "ai.onnx"):
         return None
     if any(value.is_graph_output() for value in node.outputs):
@@ -70,7 +70,7 @@ def _attribute_key(attribute: ir.Attr) -> Hashable | None:
 def share_equal_initializers(edits: Edits) -> None:
     """Initializers of one graph with the same type, shape and bytes -> one
 
-    Only those that another could equal are read, in pieces, and none larger than the threshold.
+    Only possible duplicates are read, in pieces, and none larger than the threshold.
     """
     for graph in edits.model.graphs():
         values = [v for v in graph.initializers.values() if not v.is_graph_input() and not v.is_graph_output()]
@@ -84,7 +84,7 @@ def share_equal_initializers(edits: Edits) -> None:
 
 
 def _groups(values: list[ir.Value], key_of: Callable[[ir.TensorProtocol], Hashable | None]) -> list[list[ir.Value]]:
-    """Values with equal keys, where there are at least two."""
+    """Return the groups of at least two values with equal keys."""
     groups: dict[Hashable, list[ir.Value]] = {}
     for value in values:
         key = key_of(value.const_value) if value.const_value is not None else None
@@ -94,7 +94,7 @@ def _groups(values: list[ir.Value], key_of: Callable[[ir.TensorProtocol], Hashab
 
 
 def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
-    """Type, shape and first bytes."""
+    """Return type, shape and first bytes."""
     if isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
         return None
     key = (tensor.dtype, tuple(tensor.shape.numpy()))
@@ -102,7 +102,7 @@ def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
 
 
 def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
-    """Digest of all bytes; for one that is not to be read, where it lies."""
+    """Return the digest of all bytes; for a tensor over the threshold, its location on disk."""
     if tensor.nbytes > threshold:
         return (tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
     digest = hashlib.blake2b()

@@ -1,7 +1,7 @@
-"""The few edits every rewrite is made of, with the rules that keep a model valid and its names meaningful.
+"""Basic edits of a model, which keep it valid and its names meaningful.
 
-A tensor keeps its name as long as a tensor with the same values is left: what reads a model by tensor names (profiles,
-comparisons, people) finds the same numbers under the same name.
+A tensor's name survives as long as a tensor with the same values exists: readers that use tensor names (profiles,
+comparisons, people) find the same values under the same name.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from ndld_flow.models.unique_names import free_name
 
 Array = npt.NDArray[Any]
 _FIRST_OPSET_OF_ANY_CONSTANT = 9
-"""Before, Constant made floats only."""
+"""In earlier opsets Constant supports only floats."""
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli", "Dropout")
 )
-"""Another result every time they run."""
+"""Operators with a different result in every run."""
 QUANTIZATION = frozenset(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"))
 FLOATS = frozenset({ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE, ir.DataType.BFLOAT16})
 
 
 class Edits:
-    """A model being changed, and what was done to it so far."""
+    """A model being changed, and a count of its changes."""
 
     def __init__(self, model: ir.Model, size_threshold: int) -> None:
         self.model = model
         self.size_threshold = size_threshold
         self.done: Counter[str] = Counter()
-        """What was done -> how often."""
+        """Kind of change -> count."""
         self.unfoldable: set[ir.Node] = set()
-        """Nodes whose evaluation failed once; they are not tried again."""
+        """Nodes whose evaluation failed; they are not tried again."""
         self._function_count = 0
         self._functions: dict[ir.Graph, ir.Function] = {}
         self._names = {v.name or "" for g in self.graphs() for v in _values(g)} | {""}
 
     def graphs(self) -> Iterator[ir.Graph]:
-        """Main graph, its subgraphs, then functions' bodies."""
+        """Yield the main graph, its subgraphs, then functions' bodies."""
         yield from self.model.graphs()
         yield from self.function_graphs()
 
@@ -53,17 +53,17 @@ class Edits:
             yield from function.subgraphs()
 
     def opset(self, graph: ir.Graph | None) -> int:
-        """Version of the default domain that holds in a graph; a function may import its own."""
+        """Return the version of the default domain in a graph; a function may import its own."""
         function = None if graph is None else self._function_of().get(graph)
         own = None if function is None else function.opset_imports.get("")
         return own or self.model.opset_imports.get("", 0)
 
     def may_hold_initializers(self, graph: ir.Graph) -> bool:
-        """Bodies of functions hold none."""
+        """Return whether a graph may have initializers; bodies of functions may not."""
         return graph not in self._function_of()
 
     def _function_of(self) -> dict[ir.Graph, ir.Function]:
-        """Which function a graph belongs to. No edit moves a graph in or out of a function."""
+        """Return graph -> the function that it belongs to. No edit moves a graph in or out of a function."""
         if len(self.model.functions) != self._function_count:
             self._function_count = len(self.model.functions)
             self._functions = {
@@ -74,7 +74,7 @@ class Edits:
         return self._functions
 
     def constant(self, value: ir.Value | None) -> ir.TensorProtocol | None:
-        """The tensor a value always is: an initializer nobody can override, or a Constant's."""
+        """Return the tensor of a constant value: an initializer that cannot be overridden, or a Constant's output."""
         if value is None:
             return None
         if value.is_initializer():
@@ -86,18 +86,18 @@ class Edits:
         return None if attribute is None or attribute.is_ref() else attribute.as_tensor()
 
     def array(self, value: ir.Value | None) -> Array | None:
-        """The constant's numbers, unless they are too many to be read."""
+        """Return a constant's array, unless it exceeds the size threshold."""
         tensor = self.constant(value)
         if tensor is None or tensor.nbytes > self.size_threshold or isinstance(tensor, SparseInitializer):
             return None
         return tensor.numpy()
 
     def new_name(self, wanted: str) -> str:
-        """`wanted`, or `wanted_2`, `wanted_3`, ... whichever is free."""
+        """Return `wanted`, or a free one of `wanted_2`, `wanted_3`, ...."""
         return free_name(wanted, self._names)
 
     def add_initializer(self, graph: ir.Graph, array: Array, wanted: str) -> ir.Value:
-        """A new constant of a graph; in a function's body a Constant node at its front."""
+        """Add a constant to a graph; in a function's body, a Constant node at its start."""
         name = self.new_name(wanted)
         tensor = ir.Tensor(np.asarray(array, order="C"), name=name)
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
@@ -110,9 +110,9 @@ class Edits:
         return node.outputs[0]
 
     def replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Let everything that reads `old` read `new`, which always holds the same values.
+        """Redirect all readers of `old` to `new`, which must always have the same values.
 
-        False when that cannot be: a graph output must be made by a node of its own graph, and has its name.
+        Returns False if that is impossible: a graph output needs a producer in its own graph, and keeps its name.
         """
         if old.is_graph_output():
             if not self.may_replace(old, new):
@@ -129,7 +129,7 @@ class Edits:
         return True
 
     def may_replace(self, old: ir.Value, new: ir.Value) -> bool:
-        """Whether `replace` and `take_over` will do it."""
+        """Return whether `replace` and `take_over` will succeed."""
         if not old.is_graph_output():
             return True
         producer = new.producer()
@@ -146,7 +146,7 @@ class Edits:
         return True
 
     def take_over(self, keeper: ir.Value, absorbed: ir.Value) -> bool:
-        """`keeper` now holds what `absorbed` held: it gets its readers and its name."""
+        """Give `keeper`, which now has the values of `absorbed`, its readers and its name."""
         name, shape, type_ = absorbed.name, absorbed.shape, absorbed.type
         if absorbed.is_graph_output():
             if not self.replace(absorbed, keeper):
@@ -159,12 +159,12 @@ class Edits:
         return True
 
     def remove(self, node: ir.Node) -> None:
-        """Take a node nobody reads out of its graph."""
+        """Remove a node without readers from its graph."""
         assert node.graph is not None
         node.graph.remove(node, safe=True)
 
     def set_constant(self, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-        """Let a node's output be a constant of the same name; the node itself goes when nothing else of it is read."""
+        """Replace a node's output by a constant of the same name; remove the node if no other output is read."""
         node = value.producer()
         assert node is not None
         graph = node.graph
@@ -206,23 +206,23 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 
 def is_standard(node: ir.Node) -> bool:
-    """A node of the ONNX standard's default domain."""
+    """Return whether a node is in the default domain."""
     return node.domain in ("", "ai.onnx")
 
 
 def only_reader(value: ir.Value) -> bool:
-    """True when exactly one node input reads the value and it is no graph output."""
+    """Return whether exactly one node input reads the value and it is not a graph output."""
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def made_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that makes a value, when it is of one of the standard op types."""
+def producer_of_type(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """Return the producer of a value if it is one of these standard operators."""
     node = value.producer() if value is not None else None
     return node if node is not None and node.op_type in op_types and is_standard(node) else None
 
 
 def int_attribute(node: ir.Node, name: str, default: int) -> int | None:
-    """An int attribute; None when it refers to a function's attribute and so is not known here."""
+    """Return an int attribute; None if it refers to a function's attribute and so is unknown."""
     attribute = node.attributes.get(name)
     if attribute is None:
         return default
@@ -230,7 +230,7 @@ def int_attribute(node: ir.Node, name: str, default: int) -> int | None:
 
 
 def ints_attribute(node: ir.Node, name: str) -> tuple[int, ...] | None:
-    """An ints attribute; None when absent or not known here."""
+    """Return an ints attribute; None if absent or unknown."""
     attribute = node.attributes.get(name)
     return None if attribute is None or attribute.is_ref() else tuple(attribute.as_ints())
 
@@ -239,12 +239,12 @@ Dim = int | str | None
 
 
 def dims_of(value: ir.Value | None) -> tuple[Dim, ...] | None:
-    """Dimensions of a value: numbers, names, or None where not known; None when even the rank is not."""
+    """Return the dimensions of a value: sizes, names, or None if unknown; None if the rank is unknown."""
     if value is None or value.shape is None:
         return None
     return tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
 
 def same_known_dims(first: tuple[Dim, ...] | None, second: tuple[Dim, ...] | None) -> bool:
-    """True when two shapes are surely equal."""
+    """Return whether two shapes are known to be equal."""
     return first is not None and first == second and None not in first

@@ -1,7 +1,7 @@
-"""Constant folding: what depends on constants only is computed once, by ONNX Runtime, so that results are the same.
+"""Constant folding by ONNX Runtime, so that results are the same as at inference.
 
-All foldable nodes of a round are evaluated in one session. A node that cannot be (no kernel, broken operands) is found
-by halving and left alone; it does not switch off the folding of others.
+All foldable nodes of a round are evaluated in one session. A node that fails (no kernel, broken operands) is found by
+halving and left alone; it does not prevent the folding of others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, d
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
-# Q/DQ around a weight say how it is quantised; folded away they are only a float weight.
+# Q/DQ nodes around a weight define its quantisation, which folding would lose.
 _NEVER = RANDOM | QUANTIZATION | _OTHER_KINDS
 _SIZE_FROM_VALUES = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression"))
-"""Their output's size is not inferred but bounded by their inputs'."""
+"""Operators whose output size cannot be inferred but is bounded by that of their inputs."""
 _WINDOWS = frozenset(("BlackmanWindow", "HannWindow", "HammingWindow", "MelWeightMatrix", "DFT", "STFT"))
 _SIZE_FROM_CONTENTS = _WINDOWS | frozenset(
     ("ConstantOfShape", "Expand", "Tile", "Range", "OneHot", "EyeLike", "Resize", "Upsample", "Pad", "Reshape")
 )
-"""A few bytes of operands can ask these for any amount of output."""
+"""Operators whose output may be arbitrarily large for small operands."""
 _NUMPY_TYPES = frozenset(
     getattr(ir.DataType, name)
     for name in [
@@ -45,11 +45,11 @@ _NUMPY_TYPES = frozenset(
         "BOOL",
     ]
 )
-"""What ONNX Runtime hands over as numpy arrays without loss."""
+"""Types that ONNX Runtime returns as numpy arrays without loss."""
 
 
 def fold_constants(edits: Edits) -> None:
-    """Evaluate and replace every node that depends on constants only and is small enough."""
+    """Evaluate and replace every node that depends only on constants and is small enough."""
     by_opset: dict[int, list[ir.Node]] = {}
     chosen: set[ir.Value] = set()
     for graph in edits.graphs():
@@ -92,7 +92,7 @@ def _small_enough(edits: Edits, node: ir.Node) -> bool:
 
 
 def _bytes_of(edits: Edits, node: ir.Node, output: ir.Value) -> float:
-    """Size of an output as inferred; else what broadcasting its operands could give at most."""
+    """Return the inferred size of an output, or else the most that broadcasting its operands could give."""
     dims = dims_of(output)
     if (
         dims is not None
@@ -108,7 +108,7 @@ def _bytes_of(edits: Edits, node: ir.Node, output: ir.Value) -> float:
 
 
 def _evaluate(edits: Edits, nodes: Sequence[ir.Node], opset: int, results: dict[ir.Value, Array]) -> None:
-    """Fill `results` for the outputs of `nodes`; nodes that fail are remembered as unfoldable."""
+    """Fill `results` for the outputs of `nodes`; nodes that fail are marked as unfoldable."""
     if not nodes:
         return
     ready = [n for n in nodes if not any(v is not None and _failed(edits, v) for v in n.inputs)]
@@ -156,7 +156,7 @@ def _run(
 
 
 def _renamed(node: ir.Node, names: dict[ir.Value, str]) -> onnx.NodeProto:
-    """The node with short unique tensor names: nodes come from several scopes whose names may clash."""
+    """Return a node with short unique tensor names: nodes come from scopes whose names may clash."""
     proto = ir.serde.serialize_node(node)
     for values, fields in ((node.inputs, proto.input), (node.outputs, proto.output)):
         del fields[:]

@@ -1,7 +1,7 @@
-"""BatchNormalization, Mul, Add, Sub and Div by constants, one number a channel, go into the node before them.
+"""Fusion of BatchNormalization, Mul, Add, Sub and Div by per-channel constants into the preceding node.
 
-All of them are y = scale * x + shift for each channel, and so are the weights of Conv, ConvTranspose and
-BatchNormalization themselves. The new weights are computed in float64.
+All of them compute y = scale * x + shift for each channel, which the weights of Conv, ConvTranspose and
+BatchNormalization can absorb. The new weights are computed in float64.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ndld_flow.graph.sanitize.edits import (
     dims_of,
     int_attribute,
     is_standard,
-    made_by,
     only_reader,
+    producer_of_type,
 )
 from ndld_flow.models.node_precision import same_precision
 
@@ -28,7 +28,7 @@ _ABSORBERS = ("Conv", "ConvTranspose", "BatchNormalization")
 
 @dataclass(frozen=True)
 class Affine:
-    """y = scale * x + shift; each an array of one number, or one for each channel (axis 1)."""
+    """y = scale * x + shift; arrays of one number, or one for each channel (axis 1)."""
 
     scale: Array
     shift: Array
@@ -39,7 +39,7 @@ class Affine:
 
 
 def fuse_affine(edits: Edits) -> None:
-    """Absorb every such node whose data comes from a Conv, ConvTranspose or BatchNormalization only it reads."""
+    """Fuse every such node into a Conv, ConvTranspose or BatchNormalization of which it is the only reader."""
     for graph in edits.graphs():
         for node in tuple(graph):
             if is_standard(node) and node.op_type in ("BatchNormalization", "Mul", "Add", "Sub", "Div"):
@@ -49,7 +49,7 @@ def fuse_affine(edits: Edits) -> None:
 def _fuse(edits: Edits, node: ir.Node) -> None:
     for index in range(2 if node.op_type in ("Mul", "Add") else 1):
         data = node.inputs[index]
-        absorber = made_by(data, *_ABSORBERS)
+        absorber = producer_of_type(data, *_ABSORBERS)
         if data is None or absorber is None or not only_reader(data) or absorber.graph is not node.graph:
             continue
         if not (same_precision(absorber, node) and edits.may_replace(node.outputs[0], data)):
@@ -84,7 +84,7 @@ def _affine_of(edits: Edits, node: ir.Node, data_index: int, rank: int | None) -
 
 
 def _per_channel(constant: Array, rank: int) -> Array | None:
-    """The constant as one number for each channel, when it broadcasts so against data of that rank."""
+    """Return the constant as one number per channel, if it broadcasts that way against data of that rank."""
     if constant.ndim > rank or rank < 2:
         return None
     shape = (1,) * (rank - constant.ndim) + constant.shape
@@ -94,7 +94,7 @@ def _per_channel(constant: Array, rank: int) -> Array | None:
 
 
 def batch_norm_affine(edits: Edits, node: ir.Node) -> Affine | None:
-    """A BatchNormalization in inference mode with constant parameters."""
+    """Return the scale and shift of a BatchNormalization in inference mode with constant parameters, or None."""
     epsilon = node.attributes.get("epsilon")
     if (
         any(out.uses() or out.is_graph_output() for out in node.outputs[1:])
@@ -145,7 +145,7 @@ def _channels(node: ir.Node, weight: Array) -> int | None:
 
 
 def _along_output(node: ir.Node, weight: Array, scale: Array, channels: int) -> Array:
-    """The scale, shaped to multiply the weight of a Conv [M, C/g, ...] or ConvTranspose [C, M/g, ...]."""
+    """Return the scale in a shape that multiplies the weight of a Conv [M, C/g, ...] or ConvTranspose [C, M/g, ...]."""
     full = scale * np.ones(channels)
     tail = (1,) * (weight.ndim - 2)
     if node.op_type == "Conv":

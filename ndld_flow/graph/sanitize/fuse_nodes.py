@@ -1,4 +1,4 @@
-"""Pairs and patterns that the standard has one operator for: Pad + Conv, MatMul + Add, LayerNormalization."""
+"""Fusion of patterns for which the standard has one operator: Pad + Conv, MatMul + Add, LayerNormalization."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ndld_flow.graph.sanitize.edits import (
     int_attribute,
     ints_attribute,
     is_standard,
-    made_by,
     only_reader,
+    producer_of_type,
 )
 from ndld_flow.models.node_precision import precision_metadata, same_precision
 
@@ -36,7 +36,7 @@ def fuse_nodes(edits: Edits) -> None:
 
 def _fuse_pad(edits: Edits, node: ir.Node) -> None:
     """Conv(Pad(x, zeros)) -> Conv(x) with its own pads"""
-    pad = made_by(node.inputs[0], "Pad")
+    pad = producer_of_type(node.inputs[0], "Pad")
     if pad is None or not only_reader(pad.outputs[0]) or pad.graph is not node.graph or not same_precision(pad, node):
         return
     pads = _zero_pads(edits, pad)
@@ -58,7 +58,7 @@ def _fuse_pad(edits: Edits, node: ir.Node) -> None:
 
 
 def _zero_pads(edits: Edits, pad: ir.Node) -> tuple[int, ...] | None:
-    """The amounts of a Pad that adds zeros on all axes in order."""
+    """Return the amounts of a Pad that adds zeros on all axes in order, or None."""
     mode = pad.attributes.get("mode")
     if mode is not None and (mode.is_ref() or mode.as_string() != "constant"):
         return None
@@ -92,7 +92,7 @@ def fuse_gemm(edits: Edits, node: ir.Node) -> None:
     """MatMul(a, b) + c -> Gemm(a, b, c) where a and b are matrices and c is a constant row"""
     for index in (0, 1):
         data, bias = node.inputs[index], node.inputs[1 - index]
-        matmul = made_by(data, "MatMul")
+        matmul = producer_of_type(data, "MatMul")
         if data is None or matmul is None or not only_reader(data) or matmul.graph is not node.graph:
             continue
         if not (_gemm_fits(edits, matmul, bias) and same_precision(matmul, node)):
@@ -137,7 +137,7 @@ class _Normalization:
 def _fuse_layer_norm(edits: Edits, node: ir.Node) -> bool:
     """normal(x) * scale + bias -> LayerNormalization(x, scale, bias)"""
     for index in (0, 1):
-        mul = made_by(node.inputs[index], "Mul")
+        mul = producer_of_type(node.inputs[index], "Mul")
         bias = node.inputs[1 - index]
         if mul is not None and only_reader(mul.outputs[0]) and _put_layer_norm(edits, node, mul, bias):
             return True
@@ -164,8 +164,8 @@ def _put_layer_norm(edits: Edits, last: ir.Node, mul: ir.Node, bias: ir.Value | 
             return False
         attributes = {"axis": -1, "epsilon": found.epsilon}
         inputs = [found.source, scale, *([bias] if bias is not None else [])]
-        asked = precision_metadata(last)
-        new = ir.node("LayerNormalization", inputs, attributes, name=last.name, metadata_props=asked)
+        metadata = precision_metadata(last)
+        new = ir.node("LayerNormalization", inputs, attributes, name=last.name, metadata_props=metadata)
         new.outputs[0].name = edits.new_name(f"{last.outputs[0].name}_norm")
         graph.insert_before(last, new)
         if not edits.take_over(new.outputs[0], last.outputs[0]):
@@ -186,18 +186,21 @@ def _layer_norm_fits(edits: Edits, found: _Normalization, scale: ir.Value, bias:
 
 def _normalization(edits: Edits, value: ir.Value | None, last: ir.Node) -> _Normalization | None:
     """Walk back from (x - mean) / sqrt(mean((x - mean) ** 2) + epsilon)."""
-    div = made_by(value, "Div")
-    centered = made_by(div.inputs[0], "Sub") if div is not None else None
-    root = made_by(div.inputs[1], "Sqrt") if div is not None else None
-    plus = made_by(root.inputs[0], "Add") if root is not None else None
+    div = producer_of_type(value, "Div")
+    centered = producer_of_type(div.inputs[0], "Sub") if div is not None else None
+    root = producer_of_type(div.inputs[1], "Sqrt") if div is not None else None
+    plus = producer_of_type(root.inputs[0], "Add") if root is not None else None
     if div is None or centered is None or root is None or plus is None:
         return None
     for index in (0, 1):
-        variance, epsilon = made_by(plus.inputs[index], "ReduceMean"), _scalar(edits.array(plus.inputs[1 - index]))
+        variance, epsilon = (
+            producer_of_type(plus.inputs[index], "ReduceMean"),
+            _scalar(edits.array(plus.inputs[1 - index])),
+        )
         if variance is None or epsilon is None or not _over_last_axis(edits, variance):
             continue
         square = _square_of(edits, variance.inputs[0], centered.outputs[0])
-        mean = made_by(centered.inputs[1], "ReduceMean")
+        mean = producer_of_type(centered.inputs[1], "ReduceMean")
         source = centered.inputs[0]
         if square is None or mean is None or source is None or mean.inputs[0] is not source:
             continue
@@ -208,10 +211,10 @@ def _normalization(edits: Edits, value: ir.Value | None, last: ir.Node) -> _Norm
 
 
 def _square_of(edits: Edits, value: ir.Value | None, centered: ir.Value) -> ir.Node | None:
-    power = made_by(value, "Pow")
+    power = producer_of_type(value, "Pow")
     if power is not None:
         return power if power.inputs[0] is centered and _scalar(edits.array(power.inputs[1])) == 2 else None
-    product = made_by(value, "Mul")
+    product = producer_of_type(value, "Mul")
     return product if product is not None and all(v is centered for v in product.inputs) else None
 
 
@@ -226,7 +229,7 @@ def _over_last_axis(edits: Edits, node: ir.Node) -> bool:
 
 
 def _all_inside(nodes: tuple[ir.Node, ...], last: ir.Node) -> bool:
-    """No tensor of the pattern is read elsewhere, so that nothing of it stays."""
+    """Return whether no tensor of the pattern is read elsewhere, so that all of it can be removed."""
     inside = {*nodes, last, *(use.node for use in nodes[0].outputs[0].uses())}
     return all(
         not node.outputs[0].is_graph_output() and all(use.node in inside for use in node.outputs[0].uses())

@@ -1,4 +1,4 @@
-"""Every node gets a name, and no two nodes and no two tensors of a model share one."""
+"""Unique names for all nodes and tensors of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.models.unique_names import free_name
 
 
 def make_names_unique(edits: Edits) -> None:
-    """Names that are already unique stay; of several equal ones the first keeps it."""
+    """Make names unique; the first of several equal names is kept."""
     _name_scope(tuple(edits.model.graphs()))
     for function in edits.model.functions.values():
         _name_scope((function.graph, *function.subgraphs()))

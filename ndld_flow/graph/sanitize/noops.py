@@ -1,4 +1,4 @@
-"""Nodes that change nothing are bypassed. Each rule's docstring is its algebra."""
+"""Removal of nodes that change nothing. Each rule's docstring is its algebra."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ from collections.abc import Callable, Collection
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.graph.sanitize.edits import Edits, dims_of, int_attribute, ints_attribute, made_by, same_known_dims
+from ndld_flow.graph.sanitize.edits import (
+    Edits,
+    dims_of,
+    int_attribute,
+    ints_attribute,
+    producer_of_type,
+    same_known_dims,
+)
 from ndld_flow.graph.sanitize.shape_values import ShapeValues
 
 _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
-    # A cast from the first to one of the others loses nothing.
+    # Casts from the key to these types are lossless.
     ir.DataType.FLOAT16: frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE)),
     ir.DataType.BFLOAT16: frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE)),
     ir.DataType.FLOAT: frozenset((ir.DataType.DOUBLE,)),
@@ -25,7 +32,7 @@ _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
 
 
 def remove_noops(edits: Edits, values: ShapeValues, op_types: Collection[str] | None = None) -> None:
-    """Bypass every node one of the rules knows to change nothing; of some operators only, where they are given."""
+    """Bypass every node that a rule recognises as a no-op; only of `op_types` if given."""
     for graph in edits.graphs():
         for node in tuple(graph):
             rule = _RULES.get(node.op_type) if op_types is None or node.op_type in op_types else None
@@ -59,7 +66,7 @@ def _cast(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
         return None
     if source.dtype is not None and source.dtype.value == target:
         return source
-    inner = made_by(source, "Cast")
+    inner = producer_of_type(source, "Cast")
     origin = inner.inputs[0] if inner is not None else None
     if origin is None or origin.dtype is None or origin.dtype.value != target or source.dtype is None:
         return None
@@ -145,7 +152,7 @@ def _is_neutral(edits: Edits, source: ir.Value, constant: ir.Value | None, numbe
 
 def _unsqueeze(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
     """Squeeze(Unsqueeze(x, axes), axes) -> x, and the other way round where the shape comes back"""
-    inner = made_by(node.inputs[0], "Squeeze", "Unsqueeze", "Reshape", "Flatten")
+    inner = producer_of_type(node.inputs[0], "Squeeze", "Unsqueeze", "Reshape", "Flatten")
     if inner is None:
         return _same_shape(edits, values, node)
     origin = inner.inputs[0]

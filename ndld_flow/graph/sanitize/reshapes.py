@@ -1,4 +1,4 @@
-"""Chains of Reshape, Transpose and Unsqueeze become one, and computed shapes become constant where they can."""
+"""Merging of chains of Reshape, Transpose and Unsqueeze, and constant targets for Reshapes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ndld_flow.graph.sanitize.edits import (
     int_attribute,
     ints_attribute,
     is_standard,
-    made_by,
     only_reader,
+    producer_of_type,
 )
 from ndld_flow.graph.sanitize.shape_values import ShapeValues
 
@@ -32,10 +32,10 @@ def _simplify_reshape(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     """Reshape(x, computed) -> Reshape(x, constant of 0 and -1); Reshape(Reshape(x)) -> Reshape(x)"""
     if len(node.inputs) < 2 or int_attribute(node, "allowzero", 0) != 0:
         return
-    _note_output_shape(values, node)
+    _set_output_shape(values, node)
     if edits.constant(node.inputs[1]) is None:
         _fix_target(edits, values, node)
-    inner = made_by(node.inputs[0], "Reshape", "Flatten", "Squeeze", "Unsqueeze")
+    inner = producer_of_type(node.inputs[0], "Reshape", "Flatten", "Squeeze", "Unsqueeze")
     target = edits.array(node.inputs[1])
     if inner is not None and target is not None and 0 not in target and inner.inputs[0] is not None:
         node.replace_input_with(0, inner.inputs[0])
@@ -57,7 +57,7 @@ def _fix_target(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
 
 
 def _constant_target(elements: tuple[Dim, ...], dims: tuple[Dim, ...] | None) -> list[int] | None:
-    """Each element as a number: 0 copies the input's dimension of the same name, one unknown may be -1."""
+    """Return each element as a number: 0 copies the input's dimension of the same name, one unknown may be -1."""
     if 0 in elements:
         return None
     target = [_as_number(e, i, dims) for i, e in enumerate(elements)]
@@ -72,8 +72,8 @@ def _as_number(element: Dim, index: int, dims: tuple[Dim, ...] | None) -> int:
     return -1
 
 
-def _note_output_shape(values: ShapeValues, node: ir.Node) -> None:
-    """What the elements of the target say about the output, where inference did not get it."""
+def _set_output_shape(values: ShapeValues, node: ir.Node) -> None:
+    """Set the output's shape from the elements of the target where inference did not find it."""
     known, output = values.of(node.inputs[1]), node.outputs[0]
     if known is None or known.scalar or 0 in known.elements or -1 in known.elements:
         return
@@ -81,17 +81,17 @@ def _note_output_shape(values: ShapeValues, node: ir.Node) -> None:
     if dims is None or len(dims) != len(known.elements):
         output.shape = ir.Shape(known.elements)
         return
-    if any(_made_up(d) and not _made_up(e) for d, e in zip(dims, known.elements, strict=True)):
+    if any(_is_unknown(d) and not _is_unknown(e) for d, e in zip(dims, known.elements, strict=True)):
         output.shape = ir.Shape([d if e is None else e for d, e in zip(dims, known.elements, strict=True)])
 
 
-def _made_up(dim: Dim) -> bool:
+def _is_unknown(dim: Dim) -> bool:
     return dim is None or (isinstance(dim, str) and dim.startswith("unk__"))
 
 
 def _merge_transposes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     """Transpose(Transpose(x, p), q) -> Transpose(x, p[q])"""
-    inner = made_by(node.inputs[0], "Transpose")
+    inner = producer_of_type(node.inputs[0], "Transpose")
     outer_perm = ints_attribute(node, "perm")
     inner_perm = ints_attribute(inner, "perm") if inner is not None else None
     if inner is None or outer_perm is None or inner_perm is None or inner.inputs[0] is None:
@@ -103,7 +103,7 @@ def _merge_transposes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
 
 def _merge_unsqueezes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
     """Unsqueeze(Unsqueeze(x, a), b) -> Unsqueeze(x, a and b)"""
-    inner = made_by(node.inputs[0], "Unsqueeze")
+    inner = producer_of_type(node.inputs[0], "Unsqueeze")
     dims = dims_of(node.outputs[0])
     if inner is None or dims is None or not only_reader(inner.outputs[0]):
         return
@@ -118,7 +118,7 @@ def _merge_unsqueezes(edits: Edits, values: ShapeValues, node: ir.Node) -> None:
 
 
 def _axes(edits: Edits, node: ir.Node, rank: int) -> tuple[int, ...] | None:
-    """The axes of an Unsqueeze as indices into its output of that rank."""
+    """Return the axes of an Unsqueeze as indices into its output of that rank."""
     axes = ints_attribute(node, "axes")
     if len(node.inputs) > 1:
         array = edits.array(node.inputs[1])

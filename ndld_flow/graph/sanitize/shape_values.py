@@ -1,7 +1,7 @@
-"""What is known about tensors that hold shapes: each element a number, the name of a dimension, or unknown.
+"""Partial evaluation of tensors that hold shapes: each element is a number, the name of a dimension, or unknown.
 
-Shape(x) of a static x is a constant, and so is all that is computed from it. Of a dynamic x some elements are known,
-which is enough to give most Reshapes a constant shape of 0 and -1, or to decide an If on a rank.
+Shape(x) of a static x is a constant, as is everything computed from it. Of a dynamic x some elements are known, which
+is enough to give most Reshapes a constant shape of 0 and -1, or to decide an If on a rank.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOLDS = frozenset((*_WHOLE, ir.DataType.BOOL))
 
 @dataclass(frozen=True)
 class Known:
-    """Elements of a scalar or of a 1-D tensor; booleans are 0 and 1."""
+    """Known elements of a scalar or a 1-D tensor; booleans are 0 and 1."""
 
     elements: tuple[Dim, ...]
     scalar: bool = False
@@ -33,14 +33,14 @@ class Known:
 
 
 class ShapeValues:
-    """Looks up what is known about a value; each value is worked out once."""
+    """Known values of shape tensors; each is computed once."""
 
     def __init__(self, edits: Edits) -> None:
         self._edits = edits
         self._known: dict[ir.Value, Known | None] = {}
 
     def of(self, value: ir.Value | None) -> Known | None:
-        """What is known, from the constants and from nodes already visited by `visit`."""
+        """Return what is known of a value from constants and visited nodes."""
         if value is None:
             return None
         if value not in self._known:
@@ -48,7 +48,7 @@ class ShapeValues:
         return self._known[value]
 
     def visit(self, node: ir.Node) -> Known | None:
-        """Work out the node's first output. Nodes must come in order."""
+        """Evaluate the first output of a node. Nodes must be visited in order."""
         rule = _RULES.get(node.op_type)
         known = rule(self, node) if rule is not None and is_standard(node) and node.inputs else None
         if known is not None and len(known.elements) > _MAX_ELEMENTS:
@@ -69,7 +69,7 @@ class ShapeValues:
 
 
 def visited_shape_values(edits: Edits) -> ShapeValues:
-    """What is known after a visit to every node."""
+    """Return the values that are known after visiting every node."""
     values = ShapeValues(edits)
     for graph in edits.graphs():
         for node in graph:
@@ -78,7 +78,7 @@ def visited_shape_values(edits: Edits) -> ShapeValues:
 
 
 def fold_shape_values(edits: Edits, values: ShapeValues) -> None:
-    """Replace every tensor of shapes that is completely known by a constant."""
+    """Replace every completely known shape tensor by a constant."""
     for graph in edits.graphs():
         for node in tuple(graph):
             if not node.inputs:
@@ -148,7 +148,7 @@ def _whole(known: Known | None) -> tuple[int, ...] | None:
 def _concat(values: ShapeValues, node: ir.Node) -> Known | None:
     parts = [values.of(value) for value in node.inputs]
     if any(part is None or part.scalar for part in parts):
-        # One part that is not known at all: it is one unknown element when its length is known to be 1.
+        # A part without known elements counts as unknown elements if its length is known.
         parts = [part or _of_known_length(value) for part, value in zip(parts, node.inputs, strict=True)]
     if any(part is None or part.scalar for part in parts):
         return None
@@ -200,7 +200,7 @@ def _rank(node: ir.Node) -> int | None:
 
 
 def _arithmetic(compute: Callable[[int, int], int], neutral: int, commutes: bool) -> Callable[..., Known | None]:
-    """A rule for an elementwise operation; x op neutral is x even where x is only a name."""
+    """Return a rule for an elementwise operation; x op neutral is x even if x is only a name."""
 
     def element(a: Dim, b: Dim) -> Dim:
         if isinstance(a, int) and isinstance(b, int):
@@ -248,7 +248,7 @@ def _not(values: ShapeValues, node: ir.Node) -> Known | None:
 
 
 def _truncated(a: int, b: int) -> int:
-    """Integer division of ONNX rounds towards zero."""
+    """Divide as ONNX does for integers, rounding towards zero."""
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 

@@ -1,4 +1,4 @@
-"""Shape inference by onnx, on a model whose own notes about inner tensors are not trusted."""
+"""Shape inference that does not trust the exported shapes of inner tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ndld_flow.models.shape_inference import infer_shapes as infer
 
 
 class Interface:
-    """Inputs and outputs as the model declared them, and inner shapes that inference may not find again."""
+    """The declared inputs and outputs, and exported inner shapes that inference may not find again."""
 
     def __init__(self, edits: Edits) -> None:
         graph = edits.model.graph
@@ -18,7 +18,7 @@ class Interface:
         self._inner: dict[ir.Value, ir.Shape | None] = {}
 
     def forget_inner_shapes(self, edits: Edits) -> None:
-        """Notes of exporters are sometimes wrong, and wrong shapes fold to wrong models."""
+        """Clear inner shapes: exporters sometimes write wrong ones, and folding with them gives wrong models."""
         for graph in edits.model.graphs():
             for node in graph:
                 if is_standard(node):
@@ -27,27 +27,27 @@ class Interface:
                         value.shape = None
 
     def recall_ranks(self, edits: Edits) -> bool:
-        """Where inference finds not even a rank, believe the rank (not the dimensions) that the exporter noted.
+        """Use the exported rank (not the dimensions) of values for which inference finds no rank.
 
-        Exporters leave out notes on outputs of If; then the notes on what reads them tell, when they agree.
+        Exporters omit shapes of If outputs; then their readers' outputs determine the rank, if they agree.
         """
         recalled = False
         for graph in edits.model.graphs():
             for value in (value for node in graph for value in node.outputs):
-                if value.shape is None and (rank := self._noted_rank(edits, value)) is not None:
+                if value.shape is None and (rank := self._exported_rank(edits, value)) is not None:
                     value.shape = ir.Shape([None] * rank)
                     recalled = True
         return recalled
 
-    def _noted_rank(self, edits: Edits, value: ir.Value) -> int | None:
-        noted = self._inner.get(value)
-        if noted is not None:
-            return len(noted)
-        ranks = {self._rank_told_by(edits, use.node) for use in value.uses() if use.idx == 0} - {None}
+    def _exported_rank(self, edits: Edits, value: ir.Value) -> int | None:
+        exported = self._inner.get(value)
+        if exported is not None:
+            return len(exported)
+        ranks = {self._rank_from_reader(edits, use.node) for use in value.uses() if use.idx == 0} - {None}
         return ranks.pop() if len(ranks) == 1 else None
 
-    def _rank_told_by(self, edits: Edits, reader: ir.Node) -> int | None:
-        """Rank of the first input of a node whose output's rank is known or noted."""
+    def _rank_from_reader(self, edits: Edits, reader: ir.Node) -> int | None:
+        """Return the rank of a node's first input, given the known or exported rank of its output."""
         if reader.op_type not in ("Identity", "Unsqueeze") or not is_standard(reader):
             return None
         output = reader.outputs[0]
@@ -58,7 +58,7 @@ class Interface:
         return None if axes is None else len(shape) - axes.size
 
     def restore(self, edits: Edits, reshaped: bool) -> None:
-        """Inputs and outputs get back exactly what they declared, unless inputs were given other shapes."""
+        """Restore the declared inputs and outputs exactly, unless inputs were given other shapes."""
         graph = edits.model.graph
         for graph_ in edits.model.graphs():
             for node in graph_:
@@ -69,19 +69,19 @@ class Interface:
         for value in graph.outputs if reshaped else (*graph.inputs, *graph.outputs):
             type_, shape = self._declared[value.name]
             value.type = type_ if type_ is not None else value.type
-            # The checker wants a shape on every output, even where the exporter wrote none.
-            value.shape = _more_exact(value.shape, shape) if reshaped or shape is None else shape
+            # The checker requires a shape on every output, even if the exporter wrote none.
+            value.shape = _merged(value.shape, shape) if reshaped or shape is None else shape
 
 
-def _more_exact(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Numbers where inference found them, the declared names elsewhere."""
-    if found is None or declared is None or len(found) != len(declared):
-        return found if found is not None else declared
-    return ir.Shape([f if isinstance(f, int) else d for f, d in zip(found, declared, strict=True)])
+def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+    """Return inferred sizes where there are any, and declared names elsewhere."""
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return inferred if inferred is not None else declared
+    return ir.Shape([f if isinstance(f, int) else d for f, d in zip(inferred, declared, strict=True)])
 
 
 def infer_shapes(edits: Edits, interface: Interface) -> None:
-    """Write shapes and dtypes on every value where they follow; what cannot be inferred stays open."""
+    """Write shapes and dtypes to every value for which they can be inferred."""
     infer(edits.model)
     if interface.recall_ranks(edits):
         infer(edits.model)

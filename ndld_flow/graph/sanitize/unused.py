@@ -1,4 +1,4 @@
-"""Nodes, initializers and functions that nothing reads."""
+"""Removal of unused nodes, initializers and functions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ndld_flow.models.element_types import subgraphs_of
 
 
 def remove_unused(edits: Edits) -> None:
-    """Remove what no output depends on."""
-    # Inner graphs last to first: a node in a branch may be the only reader of one outside.
+    """Remove everything that no output depends on."""
+    # Inner graphs from last to first: a node in a branch may be the only reader of one outside.
     for graph in (edits.model.graph, *(f.graph for f in edits.model.functions.values())):
         _remove_unused_nodes(edits, graph)
     for graph in edits.model.graphs():
@@ -33,7 +33,7 @@ def _remove_unused_nodes(edits: Edits, graph: ir.Graph) -> None:
 
 
 def _release_subgraphs(node: ir.Node) -> None:
-    """Nodes inside a removed node must not count as readers of values outside."""
+    """Remove the nodes inside a removed node, so that they do not count as readers of outer values."""
     for graph in subgraphs_of(node):
         graph.outputs.clear()
         for inner in reversed(tuple(graph)):

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ndld_flow.graph.edit.surgeries.axis_renumbering import Renumbered, renumber
 from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, known_shapes
-from ndld_flow.graph.sanitize.edits import dims_of, ints_attribute, made_by
+from ndld_flow.graph.sanitize.edits import dims_of, ints_attribute, producer_of_type
 
 Perm = tuple[int, ...]
 
@@ -92,9 +92,9 @@ def _entries(region: _Region, reader: ir.Node) -> list[ir.Node] | None:
     """Further Transposes of the same order that the node reads; None when it reads what is in no such order."""
     entries = []
     for value in reader.inputs:
-        if value is None or value in region.values or value.is_initializer() or made_by(value, "Constant"):
+        if value is None or value in region.values or value.is_initializer() or producer_of_type(value, "Constant"):
             continue
-        node = made_by(value, "Transpose")
+        node = producer_of_type(value, "Transpose")
         if node is None or _perm(node) != region.perm or node.graph is not reader.graph:
             return None
         entries.append(node)
@@ -172,7 +172,7 @@ def _restore_order(edits: Rewriting, value: ir.Value, region: _Region) -> None:
 def _fold_pairs(edits: Rewriting, graph: ir.Graph) -> None:
     """Transpose(Transpose(x, p), q) -> Transpose(x, p[q]), or x"""
     for node in tuple(graph):
-        inner = made_by(node.inputs[0], "Transpose") if _perm(node) is not None else None
+        inner = producer_of_type(node.inputs[0], "Transpose") if _perm(node) is not None else None
         first = _perm(inner) if inner is not None else None
         if inner is None or first is None or inner.inputs[0] is None:
             continue
