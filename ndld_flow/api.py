@@ -349,7 +349,7 @@ def gc(
     from ndld_flow.runner.collect_garbage import collect_garbage
     from ndld_flow.runner.outputs import Outputs
 
-    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, tell=notify)
+    return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, report=notify)
 
 
 def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:

@@ -14,7 +14,7 @@ from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, Requ
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.chosen_library import choose_library, tell_missing
-from ndld_flow.processes.launch import Ended, run_child
+from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library
 from ndld_flow.store.kinds import Engine
@@ -44,7 +44,7 @@ def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -
     job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
     job.write(folder)
     surroundings = library.environment(request.scratch) | see_one_gpu(settings.gpu)
-    ended = run_child(_WORKER, folder, tell, surroundings)
+    ended = run_worker_module(_WORKER, folder, tell, surroundings)
     answer = BuildAnswer.read(folder)
     if answer is None:
         raise _died(request, library, ended)
@@ -92,7 +92,7 @@ def _keep_log(request: BuildRequest) -> str:
     return f" The builder's log is {kept}."
 
 
-def _died(request: BuildRequest, library: Library, ended: Ended) -> Exception:
+def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Exception:
     if not ended.signal_name:
         return ended.died("building")
     killed = ended.signal_name == "SIGKILL"

@@ -1,4 +1,4 @@
-"""CPU time and memory that control groups leave to this process, of version 1 and 2. Unknown is not unlimited."""
+"""Limits of CPU time and memory by control groups, version 1 and 2. Unknown is not unlimited."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ UNKNOWN = "unknown"
 NONE = "none"
 
 _UNLIMITED_BYTES = 1 << 60
-"""What version 1 writes for no limit is the largest multiple of a page; the kernel's own maximum varies."""
+"""Version 1 writes the largest multiple of a page for no limit; the kernel's maximum varies."""
 
 
 def read_limits(root: Path = Path("/")) -> dict[str, str]:
-    """Return the limits that decide a measurement, in words: `CPU time` in CPUs, `memory` in bytes.
+    """Return the limits that affect measurements, as text: `CPU time` in CPUs, `memory` in bytes.
 
-    A limit is the smallest of this process's group and of all groups around it. `root` is where /proc and /sys are.
+    A limit is the smallest of this process's group and its parents. `root` contains /proc and /sys.
     """
     try:
         groups = _read_groups((root / "proc/self/cgroup").read_text(encoding="utf-8"))
@@ -32,12 +32,12 @@ def read_limits(root: Path = Path("/")) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Mount:
-    """Where a hierarchy of groups is seen."""
+    """The mount point of a hierarchy of groups."""
 
     controllers: frozenset[str]
     """Empty for version 2, which has one hierarchy for all."""
     group: str
-    """The group that is at the top of what is seen: a container sees a part."""
+    """The group at the top of the mount: a container sees a part of the hierarchy."""
     folder: Path
 
 
@@ -71,9 +71,9 @@ def _unescape(text: str) -> str:
 
 
 def _folders(controller: str, groups: dict[str, str], mounts: list[_Mount]) -> list[Path] | None:
-    """Return the folders of this process's groups that a controller has, innermost first; None where none is seen.
+    """Return the folders of this process's groups of a controller, innermost first; None where none is visible.
 
-    Where version 1 has the controller, version 2's hierarchy does not have it.
+    A controller is either in version 1's or in version 2's hierarchy.
     """
     version = controller if controller in groups else ""
     seen = [mount for mount in mounts if (version in mount.controllers if version else not mount.controllers)]
@@ -83,14 +83,14 @@ def _folders(controller: str, groups: dict[str, str], mounts: list[_Mount]) -> l
     for mount in seen:
         inner = _below(groups[version], mount.group)
         leaf = mount.folder / inner
-        if not leaf.is_dir():  # the group is told as the host counts it, and a part of the hierarchy is seen
+        if not leaf.is_dir():  # the path is the host's, and only a part of the hierarchy is visible
             leaf = mount.folder
         folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(mount.folder))]
     return folders
 
 
 def _below(group: str, top: str) -> str:
-    """Return a group's path from the group at the top of what is seen."""
+    """Return a group's path relative to the group at the top of the mount."""
     if top != "/" and (group == top or group.startswith(f"{top}/")):
         group = group[len(top) :]
     return "" if ".." in group else group.lstrip("/")
@@ -107,7 +107,7 @@ def _limit(folders: list[Path] | None, read: Callable[[Path], float | None]) -> 
 
 
 def _cpus(folder: Path) -> float | None:
-    """Return how many CPUs' time a group may use; None without a limit."""
+    """Return a group's limit of CPU time, in CPUs; None without one."""
     both = _read(folder, "cpu.max") or f"{_read(folder, 'cpu.cfs_quota_us')} {_read(folder, 'cpu.cfs_period_us')}"
     quota, _, period = both.partition(" ")
     return int(quota) / int(period) if quota not in ("", "max", "-1") else None
@@ -119,7 +119,7 @@ def _bytes(folder: Path) -> float | None:
 
 
 def _read(folder: Path, name: str) -> str:
-    """Return a file's text; empty where the group does not have it, as the topmost one."""
+    """Return a file's text; empty where the group does not have it, such as the root group."""
     try:
         return (folder / name).read_text(encoding="utf-8").strip()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What this machine is, and what it is doing right now. Imports nothing heavy: plans need it too."""
+"""The description of this machine, and its current conditions. Imports nothing heavy: plans need it too."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ndld_flow.records.machine import Machine
 _GIB = 2**30
 _CPUS = Path("/sys/devices/system/cpu")
 _NVIDIA = Path("/proc/driver/nvidia")
-# Jetson's GPU is no PCI card: the driver's list of cards does not have it, nor older versions of nvidia-smi. Windows'
-# subsystem for Linux has one device for whatever GPU there is.
+# Jetson's GPU is no PCI card: neither the driver's list of cards nor older versions of nvidia-smi have it. The Windows
+# Subsystem for Linux has one device for any GPU.
 _GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"), Path("/dev/dxg"))
 
 
 @cache
 def describe_machine() -> Machine:
-    """The machine's fingerprint, looked up once in a process. Without a GPU it takes some milliseconds."""
+    """Return the machine's description, cached per process. Without a GPU it takes some milliseconds."""
     gpus, driver = _nvidia()
     return Machine(
         system=_system(),
@@ -40,13 +40,14 @@ def describe_machine() -> Machine:
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether there is an NVIDIA GPU, or may be one: only a sure no stops a run before it begins."""
+    """Return whether there is, or may be, an NVIDIA GPU: only a definite no stops a run before it starts."""
     return bool(describe_machine().gpus) or any(path.exists() for path in _GPU_DEVICES)
 
 
 def read_conditions() -> dict[str, JsonValue]:
-    """What may disturb a measurement at this moment: load, governors, clock rates, the CPUs that may be used, and
-    their limits. What this system does not tell is left out.
+    """Return the conditions that may disturb a measurement: load, governors, clock rates, usable CPUs and limits.
+
+    Values that this system does not report are left out.
     """
     readers: dict[str, Callable[[], JsonValue]] = {
         "load_average": lambda: list(os.getloadavg()),
@@ -68,7 +69,7 @@ def read_conditions() -> dict[str, JsonValue]:
 
 
 def _system() -> str:
-    """`Linux 6.12`: patch releases of a kernel are one system."""
+    """Return the system, such as `Linux 6.12`, without the patch release."""
     release = ".".join(platform.release().split("-")[0].split(".")[:2])
     return f"{platform.system()} {release}".strip()
 
@@ -82,7 +83,7 @@ def _cpu_name() -> str:
 
 
 def _cpuinfo(field: str) -> str:
-    """The first CPU's `field` in /proc/cpuinfo."""
+    """Return the first CPU's `field` in /proc/cpuinfo."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
@@ -95,7 +96,7 @@ def _cpuinfo(field: str) -> str:
 
 
 def _board_name() -> str:
-    """ARM's /proc/cpuinfo names no CPU; the board is what tells a Jetson from another."""
+    """Return the name of the board: ARM's /proc/cpuinfo names no CPU."""
     try:
         return Path("/proc/device-tree/model").read_text(encoding="utf-8").rstrip("\0")
     except OSError:
@@ -103,14 +104,14 @@ def _board_name() -> str:
 
 
 def _usable_cpus() -> int:
-    """CPUs this process may use: a smaller set is another machine to a measurement."""
+    """Return the number of CPUs that this process may use: a smaller set counts as another machine."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_size() -> int:
-    """Rounded to GiB: the kernel's own share varies a little from boot to boot."""
+    """Return the memory in bytes, rounded to GiB: the kernel's share varies a little from boot to boot."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -119,9 +120,9 @@ def memory_size() -> int:
 
 
 def _nvidia() -> tuple[tuple[str, ...], str]:
-    """Names of the NVIDIA GPUs and the driver's version.
+    """Return the names of the NVIDIA GPUs and the driver's version.
 
-    Linux's driver tells both in files, at once; nvidia-smi may take a second, which every plan would pay.
+    Linux's driver has both in files; nvidia-smi may take a second, in every plan.
     """
     if not (_NVIDIA / "version").is_file():
         return _ask_nvidia_smi()
@@ -153,7 +154,7 @@ def _distinct(pattern: str) -> list[JsonValue]:
 
 
 def _clock_rates() -> JsonValue:
-    """Lowest and highest clock rate over the CPUs."""
+    """Return the lowest and highest clock rate of the CPUs."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     rates = [float(line.partition(":")[2]) for line in lines if line.startswith("cpu MHz")]
     return [min(rates), max(rates)] if rates else None
@@ -167,6 +168,6 @@ def _turbo() -> JsonValue:
 
 
 def _cgroup_cpus() -> JsonValue:
-    """How many CPUs' time the container may use; None without a limit."""
+    """Return the container's limit of CPU time, in CPUs; None without one."""
     quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
     return None if quota == "max" else int(quota) / int(period)

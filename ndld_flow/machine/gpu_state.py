@@ -1,6 +1,6 @@
-"""What decides a measurement on a GPU besides the code: which GPU it is, and the limits that were set on it.
+"""GPUs and their settings, which affect measurements.
 
-NVML is called directly: a plan asks, and nvidia-smi takes most of a second.
+NVML is called directly, as every plan needs it and nvidia-smi takes most of a second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOCKS = {"graphics": 0, "memory": 2}
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as the driver describes it; what it does not tell is `unknown`."""
+    """One GPU as the driver describes it; missing values are `unknown`."""
 
     uuid: str
     name: str = UNKNOWN
@@ -35,33 +35,33 @@ class Gpu:
     power_limit: str = UNKNOWN
     """Milliwatts, as set."""
     clocks: str = UNKNOWN
-    """The clocks that were set for applications, in MHz. No driver tells of clocks that were locked otherwise."""
+    """The application clocks, in MHz. Drivers do not report clocks that were locked in another way."""
     ecc: str = UNKNOWN
     mig: str = UNKNOWN
 
     @property
     def kind(self) -> str:
-        """What it has in common with others of its kind."""
+        """The properties that GPUs of one kind share."""
         memory = f"{round(int(self.memory) / 2**20)} MiB" if self.memory.isdecimal() else f"memory {self.memory}"
         return f"{self.name} {memory}"
 
     @property
     def settings(self) -> str:
-        """What an administrator may change."""
+        """The settings that an administrator may change."""
         return f"power limit {self.power_limit} mW, clocks {self.clocks}, ECC {self.ecc}, MIG {self.mig}"
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
     """Return the GPUs that CUDA sees, in its order: `CUDA_VISIBLE_DEVICES` names some of all, by number or UUID.
 
-    A name that no GPU here has is kept as it is written: it may be a part of one (MIG).
+    An unknown name is kept: it may be a part of a GPU (MIG).
     """
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     every = all_gpus()
     if shown is None:
         return every
     names = [name.strip() for name in shown.split(",") if name.strip()]
-    # Numbers count as nvidia-smi does, which processes that measure are told too, unless the user says otherwise.
+    # Numbers are nvidia-smi's, also in processes that measure, unless the user has set another order.
     ordered = os.environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID" or len(every) == 1
     return tuple(_find(name, every, ordered=ordered) for name in names)
 
@@ -79,7 +79,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 @lru_cache(maxsize=1)
 def _all_gpus(now: int) -> tuple[Gpu, ...]:
-    """Ask the driver once for all steps of a run."""
+    """Query the driver once for all steps of a run."""
     del now  # an administrator may change limits while a process lasts
     try:
         return _ask_nvml(ctypes.CDLL(_LIBRARY))
@@ -88,7 +88,7 @@ def _all_gpus(now: int) -> tuple[Gpu, ...]:
 
 
 def _read_cards() -> tuple[Gpu, ...]:
-    """Return the GPUs that Linux's driver lists, of which it tells name and UUID only."""
+    """Return the GPUs in the files of Linux's driver, which have only name and UUID."""
     found = []
     for path in sorted(_CARDS.glob("*/information")):
         text = path.read_text(errors="replace")
@@ -144,6 +144,6 @@ def _number(ask: Callable[..., int], handle: ctypes.c_void_p, *which: ctypes.c_u
 
 
 def _mode(ask: Callable[..., int], handle: ctypes.c_void_p) -> str:
-    """Return a mode that is on or off now; the second is the one after the next start."""
+    """Return whether a mode is on or off now; the second value applies after the next start."""
     now, later = ctypes.c_uint(), ctypes.c_uint()
     return UNKNOWN if ask(handle, ctypes.byref(now), ctypes.byref(later)) else ("on" if now.value else "off")

@@ -1,7 +1,7 @@
-"""What decides a measurement besides code and settings: the host, its CPUs, limits, GPUs and variables.
+"""Properties of the host that affect measurements: its CPUs, limits, GPUs and variables.
 
-Nothing of it varies between runs by itself, as load and temperature do: it is in keys of measurements. What cannot be
-found out is `unknown`, which differs from all that is known.
+Unlike load and temperature, they do not vary by themselves between runs, so they are part of the keys of measurements.
+An unknown property is `unknown`, which differs from all known values.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ndld_flow.store.hidden_credentials import is_secret_variable
 
 UNKNOWN_HOST = f"host: {UNKNOWN};"
 ON_CLUSTER = "NDLD_FLOW_ON_CLUSTER"
-"""Set in processes of a cluster, which gives each task another GPU: any machine of a kind counts as one there."""
+"""Set in processes of a cluster, which gives each task another GPU: machines of one kind count as one there."""
 
 _SYSTEM = Path("/sys/devices/system")
 _REMEMBERED_S = 10.0
-_DECIDING = (
+_PREFIXES = (
     *("CUBLAS_", "CUDA_", "CUDNN_", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "KMP_", "LD_LIBRARY_PATH", "LD_PRELOAD"),
     *("MALLOC_", "MIMALLOC_", "MKL_", "NVIDIA_TF32_", "OMP_", "ONEDNN_", "OPENBLAS_", "ORT_", "TBB_", "TCMALLOC_"),
     *("TENSORRT_", "TRT_"),
 )
-"""How variables begin that ONNX Runtime, TensorRT, CUDA, memory allocators and libraries of numbers read."""
-_COMPUTING = ("DNNL_", "NVIDIA_TF32_", "ONEDNN_", "ORT_")
-"""Of these, those that change what ONNX Runtime computes on a CPU."""
-_PLACES = ("CACHE", "HOME", "PATH", "ROOT", "VERSION", "VISIBLE_DEVICES", "TELEMETRY")
+"""Prefixes of variables that ONNX Runtime, TensorRT, CUDA, memory allocators and numeric libraries read."""
+_RESULT_PREFIXES = ("DNNL_", "NVIDIA_TF32_", "ONEDNN_", "ORT_")
+"""Prefixes of variables that change the results of ONNX Runtime on a CPU."""
+_NEUTRAL_WORDS = ("CACHE", "HOME", "PATH", "ROOT", "VERSION", "VISIBLE_DEVICES", "TELEMETRY")
 """Words in names of CUDA's and ONNX Runtime's variables that change no result; visible GPUs count by UUID."""
 
 
 def describe_circumstances(device: str, *, same_kind: bool) -> str:
-    """Return what decides a measurement on a device (`cpu`, `gpu-0`) here, as `name: value; name: value; ...`.
+    """Return the properties that affect a measurement on a device (`cpu`, `gpu-0`), as `name: value; ...`.
 
-    `same_kind` leaves out what tells this host from others like it.
+    `same_kind` leaves out the identity of this host.
     """
     stamp = (*_own_cpus(), *deciding_variables().items(), os.environ.get("CUDA_VISIBLE_DEVICES", "-"))
     on_cluster = ON_CLUSTER in os.environ
@@ -48,8 +48,8 @@ def describe_circumstances(device: str, *, same_kind: bool) -> str:
 
 @lru_cache(maxsize=8)
 def _describe(device: str, same_kind: bool, *stamp: object) -> str:
-    """Look once for all steps of a run. An administrator may change limits while a process lasts."""
-    del stamp  # only to be told apart by
+    """Read the properties once for all steps of a run. An administrator may change limits during a process."""
+    del stamp  # only part of the cache's key
     facts = {
         "host": "any of its kind" if same_kind else identify_host() or UNKNOWN,
         "CPUs": _describe_cpus(same_kind=same_kind),
@@ -70,7 +70,7 @@ def visible_kinds(every: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(gpu.name if gpu.name != UNKNOWN else gpu.uuid for gpu in visible_gpus())
 
 
-def deciding_variables(prefixes: Iterable[str] = _DECIDING) -> dict[str, str]:
+def deciding_variables(prefixes: Iterable[str] = _PREFIXES) -> dict[str, str]:
     """Return the environment variables that change what libraries compute, or how fast."""
     begins = tuple(prefixes)
     names = sorted(name for name in os.environ if name.startswith(begins) and not _is_left_out(name))
@@ -79,13 +79,15 @@ def deciding_variables(prefixes: Iterable[str] = _DECIDING) -> dict[str, str]:
 
 
 def computing_variables() -> dict[str, str]:
-    """Return those that change what is computed, wherever it is."""
-    return deciding_variables(_COMPUTING)
+    """Return the environment variables that change results on any machine."""
+    return deciding_variables(_RESULT_PREFIXES)
 
 
 def _is_left_out(name: str) -> bool:
-    place = name.startswith(("CUDA_", "ORT_", "TENSORRT_", "TRT_")) and any(word in name for word in _PLACES)
-    return place or is_secret_variable(name)
+    is_neutral = name.startswith(("CUDA_", "ORT_", "TENSORRT_", "TRT_")) and any(
+        word in name for word in _NEUTRAL_WORDS
+    )
+    return is_neutral or is_secret_variable(name)
 
 
 # --- the host --------------------------------------------------------------------------------------------------------
@@ -93,20 +95,20 @@ def _is_left_out(name: str) -> bool:
 
 @cache
 def identify_host() -> str:
-    """Return this host's name and digits that no other host has; empty where nothing tells it from others.
+    """Return this host's name with a unique digest; empty where it cannot be identified.
 
-    A system's own id survives a restart, but copies of a virtual machine's disk, and containers of one image, have the
-    same: for these the kernel's id counts, which is new after each start.
+    The machine id survives a restart, but copies of a virtual machine's disk, and containers of one image, share it:
+    for these the kernel's boot id is used, which changes with each start.
     """
-    own = _read(Path("/etc/machine-id")) or _read(Path("/var/lib/dbus/machine-id"))
-    boot = _read(Path("/proc/sys/kernel/random/boot_id"))
+    machine_id = _read(Path("/etc/machine-id")) or _read(Path("/var/lib/dbus/machine-id"))
+    boot_id = _read(Path("/proc/sys/kernel/random/boot_id"))
     name = platform.node()
     if _is_container():
-        identity = boot
-    elif own and not _is_virtual():
-        identity = f"{own} {name}"
+        identity = boot_id
+    elif machine_id and not _is_virtual():
+        identity = f"{machine_id} {name}"
     elif platform.system() == "Linux":
-        identity = f"{own} {name} {boot}" if boot else ""
+        identity = f"{machine_id} {name} {boot_id}" if boot_id else ""
     else:
         identity = name
     return f"{name} ({blake3(identity.encode()).hexdigest()[:12]})".strip() if identity else ""
@@ -122,7 +124,7 @@ def _is_container() -> bool:
 
 
 def _is_virtual() -> bool:
-    """Return whether this is a virtual machine, as far as the CPU tells; what is not told may be one."""
+    """Return whether this is a virtual machine by the CPU's flags; without flags it may be one."""
     flags = next((line for line in _read(Path("/proc/cpuinfo")).splitlines() if line.startswith("flags")), "")
     if flags:
         return " hypervisor" in flags
@@ -137,15 +139,15 @@ def _own_cpus() -> list[int]:
 
 
 def _describe_cpus(*, same_kind: bool) -> str:
-    """Return which CPUs this process may use: by number, or in a way that equal sets of other hosts share."""
+    """Return the CPUs that this process may use: by number, or by an arrangement that other hosts share."""
     cpus = _own_cpus()
     threads = _read(_SYSTEM / "cpu/smt/active")
-    told = f"{_arrangement(cpus)}" if same_kind else f"{ranges(cpus)} (memory {_memory_nodes()})"
-    return f"{told}{f', SMT {threads}' if threads else ''}"
+    described = f"{_arrangement(cpus)}" if same_kind else f"{ranges(cpus)} (memory {_memory_nodes()})"
+    return f"{described}{f', SMT {threads}' if threads else ''}"
 
 
 def _arrangement(cpus: list[int]) -> str:
-    """Return how many CPUs there are of each kind, and how they share cores, caches and packages."""
+    """Return the number of CPUs of each kind, and of their cores, caches and packages."""
     kinds: dict[str, int] = {}
     shared: dict[str, set[str]] = {"cores": set(), "caches": set(), "packages": set()}
     for cpu in cpus:
@@ -155,8 +157,8 @@ def _arrangement(cpus: list[int]) -> str:
         shared["cores"].add(_read(folder / "topology/thread_siblings_list") or str(cpu))
         shared["caches"].add(_read(folder / "cache/index3/shared_cpu_list"))
         shared["packages"].add(_read(folder / "topology/physical_package_id"))
-    told = " and ".join(f"{count} of kHz {kind}" for kind, count in sorted(kinds.items()))
-    return f"{told} on {', '.join(f'{len(found)} {name}' for name, found in shared.items())}"
+    described = " and ".join(f"{count} of kHz {kind}" for kind, count in sorted(kinds.items()))
+    return f"{described} on {', '.join(f'{len(found)} {name}' for name, found in shared.items())}"
 
 
 def _memory_nodes() -> str:
@@ -165,7 +167,7 @@ def _memory_nodes() -> str:
 
 
 def _read_modes() -> dict[str, str]:
-    """Return what an administrator sets for the CPUs; frequencies are left out, which heat changes."""
+    """Return the administrator's settings of the CPUs, without frequencies, which depend on temperature."""
     policies = sorted((_SYSTEM / "cpu/cpufreq").glob("policy*/scaling_governor"))
     governors = sorted({_read(path) for path in policies})
     boost = _read(_SYSTEM / "cpu/cpufreq/boost")
@@ -203,7 +205,7 @@ def _read(path: Path) -> str:
 
 
 def _describe_gpus(device: str, *, same_kind: bool) -> dict[str, str]:
-    """Return the GPU that is measured, its settings, and the others that are seen with it."""
+    """Return the measured GPU, its settings, and the other visible GPUs."""
     from ndld_flow.machine.gpu_state import all_gpus, visible_gpus
 
     if ON_CLUSTER in os.environ:

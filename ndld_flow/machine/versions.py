@@ -6,15 +6,15 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 
 TWINS = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime"), "tensorrt-rtx": ("tensorrt-rtx", "tensorrt_rtx")}
-"""Libraries that come under several names; the first that is installed tells the version."""
+"""Libraries with several distributions; the version of the first that is installed is used."""
 
-_OF_MODULES = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "PyYAML"}
-"""Well-known modules that are not called as their distributions are; others are looked for, which takes its time."""
+_DISTRIBUTIONS = {"PIL": "pillow", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "PyYAML"}
+"""Modules whose name differs from their distribution's; others are looked up, which takes longer."""
 
 
 @cache
 def read_version(library: str) -> str:
-    """A library's version, or `not installed`."""
+    """Return a library's version, or `not installed`."""
     for name in TWINS.get(library, (library,)):
         try:
             return f"{name} {version(name)}" if library in TWINS else version(name)
@@ -26,7 +26,7 @@ def read_version(library: str) -> str:
 @cache
 def read_module_version(module: str) -> tuple[str, str]:
     """Return the distribution that a top-level module comes from, and its version."""
-    name = _OF_MODULES.get(module, module)
+    name = _DISTRIBUTIONS.get(module, module)
     found = read_version(name)
     if found == "not installed":
         name = (packages_distributions().get(module) or [module])[0]

@@ -23,7 +23,7 @@ from ndld_flow.measure.turns import Turn
 from ndld_flow.measure.worker import JOB
 from ndld_flow.measure.worker_job import Job, Part, write_feeds
 from ndld_flow.measure.worker_process import failure_of
-from ndld_flow.processes.launch import CommandedChild, Ended
+from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.rounds import FEWEST_ROUNDS, Round, RoundSide
 from ndld_flow.samples.feeds import make_feeds
 
@@ -44,7 +44,7 @@ class _Model:
     side: Side
     job: Job
     folder: Path
-    child: CommandedChild | None = None
+    child: CommandWorker | None = None
     threads: int = 1
     turns: list[Turn] = field(default_factory=list)
 
@@ -56,7 +56,7 @@ class _Model:
         """Its answer. Raises what its process raised, or `BackendError` when it died."""
         assert self.child is not None
         answer = self.child.receive(doing)
-        if isinstance(answer, Ended):
+        if isinstance(answer, ProcessEnd):
             with self.side.naming_errors():
                 raise failure_of(self.job, answer)
         values: dict[str, float] = json.loads(answer)
@@ -122,7 +122,7 @@ class PairMeasurement:
                 folder.mkdir()
                 model.job.write(folder / JOB)
                 environment = environment_of(model.side.request, model.folder)
-                model.child = stack.enter_context(CommandedChild(turn_worker.__name__, folder, environment))
+                model.child = stack.enter_context(CommandWorker(turn_worker.__name__, folder, environment))
                 model.turns = []
             for model in self._models:
                 model.side.progress(0, 0, f"loading for round {self._number}")

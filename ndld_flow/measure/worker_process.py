@@ -9,7 +9,7 @@ from ndld_flow.base import errors
 from ndld_flow.base.errors import KilledError
 from ndld_flow.measure import worker
 from ndld_flow.measure.worker_job import Answer, Job
-from ndld_flow.processes.launch import Ended, run_child
+from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 
 
@@ -23,14 +23,14 @@ def run_worker(
     """
     folder.mkdir(parents=True)
     job.write(folder / worker.JOB)
-    ended = run_child(worker.__name__, folder, tell, environment)
+    ended = run_worker_module(worker.__name__, folder, tell, environment)
     answer = Answer.read(folder)
     if answer is None or answer.error:
         raise failure_of(job, ended)
     return answer
 
 
-def failure_of(job: Job, ended: Ended) -> Exception:
+def failure_of(job: Job, ended: ProcessEnd) -> Exception:
     """Return what a measuring process raised, or why it died, when it ended without an answer."""
     answer = Answer.read(ended.folder)
     if answer is not None and answer.error:
@@ -39,7 +39,7 @@ def failure_of(job: Job, ended: Ended) -> Exception:
     return _died(job, ended)
 
 
-def _died(job: Job, ended: Ended) -> Exception:
+def _died(job: Job, ended: ProcessEnd) -> Exception:
     if not ended.signal_name:
         return ended.died("measuring")
     killed = ended.signal_name == "SIGKILL"
@@ -47,7 +47,7 @@ def _died(job: Job, ended: Ended) -> Exception:
     library = "TensorRT" if engine else "ONNX Runtime"
     why = "the system may be short of memory" if killed else f"{library} or a library of it crashed"
     advice = "Build the engine anew" if engine else "Try another provider or optimization, or fewer threads"
-    last = f" Its last words: {ended.said.splitlines()[-1][:300]}." if ended.said else ""
+    last = f" Its last words: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
     return KilledError(
         f"the process that measured {job.model} on {job.session.provider} died of {ended.signal_name} while "
         f"{ended.doing}: {why}.{last} {advice}."

@@ -1,1 +1,1 @@
-"""Work in child processes, which may crash or fill the memory without harming the run."""
+"""Child processes, which may crash or run out of memory without harming the run."""

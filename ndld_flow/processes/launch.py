@@ -1,4 +1,4 @@
-"""Starts a working process, listens to it, and ends it with us."""
+"""Starts worker processes, reads their messages, and ends them with this process."""
 
 from __future__ import annotations
 
@@ -17,72 +17,72 @@ from pathlib import Path
 _STDERR = "stderr.txt"
 _NO_SPACE_BYTES = 2**16
 _OS_ERROR = re.compile(r"(?:\[Errno |OSError\()(\d+)")
-"""As Python tells one that nobody caught."""
+"""The form of an uncaught OSError in a traceback."""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 def name_signal(number: int) -> str:
-    """`SIGSEGV`; empty for a number that is no signal's, or of one without a name."""
-    return next((one.name for one in signal.Signals if one == number), "")
+    """Return the name of a signal, such as `SIGSEGV`; empty for an unknown number."""
+    return next((known.name for known in signal.Signals if known == number), "")
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a working process ended."""
+class ProcessEnd:
+    """The end of a worker process."""
 
     code: int
-    """Negative: the signal that killed it."""
+    """Exit code; negative: the signal that killed it."""
     doing: str
-    """What it said last."""
+    """Its last reported activity."""
     folder: Path
 
     @property
     def signal_name(self) -> str:
-        """`SIGSEGV`, or empty when it ended by itself."""
+        """Name of the signal that killed it, or empty when it exited."""
         if self.code >= 0:
             return ""
         return name_signal(-self.code) or f"signal {-self.code}"
 
     @property
-    def said(self) -> str:
-        """Its standard error, and what libraries printed."""
+    def output(self) -> str:
+        """Its standard error, and the output of libraries."""
         return (self.folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
     def died(self, what: str) -> Exception:
-        """Why there is no answer although it ended by itself: the disk takes no more, or it has a bug of ours."""
-        told = [int(number) for number in _OS_ERROR.findall(self.said)]
-        if told and told[-1] in _DISK:
-            return OSError(told[-1], os.strerror(told[-1]), str(self.folder))
+        """Return the error of a process that exited without an answer: a full disk, or a bug."""
+        numbers = [int(number) for number in _OS_ERROR.findall(self.output)]
+        if numbers and numbers[-1] in _DISK:
+            return OSError(numbers[-1], os.strerror(numbers[-1]), str(self.folder))
         if shutil.disk_usage(self.folder).free < _NO_SPACE_BYTES:
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.folder))
-        return RuntimeError(f"the {what} process ended with code {self.code} while {self.doing}:\n{self.said}")
+        return RuntimeError(f"the {what} process ended with code {self.code} while {self.doing}:\n{self.output}")
 
 
-def run_child(
-    module: str, folder: Path, tell: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
-) -> Ended:
-    """Run `python -P -m MODULE FOLDER` until it ends; it reads its job from the folder and leaves its answer there.
+def run_worker_module(
+    module: str, folder: Path, report: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
+) -> ProcessEnd:
+    """Run `python -P -m MODULE FOLDER` until it ends; it reads its job from the folder and writes its answer there.
 
-    `tell(done, total, what)` hears the lines that it says by `child.begin`. `environment` is added to ours.
-    Whatever happens here, the process and all it started have ended afterwards; when this process is killed, it ends
-    by itself, as long as it began with `child.begin`.
+    `report(done, total, what)` is called for its progress lines (see `worker.start_worker`). `environment` is added to
+    ours. In any case the process and all its descendants have ended afterwards; when this process is killed, it ends
+    by itself, if it has called `worker.start_worker`.
     """
     process = _start(module, folder, environment)
     doing = "starting"
     try:
         for line in process.stdout or ():
             done, total, doing = line.decode(errors="replace").strip().split(" ", 2)
-            tell(int(done), int(total), doing)
+            report(int(done), int(total), doing)
         process.wait()
     finally:
         end_group(process)
-    return Ended(process.returncode, doing, folder)
+    return ProcessEnd(process.returncode, doing, folder)
 
 
-class CommandedChild:
-    """A working process that runs one command at a time: it reads a line and answers with a line.
+class CommandWorker:
+    """A worker process that runs one command at a time: it reads a line and answers with a line.
 
-    Leave the `with` block and the process and all it started have ended; it must end by itself at the end of its
+    At the end of the `with` block, the process and all its descendants are ended. It must exit at the end of its
     standard input, so that nothing is left when this process is killed.
     """
 
@@ -90,53 +90,53 @@ class CommandedChild:
         self._process = _start(module, folder, environment)
         self._folder = folder
 
-    def __enter__(self) -> CommandedChild:
+    def __enter__(self) -> CommandWorker:
         return self
 
     def __exit__(self, *_: object) -> None:
         end_group(self._process)
 
     def send(self, command: str) -> None:
-        """Give it a command. Whether it is still there, `receive` finds out."""
+        """Send a command. `receive` notices if the process has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(f"{command}\n".encode())
             self._process.stdin.flush()
 
-    def receive(self, doing: str) -> str | Ended:
-        """Wait for its next line; `Ended` if it ended instead."""
+    def receive(self, doing: str) -> str | ProcessEnd:
+        """Return its next line, or `ProcessEnd` if it ended instead."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line.endswith(b"\n"):
             return line.decode(errors="replace").strip()
         self._process.wait()
-        return Ended(self._process.returncode, doing, self._folder)
+        return ProcessEnd(self._process.returncode, doing, self._folder)
 
 
 def _start(module: str, folder: Path, environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     # -P: a file `json.py` in the current directory must not be imported.
     command = [sys.executable, "-P", "-m", module, str(folder)]
-    with (folder / _STDERR).open("wb") as said:
+    with (folder / _STDERR).open("wb") as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=said,
+            stderr=output,
             start_new_session=True,
-            # GPUs are counted as nvidia-smi counts them, unless who calls us wants CUDA's own order.
+            # GPUs are numbered as in nvidia-smi, unless the user has chosen CUDA's own order.
             env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **os.environ, **(environment or {})},
         )
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process that was started in a session of its own, and what it started, as far as they have not ended."""
+    """Kill a process that was started in a session of its own, and its descendants in that session."""
     if hasattr(os, "killpg"):
-        with contextlib.suppress(OSError):  # none is left; macOS refuses for one that has just ended
-            os.killpg(process.pid, signal.SIGKILL)  # a session of its own is a group of its own
+        with contextlib.suppress(OSError):  # none is left; macOS refuses for a group that has just ended
+            os.killpg(process.pid, signal.SIGKILL)  # a new session is a new process group
     elif process.poll() is None:
         process.kill()
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):  # a command that it did not live to read
+            with contextlib.suppress(BrokenPipeError):  # a command that it did not read
                 pipe.close()

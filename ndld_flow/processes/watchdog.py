@@ -1,4 +1,4 @@
-"""Keeps a process and all that it starts together: when it ends, or who started it does, nothing of it is left."""
+"""A watchdog that ends a process and all its descendants with the process that started it."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from pathlib import Path
 from typing import NoReturn
 
 ORPHANED = 3
-"""Exit code of a process whose standard input ended: who started it is gone, or wants no more of it."""
+"""Exit code of a process whose standard input ended: its parent has died, or no longer needs it."""
 _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
-_ENOUGH = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def keep_together() -> None:
-    """Call this first, before there are threads: what follows is done by a child of this process, which keeps watch.
+def run_under_watchdog() -> None:
+    """Fork: the child returns and works, this process becomes its watchdog. Call it first, before there are threads.
 
-    When standard input ends, the child does, or this process is told to end, everything that the child has started is
-    killed, sessions of its own or not, and this process ends: with `ORPHANED`, the child's code, or 128 and the number
-    of the signal that killed it. Only Linux lets a process be kept so; elsewhere nothing happens here.
+    When standard input ends, the child ends, or this process gets a signal to end, all descendants of the child are
+    killed, also those in other sessions, and this process exits with `ORPHANED`, the child's code, or 128 plus the
+    number of the signal that killed it. Does nothing on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return
     if os.getpgid(0) != os.getpid():
         os.setsid()
-    _control(_SET_SUBREAPER, 1)  # what the child's children leave behind becomes ours
-    keeper, child = os.getpid(), os.fork()
+    _control(_SET_SUBREAPER, 1)  # orphaned descendants become our children
+    watchdog, child = os.getpid(), os.fork()
     if child:
-        _keep(child)
-    end_with_parent(keeper)
+        _watch_over(child)
+    end_with_parent(watchdog)
 
 
 def end_with_parent(parent: int) -> None:
-    """When that process, which has just forked this one, is killed, so is this. Only Linux can; elsewhere nothing."""
+    """Let the kernel kill this process when its parent dies. Does nothing on systems other than Linux."""
     if not sys.platform.startswith("linux"):
         return
     _control(_SET_DEATH_SIGNAL, signal.SIGKILL)
@@ -47,15 +47,15 @@ def end_with_parent(parent: int) -> None:
 
 
 def _control(option: int, value: int) -> None:
-    """Linux' prctl."""
+    """Call Linux' prctl."""
     ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _keep(child: int) -> NoReturn:
+def _watch_over(child: int) -> NoReturn:
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    for number in (signal.SIGCHLD, *_ENOUGH):
+    for number in (signal.SIGCHLD, *_END_SIGNALS):
         signal.signal(number, lambda *_: None)
     code = _wait(child, awake)
     _end_children()
@@ -63,21 +63,21 @@ def _keep(child: int) -> NoReturn:
 
 
 def _wait(child: int, awake: int) -> int:
-    """Until the child has ended, or must; the code to end with."""
+    """Wait until the child has ended, or must end; return the exit code."""
     watch = select.poll()
-    watch.register(0, select.POLLRDHUP)  # and its end, which is always told
+    watch.register(0, select.POLLRDHUP)  # POLLHUP is always reported
     watch.register(awake, select.POLLIN)
     while True:
         code = _reap(child)
         if code is not None:
             return code
         for descriptor, _ in watch.poll():
-            if descriptor == 0 or _ENOUGH & set(os.read(awake, 64)):
+            if descriptor == 0 or _END_SIGNALS & set(os.read(awake, 64)):
                 return ORPHANED
 
 
 def _reap(child: int) -> int | None:
-    """Bury who has ended; the child's code, if it is among them."""
+    """Wait for ended processes; return the child's code if it is among them."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended, status = os.waitpid(-1, os.WNOHANG)
@@ -89,7 +89,7 @@ def _reap(child: int) -> int | None:
 
 
 def _end_children() -> None:
-    """Kill our children until there are none: what they leave behind becomes ours."""
+    """Kill our children until there are none: their orphans become our children."""
     with contextlib.suppress(ChildProcessError):
         while True:
             for child in _children():
@@ -99,10 +99,10 @@ def _end_children() -> None:
 
 
 def _children() -> Iterator[int]:
-    me = os.getpid()
+    own_pid = os.getpid()
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
                 state = (entry / "stat").read_bytes().rpartition(b")")[2].split()
-                if int(state[1]) == me:
+                if int(state[1]) == own_pid:
                     yield int(entry.name)

@@ -17,9 +17,9 @@ _TOLD_EVERY_S = 0.1
 
 
 def begin() -> Tell:
-    """Call this first: the process ends when its standard input does, and standard output becomes ours alone.
+    """Prepare this process: it ends when its standard input does, and libraries print to standard error.
 
-    What libraries print goes to standard error. The result writes `DONE TOTAL WHAT`, as `seldom` tells.
+    Call this first. The returned function writes lines `DONE TOTAL WHAT` to standard output, at a limited rate.
     """
     told = claim_output()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
@@ -27,14 +27,14 @@ def begin() -> Tell:
 
 
 def claim_output() -> int:
-    """A descriptor that is standard output; what libraries print goes to standard error from here on."""
+    """Return a descriptor of standard output; from now on libraries print to standard error."""
     told = os.dup(1)
     os.dup2(2, 1)
     return told
 
 
 def end() -> None:
-    """Call this last: whoever has answered is done. Unloading drivers takes time, and their crashes say nothing."""
+    """Exit at once, after the answer was written: unloading drivers takes time and may crash."""
     os._exit(0)
 
 
@@ -45,7 +45,7 @@ def _end_with_stdin() -> None:
 
 
 def seldom(say: Callable[[int, int, str], object]) -> Tell:
-    """Say how far the work is at most ten times a second, unless it begins something: `what` up to the word `pass`."""
+    """Limit progress reports to ten a second, except at a new activity: `what` up to the word `pass`."""
     last, busy_with = 0.0, ""
 
     def tell(done: int, total: int, what: str) -> None:
@@ -63,7 +63,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes() -> int:
-    """The most that was resident at once; 0 where the system does not tell."""
+    """Return the peak resident memory of this process in bytes; 0 where it is unknown."""
     try:
         found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
     except OSError:

@@ -21,7 +21,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.processes.program import Program, little_environment, run_program
+from ndld_flow.processes.program import Program, minimal_environment, run_program
 from ndld_flow.quantize.modelopt_settings import ModelOpt, find_interpreter
 from ndld_flow.quantize.prepared_model import QuantizableNode, excluded_outputs
 from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace, file_bytes, found_outputs
@@ -71,7 +71,7 @@ def quantize_by_modelopt(
     if data.samples is not None:
         command += _calibration_options(data.samples, workspace.scratch / "calibration.npz")
         notes += data.samples.notes
-    environment = little_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
+    environment = minimal_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
     move_model(made / Onnx.main, out, "modelopt")
     return _quantization(source, out / Onnx.main, notes, _describe(modelopt, data.samples))

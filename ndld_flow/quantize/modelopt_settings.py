@@ -14,7 +14,7 @@ from pydantic import Field
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.base.settings import Settings
 from ndld_flow.base.units import Milliseconds
-from ndld_flow.processes.program import Program, little_environment, run_program
+from ndld_flow.processes.program import Program, minimal_environment, run_program
 from ndld_flow.step import Foresight, RunsCode
 
 
@@ -68,7 +68,7 @@ def _versions_in(program: str, _changed_ns: int) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as scratch:
         command = [program, "-c", _QUERY, *_LIBRARIES.values()]
         try:
-            run_program(Program(command, little_environment(Path(scratch)), _TIMEOUT_S, Path(scratch)), lines.append)
+            run_program(Program(command, minimal_environment(Path(scratch)), _TIMEOUT_S, Path(scratch)), lines.append)
             found = json.loads(lines[-1])
         except (NdldFlowError, IndexError, ValueError):  # `foresee_modelopt` reports it
             return {}

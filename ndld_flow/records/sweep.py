@@ -55,7 +55,7 @@ class PointStep(Record):
     """Seconds this sweep spent on it; 0 when it was reused, or another point had done it."""
 
 
-Standing = Literal["best", "tie", "worse", "inconclusive"]
+WinnerVerdict = Literal["best", "tie", "worse", "inconclusive"]
 
 
 class MeasuredAgain(Record):
@@ -64,7 +64,7 @@ class MeasuredAgain(Record):
     metrics: dict[str, Metric]
     """All of the point's metrics, as measured again."""
     objectives: tuple[float | None, ...]
-    standing: Standing
+    standing: WinnerVerdict
     """Against the best: `tie` when the difference is inside the noise of this machine."""
     ratio: float | None = None
     """First objective over that of the best; below it the 95 % interval, where process runs were kept."""
@@ -107,7 +107,7 @@ class SweepPoint(Record):
     """Its run folder, relative to the sweep's: `points/0001`; empty when there is none."""
 
 
-class Sitting(Record):
+class MeasurementSession(Record):
     """Points measured in turns, on one device held alone."""
 
     number: int
@@ -153,7 +153,7 @@ class SweepRecord(Document):
     objectives: tuple[SweepObjective, ...]
     constraints: tuple[str, ...]
     points: tuple[SweepPoint, ...]
-    sittings: tuple[Sitting, ...]
+    sittings: tuple[MeasurementSession, ...]
     best: int | None
     """Number of the best point."""
     stopped_because: str

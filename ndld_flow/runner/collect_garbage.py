@@ -1,4 +1,4 @@
-"""Free what no kept run or sweep needs."""
+"""Remove everything that no kept run or sweep needs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ndld_flow.store.store import Store
 
 _BATCH = 100
 _DAMAGE_KEPT_S = 24 * 3600.0
-"""What was set aside while a run works: its user has just been told where it is."""
+"""Age up to which damaged files are kept while a run is active: its user has just read their path."""
 
 
 class Freed(Record):
-    """What `gc` removed, or would remove."""
+    """Everything that `gc` removed, or would remove."""
 
     runs: tuple[str, ...]
     sweeps: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class Freed(Record):
     freed_bytes: int
     dry_run: bool
     runs_at_work: int = 0
-    """Runs, sweeps and plans that worked in the store when `gc` began."""
+    """Runs, sweeps and plans that were active in the store when `gc` started."""
     in_use: tuple[str, ...] = ()
-    """Objects that no finished run needs, and that were kept as a run at work uses them."""
+    """Objects that no finished run needs, and that were kept because an active run uses them."""
     in_use_bytes: int = 0
 
 
@@ -54,7 +54,7 @@ class _Needed:
         self.digests |= {record.artifact.digest for record in records}
 
     def add_sweep(self, sweep: SweepRecord, store: Store) -> None:
-        """What its points' own records do not name: of points that failed, and of what was measured twice."""
+        """Add the results that no point's record names: those of failed points, and of repeated measurements."""
         for key in {step.key for point in sweep.points for step in point.steps if step.key} - self.keys:
             record = store.read_record(key)
             if record is not None:
@@ -63,28 +63,28 @@ class _Needed:
 
 
 def collect_garbage(
-    outputs: Outputs, keep: int | None = None, *, dry_run: bool = False, tell: Callable[[str], None] = lambda _: None
+    outputs: Outputs, keep: int | None = None, *, dry_run: bool = False, report: Callable[[str], None] = lambda _: None
 ) -> Freed:
-    """Remove objects and records that neither a kept run or sweep nor a run at work needs.
+    """Remove objects and records that neither a kept run or sweep nor an active run needs.
 
-    All are kept unless `keep` says how many of the newest runs, and of the newest sweeps, of each recipe to keep
-    besides the tagged ones; of newer ones that did not come to their end as many again. A sweep of which a point is
-    tagged is kept whole. `tell` hears why it waits: another `gc` or `verify` is at work.
-    Raises RequestError when the record of a run or sweep is gone or cannot be read (what it needs is then not known);
-    OutputsError when something may not be removed.
+    All runs are kept unless `keep` is given: the number of the newest runs, and of the newest sweeps, of each recipe to
+    keep in addition to tagged ones, and as many newer ones that did not finish. A sweep with a tagged point is kept.
+    `report` is called when it waits for another `gc` or `verify`.
+    Raises RequestError when the record of a run or sweep is missing or unreadable, because its results are then
+    unknown; OutputsError when something may not be removed.
     """
     outputs.prepare()
     store = outputs.store
-    waits = partial(tell, "waits for another gc, or verify")
+    waits = partial(report, "waits for another gc or verify")
     with explaining_disk("gc", outputs.root), store.locks.collecting(waits):
-        at_work = len(store.locks.leased("run"))
+        active = len(store.locks.leased("run"))
         _refuse_lost_records(outputs)
         dropped_runs, dropped_sweeps, dropped_bytes = _drop_folders(outputs, keep, dry_run=dry_run)
         needed = _find_needed({*outputs.folders(), *outputs.sweep_folders()} - {*dropped_runs, *dropped_sweeps}, store)
         records = _remove_records(store, needed, dry_run=dry_run)  # first: no record names an object that is gone
         objects = _remove_objects(store, needed, dry_run=dry_run)
         leftovers = [
-            *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if at_work else 0.0),
+            *_find_damage(store, older_than_s=_DAMAGE_KEPT_S if active else 0.0),
             *find_leftovers(outputs.root),
         ]
         leftover_bytes = sum(map(_size_bytes, leftovers))
@@ -100,7 +100,7 @@ def collect_garbage(
         record_count=records,
         freed_bytes=dropped_bytes + objects.removed_bytes + leftover_bytes,
         dry_run=dry_run,
-        runs_at_work=at_work,
+        runs_at_work=active,
         in_use=tuple(objects.in_use),
         in_use_bytes=objects.in_use_bytes,
     )
@@ -109,7 +109,7 @@ def collect_garbage(
 def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple[list[Path], list[Path], int]:
     """Remove the runs and sweeps that are not kept; return them, and their size.
 
-    They are moved out of the way while nobody publishes or tags, and deleted afterwards.
+    They are renamed while no process publishes or tags, and deleted afterwards.
     """
     with outputs.store.locks.hold("publish"):
         runs, sweeps = (_choose(list(found), keep, outputs) for found in (outputs.folders(), outputs.sweep_folders()))
@@ -123,7 +123,7 @@ def _drop_folders(outputs: Outputs, keep: int | None, *, dry_run: bool) -> tuple
 
 
 def _remove_records(store: Store, needed: _Needed, *, dry_run: bool) -> int:
-    """Remove the records of keys that nobody needs; return their number."""
+    """Remove the records of keys that no run needs; return their number."""
     paths = [path for path in (store.root / "records").glob("*/*.json") if path.stem not in needed.keys]
     count = 0
     for batch in _batches(paths):
@@ -146,13 +146,13 @@ class _Objects:
 
 
 def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects:
-    """Remove the objects that nobody needs."""
+    """Remove the objects that no run needs."""
     folders = [folder for folder in (store.root / "objects").glob("*/*") if folder.name not in needed.digests]
     found, named = _Objects(), dict[str, str]()
     for batch in _batches(folders):
         sizes = {folder: _size_bytes(folder) for folder in batch}
         with store.locks.used() as used:
-            # A worker lists a digest until it has written the record, and its run lists the record's key from before.
+            # A worker lists a digest until it has written the record; its run has listed the record's key before.
             for key in used - named.keys():
                 record = store.read_record(key)
                 if record is not None:
@@ -173,12 +173,12 @@ def _remove_objects(store: Store, needed: _Needed, *, dry_run: bool) -> _Objects
 
 
 def _batches(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
-    """Runs wait while a batch is removed."""
+    """Split paths into batches: runs wait only while a batch is removed."""
     return (paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH))
 
 
 def _find_damage(store: Store, older_than_s: float) -> list[Path]:
-    """Return what was set aside as damaged that long ago."""
+    """Return damaged files that were set aside at least so long ago."""
     found = []
     for path in (store.root / "damaged").glob("*"):
         with contextlib.suppress(OSError):
@@ -190,13 +190,13 @@ def _find_damage(store: Store, older_than_s: float) -> list[Path]:
 def _refuse_lost_records(outputs: Outputs) -> None:
     for folder, record in outputs.damaged_folders():
         raise RequestError(
-            f"{folder}: its {record} is gone, so that nobody knows which results it needs. Run its recipe again if it "
-            "is wanted, remove the folder, then run gc again."
+            f"{folder}: its {record} is gone, so its results are unknown. Run its recipe again if you need "
+            "it, remove the folder, then run gc again."
         )
 
 
 def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list[Path]:
-    """Return, of each recipe, those that are neither tagged nor among the newest; folders come oldest first."""
+    """Return the folders of each recipe that are neither tagged nor among the newest, given the oldest first."""
     if keep is None:
         return []
     tagged = {kept for folder in outputs.tagged().values() for kept in (folder, *folder.parents)}
@@ -208,8 +208,9 @@ def _choose(folders: Sequence[Path], keep: int | None, outputs: Outputs) -> list
 
 
 def _older(folders: Sequence[Path], keep: int, outputs: Outputs) -> list[Path]:
-    """Return the folders before the newest `keep` that came to their end; of those that did not, as many newer ones
-    are kept: failures never push results out.
+    """Return the folders before the newest `keep` finished ones, without the newest `keep` unfinished ones.
+
+    So failures never displace results.
     """
     older, complete, failed = [], 0, 0
     for folder in reversed(folders):
@@ -237,7 +238,7 @@ def _find_needed(folders: Iterable[Path], store: Store) -> _Needed:
 
 
 def _drop_notes(store: Store) -> None:
-    """Composed recipes and remembered digests are cheap to make again, and their sources may be long gone."""
+    """Remove composed recipes and remembered digests: they are cheap to rebuild, and their sources may be gone."""
     for name in ("recipes", "digests", "externals"):
         remove_folder(store.root / name)
 

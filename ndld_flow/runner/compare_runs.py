@@ -25,12 +25,12 @@ from ndld_flow.runner.write_comparison import write_comparison
 from ndld_flow.store.files import building_folder, point_to
 
 UNNAMED = "profile"
-"""What profiles of different names are called together: a history of comparisons keeps it when a file is renamed."""
+"""The common name of profiles with different names: it stays in a history of comparisons when a file is renamed."""
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Profiles by the name they share."""
+    """Profiles by their common name."""
 
     sections: dict[str, list[tuple[int, FoundProfile]]]
     """Name -> (position of the subject, its profile), the base's first; at least two."""
@@ -39,7 +39,7 @@ class Pairing:
 
 
 def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
-    """Pair profiles by their step's name; where every subject has one only, these.
+    """Pair profiles by their step's name; if every subject has only one, pair these.
 
     Raises RequestError when a subject has nothing in common with the first.
     """
@@ -52,7 +52,7 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
         members = [(place, _named(subject, wanted.name)) for place, subject in enumerate(subjects)]
         sections[wanted.name] = [(place, found) for place, found in members if found is not None]
     paired = {name: members for name, members in sections.items() if len(members) > 1}
-    _refuse_strangers(subjects, paired)
+    _refuse_unpaired(subjects, paired)
     return Pairing(paired, tuple(_left_out(subjects, paired)))
 
 
@@ -60,14 +60,14 @@ def _named(subject: FoundSubject, name: str) -> FoundProfile | None:
     return next((found for found in subject.profiles if found.name == name), None)
 
 
-def _refuse_strangers(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> None:
+def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> None:
     known = {place for members in paired.values() for place, _ in members}
     for place, subject in enumerate(subjects[1:], 1):
         if place not in known:
             base, other = (", ".join(found.name for found in one.profiles) for one in (subjects[0], subject))
             raise RequestError(
-                f"{subject.label} has no profile of a name that {subjects[0].label} has: {other} against {base}. Say "
-                f"which to compare, as {subjects[0].label}:{subjects[0].profiles[0].name}."
+                f"{subject.label} has no profile of a name that {subjects[0].label} has: {other} against {base}. Name "
+                f"the profiles to compare, as {subjects[0].label}:{subjects[0].profiles[0].name}."
             )
 
 
@@ -83,7 +83,7 @@ def _left_out(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int
 
 @dataclass(frozen=True)
 class Compared:
-    """A comparison and where it was written."""
+    """A comparison and its folder."""
 
     comparison: Comparison
     profiles: list[list[Profile]]
@@ -104,13 +104,13 @@ def compare_runs(
     to: Path | None = None,
     measure: Listener | None = None,
 ) -> Compared:
-    """Compare what references name, the first being the base, and write report, data and pictures into a folder.
+    """Compare the subjects of references with the first, and write report, data and pictures into a folder.
 
-    `references`: runs, tags, ids, `RUN:STEP`, profile files, folders of trtexec or TREx exports. `gates`: sentences
-    such as `latency.min <= +5 %`. `to`: the folder to write; default: one of its own below `outputs/comparisons/`.
-    What was learned by `learn_noise` is used unless the rules bring their own. With `measure`, which hears the events,
-    the two are measured again, against each other, until they are decided. Raises RequestError for what cannot be
-    found, read, understood or measured.
+    `references`: runs, tags, ids, `RUN:STEP`, profile files, folders of trtexec or TREx exports. `gates`: conditions
+    such as `latency.min <= +5 %`. `to`: the output folder; default: a new one below `outputs/comparisons/`.
+    Noise from `learn_noise` is used unless the rules have their own. With `measure`, a listener for events, two
+    profiles are measured again, against each other, until they are decided. Raises RequestError for a subject that
+    cannot be found, read or measured, and for an invalid gate.
     """
     kept = Outputs(outputs)
     if measure is not None:

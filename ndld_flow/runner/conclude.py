@@ -39,9 +39,9 @@ LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "polygraphy", "numpy
 
 
 def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateResult, ...]:
-    """Decide the gates whose steps are done; the others are not reached: the run failed already.
+    """Decide the gates whose steps have finished; the others are not reached.
 
-    Raises RequestError for a gate without a metric, unless only what is known is asked for.
+    Raises RequestError for a gate whose metric is missing, unless `as_far_as_known`.
     """
     records = {step.name: step.record for step in run.steps if step.record is not None}
     metrics: dict[str, Metric] = {
@@ -61,7 +61,7 @@ def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateR
 
 
 def _identity(run: RunState) -> str:
-    """Equal for runs that would do, and say, exactly the same."""
+    """Return a digest that is equal for runs with the same work and the same results."""
     keys: dict[str, JsonValue] = {step.name: step.record.key if step.record else None for step in run.steps}
     gates: list[JsonValue] = [gate.text for gate in run.recipe.gates]
     models: dict[str, JsonValue] = dict(model_digests(run))
@@ -69,7 +69,7 @@ def _identity(run: RunState) -> str:
 
 
 def find_equal_run(run: RunState) -> RunFinished | None:
-    """The latest run, when it is the very same and nothing had to be computed for this one."""
+    """Return the latest run if it is identical and nothing had to be computed for this one."""
     latest = run.outputs.latest(run.recipe.name)
     if latest is None or any(step.reason != Reason.REUSED.text for step in run.steps if step.record):
         return None
@@ -81,7 +81,7 @@ def find_equal_run(run: RunState) -> RunFinished | None:
         return None
     damage = find_run_damage(earlier, latest, run.outputs.store.digests.digest)
     if damage:
-        run.listener(Said(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): another is written"))
+        run.listener(Said(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"))
         return None
     folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
     run.outputs.mend_latest(folder)
@@ -98,9 +98,9 @@ def finish_run(run: RunState) -> RunFinished:
 
 
 def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRecord:
-    """Return the record of a run whose steps are done, its gates decided.
+    """Decide the gates of a run whose steps have finished, and return its record.
 
-    Raises RequestError for a gate without a metric.
+    Raises RequestError for a gate whose metric is missing.
     """
     gates = decide_gates(run)
     records = [step.record for step in run.steps]
@@ -113,7 +113,7 @@ def describe_run(run: RunState, run_id: str, command: tuple[str, ...]) -> RunRec
 
 @dataclass(frozen=True)
 class Ended:
-    """What a run came to."""
+    """The result of a run."""
 
     steps: tuple[RunStep, ...]
     gates: tuple[GateResult, ...]
@@ -122,7 +122,7 @@ class Ended:
 
 
 def describe_ended(run: RunState, run_id: str, command: tuple[str, ...], ended: Ended) -> RunRecord:
-    """Return the record of a run that has come to this, at its end or before."""
+    """Return the record of a run with this result, finished or not."""
     models = {name: _describe_model(run, name) for name in run.models}
     return RunRecord(
         id=run_id,
@@ -146,7 +146,7 @@ def describe_ended(run: RunState, run_id: str, command: tuple[str, ...], ended: 
 
 
 def model_digests(run: RunState) -> dict[str, str]:
-    """blake3 of each model of the recipe, by the name that steps read it by."""
+    """Return the blake3 digest of each model of the recipe, by its name in the recipe."""
     return {name: model.record.digest for name, model in run.models.items()}
 
 
@@ -160,7 +160,7 @@ def _describe_model(run: RunState, name: str) -> SourceRecord:
 
 
 def library_versions(recipe: Recipe) -> dict[str, str]:
-    """Versions of what shapes a run's results, by library."""
+    """Return the versions of the libraries that a run's results depend on."""
     versions = {library: read_version(library) for library in LIBRARIES}
     for step in recipe.steps:
         versions |= step.step.library_versions()
@@ -168,13 +168,13 @@ def library_versions(recipe: Recipe) -> dict[str, str]:
 
 
 def make_id(started_at: datetime) -> str:
-    """UTC time and six hex digits that keep runs of the same second apart."""
+    """Return the UTC time and six hex digits that distinguish runs of the same second."""
     apart = blake3(f"{os.getpid()} {time.time_ns()}".encode()).hexdigest()[:6]
     return f"{started_at:%Y%m%dT%H%M%SZ}-{apart}"
 
 
 def command_of(request: Request) -> tuple[str, ...]:
-    """Return the command as it was typed; of a program that uses the API, one that does the same."""
+    """Return the command as it was typed, or an equivalent one for a program that uses the API."""
     if request.command:
         return request.command
     trust = ("--trust",) if request.trust else ()
@@ -203,10 +203,7 @@ _LONGEST_TRACEBACK = 20_000
 
 
 def note_progress(run: RunState) -> None:
-    """Write down how far a run is, so that a folder is there whatever happens to this program.
-
-    Raises OSError.
-    """
+    """Write the progress of a run, so that its folder exists whatever happens to this process. Raises OSError."""
     from ndld_flow.runner.run_folder import write_progress
 
     if not run.opened:
@@ -217,7 +214,7 @@ def note_progress(run: RunState) -> None:
 
 @contextlib.contextmanager
 def recording_failure(run: RunState) -> Iterator[None]:
-    """Leave a folder with record, log and report of a run that does not come to its end; what was raised goes on."""
+    """Write the folder of a run that an error ends, with record, log and report. The error is raised again."""
     with run.held:
         try:
             yield
@@ -227,12 +224,12 @@ def recording_failure(run: RunState) -> Iterator[None]:
 
 
 def _leave_folder(run: RunState, error: BaseException) -> None:
-    """Write the folder of a run that this error ended; where that cannot be done, say why and leave what is there."""
+    """Write the folder of a failed run; where that is impossible, report the reason and leave the folder as it is."""
     from ndld_flow.runner.run_folder import write_run_folder
 
     failure = _describe_failure(run, error)
     outcome = outcome_of_code(failure.exit_code)
-    with contextlib.suppress(BrokenPipeError):  # nobody reads what is said
+    with contextlib.suppress(BrokenPipeError):  # nobody reads the output
         try:
             record = _describe(run, outcome, failure)
             folder = write_run_folder(record, run.outputs, opened=run.opened)
@@ -249,10 +246,10 @@ def _leave_folder(run: RunState, error: BaseException) -> None:
             )
         except BrokenPipeError:
             raise
-        except Exception as trouble:  # it must not take the place of what ended the run
-            place = f"; what is known is in {run.outputs.runs / run.recipe.name / run.id}" if run.opened else ""
-            told = f"the report of this failure cannot be written ({visible_name(str(trouble))}){place}"
-            run.listener(Said(text=told))
+        except Exception as problem:  # it must not replace the error that ended the run
+            place = f"; its files so far are in {run.outputs.runs / run.recipe.name / run.id}" if run.opened else ""
+            notice = f"the report of this failure cannot be written ({visible_name(str(problem))}){place}"
+            run.listener(Said(text=notice))
 
 
 def _describe_failure(run: RunState, error: BaseException) -> RunFailure:
@@ -261,23 +258,23 @@ def _describe_failure(run: RunState, error: BaseException) -> RunFailure:
     steps = tuple(named or at_work)
     return RunFailure(
         steps=steps,
-        message=shortened(hide_credentials(visible_text(_say(error, steps))), _LONGEST_MESSAGE),
+        message=shortened(hide_credentials(visible_text(_describe_error(error, steps))), _LONGEST_MESSAGE),
         exit_code=_exit_code(error),
         traceback=_trace(error),
         log_lines={name: tuple(map(log_line, run.logs[name])) for name in steps if run.logs.get(name)},
     )
 
 
-def _say(error: BaseException, steps: tuple[str, ...]) -> str:
+def _describe_error(error: BaseException, steps: tuple[str, ...]) -> str:
     if _exit_code(error) == ENDINGS["interrupted"].exit_code:
-        return f"interrupted while {' and '.join(steps)} was at work" if steps else "interrupted between two steps"
+        return f"interrupted while {' and '.join(steps)} was running" if steps else "interrupted between two steps"
     return str(error) if isinstance(error, NdldFlowError) else f"{type(error).__name__}: {error}"
 
 
 def _exit_code(error: BaseException) -> int:
     if isinstance(error, NdldFlowError):
         return error.exit_code
-    # Whoever reads what a run prints and goes away has ended it as Ctrl-C does.
+    # A reader of the output that goes away has ended the run as Ctrl-C does.
     is_bug = isinstance(error, Exception) and not isinstance(error, BrokenPipeError)
     return ENDINGS["bug" if is_bug else "interrupted"].exit_code
 
@@ -290,7 +287,7 @@ def _trace(error: BaseException) -> str:
 
 
 def log_line(line: str) -> str:
-    """Return a line of a log as a record keeps it."""
+    """Return a line of a log in the form of a record."""
     return shortened(hide_credentials(visible_name(visible_text(line))), _LONGEST_LINE)
 
 
@@ -301,7 +298,7 @@ def _describe(run: RunState, outcome: RunOutcome, failure: RunFailure | None) ->
 
 
 def _steps(run: RunState, outcome: RunOutcome, failed: tuple[str, ...]) -> Iterator[RunStep]:
-    """Yield every step of the recipe: those that are done, those that were at work, those that were not reached."""
+    """Yield every step of the recipe: finished, running, and not reached."""
     at_work = {step.name for step in run.at_work}
     state: Outcome = "interrupted" if outcome in ("running", "interrupted") else "failed"
     reason = f"{' and '.join(failed)} failed" if state == "failed" and failed else "not reached"

@@ -1,11 +1,11 @@
-"""Hold a device alone: against all measuring steps of this machine, whoever runs them.
+"""Exclusive locks on devices, between all measuring steps of a machine, of all users.
 
-A GPU is one lock, wherever it is seen from; the CPU is one lock for each that this process may use, so that sets which
-overlap exclude each other and others do not. Locks are taken in one order by all: none waits in a circle.
+A GPU has one lock; the CPU has one lock for each core that this process may use, so that overlapping sets exclude each
+other and disjoint sets do not. All processes take locks in the same order, so that they cannot deadlock.
 
-Each lock is a file in two folders: one that all users of the machine share, and the store's own. Containers see neither
-each other's /run/lock nor /tmp, but those of one host that share the store, or a folder named by
-NDLD_FLOW_DEVICE_LOCKS, exclude each other by it. Containers that share neither do not.
+Each lock is a file in two folders: one that all users of the machine share, and one in the store. Containers see
+neither each other's /run/lock nor /tmp; containers of one host exclude each other only if they share the store, or a
+folder that NDLD_FLOW_DEVICE_LOCKS names.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from ndld_flow.store.store import Store
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"
 """The environment variable that names another folder for the locks that all users share."""
-_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only where it is root's and sticky
+_SHARED_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108 - used only if root owns it and it is sticky
 _STICKY_FOR_ALL = 0o1777
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MOST_CPU_LOCKS = 64
-"""On machines with more CPUs, neighbours share a lock: each takes two open files."""
-_ASK_AGAIN_S = 1.0
-_LOOK_EVERY_S = 0.1
+"""On machines with more CPUs, adjacent CPUs share a lock: each lock takes two open files."""
+_RETRY_EVERY_S = 1.0
+_POLL_EVERY_S = 0.1
 _REMIND_EVERY_S = 300.0
 """Before CI systems end a job that prints nothing (10 minutes)."""
 _LONGEST_NOTE = 10_000
 
 
 class _Holder(Record):
-    """A note beside a lock, for those who wait."""
+    """A note next to a lock, for the processes that wait."""
 
     process: str
     pid: int
     run_pid: int
-    """Of the process that started the worker, or that does the step itself."""
+    """Pid of the process that started the worker, or that computes the step itself."""
     who: str
     device: str
     since: datetime
@@ -65,36 +65,36 @@ class _Holder(Record):
 
 @dataclass(frozen=True)
 class Claim:
-    """The step that needs a device, and the listener that hears of waiting."""
+    """A step that needs a device."""
 
     who: str
     """`step speed of ppocr-det`."""
-    tell: Callable[[str], None]
-    """Hears why the step waits, at once, when that changes, and every 5 minutes."""
+    report: Callable[[str], None]
+    """Called with the reason for waiting: at once, when it changes, and every 5 minutes."""
 
 
 @contextlib.contextmanager
 def holding(device: str, store: Store, claim: Claim) -> Iterator[list[str]]:
-    """Hold a device, such as `cpu` or `gpu-0`, alone; a killed holder's is free at once.
+    """Hold the lock of a device, such as `cpu` or `gpu-0`; the lock of a killed process is free at once.
 
-    Gives what is wrong with it, for the step's log: a folder may have no locks, or not be writable.
+    Gives warnings for the step's log: a folder may have no locks, or not be writable.
     """
     faults: list[str] = []
     with contextlib.ExitStack() as held:
-        for place in _places(device, store, faults) if device else ():
-            held.enter_context(_holding_one(place, device, claim, faults))
+        for place in _lock_files(device, store, faults) if device else ():
+            held.enter_context(_holding_lock(place, device, claim, faults))
         yield faults
 
 
-def _places(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
-    """Lock files, in the order in which everybody takes them."""
+def _lock_files(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
+    """Yield lock files, in the order in which all processes take them."""
     folder, prefix = _find_shared_folder(), "ndld_flow-"
     if folder is None:
         user = os.environ.get("USER") or os.environ.get("USERNAME") or "anyone"
         folder, prefix = Path(tempfile.gettempdir()), f"ndld_flow-{_file_name(user)}-"
         faults.append(
-            f"this machine has no folder of locks that all its users share, so others may measure on the {device} at "
-            f"the same time. Set {FOLDER_VARIABLE} to a folder that all may write"
+            f"this machine has no folder for locks that all its users share, so others may measure on the {device} at "
+            f"the same time. Set {FOLDER_VARIABLE} to a folder that all users can write"
         )
     names = name_locks(device)
     yield from (folder / f"{prefix}{name}.lock" for name in names)
@@ -105,7 +105,7 @@ def _places(device: str, store: Store, faults: list[str]) -> Iterator[Path]:
 def _find_shared_folder() -> Path | None:
     """Return the folder whose locks all users of this machine see.
 
-    By default one of root's with the sticky bit: nobody can replace another user's files in it.
+    By default a sticky folder of root: nobody can replace another user's files in it.
     """
     named = os.environ.get(FOLDER_VARIABLE)
     if named:
@@ -127,7 +127,7 @@ def _name_machine() -> str:
 
 
 def name_locks(device: str) -> tuple[str, ...]:
-    """What must be held for a device, in the order in which it is taken."""
+    """Return the names of a device's locks, in the order in which they are taken."""
     if device == "cpu":
         width = -(-(os.cpu_count() or 1) // _MOST_CPU_LOCKS)
         return tuple(f"cpu-{group}" for group in sorted({cpu // width for cpu in _own_cpus()}))
@@ -142,13 +142,13 @@ def _own_cpus() -> list[int]:
 
 
 def _name_gpu(number: int) -> str:
-    """A GPU by its UUID, as others may see and count other ones; by its number where no UUID is told."""
+    """Return the UUID of a GPU, as other processes may number GPUs otherwise; its number where it has no UUID."""
     from ndld_flow.measure.gpu_names import name_for_nvml
 
     name = name_for_nvml(number)
     cards = (path.read_text(errors="replace") for path in sorted(_NVIDIA_GPUS.glob("*/information")))
-    told = [re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", card, re.MULTILINE) for card in cards]
-    ids = [found[1] if found else "" for found in told]
+    reason_before = [re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", card, re.MULTILINE) for card in cards]
+    ids = [found[1] if found else "" for found in reason_before]
     if name.isdecimal():
         return (ids[int(name)] if int(name) < len(ids) else "") or f"gpu-{name}"
     return next((found for found in ids if found.startswith(name)), name)
@@ -159,10 +159,10 @@ def _file_name(text: str) -> str:
 
 
 @contextlib.contextmanager
-def _holding_one(path: Path, device: str, claim: Claim, faults: list[str]) -> Iterator[None]:
+def _holding_lock(path: Path, device: str, claim: Claim, faults: list[str]) -> Iterator[None]:
     try:
         lock = _open_lock(path)
-        _take(lock, path, device, claim.tell)
+        _take(lock, path, device, claim.report)
     except (OSError, NotImplementedError) as error:
         faults.append(f"{path} is not locked, so others may measure on the {device} at the same time: {error}")
         yield
@@ -172,7 +172,7 @@ def _holding_one(path: Path, device: str, claim: Claim, faults: list[str]) -> It
         pid=os.getpid(),
         run_pid=_find_run_pid(),
         who=claim.who,
-        device=_say_device(device),
+        device=_describe_device(device),
         since=datetime.now(UTC),
     )
     try:
@@ -189,9 +189,9 @@ def _open_lock(path: Path) -> Lock:
 
 
 class _SharedLock:
-    """A lock in a folder where anybody may have put anything.
+    """A lock in a folder that anybody can write.
 
-    No link is followed, a pipe does not block, and nothing is written: to lock a file, reading it is enough.
+    No link is followed, a pipe does not block, and nothing is written: a file can be locked when opened for reading.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,12 +199,12 @@ class _SharedLock:
         self._descriptor = -1
 
     def acquire(self, timeout: float) -> None:
-        """Take the lock; wait as many seconds as `timeout`. Raises TimeoutError, and OSError for what is no lock."""
+        """Take the lock; wait as many seconds as `timeout`. Raises TimeoutError, and OSError for no regular file."""
         end = time.monotonic() + timeout
         while not self._try():
             if time.monotonic() >= end:
                 raise TimeoutError(f"{self._path} is held")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_EVERY_S)
 
     def release(self) -> None:
         os.close(self._descriptor)
@@ -236,7 +236,7 @@ class _SharedLock:
             descriptor = os.open(self._path, flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(f"{self._path} is no regular file. Whoever made it must remove it")
+            raise OSError(f"{self._path} is no regular file. Its owner must remove it")
         return descriptor
 
 
@@ -245,24 +245,24 @@ def _identify(descriptor: int) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _take(lock: Lock, path: Path, device: str, tell: Callable[[str], None]) -> None:
-    told, told_at_s = "", 0.0
+def _take(lock: Lock, path: Path, device: str, report: Callable[[str], None]) -> None:
+    reason_before, reported_at_s = "", 0.0
     while True:
         try:
-            lock.acquire(timeout=_ASK_AGAIN_S if told else 0)
+            lock.acquire(timeout=_RETRY_EVERY_S if reason_before else 0)
         except TimeoutError:
-            reason = _read_holder(path) or told or f"{WAITS}the {device}, held by another measurement"
-            if reason != told or time.monotonic() - told_at_s >= _REMIND_EVERY_S:
-                told_at_s = time.monotonic()
-                tell(reason)
-            told = reason
+            reason = _read_holder(path) or reason_before or f"{WAITS}the {device}, held by another measurement"
+            if reason != reason_before or time.monotonic() - reported_at_s >= _REMIND_EVERY_S:
+                reported_at_s = time.monotonic()
+                report(reason)
+            reason_before = reason
         else:
             return
 
 
 @contextlib.contextmanager
 def _naming_holder(path: Path, holder: _Holder) -> Iterator[None]:
-    """Write beside a lock who holds it, under a name that is this user's: another's file could not be replaced."""
+    """Write the holder next to a lock, in a file per user: nobody can replace another user's file."""
     note = path.with_name(f"{path.stem}.{_own_user()}.holder")
     with contextlib.suppress(OSError):
         note.unlink(missing_ok=True)
@@ -286,7 +286,7 @@ def _own_user() -> int:
 def _read_holder(path: Path) -> str:
     """Return `waits for cpu 0-1, held by step speed of ppocr-det (user ann, pid 123) since 10:42:07`.
 
-    It is empty where nobody who lives has written a note. Steps of one run take turns, which is worth no line in a log.
+    It is empty without a note of a running process. Steps of one run take turns, which is worth no line in a log.
     """
     notes = (_read_note(note) for note in path.parent.glob(f"{path.stem}.*.holder"))
     found = [(holder.since, user, holder) for holder, user in filter(None, notes)]
@@ -301,7 +301,7 @@ def _read_holder(path: Path) -> str:
 
 
 def _read_note(note: Path) -> tuple[_Holder, str] | None:
-    """Return a living holder with the name of the user who wrote the note."""
+    """Return a holder that is running, with the name of the user who wrote the note."""
     try:
         descriptor = os.open(note, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
@@ -313,7 +313,7 @@ def _read_note(note: Path) -> tuple[_Holder, str] | None:
     return (holder, name_user(found.st_uid)) if is_running(holder.process) else None
 
 
-def _say_device(device: str) -> str:
+def _describe_device(device: str) -> str:
     """`cpu 0-3,8`, `gpu 0`."""
     if device != "cpu":
         return re.sub(r"^gpu-(\d+)$", r"gpu \1", device)

@@ -1,4 +1,4 @@
-"""Words for a disk that is full, may not be written, or fails."""
+"""Messages about a disk that is full, forbidden or failing."""
 
 from __future__ import annotations
 
@@ -16,79 +16,81 @@ from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError
 from ndld_flow.report.write_page import PageError
 
 ALMOST_NOTHING_BYTES = 2**20
-_AGAIN = "What was finished is kept; free some space (`ndld-flow gc` removes what no run needs) and run again."
+_REMEDY = "Finished results are kept; free some space (`ndld-flow gc` removes what no run needs) and run again."
 _FORBIDDEN = "{place} cannot be written ({reason}). Choose another folder with --outputs."
 _NOT_PERMITTED = (
     "{place} cannot be read or written by {me}: {blocking} belongs to {owner} (group {group}) and has mode {mode:04o}. "
     "Have {owner} run `chmod -R g+rwX {folder}` (after `chgrp -R GROUP {folder}`, where the group is another), or "
     "choose another folder with --outputs."
 )
-_BROKEN = "{place} cannot be written or read ({reason}). What was finished is kept; look after the disk and run again."
-_IN_THE_WAY = "{place} cannot be made ({reason}). Move what is in the way, or choose another folder with --outputs."
+_BROKEN = "{place} cannot be written or read ({reason}). Finished results are kept; check the disk and run again."
+_IN_THE_WAY = (
+    "{place} cannot be created ({reason}). Move the file in its place, or choose another folder with --outputs."
+)
 _TOO_MANY = "{reason}, so that {place} cannot be opened. Allow more (`ulimit -n`), or close other programs."
-_WORDS = {
-    errno.ENOSPC: f"the disk of {{folder}} is full. {_AGAIN}",
-    errno.EDQUOT: f"the quota for the disk of {{folder}} is used up. {_AGAIN}",
+_MESSAGES = {
+    errno.ENOSPC: f"the disk of {{folder}} is full. {_REMEDY}",
+    errno.EDQUOT: f"the quota for the disk of {{folder}} is used up. {_REMEDY}",
     errno.EFBIG: "{place} would be larger than is allowed here ({reason}). Raise the limit (`ulimit -f`).",
     errno.EROFS: _FORBIDDEN,
     **dict.fromkeys((errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE), _BROKEN),
     **dict.fromkeys((errno.ENFILE, errno.EMFILE), _TOO_MANY),
 }
-_WORDS_OF_OURS = {
+_MESSAGES_BELOW = {
     errno.ENAMETOOLONG: "{place} is a longer name than its disk allows. Choose another folder with --outputs.",
     **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY, errno.ELOOP), _IN_THE_WAY),
 }
-"""Of what lies below the folder: elsewhere these are mistakes of who wrote the step."""
+"""Messages for paths below the folder: elsewhere these errors are mistakes in a step."""
 
 
 @contextlib.contextmanager
 def explaining_disk(who: str, folder: Path) -> Iterator[None]:
-    """Turn what a full, forbidden or failing disk does to `who`, writing below `folder`, into an OutputsError.
+    """Turn errors of a full, forbidden or failing disk into an OutputsError; `who` writes below `folder`.
 
-    Libraries hide the system's error number, so the free space is asked too. Other errors pass.
+    Libraries hide the system's error number, so the free space is checked too. Other errors pass.
     """
     try:
         yield
-    except PageError as error:  # of a folder whose other files cannot be written either
-        told = explain_disk(error.__cause__, folder)
-        raise OutputsError(f"{who}: {told}" if told else str(error)) from error
+    except PageError as error:  # other files of the folder cannot be written either
+        message = explain_disk(error.__cause__, folder)
+        raise OutputsError(f"{who}: {message}" if message else str(error)) from error
     except (OutputsError, RecipeError):
         raise
     except Exception as error:
-        told = explain_disk(error, folder)
-        if told:
-            raise OutputsError(f"{who}: {told}") from error
+        message = explain_disk(error, folder)
+        if message:
+            raise OutputsError(f"{who}: {message}") from error
         raise
 
 
 @contextlib.contextmanager
 def explaining_file(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a file that the user named is written into an OutputsError."""
+    """Turn errors while writing a file that the user named into an OutputsError."""
     try:
         yield
     except OSError as error:
-        raise OutputsError(f"{path}: it cannot be written ({error.strerror}). Choose another place.") from None
+        raise OutputsError(f"{path}: it cannot be written ({error.strerror}). Choose another path.") from None
 
 
 def explain_disk(error: BaseException | None, folder: Path) -> str:
-    """What an error says of the disk, and what to do about it; empty where it says nothing of it."""
-    full = next((str(place) for place in _places(folder) if _is_full(place)), "")
+    """Return the problem of the disk behind an error, and the remedy; empty if the disk is not the reason."""
+    full = next((str(place) for place in _written_folders(folder) if _is_full(place)), "")
     if full:
-        return _WORDS[errno.ENOSPC].format(folder=full)
+        return _MESSAGES[errno.ENOSPC].format(folder=full)
     if isinstance(error, NdldFlowError) or not isinstance(error, OSError) or error.errno is None:
         return ""
     if error.errno == errno.ENOENT and not _name_of(error) and "temporary directory" in str(error):
-        return "no folder for temporary files can be written. Name one that can by the environment variable TMPDIR."
+        return "no folder for temporary files can be written. Set the environment variable TMPDIR to one that can."
     place = Path(_name_of(error) or folder)
     if error.errno in (errno.EACCES, errno.EPERM):
         return _explain_permissions(place, folder) or _FORBIDDEN.format(place=place, reason=error.strerror)
     is_ours = place.absolute().is_relative_to(folder.absolute())
-    words = _WORDS.get(error.errno) or (_WORDS_OF_OURS.get(error.errno, "") if is_ours else "")
-    return words.format(place=place, folder=folder, reason=error.strerror)
+    message = _MESSAGES.get(error.errno) or (_MESSAGES_BELOW.get(error.errno, "") if is_ours else "")
+    return message.format(place=place, folder=folder, reason=error.strerror)
 
 
 def _explain_permissions(place: Path, folder: Path) -> str:
-    """Return whose file or folder keeps this user out, and what to do; empty where none of them does."""
+    """Return the owner of the file or folder that keeps this user out, and the remedy; empty if there is none."""
     if sys.platform == "win32":
         return ""
     for path in (*reversed(place.absolute().parents), place.absolute()):
@@ -132,13 +134,13 @@ def _name_group(number: int) -> str:
 
 
 def _name_of(error: OSError) -> str:
-    """The file an error tells of; of a renaming the new name."""
+    """Return the file of an error; of a renaming the new name."""
     name = error.filename2 or error.filename
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name or "")
 
 
-def _places(folder: Path) -> Iterator[Path]:
-    """Where a run writes."""
+def _written_folders(folder: Path) -> Iterator[Path]:
+    """Yield the folders that a run writes to."""
     yield folder
     with contextlib.suppress(OSError):  # there may be none
         yield Path(tempfile.gettempdir())

@@ -1,4 +1,4 @@
-"""Say what works on this machine, by trying it."""
+"""Examine what works on this machine, by trying it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NEEDED = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "protobuf", "numpy", "
 
 
 class Check(Record):
-    """One thing that was tried."""
+    """The result of one check."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
-    """`absent` is what only some recipes need; `broken` is what every run needs."""
+    """`absent`: only some recipes need it; `broken`: every run needs it."""
     found: str
     advice: str = ""
 
@@ -50,7 +50,7 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
         Check(name="python", state="ok", found=f"{sys.version.split()[0]}, ndld-flow {read_version('ndld-flow')}"),
         Check(name="machine", state="ok", found=f"{machine.cpu} x {machine.cpu_count}, {machine.system}"),
         *(_check_library(name) for name in NEEDED),
-        _check_onnxruntime_twins(),
+        _check_onnxruntime_duplicates(),
         *(_show_gpu(trial, machine.driver) for trial in gpu.result()),
         *(_check_provider(name) for name in ("cpu", "cuda", "tensorrt")),
         *(check for checks in engines for check in checks),
@@ -65,8 +65,8 @@ def _check_library(name: str) -> Check:
     return Check(name=name, state="ok", found=found)
 
 
-def _check_onnxruntime_twins() -> Check:
-    """Two distributions of ONNX Runtime write the same files: the later one wins, removing it breaks the other."""
+def _check_onnxruntime_duplicates() -> Check:
+    """Check for two distributions of ONNX Runtime: they write the same files, and removing one breaks the other."""
     name = "onnxruntime twins"
     try:
         both = f"onnxruntime {version('onnxruntime')} and onnxruntime-gpu {version('onnxruntime-gpu')}"
@@ -95,7 +95,7 @@ def _show_gpu(trial: Trial, driver: str) -> Check:
 
 
 def _check_engines(library: Library) -> list[Check]:
-    """What one TensorRT can do here. Its name has a hyphen, as its distribution has."""
+    """Check one TensorRT. Its name has a hyphen, as that of its distribution."""
     from ndld_flow.runtimes.tensorrt.trial import try_library
 
     name = library.backend.replace("_", "-")
@@ -111,11 +111,11 @@ def _show_engines(library: Library, name: str, trials: list[Trial]) -> Iterator[
         if trial.name or not trial.works:
             yield _show_trial(trial, shown)
         else:
-            yield Check(name=shown, state="ok", found=f"{trial.found}, {library.origin}; {_tell_names(library)}")
+            yield Check(name=shown, state="ok", found=f"{trial.found}, {library.origin}; {_describe_names(library)}")
 
 
-def _tell_names(library: Library) -> str:
-    """Whether recipes can be judged by the names of this very release."""
+def _describe_names(library: Library) -> str:
+    """Describe whether recipes are checked against the names of this release."""
     from ndld_flow.runtimes.tensorrt.release_names import names_of_release
 
     try:
@@ -132,7 +132,7 @@ def _show_trial(trial: Trial, name: str) -> Check:
 
 
 def _check_outputs(outputs: Path) -> Check:
-    name, folder = f"outputs ({outputs})", _existing(outputs)
+    name, folder = f"outputs ({outputs})", _nearest_existing(outputs)
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -143,7 +143,7 @@ def _check_outputs(outputs: Path) -> Check:
     return Check(name=name, state="ok", found=f"writable, {free / 2**30:,.1f} GiB free")
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     while not folder.exists():
         folder = folder.parent
     return folder

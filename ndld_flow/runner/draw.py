@@ -23,14 +23,14 @@ from ndld_flow.store.sharing import share
 
 
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
-    """Draw the report of a run, a sweep or a sweep's point into its folder, or the page of a profile or an engine to
-    `to` (default: its name with `.html`, here).
+    """Draw the report of a run, a sweep or a point into its folder, or the page of a profile or an engine to `to`.
 
-    Raises RequestError where there is nothing of that name, or `to` is said of what has a folder.
+    `to` defaults to the label with `.html`, in the current directory. Raises RequestError where nothing has that name,
+    or `to` is given for a run or a sweep.
     """
     if not is_profile_file(reference):
         if to is not None:
-            raise RequestError(f"{reference} is a run or a sweep: its report lies in its folder. Leave --to out.")
+            raise RequestError(f"{reference} is a run or a sweep: its report is in its folder. Leave out --to.")
         kept = Outputs(outputs)
         folder = kept.find_any(reference, unfinished=True)
         is_sweep = (folder / SWEEP_RECORD).is_file()
@@ -46,9 +46,9 @@ def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:
 
 
 def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
-    """Read what is to be drawn.
+    """Read the graph of a model, or the layers of an engine or a profile.
 
-    Raises `RequestError` or `ModelError` where it is neither, or has no layers, or no such parts as `reading` asks for.
+    Raises `RequestError` or `ModelError` where the file is neither, has no layers, or not the parts in `reading`.
     """
     if not path.exists() or recognise(path) is None:
         from ndld_flow.models.drawn_graph import read_graph
@@ -58,7 +58,7 @@ def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
         raise RequestError(f"{path}: layers have no bodies and no constants: leave out depth, subgraph and constants.")
     profile = read_profile(path)
     if not profile.layers:
-        raise RequestError(f"{path} tells of no layers, so that there is nothing to draw.")
+        raise RequestError(f"{path} has no layers to draw.")
     return engine_graph(profile, reading.title or path.name, reading.shapes)
 
 
@@ -68,7 +68,7 @@ SUFFIXES = (".html", ".htm")
 def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
     """Write the page of a model and return its path.
 
-    Raises `RequestError` for choices that a page does not have, and for what is no model; `ModelError` and
+    Raises `RequestError` for options that a page does not have, and for a file that is no model; `ModelError` and
     `OutputsError` where it cannot be read or written.
     """
     _check(reading, look)
@@ -86,11 +86,11 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
 
 
 def _check(reading: Reading, look: Look) -> None:
-    """Raises `RequestError` for what only a picture has."""
+    """Raise `RequestError` for options that only a picture has."""
     usual = Look()
     asked = [field.name for field in fields(Look) if getattr(look, field.name) != getattr(usual, field.name)]
     asked += ["depth"] if reading.depth else []
     if asked:
         raise RequestError(
-            f"{' and '.join(asked)}: that is for pictures. A page is light or dark, zooms, and opens bodies by itself."
+            f"{' and '.join(asked)}: these options are for pictures. A page has its own theme, zoom and depth."
         )

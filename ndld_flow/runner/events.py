@@ -1,4 +1,4 @@
-"""What a run tells while it works. Terminal, plain lines and JSON all listen to these."""
+"""The events of a run. The terminal, plain lines and JSON are all written from these."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunStarted(Record):
 
 
 class Said(Record):
-    """A sentence about something that takes time before the first step, such as fetching the model."""
+    """A sentence for people, such as about the download of a model before the first step."""
 
     event: Literal["said"] = "said"
     text: str
@@ -56,11 +56,11 @@ class StepProgressed(Record):
 
 
 WAITS = "waits for "
-"""How the text of a step's progress begins while it waits: workers report nothing but progress."""
+"""The beginning of a step's progress text while it waits: workers report only progress."""
 
 
 def describe_progress(name: str, done: int, total: int, what: str) -> StepProgressed | StepWaits:
-    """Return the event for what a step, which may be in a worker, reports as its progress."""
+    """Return the event for the progress of a step, which may run in a worker."""
     if what.startswith(WAITS) and not total:
         return StepWaits(name=name, waits_for=what.removeprefix(WAITS))
     return StepProgressed(name=name, done=done, total=total, what=what)
@@ -83,7 +83,7 @@ class RunFinished(Record):
     passed: bool
     exit_code: int
     nothing_to_do: bool
-    """Everything was there already; the run named is an earlier one."""
+    """All results exist already; `run` is an earlier run."""
     run: str
     folder: str
     report: str
@@ -94,12 +94,12 @@ class RunFinished(Record):
 
 
 class RunFailed(Record):
-    """The run did not come to its end, and its folder tells why. What was raised follows."""
+    """The run failed, and its folder has the reason. The error is raised afterwards."""
 
     event: Literal["run_failed"] = "run_failed"
     outcome: RunOutcome
     steps: tuple[str, ...]
-    """Those that failed, or were at work."""
+    """The steps that failed, or were running."""
     message: str
     exit_code: int
     run: str
@@ -108,7 +108,7 @@ class RunFailed(Record):
 
 
 class RunRefused(Record):
-    """The run ended with an error that its request, its model or this machine explains."""
+    """The run ended with an error of its request, its model or this machine."""
 
     event: Literal["run_refused"] = "run_refused"
     message: str
@@ -120,11 +120,11 @@ class SweepStarted(Record):
     recipe: str
     method: str
     point_count: int | None
-    """Points that will be tried at most; None when that cannot be known."""
+    """Upper bound of the points to try; None where it is unknown."""
 
 
 class PointFinished(Record):
-    """A point of a sweep came to its end; its steps were told as `STEP#NUMBER`."""
+    """A point of a sweep has finished; the events of its steps were named `STEP#NUMBER`."""
 
     event: Literal["point_finished"] = "point_finished"
     number: int
@@ -133,9 +133,9 @@ class PointFinished(Record):
     outcome: PointOutcome
     reason: str
     objectives: dict[str, Metric]
-    """What was looked for -> what it came to; what was not reached is left out."""
+    """Objective -> value; without those that were not reached."""
     again: bool = False
-    """Whether it is a winner that was measured again."""
+    """True for a winner that was measured again."""
 
 
 class SweepFinished(Record):
@@ -144,7 +144,7 @@ class SweepFinished(Record):
     """Whether any point passed."""
     exit_code: int
     nothing_to_do: bool
-    """Everything was there already; the sweep named is an earlier one."""
+    """All results exist already; `sweep` is an earlier sweep."""
     sweep: str
     folder: str
     report: str
@@ -153,7 +153,7 @@ class SweepFinished(Record):
     best: int | None
     """Number of the best point."""
     applied: str = ""
-    """Path of the recipe that was written from the best point; empty when none was."""
+    """Path of the recipe that was written from the best point; empty without one."""
     outcomes: dict[PointOutcome, int]
     wall_s: float
 
@@ -175,16 +175,16 @@ Event = (
 Listener = Callable[[Event], None]
 
 
-def one_at_a_time(listener: Listener) -> Listener:
-    """A listener that may be told from several threads."""
-    telling = threading.Lock()
+def synchronized(listener: Listener) -> Listener:
+    """Return a listener that several threads may call."""
+    lock = threading.Lock()
 
-    def tell(event: Event) -> None:
-        with telling:
+    def pass_on(event: Event) -> None:
+        with lock:
             listener(event)
 
-    return tell
+    return pass_on
 
 
 def ignore(_: Event) -> None:
-    """A listener for programs that only want the result."""
+    """Ignore an event: a listener for programs that only need the result."""

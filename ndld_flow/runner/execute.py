@@ -24,7 +24,7 @@ from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.graph_change import GraphChange
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.step_record import KeyParts, StepRecord
-from ndld_flow.runner.concurrent_load import Lookout, announce
+from ndld_flow.runner.concurrent_load import LoadMonitor, announce
 from ndld_flow.runner.device_locks import Claim, holding
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
@@ -35,92 +35,92 @@ from ndld_flow.store.store import Store
 
 
 def step_logger(name: str) -> logging.Logger:
-    """The logger of the step with a name, whose lines `working_steps` collects."""
+    """Return the logger of a step, whose lines `running_steps` collects."""
     return logging.getLogger(f"ndld_flow.step.{name}")
 
 
 @dataclass(frozen=True)
-class StepAtWork:
-    """A step, and where it works."""
+class RunningStep:
+    """A running step and its folders."""
 
     step: RecipeStep
     recipe: str
     store: Store
     folder: Path
-    """Where it builds."""
-    tell: Callable[[str], None]
-    """Hears what it waits for."""
+    """Its build folder."""
+    report: Callable[[str], None]
+    """Called with the reason for which it waits."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What steps have around them while they work."""
+class StepScope:
+    """The logs and the load monitor of running steps."""
 
     logs: Sequence[Sequence[str]]
     """The lines of each step's log so far."""
-    lookout: Lookout | None
-    """Looks who else is at work, where a device is measured."""
+    monitor: LoadMonitor | None
+    """Observes other steps while a device is measured."""
 
-    def end_watch(self) -> tuple[str, ...]:
-        """What else was at work beside a measurement, in words; nothing of steps that measure nothing."""
-        return self.lookout.end() if self.lookout is not None else ()
+    def concurrent_load(self) -> tuple[str, ...]:
+        """Return the concurrent steps during a measurement, in words; empty for steps that do not measure."""
+        return self.monitor.end() if self.monitor is not None else ()
 
 
 @contextlib.contextmanager
-def working_steps(
-    steps: Sequence[RecipeStep], recipe: str, store: Store, folder: Path, tell: Callable[[str], None]
-) -> Iterator[Surroundings]:
-    """Hold what steps need alone while they build in `folder`, and collect the lines of each one's log.
+def running_steps(
+    steps: Sequence[RecipeStep], recipe: str, store: Store, folder: Path, report: Callable[[str], None]
+) -> Iterator[StepScope]:
+    """Lock the device of steps while they build in `folder`, and collect the lines of each step's log.
 
-    Several steps take turns on one device; `tell` says when they must wait for it. Raises what they raise, with their
-    names; OutputsError when the disk is full or may not be written.
+    Several steps take turns on one device; `report` is called when they must wait for it. Raises the steps' errors with
+    their names; OutputsError when the disk is full or cannot be written.
     """
     name, device = " and ".join(step.name for step in steps), steps[0].step.device
     with contextlib.ExitStack() as stack:
         stack.enter_context(explaining_disk(f"step {name}", store.root))
         stack.enter_context(_naming_step(name, folder))
-        claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", tell)
+        claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", report)
         faults = stack.enter_context(holding(device, store, claim))
         logs = [stack.enter_context(_logging(step.name)) for step in steps]
         for fault in faults:
             step_logger(steps[0].name).warning("%s", fault)
         announce(steps, recipe, folder)
-        lookout = Lookout(store, folder) if device else None
-        if lookout is not None:
-            stack.callback(lookout.end)
-        yield Surroundings(logs, lookout)
+        monitor = LoadMonitor(store, folder) if device else None
+        if monitor is not None:
+            stack.callback(monitor.end)
+        yield StepScope(logs, monitor)
 
 
 @contextlib.contextmanager
-def holding_device(work: StepAtWork, device: str) -> Iterator[None]:
-    """Hold a device alone for a step that knows only from what it reads which one it measures.
+def holding_device(work: RunningStep, device: str) -> Iterator[None]:
+    """Lock a device for a step that learns only from its inputs which one it measures.
 
-    Its log gets what was wrong with the lock, and the other work of ndld_flow that ran on this machine meanwhile.
+    Its log gets problems with the lock, and the other ndld_flow steps that ran on this machine meanwhile.
     """
     log = step_logger(work.step.name)
-    claim = Claim(f"step {work.step.name}{f' of {work.recipe}' if work.recipe else ''}", work.tell)
+    claim = Claim(f"step {work.step.name}{f' of {work.recipe}' if work.recipe else ''}", work.report)
     with holding(device, work.store, claim) as faults:
         for fault in faults:
             log.warning("%s", fault)
-        lookout = Lookout(work.store, work.folder)
+        monitor = LoadMonitor(work.store, work.folder)
         try:
             yield
         finally:
-            for other in lookout.end():
+            for other in monitor.end():
                 log.info("concurrent: %s", other)
 
 
 @contextlib.contextmanager
 def _naming_step(name: str, folder: Path) -> Iterator[None]:
-    """Let errors say which step it was, and no credentials: points of a sweep keep them.
+    """Add the step's name to its errors, and remove credentials: points of a sweep keep errors.
 
-    What it was building is gone, so its path would only puzzle.
+    The path of the build folder is removed too: the folder no longer exists.
     """
     try:
         yield
     except MemoryError as error:
         raise KilledError(
-            f"step {name}: it ran out of memory. Free some, raise this process's limit, or give the step less to hold."
+            f"step {name}: it ran out of memory. Free some, raise this process's limit, or reduce the step's data."
         ) from error
     except NdldFlowError as error:
         text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", hide_credentials(str(error)))
@@ -141,7 +141,7 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def _logging(name: str) -> Iterator[list[str]]:
-    """Collect what the step, and Python's warnings during it, have to say."""
+    """Collect the log of a step, and Python's warnings during it."""
     handler = _Lines()
     logger = step_logger(name)
     logger.setLevel(logging.INFO)
@@ -158,18 +158,18 @@ def _logging(name: str) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Work:
-    """A step with all it needs."""
+    """A step with everything that it needs."""
 
     step: RecipeStep
     parts: KeyParts
     artifacts: Mapping[str, Artifact]
-    """What is read (`from`, `reference`, ...) -> the artifact."""
+    """Key (`from`, `reference`, ...) -> the artifact that is read."""
     inputs: Mapping[str, InputSpec]
     progress: Callable[[int, int, str], None]
     recipe: str = ""
-    """Whose step it is, for those who wait for it or see it at work."""
+    """Name of the recipe, for processes that wait for the step or see it running."""
     logged: Callable[[str], None] = lambda line: None
-    """Gets each line of the step's log as it is written: what is known of a step that never ends well."""
+    """Called with each line of the step's log as it is written, so that the log of a failed step is known."""
 
     @property
     def source(self) -> Artifact:
@@ -177,8 +177,8 @@ class Work:
 
 
 @dataclass(frozen=True)
-class _Sitting:
-    """When steps that took turns, or one, worked."""
+class _Timing:
+    """The times of steps that ran together."""
 
     started_at: datetime
     ended_at: datetime
@@ -187,32 +187,32 @@ class _Sitting:
 
 
 @dataclass(frozen=True)
-class _Done:
-    """What a step came to, before it is kept."""
+class _Finished:
+    """The result of a step before it is stored."""
 
     result: Result
     log: Sequence[str]
-    """Its lines; keeping may add some."""
-    sitting: _Sitting
+    """Its lines; storing the result may add some."""
+    timing: _Timing
 
 
 def execute_steps(
-    works: Sequence[Work], store: Store, tell_begin: Callable[[], None] = lambda: None
+    works: Sequence[Work], store: Store, report_start: Callable[[], None] = lambda: None
 ) -> list[StepRecord]:
-    """Run a step, or several that take turns, and keep what they made; `tell_begin` hears when their device is held.
+    """Run a step, or several in turns, and store their results; `report_start` is called when their device is locked.
 
-    Those that took turns have the same `started_at` and `ended_at`, and equal shares of the time; waiting for the
-    device is not counted. Raises what the steps raise, and OutputsError when the disk is full or may not be written.
+    Steps that ran in turns have the same `started_at` and `ended_at`, and equal shares of the time; waiting for the
+    device is not counted. Raises the steps' errors, and OutputsError when the disk is full or cannot be written.
     """
     with store.building() as folder:
         wait = partial(works[0].progress, 0, 0)
         turns = [
-            _prepare(work, folder / str(place), store, StepAtWork(work.step, work.recipe, store, folder, wait))
+            _prepare_turn(work, folder / str(place), store, RunningStep(work.step, work.recipe, store, folder, wait))
             for place, work in enumerate(works)
         ]
         steps = [work.step for work in works]
-        with _hearing_logs(works), working_steps(steps, works[0].recipe, store, folder, wait) as around:
-            tell_begin()
+        with _passing_on_logs(works), running_steps(steps, works[0].recipe, store, folder, wait) as scope:
+            report_start()
             use_modules(works[0].step.type.code or ImportedCode(), alone=True)
             before = set(sys.modules)
             started_at, start = datetime.now(UTC), time.perf_counter()
@@ -222,11 +222,11 @@ def execute_steps(
             for work in works:
                 _refuse_changed(work, store)
                 _warn_of_unseen(work, before)
-            ended_at = started_at + timedelta(seconds=took_s)  # the clock may have been set meanwhile
-            sitting = _Sitting(started_at, ended_at, took_s / len(works), around.end_watch())
+            ended_at = started_at + timedelta(seconds=took_s)  # the system clock may have been set meanwhile
+            timing = _Timing(started_at, ended_at, took_s / len(works), scope.concurrent_load())
             records = [
-                _keep(work, turn.out, _Done(result, lines, sitting), store)
-                for work, turn, result, lines in zip(works, turns, results, around.logs, strict=True)
+                _store_result(work, turn.out, _Finished(result, lines, timing), store)
+                for work, turn, result, lines in zip(works, turns, results, scope.logs, strict=True)
             ]
             for record in records:
                 store.write_record(record)
@@ -234,7 +234,7 @@ def execute_steps(
 
 
 def _check_results(works: Sequence[Work], results: object) -> None:
-    """Raise RequestError, with the step's name, for what a step must not return: it may be anybody's code."""
+    """Raise RequestError, with the step's name, for an invalid result: a step may be any user's code."""
     if not isinstance(results, list | tuple) or len(results) != len(works):
         names = ", ".join(work.step.name for work in works)
         raise RequestError(
@@ -249,7 +249,7 @@ def _check_results(works: Sequence[Work], results: object) -> None:
 
 
 def _find_wrong(result: object) -> str:
-    """Return what is wrong with what a step returned; empty where nothing is."""
+    """Return what is wrong with a step's result; empty where nothing is."""
     if not isinstance(result, Result):
         return f'{_name_value(result)} instead of a Result: end `run` with `return Result("a line for people")`'
     if not isinstance(result.summary, str):
@@ -267,16 +267,16 @@ def _find_wrong(result: object) -> str:
 
 
 def _name_value(value: object) -> str:
-    """`None`, `3 (int)`, `'text' (str)`, in a few characters; what cannot be shown by its type alone."""
+    """Return `None`, `3 (int)`, `'text' (str)`, in a few characters; only the type if `repr` fails."""
     try:
         shown = short_name(repr(value), 80)
-    except Exception:  # it is whoever wrote the step who wrote its `repr`
+    except Exception:  # `repr` may be the step author's code
         shown = "a value"
     return shown if value is None else f"{shown} ({type(value).__name__})"
 
 
 def _refuse_changed(work: Work, store: Store) -> None:
-    """Raise RequestError where a file that a step read is no longer what its key says.
+    """Raise RequestError if a file that a step read has changed since its key was made.
 
     It may have changed before the step read it, as the step may have waited for its device.
     """
@@ -286,8 +286,8 @@ def _refuse_changed(work: Work, store: Store) -> None:
     changed += [name for name, artifact in work.artifacts.items() if _is_changed_model(artifact, store)]
     if changed:
         raise RequestError(
-            f"step {work.step.name}: {', '.join(changed)} changed while it worked, so it is unknown what it read. Its "
-            "result is not kept: run again."
+            f"step {work.step.name}: {', '.join(changed)} changed while it ran, so its inputs are unknown. Its result "
+            "is not kept: run again."
         )
 
 
@@ -297,31 +297,31 @@ def _warn_of_unseen(work: Work, before: Collection[str]) -> None:
     unseen = unseen_modules(before, code.values()) if code else []
     if unseen:
         step_logger(work.step.name).warning(
-            "%s: imported in a way that the source does not show, so that a change in it is not noticed: import it by "
-            "its name, or run the step again with --force after a change",
+            "%s: imported dynamically, so changes in it are not noticed: import it by name, or run the step again with "
+            "--force after a change",
             ", ".join(unseen),
         )
 
 
 def _is_changed_model(artifact: Artifact, store: Store) -> bool:
-    """Return whether a model that lies outside of the store has other contents than at the start of the run."""
+    """Return whether a model outside of the store has changed since the start of the run."""
     if not isinstance(artifact, Onnx) or artifact.path.absolute().is_relative_to(store.root.absolute()):
         return False
     return find_model(ModelSource(source=str(artifact.path)), store, lambda _: None).record.digest != artifact.digest
 
 
 @contextlib.contextmanager
-def _hearing_logs(works: Sequence[Work]) -> Iterator[None]:
+def _passing_on_logs(works: Sequence[Work]) -> Iterator[None]:
     """Pass each line of the steps' logs on as it is written."""
     with contextlib.ExitStack() as stack:
         for work in works:
-            logger, passing = step_logger(work.step.name), _PassingOn(work.logged)
+            logger, passing = step_logger(work.step.name), _LogForwarder(work.logged)
             logger.addHandler(passing)
             stack.callback(logger.removeHandler, passing)
         yield
 
 
-class _PassingOn(logging.Handler):
+class _LogForwarder(logging.Handler):
     def __init__(self, logged: Callable[[str], None]) -> None:
         super().__init__(logging.INFO)
         self._logged = logged
@@ -331,7 +331,7 @@ class _PassingOn(logging.Handler):
         self._logged(f"{level}{record.getMessage()}")
 
 
-def _prepare(work: Work, folder: Path, store: Store, at_work: StepAtWork) -> Turn:
+def _prepare_turn(work: Work, folder: Path, store: Store, at_work: RunningStep) -> Turn:
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
@@ -348,11 +348,11 @@ def _prepare(work: Work, folder: Path, store: Store, at_work: StepAtWork) -> Tur
     return Turn(work.step.step, work.source, out, context)
 
 
-def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
-    made, result = work.step.type.cls.kinds()[1], done.result
+def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> StepRecord:
+    made, result = work.step.type.cls.kinds()[1], finished.result
     if not (out / made.main).is_file():
         raise RequestError(
-            f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) says it makes "
+            f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) declares the output "
             f"{made.kind} but wrote no {made.main}. Write it to `out / {made.main!r}`."
         )
     artifact = store.keep(made.kind, out, step_logger(work.step.name).warning)
@@ -370,16 +370,16 @@ def _keep(work: Work, out: Path, done: _Done, store: Store) -> StepRecord:
             for name, metric in result.metrics.items()
         },
         change=result.change or _describe_change(work, kept),
-        log=hide_credentials("\n".join(done.log)),
-        started_at=done.sitting.started_at,
-        ended_at=done.sitting.ended_at,
-        wall_s=done.sitting.share_s,
-        beside=done.sitting.beside,
+        log=hide_credentials("\n".join(finished.log)),
+        started_at=finished.timing.started_at,
+        ended_at=finished.timing.ended_at,
+        wall_s=finished.timing.share_s,
+        beside=finished.timing.beside,
     )
 
 
 def _describe_change(work: Work, made: Artifact) -> GraphChange | None:
-    """What a step that changes a model did to it, where the step does not tell by itself."""
+    """Return the change of a model by a step that does not describe it itself."""
     if work.step.type.cls.kinds() != (Onnx, Onnx):
         return None
     from ndld_flow.models.files import describe_change

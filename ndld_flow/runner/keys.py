@@ -1,4 +1,4 @@
-"""A step's key: the digest of everything its result depends on."""
+"""Keys of steps: the digest of everything that a result depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
 
 HIDDEN_VALUES = "values that are not shown"
-"""What a key reads besides, where settings hold credentials: a digest of their true values."""
+"""Name of an additional part of a key where settings hold credentials: a digest of their true values."""
 
 
 def describe_key(
@@ -36,9 +36,9 @@ def describe_key(
 ) -> KeyParts:
     """Return everything that a step's result depends on, its settings with their true values.
 
-    Credentials are not shown in it: a digest that only this store can make stands for them. `read_digests`: what it
-    reads (`from`, ...) -> digest of that artifact. `machine_of` returns the fingerprint of the machine that would
-    compute the step, where that is not this one. Raises RequestError for a data file that is not there.
+    Credentials are replaced by a digest that only this store can compute. `read_digests`: key of an input (`from`, ...)
+    -> digest of its artifact. `machine_of` returns the fingerprint of the machine that would compute the step, where
+    that is not this one. Raises RequestError for a missing data file.
     """
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
@@ -75,9 +75,9 @@ def describe_key(
 
 
 def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:
-    """The keys of steps that are measured in turns: each depends on all, so that none is reused without the others.
+    """Join the keys of steps that are measured in turns: each depends on all, so none is reused without the others.
 
-    The own place tells apart two that are equal, as when noise is measured.
+    The position of a step distinguishes equal steps, as when noise is measured.
     """
     if len(unit) == 1:
         return list(unit)
@@ -89,7 +89,7 @@ def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:
 
 
 def make_key(parts: KeyParts) -> str:
-    """The digest of a key's parts."""
+    """Return the digest of a key's parts."""
     return digest_json(parts.model_dump(mode="json"))
 
 
@@ -101,7 +101,7 @@ def _describe_machine(step: RecipeStep, machine_of: Callable[[RecipeStep], str] 
 
 
 def describe_place(where: Reuse, device: str) -> str:
-    """Return all of this machine that decides a result which may be reused there: `FINGERPRINT; name: value; ...`."""
+    """Return the properties of this machine that decide a result: `FINGERPRINT; name: value; ...`."""
     if where in (Reuse.THIS_HOST, Reuse.SAME_KIND):
         circumstances = describe_circumstances(device or "cpu", same_kind=where is Reuse.SAME_KIND)
         return f"{fingerprint_machine()}; {circumstances}"
@@ -110,7 +110,7 @@ def describe_place(where: Reuse, device: str) -> str:
 
 
 def fingerprint_machine() -> str:
-    """Return what tells a kind of machine from another where measurements and engines are concerned."""
+    """Return the properties that distinguish kinds of machines for measurements and engines."""
     machine = describe_machine()
     gpus = ", ".join(visible_kinds(machine.gpus)) or "no GPU"
     driver = f", driver {machine.driver}" if machine.driver else ""
@@ -127,12 +127,12 @@ def _plain(spec: InputSpec) -> dict[str, JsonValue]:
 
 
 def _place(step: RecipeStep, setting: str) -> str:
-    """Where the recipe says it, for people."""
+    """Return the dotted path of a setting in the recipe, for messages."""
     return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
 
 
 def _digest_hidden(values: list[JsonValue], passed: Mapping[str, JsonValue], store: Store) -> dict[str, str]:
-    """Return a digest of the true values, where not all of them can be shown; those that are passed on never are."""
+    """Return a digest of the true values if some must be hidden; passed variables always are."""
     if not passed and hide_all_credentials(values) == values:
         return {}
     return {HIDDEN_VALUES: store.digest_hidden([*values, {**passed}])}
@@ -149,7 +149,7 @@ def _read_passed(step: RecipeStep) -> dict[str, JsonValue]:
 
 
 def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:
-    """Return the digests of what the step's code imports and reads, by names that do not tell where it lies."""
+    """Return the digests of the modules and files that a step's code uses, by names without their folders."""
     found: dict[str, str] = {}
     for owner, code in imported.items():
         found |= {f"module {name} (imported by {owner})": digest for name, digest in code.digests.items()}
@@ -159,8 +159,9 @@ def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict
 
 
 def _digest_samples(name: str, data: Data, store: Store, *, first: bool) -> str:
-    """Return a digest of the contents of a file that is named; of several, their order and names too, which are the
-    samples' labels. `first`: no more than the first is read.
+    """Return the digest of a file; of several, with their order and names, which are the samples' labels.
+
+    `first`: only the first is read.
     """
     if isinstance(data, str) and names_one_file(data):
         return _digest_file(name, data, store)

@@ -1,4 +1,4 @@
-"""Learn how far two measurements of the very same thing lie apart on this machine."""
+"""Learn how much repeated measurements of one model differ on this machine."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import temporary_folder, write_text_atomically
 
 MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
-"""What is measured when nothing else is said: a ResNet-50 that comes with onnx."""
+"""The default model: a ResNet-50 that comes with onnx."""
 PAIRS = 5
-"""Process runs a side in one comparison, as `profile` makes by default."""
+"""Process runs per side in one comparison, the default of `profile`."""
 FEWEST_COMPARISONS = 3
-"""The next comparison exceeds the largest of n with a chance of 1 in n + 1: fewer would teach nothing."""
+"""The next comparison exceeds the largest of n with probability 1 / (n + 1): fewer are useless."""
 ROUNDS = 12
-"""Rounds in which the model alternates with itself, whose spread `compare_profiles` can then start from."""
+"""Rounds in which the model alternates with itself; `compare_profiles` can start from their spread."""
 RUN_S = 0.5
-"""How long each process run measures, as `profile` does by default."""
+"""Duration of each process run, the default of `profile`."""
 RECIPE = """\
 name: noise
 description: the same model as two that take turns
@@ -55,13 +55,13 @@ def learn_noise(
     outputs: Path = Path("outputs"),
     listener: Listener = ignore,
 ) -> Noise:
-    """Compare a model with itself again and again, and keep what comparisons on this machine are then held against.
+    """Compare a model with itself repeatedly, and store thresholds for comparisons on this machine.
 
-    `settings` are those of the step `profile` (both sides get them) and the recipe's inputs. Raises NdldFlowError as
-    `run_recipe` does, and RequestError for fewer than `FEWEST_COMPARISONS`, asked for or measured.
+    `settings` are those of the step `profile` (for both sides) and the recipe's inputs. Raises NdldFlowError as
+    `run_recipe` does, and RequestError for fewer than `FEWEST_COMPARISONS`, requested or measured.
     """
     _check_request(settings, comparisons)
-    list(_read_learned(Outputs(outputs)))  # before it takes minutes
+    list(_read_learned(Outputs(outputs)))  # raises before minutes of work
     runs = PAIRS * comparisons
     overrides = [
         each for setting in settings for each in (override_profile(setting, "a"), override_profile(setting, "b"))
@@ -90,13 +90,13 @@ def _check_request(settings: Sequence[str], comparisons: int) -> None:
     for setting in settings:
         if setting.partition("=")[0] == "runs":
             raise RequestError(
-                f"{setting}: `noise` chooses `runs` itself, {PAIRS} per comparison. Set the number of comparisons by "
+                f"{setting}: `noise` sets `runs` itself, {PAIRS} per comparison. Set the number of comparisons with "
                 "--comparisons instead."
             )
 
 
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
-    """What was learned on the profile's machine, for its backend and provider; None when nothing was.
+    """Return the noise of a profile's machine, backend and provider; None if none was learned.
 
     Raises NewerFormatError where a later version learned it.
     """
@@ -104,9 +104,9 @@ def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
 
 
 def _read_learned(outputs: Outputs) -> Iterator[Noise]:
-    """Raises NewerFormatError where a later version learned some: this one must neither ignore nor overwrite it."""
+    """Yield learned noise. Raises NewerFormatError for a later version's, which must not be ignored or overwritten."""
     for path in sorted(_folder(outputs).glob("*.json")):
-        # What is damaged is written anew by `ndld-flow noise`.
+        # `ndld-flow noise` rewrites damaged files.
         with contextlib.suppress(OSError, ValidationError):
             yield read_document(Noise, path)
 

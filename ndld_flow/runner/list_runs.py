@@ -28,12 +28,12 @@ class RunSummary(Record):
     passed: bool
     """Of a sweep: whether any point did."""
     outcome: RunOutcome
-    """`interrupted` also where the program was killed before it could record its end."""
+    """`interrupted` also where the process was killed before it could record its end."""
     failed_in: tuple[str, ...] = ()
-    """The steps that ended it early."""
+    """The steps that failed."""
     wall_s: float
     tags: tuple[str, ...]
-    """Those of its points too, as `fast #17`."""
+    """Tags, also of its points, as `fast #17`."""
     folder: str
     command: tuple[str, ...]
     points: int = 0
@@ -41,21 +41,21 @@ class RunSummary(Record):
     best: int | None = None
     """Number of a sweep's best point."""
     damage: str = ""
-    """What is wrong with its folder, and what to do; nothing else of it is known then."""
+    """The damage of its folder, and the remedy; nothing else is known of it then."""
 
 
 def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
-    """Return all runs and sweeps (of one recipe), newest first; of a damaged one, what is wrong with it."""
+    """Return all runs and sweeps (of one recipe), newest first, with the damage of damaged ones."""
     tags = _tags_by_folder(outputs)
     if not recipe or "/" in recipe or "\0" in recipe:
         raise RequestError(f"runs of {recipe!r}: name one recipe, or a pattern such as `ppocr-*`.")
     found = [
         *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags, outputs),
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags, outputs),
-        *(_tell_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
+        *(_describe_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
     ]
     order = outputs.history.read()
-    return sorted(found, key=lambda one: (order.place(one.run), one.started_at.timestamp()), reverse=True)
+    return sorted(found, key=lambda summary: (order.place(summary.run), summary.started_at.timestamp()), reverse=True)
 
 
 def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags, outputs: Outputs) -> Iterator[RunSummary]:
@@ -78,10 +78,10 @@ def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags, outputs: Outputs
                 best=record["best"] if is_sweep else None,
             )
         except (OSError, ValueError, KeyError, TypeError):
-            yield _tell_damage(folder, path, tags)
+            yield _describe_damage(folder, path, tags)
 
 
-def _tell_damage(folder: Path, record: Path, tags: Tags) -> RunSummary:
+def _describe_damage(folder: Path, record: Path, tags: Tags) -> RunSummary:
     return RunSummary(
         run=name_folder(folder),
         kind="sweep" if record.name == SWEEP_RECORD else "run",

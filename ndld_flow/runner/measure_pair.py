@@ -1,4 +1,4 @@
-"""Measure two profiles that runs hold again, against each other: the recipe is written on the spot."""
+"""Measure two profiles of runs again, against each other, with a generated recipe."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MODELS = ("source", "candidate")
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a profile of a run was measured on."""
+    """The model, inputs and options of a profile."""
 
     model: dict[str, JsonValue]
     inputs: JsonValue
@@ -39,11 +39,11 @@ class _Origin:
 def measure_pair(
     pair: Sequence[FoundSubject], gates: Sequence[str], rules: Rules, outputs: Outputs, listener: Listener = ignore
 ) -> tuple[Comparison, list[Profile]]:
-    """Run a recipe with the two models and the settings that they were profiled with, and return its comparison.
+    """Run a recipe with both models and the settings of their profiles, and return its comparison.
 
-    The two are profiled in turns, and rounds follow until the gates and the verdict are decided, so that nothing that
-    was measured at another time has a part in it. Raises RequestError for what no run here measured, or what cannot be
-    measured again, and what `run_recipe` raises.
+    The models are profiled in turns, and rounds follow until the gates and the verdict are decided, so that no earlier
+    measurement takes part. Raises RequestError for a profile of no run here, or one that cannot be measured again, and
+    raises as `run_recipe` does.
     """
     origins = [_find_origin(subject, outputs) for subject in pair]
     if origins[0].inputs != origins[1].inputs:

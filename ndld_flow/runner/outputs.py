@@ -25,14 +25,14 @@ from ndld_flow.store.store import Store, mark_store, open_store
 
 @dataclass(frozen=True)
 class Order:
-    """The place of each finished folder, from 1 on, the newest last.
+    """The position of each finished folder, from 1 on, the newest last.
 
-    Who was not noted, as an earlier version of ndld-flow or another machine made it, or as the file lost its end,
-    comes after those who were noted and whose names do not tell a later second.
+    A folder without an entry, from an earlier version of ndld-flow, another machine or a truncated file, comes after
+    all listed folders that started no later, by the time in their names.
     """
 
     noted: Mapping[str, int]
-    """By name; it may name folders that are gone."""
+    """Position by name; folders may have been removed since."""
 
     def place(self, name: str) -> int:
         return self.noted.get(name) or self._place_by_time(_second(name))
@@ -43,7 +43,7 @@ class Order:
 
     @cached_property
     def _by_time(self) -> tuple[list[str], list[int]]:
-        """The seconds of all who were noted, sorted, and the last place among so many of the first."""
+        """The sorted start times of listed folders, and the running maximum of their positions."""
         timed = sorted((_second(name), place) for name, place in self.noted.items())
         return [second for second, _ in timed], list(accumulate((place for _, place in timed), max, initial=0))
 
@@ -55,20 +55,20 @@ class History:
     path: Path
 
     def add(self, folder: Path) -> None:
-        """Note that a folder is about to be the newest. Raises OSError."""
+        """List a folder as the newest. Raises OSError."""
         make_folder(self.path.parent)
         with self.path.open("ab") as file:
-            file.write(f"\n{name_in_history(folder)}".encode())  # a line before that was cut off stays alone
+            file.write(f"\n{name_in_history(folder)}".encode())  # an earlier line that was cut off stays separate
             file.flush()
             os.fsync(file.fileno())
         share(self.path)
 
     def read(self) -> Order:
-        """The order; where there is no history, nobody was noted."""
+        """Return the order; empty without a history."""
         return Order({name: place for place, name in enumerate(self._names(), 1)})
 
     def forget(self, folders: Collection[Path]) -> None:
-        """Leave out folders that were removed. Raises OSError."""
+        """Remove folders from the list. Raises OSError."""
         gone = {name_in_history(folder) for folder in folders}
         names = [name for name in self._names() if name not in gone]
         if gone and self.path.exists():
@@ -82,19 +82,19 @@ class History:
 
 
 def name_in_history(folder: Path) -> str:
-    """`<recipe>/<id>`."""
+    """Return `<recipe>/<id>`."""
     return f"{folder.parent.name}/{folder.name}"
 
 
 def _second(name: str) -> str:
-    """`20261121T093000Z`, when a run was started."""
+    """Return the start time in a run's name: `20261121T093000Z`."""
     return name.rpartition("/")[2].partition("-")[0]
 
 
 BEST = "best"
 LATEST = "latest"
 FOLDER_LEASE = "folder"
-"""Kind of the leases, by the folders' names, of the runs and sweeps that are at work."""
+"""Kind of the leases, by the folders' names, of runs and sweeps that are active."""
 POINTS = "points"
 """The folder, in a sweep's, of its points' folders: `0001`, `0002`, ..."""
 RECORDS = (RUN_RECORD, SWEEP_RECORD)
@@ -103,7 +103,7 @@ TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class NoPointError(RequestError):
-    """A sweep is there, and which of its points is meant is not told, or there is no such point."""
+    """A reference names a sweep without a point, or with a point that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Outputs:
 
     @property
     def store(self) -> Store:
-        """Raises NewerFormatError where a later version of ndld-flow made it."""
+        """The store. Raises NewerFormatError where a later version of ndld-flow wrote it."""
         store = Store(self.root / "store")
         open_store(store.root)
         return store
@@ -136,29 +136,29 @@ class Outputs:
         return _history(self.runs)
 
     def run_folder(self, run: RunRecord) -> Path:
-        """Return the folder of a run, which may not be there yet."""
+        """Return the folder of a run, which may not exist yet."""
         return self.runs / run.recipe_name / run.id
 
     def publish(self, built: Path, folder: Path) -> None:
-        """Make a folder of a run or a sweep the newest, and `latest`; where it was built aside, give it its name.
+        """Make a folder of a run or a sweep the newest, and `latest`; a folder that was built elsewhere is moved.
 
         Raises OSError.
         """
         with self.store.locks.hold("publish"):
-            self.history.add(folder)  # first: what is not in it would count as old
+            self.history.add(folder)  # first: a folder that is not listed would count as old
             if built != folder:
                 place_folder(built, folder)
             point_to(folder.parent / LATEST, folder)
 
     def mend_latest(self, folder: Path) -> None:
-        """Let `latest` point to a newest run or sweep, where it points to none: who finished that one was killed."""
+        """Let `latest` point to a newest run or sweep if it points to none because a process was killed."""
         with self.store.locks.hold("publish"):
             pointed = _target(folder.parent / LATEST)
             if pointed is None or not any((pointed / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD)):
                 point_to(folder.parent / LATEST, folder)
 
     def prepare(self) -> None:
-        """Make the folder where it is missing. Raises OutputsError when nothing can be written there."""
+        """Create the folder if it is missing. Raises OutputsError when nothing can be written there."""
         require_utf8(self.root)
         try:
             make_folder(self.runs)
@@ -171,51 +171,51 @@ class Outputs:
             raise OutputsError(f"outputs folder {self.root}: {told}") from None
 
     def folders(self, recipe: str = "*") -> Iterator[Path]:
-        """Folders of runs, oldest first; one at work has a record too. Points of sweeps are not among them."""
+        """Return the folders of runs, oldest first, including active runs but not the points of sweeps."""
         return iter(_finished(self.runs, recipe, RUN_RECORD))
 
     def sweep_folders(self, recipe: str = "*") -> Iterator[Path]:
-        """Folders of sweeps, oldest first."""
+        """Return the folders of sweeps, oldest first."""
         return iter(_finished(self.sweeps, recipe, SWEEP_RECORD))
 
     def damaged_folders(self, recipe: str = "*") -> Iterator[tuple[Path, str]]:
-        """Folders of finished runs and sweeps that have lost their record, and its name."""
+        """Yield the folders of runs and sweeps that have lost their record, and its name."""
         for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD)):
             for folder in sorted(parent.glob(f"{recipe}/*")):
                 if ID.fullmatch(folder.name) and folder.is_dir() and not (folder / record).is_file():
                     yield folder, record
 
     def latest(self, recipe: str) -> Path | None:
-        """Return the folder of a recipe's newest run that came to its end, with whatever verdict."""
+        """Return the folder of a recipe's newest finished run, with any verdict."""
         return _find_complete(self.runs, recipe, RUN_RECORD)
 
     def latest_sweep(self, recipe: str) -> Path | None:
-        """Return the folder of a recipe's newest sweep that came to its end."""
+        """Return the folder of a recipe's newest finished sweep."""
         return _find_complete(self.sweeps, recipe, SWEEP_RECORD)
 
     def outcome(self, folder: Path) -> RunOutcome | None:
-        """Return how a run or a sweep ended, or that it runs; None where its record cannot be read."""
+        """Return the outcome of a run or a sweep, or `running`; None where its record cannot be read."""
         recorded = next((read_outcome(folder / name) for name in RECORDS if (folder / name).is_file()), None)
         return self.outcome_now(recorded, folder) if recorded is not None else None
 
     def outcome_now(self, recorded: RunOutcome, folder: Path) -> RunOutcome:
-        """Return the outcome that a folder's record tells, or `interrupted` where the program at work was killed."""
+        """Return a recorded outcome, or `interrupted` where it is `running` and its process was killed."""
         return "interrupted" if recorded == "running" and not self.is_alive(folder) else recorded
 
     def is_complete(self, folder: Path) -> bool:
-        """Return whether a run or a sweep came to its end; one whose record cannot be read counts as such."""
+        """Return whether a run or a sweep has finished; one whose record cannot be read counts as finished."""
         outcome = self.outcome(folder)
         return outcome is None or is_complete(outcome)
 
     def is_alive(self, folder: Path) -> bool:
-        """Return whether a program works on a run or a sweep; True where that cannot be found out."""
+        """Return whether a process is computing a run or a sweep; True where that is unknown."""
         try:
             return self.store.locks.is_leased(FOLDER_LEASE, folder.name)
         except OSError:
             return True
 
     def tagged(self) -> dict[str, Path]:
-        """Tag -> folder of a run, a sweep or a sweep's point, for the tags whose folder is still there."""
+        """Return tag -> folder of a run, a sweep or a point, for tags whose folder exists."""
         names = sorted(path.name for path in self.tags.glob("[!.]*")) if self.tags.is_dir() else []
         found = {name: _target(self.tags / name) for name in names}
         return {name: folder for name, folder in found.items() if folder is not None}
@@ -225,7 +225,7 @@ class Outputs:
         point: `REFERENCE#NUMBER`, `REFERENCE#best`.
 
         Raises RequestError when there is none, or more than one, and where a recipe or `latest` would mean a run that
-        did not come to its end; NoPointError when a sweep is named without a point.
+        did not finish; NoPointError when a sweep is named without a point.
         """
         found = self._find_in(self.runs, reference, RUN_RECORD)
         if found is not None:
@@ -239,7 +239,7 @@ class Outputs:
 
     def find_any(self, reference: str, *, unfinished: bool = False) -> Path:
         """Return the folder of the run, the sweep or the sweep's point that a reference names; of a recipe, or
-        `latest`, the newest of runs and sweeps. `unfinished`: it may be one that did not come to its end.
+        `latest`, the newest of runs and sweeps. `unfinished`: also one that did not finish.
 
         Raises RequestError as `find` does.
         """
@@ -257,9 +257,9 @@ class Outputs:
         return newest
 
     def _refuse_unfinished(self, reference: str, folder: Path) -> None:
-        """Raise RequestError where a name that means the newest run means one without all results.
+        """Raise RequestError where a name for the newest run means one without all results.
 
-        An older one in its place would be taken for what was just run.
+        An older run in its place would be mistaken for the one that just ran.
         """
         if reference not in (LATEST, folder.parent.name):
             return
@@ -267,14 +267,14 @@ class Outputs:
             return
         is_run = (folder / RUN_RECORD).is_file()
         earlier = _find_complete(folder.parent.parent, folder.parent.name, RUN_RECORD if is_run else SWEEP_RECORD)
-        named = f"; `{name_folder(earlier)}` is the newest that did" if earlier is not None else ""
+        named = f"; `{name_folder(earlier)}` is the newest that finished" if earlier is not None else ""
         raise RequestError(
-            f"{reference}: its newest run, {name_folder(folder)}, did not come to its end ({self.outcome(folder)}). "
-            f"Name the one that you mean by its id or a tag{named}."
+            f"{reference}: its newest run, {name_folder(folder)}, did not finish ({self.outcome(folder)}). Name a run "
+            f"by its id or a tag{named}."
         )
 
     def _find_in(self, parent: Path, reference: str, record: str) -> Path | None:
-        """A run, or a sweep, by tag, path, recipe or id; None when there is none."""
+        """Find a run, or a sweep, by tag, path, recipe or id; None when there is none."""
         tagged = self.tagged().get(reference)
         if tagged is not None and (tagged / record).is_file():
             return tagged
@@ -288,7 +288,7 @@ class Outputs:
         return pointed.resolve() if pointed is not None else _find_by_id(parent, reference, record)
 
     def _newest(self, folders: Sequence[Path], record: str) -> Path | None:
-        """Return the last of these folders that is not at work."""
+        """Return the last of these folders that is not active."""
         return next((folder for folder in reversed(folders) if not self._runs_now(folder, record)), None)
 
     def _runs_now(self, folder: Path, record: str) -> bool:
@@ -301,7 +301,7 @@ class Outputs:
         )
 
     def set_tag(self, folder: Path, name: str) -> None:
-        """Name a folder for good, taking the name from another that had it. Raises RequestError for an unusable one."""
+        """Tag a folder, moving the tag from another folder. Raises RequestError for an invalid name."""
         if not TAG.fullmatch(name) or name == LATEST:
             raise RequestError(f"tag {name!r}: use letters, digits, `.`, `_` and `-`, and not `{LATEST}`.")
         make_folder(self.tags)
@@ -311,14 +311,14 @@ class Outputs:
             point_to(self.tags / name, folder)
 
     def remove_tag(self, name: str) -> None:
-        """Forget a name. Raises RequestError when there is no such tag."""
+        """Remove a tag. Raises RequestError when there is no such tag."""
         if not TAG.fullmatch(name) or name not in {path.name for path in self.tags.glob("[!.]*")}:
             raise RequestError(f"tag {name!r}: there is no such tag; there are: {', '.join(self.tagged()) or 'none'}.")
         (self.tags / name).unlink()
 
 
 def name_folder(folder: Path) -> str:
-    """How a person calls what lies there: `ppocr-det/20261121T093000Z-abcdef`, of a sweep's point with `#17` behind."""
+    """Return the name of a run or a sweep: `ppocr-det/20261121T093000Z-abcdef`, of a point with `#17` appended."""
     if folder.parent.name == POINTS:
         sweep = folder.parent.parent
         return f"{sweep.parent.name}/{sweep.name}#{int(folder.name)}"
@@ -326,7 +326,7 @@ def name_folder(folder: Path) -> str:
 
 
 def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
-    """Oldest first."""
+    """Return the folders of a recipe that have a record, oldest first."""
     return _sort_finished(parent.glob(f"{recipe}/*/{record}"), record)
 
 
@@ -337,9 +337,7 @@ def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
 
 
 def _age(folder: Path, record: str, order: Order) -> tuple[int, str, int, str]:
-    """Sorts older folders first: as they were finished. Where that was not noted, by the second in their names, within
-    it by when the record was written.
-    """
+    """Return a sort key for folders, oldest first: by the history, else by the time in the name and of the record."""
     started, _, _ = folder.name.partition("-")
     return order.place(name_in_history(folder)), started, (folder / record).stat().st_mtime_ns, folder.name
 
@@ -349,7 +347,7 @@ def _history(parent: Path) -> History:
 
 
 def read_outcome(record: Path) -> RunOutcome | None:
-    """Return how a run or a sweep ended, by its record; None where that cannot be read."""
+    """Return the outcome in a record of a run or a sweep; None where it cannot be read."""
     try:
         return outcome_in(read_tree(record))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -357,7 +355,7 @@ def read_outcome(record: Path) -> RunOutcome | None:
 
 
 def outcome_in(tree: Mapping[str, Any]) -> RunOutcome:
-    """Return the outcome that a record tells. Raises KeyError, and ValueError for what is none."""
+    """Return the outcome in a record. Raises KeyError, and ValueError for an unknown one."""
     undecided = any(point.get("outcome") == "inconclusive" for point in tree.get("points", ()))
     judged = judge(failed=not tree["passed"] and not undecided, undecided=not tree["passed"])
     outcome: RunOutcome = tree.get("outcome") or judged  # a sweep, or a run of an earlier version
@@ -367,9 +365,9 @@ def outcome_in(tree: Mapping[str, Any]) -> RunOutcome:
 
 
 def _find_complete(parent: Path, recipe: str, record: str) -> Path | None:
-    """Return where `latest` points, or, where that did not come to its end or is damaged, the newest folder that did.
+    """Return the target of `latest`, or, if that did not finish or is damaged, the newest folder that did.
 
-    One whose record cannot be read counts: nobody knows better.
+    A folder whose record cannot be read counts as finished.
     """
     pointed = _target(parent / recipe / LATEST)
     if pointed is not None and (pointed / record).is_file() and _may_be_complete(pointed / record):
@@ -389,7 +387,7 @@ def _target(link: Path) -> Path | None:
 
 
 def _find_by_id(parent: Path, reference: str, record: str) -> Path | None:
-    """Looks into those folders alone whose names fit. Raises RequestError when several begin so."""
+    """Find a folder by the beginning of its id. Raises RequestError when several begin so."""
     recipe, _, start = reference.rpartition("/")
     named = (folder for folder in parent.glob("*/*") if start and recipe in ("", folder.parent.name))
     fitting = (each for each in named if each.name.startswith(start) or each.name.rpartition("-")[2].startswith(start))
@@ -401,7 +399,7 @@ def _find_by_id(parent: Path, reference: str, record: str) -> Path | None:
 
 
 def _find_point(sweep: Path, reference: str, point: str) -> Path:
-    """The folder of a sweep's point; `reference` is how the sweep was called."""
+    """Return the folder of a sweep's point; `reference` is the given name of the sweep."""
     numbers = sorted(int(path.name) for path in (sweep / POINTS).glob("*") if path.name.isdecimal())
     best = _best_point(sweep)
     wanted = best if point == BEST else int(point) if point.isdecimal() else None
@@ -416,7 +414,7 @@ def _find_point(sweep: Path, reference: str, point: str) -> Path:
 
 
 def _best_point(sweep: Path) -> int | None:
-    """Without the whole record being checked: a sweep of another version has points, too."""
+    """Return the number of the best point, without validation: sweeps of other versions have points, too."""
     try:
         best = read_tree(sweep / SWEEP_RECORD)["best"]
     except (OSError, ValueError, KeyError, TypeError):

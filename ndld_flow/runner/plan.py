@@ -17,28 +17,28 @@ from ndld_flow.step import Reuse
 from ndld_flow.store.store import Store
 
 Unit = tuple[RecipeStep, ...]
-"""Steps that are done together: measuring steps that take turns, or one step by itself."""
+"""Steps that run together: measuring steps that take turns, or one step."""
 
 
 def arrange_steps(recipe: Recipe) -> list[Unit]:
-    """The recipe's steps in the order in which they are done.
+    """Return the recipe's steps in the order in which they run.
 
-    That is the recipe's own order, but for measuring steps that take turns: they wait for the last of them, and what
-    reads them waits too.
+    That is the recipe's own order, except for measuring steps that take turns: they wait for the last of them, and the
+    steps that read them wait too.
     """
     place = {step.name: position for position, step in enumerate(recipe.steps)}
     waiting = sorted(_units(recipe), key=lambda unit: place[unit[-1].name])
-    made, ordered = set(recipe.models), []
+    ready, ordered = set(recipe.models), []
     while waiting:
-        unit = next(unit for unit in waiting if all(made.issuperset(step.reads.values()) for step in unit))
+        unit = next(unit for unit in waiting if all(ready.issuperset(step.reads.values()) for step in unit))
         waiting.remove(unit)
         ordered.append(unit)
-        made |= {step.name for step in unit}
+        ready |= {step.name for step in unit}
     return ordered
 
 
 def _units(recipe: Recipe) -> list[Unit]:
-    """Steps by type, device and depth: one that reads, over any way, what a measuring step made is deeper than it.
+    """Group measuring steps by type, device and depth, the number of measuring steps on the longest path to a step.
 
     So no two units wait for each other.
     """
@@ -54,15 +54,15 @@ def _units(recipe: Recipe) -> list[Unit]:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a step runs, and why."""
+    """Whether a step runs, and the reason."""
 
     step: RecipeStep
     reason: Reason
     detail: str = ""
     parts: KeyParts | None = None
-    """None while something it reads is not made yet."""
+    """None while one of its inputs does not exist yet."""
     record: StepRecord | None = None
-    """What is reused."""
+    """The record that is reused."""
 
     @property
     def reused(self) -> bool:
@@ -75,39 +75,39 @@ class Decision:
 
 @dataclass(frozen=True)
 class Planner:
-    """Decides steps against the store. It changes nothing but the list of keys that this process uses."""
+    """Decides steps by the store. It changes nothing but the list of keys that this process uses."""
 
     recipe: Recipe
     store: Store
     previous: Mapping[str, StepRecord]
-    """Step name -> its record in the latest run of this recipe: what the reasons compare with."""
+    """Step name -> its record in the latest run of this recipe, with which the reasons compare."""
     forced: frozenset[str] = frozenset()
     known: Mapping[str, StepRecord] = field(default_factory=dict)
-    """Records by key that need not be looked for, as other points of a sweep have just made or checked them."""
+    """Records by key that other points of a sweep have just computed or checked."""
     machine_of: Callable[[RecipeStep], str] | None = None
-    """The fingerprint of the machine that would do a step, where that is not this one."""
+    """Returns the fingerprint of the machine that would compute a step, where that is not this one."""
 
     def decide(self, unit: Unit, digests: Mapping[str, str | None]) -> list[Decision]:
-        """Decide steps that are done together. `digests`: step name or `source` -> digest of its artifact, None while
-        it is not made.
+        """Decide steps that run together. `digests`: step name or `source` -> digest of its artifact, None while it
+        does not exist.
         """
         waits = {step.name: [name for name in step.reads.values() if digests.get(name) is None] for step in unit}
         if any(waits.values()):
             return [self._decide_later(step, unit, waits[step.name]) for step in unit]
         keys = self.describe(unit, digests)
         decisions = [self._decide_by_key(step, parts) for step, parts in zip(unit, join_keys(keys), strict=True)]
-        if len(unit) == 1 or _from_one_sitting(decisions):
+        if len(unit) == 1 or _from_one_session(decisions):
             return decisions
         return [_repeat(decision, unit) for decision in decisions]
 
     def _decide_later(self, step: RecipeStep, unit: Unit, waits: list[str]) -> Decision:
         reason = Reason.NEW if self.previous.get(step.name) is None else Reason.INPUT
         if waits:
-            return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, made in this run")
+            return Decision(step, reason, f"reads {', '.join(dict.fromkeys(waits))}, which this run computes")
         return Decision(step, Reason.TOGETHER, _partners(step, unit))
 
     def describe(self, unit: Unit, digests: Mapping[str, str | None]) -> list[KeyParts]:
-        """What the keys of steps are made of, each for itself; everything they read is made."""
+        """Return the parts of the keys of steps, each alone; all their inputs must exist."""
         reads = [{key: str(digests[name]) for key, name in step.reads.items()} for step in unit]
         return [
             describe_key(step, read, self.recipe.file.inputs, self.store, self.machine_of)
@@ -124,7 +124,7 @@ class Planner:
         if step.step.reused_where() is Reuse.NEVER:
             return Decision(step, Reason.NEVER, "", parts)
         if UNKNOWN_HOST in parts.machine:
-            return Decision(step, Reason.NEVER, "nothing tells this host from others: `reuse_on: same_kind`", parts)
+            return Decision(step, Reason.NEVER, "this host cannot be identified: use `reuse_on: same_kind`", parts)
         record = self.store.read_record(make_key(parts))
         if record is None:
             return self._decide_anew(step, parts)
@@ -144,7 +144,7 @@ class Planner:
 def plan_steps(planner: Planner, models: Mapping[str, str | None]) -> list[Decision]:
     """Decide all steps without running any, given the models' digests by name.
 
-    What reads a step that will run counts as changed with it.
+    A step whose inputs will be computed counts as changed.
     """
     digests = dict(models)
     decided: dict[str, Decision] = {}
@@ -156,18 +156,18 @@ def plan_steps(planner: Planner, models: Mapping[str, str | None]) -> list[Decis
 
 
 def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
-    """Step name -> record, from an earlier run."""
+    """Return step name -> record of an earlier run."""
     return {step.name: step.record for step in run.steps if step.record is not None} if run else {}
 
 
-def _from_one_sitting(decisions: list[Decision]) -> bool:
-    """Whether all are there already and were measured in turns: they then began at the same moment."""
+def _from_one_session(decisions: list[Decision]) -> bool:
+    """Return whether all results are stored and were measured in turns: then they started at the same moment."""
     beginnings = {decision.record.started_at if decision.record else None for decision in decisions}
     return len(beginnings) == 1 and None not in beginnings
 
 
 def _repeat(decision: Decision, unit: Unit) -> Decision:
-    """What is there is measured again with what is not: the machine may have drifted since."""
+    """Measure a stored result again with new ones: the machine may have drifted since."""
     if not decision.reused:
         return decision
     return Decision(decision.step, Reason.TOGETHER, _partners(decision.step, unit), decision.parts)
@@ -178,7 +178,7 @@ def _partners(step: RecipeStep, unit: Unit) -> str:
 
 
 def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
-    """Which part of the key changed since the step's last run, most telling first."""
+    """Return the part of the key that changed since the step's last run, the most important first."""
     if before is None or before.parts.step != parts.step:
         return Reason.NEW, ""
     old = before.parts
@@ -199,16 +199,16 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
 
 
 def _explain_absence(parts: KeyParts, before: StepRecord) -> tuple[Reason, str]:
-    """Why nothing is there, though the step would do the very same again."""
+    """Return why no result is stored, although the step has not changed."""
     if before.parts.together != parts.together:
         return Reason.TOGETHER, "what it takes turns with changed"
     if make_key(before.parts) != before.key:
-        return Reason.TOOL, "an earlier ndld-flow made keys otherwise"
+        return Reason.TOOL, "an earlier ndld-flow computed keys differently"
     return Reason.DAMAGED, "it is no longer in the store"
 
 
 def _circumstances(machine: str) -> dict[str, str]:
-    """Return what a key's machine is made of, by name."""
+    """Return the properties of a key's machine, by name."""
     kind, *facts = machine.split("; ")
     named = (fact.partition(": ") for fact in facts)
     return {"machine": kind, **{name: value for name, _, value in named}}
@@ -226,7 +226,7 @@ def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> str:
 
 
 def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested settings by dotted paths."""
+    """Return nested settings by dotted paths."""
     flat: dict[str, object] = {}
     for name, value in values.items():
         inner = dict(enumerate(value)) if isinstance(value, list) and any(isinstance(v, dict) for v in value) else value
@@ -242,12 +242,12 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def refuse_hopeless_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:
-    """Raise BackendError with all that steps of the run cannot do here. What is reused needs nothing."""
+def refuse_impossible_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:
+    """Raise BackendError with the reasons why steps cannot run on this machine. Reused steps need nothing."""
     obstacles = {step.name: step.step.foresee().of_step(step.name).obstacles for step in recipe.steps}
     if not any(obstacles.values()):
         return
     needed = [decision.step.name for decision in plan_steps(planner, digests) if not decision.reused]
-    told = [f"step {name}: {obstacle}" for name in needed for obstacle in obstacles[name]]
-    if told:
-        raise BackendError("\n".join(told))
+    obstacles_found = [f"step {name}: {obstacle}" for name in needed for obstacle in obstacles[name]]
+    if obstacles_found:
+        raise BackendError("\n".join(obstacles_found))

@@ -1,4 +1,4 @@
-"""Profile one model without a recipe: the recipe is written on the spot."""
+"""Profile one model without a recipe: the recipe is generated."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ steps:
   engine: {{step: build_engine, backend: {backend}}}
   profile: {{backend: {backend}, engine: engine}}
 """
-OF_THE_RECIPE = ("inputs.", "model.", "inputs=")
+RECIPE_KEYS = ("inputs.", "model.", "inputs=")
 _BACKEND = re.compile(r"backend=['\"]?(tensorrt|tensorrt_rtx)['\"]?")
 _OF_BOTH = ("library=", "gpu=")
-"""Settings that the step which builds the engine has too: it must be the same TensorRT and GPU."""
+"""Settings of the step that builds the engine, too: it must use the same TensorRT and GPU."""
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """A model that was measured, and the run that holds it."""
+    """A profile, and the run that measured it."""
 
     finished: RunFinished
     profile: Profile
@@ -48,12 +48,12 @@ def profile_model(
     command: Sequence[str] = (),
     listener: Listener = ignore,
 ) -> Profiled:
-    """Measure a model anew, and keep it as a run of its own that `compare`, `report` and `tag` know.
+    """Measure a model in a run of its own that `compare`, `report` and `tag` can name.
 
     `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
     `inputs.x.shape=[1,3,64,64]`. With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first, unless
-    `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. The code that settings
-    name is run: who typed them is asked for nothing more. Raises NdldFlowError as `run_recipe` does.
+    `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. Code that settings name
+    runs without `--trust`, as the user typed its name. Raises NdldFlowError as `run_recipe` does.
     """
     template = _template(settings)
     overrides = tuple(each for setting in settings for each in _override(setting, template))
@@ -70,9 +70,9 @@ def profile_model(
 
 
 def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
-    """The profile, where `model` is not a model but a profile that is there already; else None.
+    """Return the profile if `model` is an existing profile rather than a model; else None.
 
-    Raises RequestError for one that cannot be read, or that comes with settings.
+    Raises RequestError for a profile that cannot be read, or with settings.
     """
     from ndld_flow.profiles.read.read_profile import read_profile, recognise
 
@@ -85,13 +85,13 @@ def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
 
 
 def _backend(settings: Sequence[str]) -> str:
-    """The TensorRT that is asked for, or empty."""
+    """Return the requested TensorRT, or an empty text."""
     asked = [found[1] for setting in settings if (found := _BACKEND.fullmatch(setting))]
     return asked[-1] if asked else ""
 
 
 def _template(settings: Sequence[str]) -> str:
-    """An engine is built of the model, unless there is one."""
+    """Return the recipe: it builds an engine of the model, unless one is given."""
     has_engine = any(setting.startswith("engine_file=") for setting in settings)
     return RECIPE_WITH_ENGINE if _backend(settings) and not has_engine else RECIPE
 
@@ -112,13 +112,13 @@ def _override(setting: str, template: str) -> Iterator[str]:
 
 
 def override_profile(setting: str, step: str) -> str:
-    """A setting as typed for one model, as the override of a recipe with a `profile` step of that name.
+    """Return a typed setting as an override of a recipe with a `profile` step of that name.
 
-    Raises RequestError for what is no `KEY=VALUE`.
+    Raises RequestError for a setting that is not `KEY=VALUE`.
     """
     if "=" not in setting:
         raise RequestError(
             f"{setting}: write settings as KEY=VALUE, such as `passes=200` or `inputs.x.shape=[1,3,64,64]`. "
             "`ndld-flow steps profile` explains each."
         )
-    return setting if setting.startswith(OF_THE_RECIPE) else f"steps.{step}.{setting}"
+    return setting if setting.startswith(RECIPE_KEYS) else f"steps.{step}.{setting}"

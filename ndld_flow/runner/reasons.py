@@ -1,4 +1,4 @@
-"""Why a step runs or is reused: a closed set. One enum owns text, symbol and colour."""
+"""Reasons why a step runs or is reused: a closed set. One enum owns text, symbol and colour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Reason(enum.Enum):
 
     REUSED = ("reused", "=", "green")
     SHARED = ("shared", "=", "green")
-    """Another point of the same sweep made it."""
+    """Another point of the same sweep computed it."""
     NEW = ("new", "+", "cyan")
     SETTINGS = ("settings changed", "~", "yellow")
     INPUT = ("input changed", "~", "yellow")

@@ -28,10 +28,10 @@ class FoundProfile:
     """One profile of a subject."""
 
     step: str
-    """The step that made it; empty for a file."""
+    """The step that wrote it; empty for a file."""
     profile: Profile
     metrics: Mapping[str, Metric] = field(default_factory=dict)
-    """What the run knows about the profiled model besides: its size, its nodes, its accuracy."""
+    """Other metrics of the profiled model in the run: its size, its nodes, its accuracy."""
 
     @property
     def name(self) -> str:
@@ -40,7 +40,7 @@ class FoundProfile:
 
 @dataclass(frozen=True)
 class FoundSubject:
-    """What a reference names."""
+    """The subject of a reference."""
 
     reference: str
     kind: SubjectKind
@@ -49,15 +49,15 @@ class FoundSubject:
     run_id: str = ""
 
     def only(self, profile: FoundProfile) -> FoundSubject:
-        """This subject with one of its profiles."""
+        """Return this subject with one of its profiles."""
         label = f"{self.label}:{profile.name}" if len(self.profiles) > 1 else self.label
         return replace(self, label=label, profiles=(profile,))
 
 
 def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubject]:
-    """Read what references name; a single run with several profiles stands for each of them.
+    """Read the subjects of references; a single run with several profiles means all of them.
 
-    Raises RequestError for what cannot be found or read, or holds no profile.
+    Raises RequestError for a subject that cannot be found or read, or has no profile.
     """
     found = [find_subject(reference, outputs) for reference in references]
     for subject in found:
@@ -66,36 +66,36 @@ def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubj
         found = [found[0].only(profile) for profile in found[0].profiles]
         if len(found) == 1:
             raise RequestError(
-                f"{references[0]} holds one profile only. Name a second thing to compare it with: a run, tag or id, a "
+                f"{references[0]} has only one profile. Name a second subject to compare it with: a run, tag or id, a "
                 "profile file, or a folder of trtexec exports."
             )
     return _with_own_labels(found)
 
 
 def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
-    """Read what `PATH`, `RUN` or `RUN:STEP` names. Raises RequestError as `find_subjects` does."""
+    """Read the subject of `PATH`, `RUN` or `RUN:STEP`. Raises RequestError as `find_subjects` does."""
     if is_profile_file(reference):
         return _read_file(reference, Path(reference))
     head, colon, step = reference.rpartition(":")
-    # No tag, recipe or id holds a colon; the path of a run's folder may.
+    # Tags, recipes and ids contain no colon; the path of a run's folder may.
     if not colon or _is_folder(reference):
         return _read_run(reference, outputs.find(reference))
     return _read_step(reference, step, outputs.find(head))
 
 
 def is_profile_file(reference: str) -> bool:
-    """Whether it is the path of something other than the folder of a run or a sweep."""
+    """Return whether a reference is a path other than the folder of a run or a sweep."""
     path = Path(reference)
     return path.exists() and not _is_folder(reference)
 
 
 def _is_folder(reference: str) -> bool:
-    """Whether it is the path of the folder of a run or a sweep."""
+    """Return whether a reference is the path of the folder of a run or a sweep."""
     return any((Path(reference) / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD))
 
 
 def find_profile(reference: str, outputs: Outputs) -> Profile:
-    """The one profile that a reference names. Raises RequestError as `find_subjects` does, and for several."""
+    """Return the only profile of a reference. Raises RequestError as `find_subjects` does, and for several."""
     subject = find_subject(reference, outputs)
     if len(subject.profiles) > 1:
         names = ", ".join(f"{reference}:{found.name}" for found in subject.profiles)
@@ -114,31 +114,31 @@ def _read_file(reference: str, path: Path) -> FoundSubject:
 
 
 def _refuse_untimed(subject: FoundSubject) -> None:
-    """An engine that nobody ran has layers, and nothing to compare in time."""
+    """Raise RequestError for an engine that was not measured: it has layers, and no times to compare."""
     for found in subject.profiles:
         profile = found.profile
         if not profile.runs and not any(layer.samples_ms for layer in profile.layers):
             raise RequestError(
-                f"{subject.reference} holds {len(profile.layers)} layers and no times: there is nothing to compare. "
-                "Measure the engine with the step `profile`, or give trtexec's --exportTimes and --exportProfile; "
-                f"`ndld-flow report {subject.run_id or subject.reference}` shows what it is made of."
+                f"{subject.reference} has {len(profile.layers)} layers and no times: there is nothing to compare. "
+                "Measure the engine with the step `profile`, or use trtexec's --exportTimes and --exportProfile; "
+                f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers."
             )
 
 
 def _read_run(reference: str, folder: Path) -> FoundSubject:
-    """What a run measured; where it measured nothing, the engines that it built."""
+    """Read the profiles of a run; without any, the engines that it built."""
     documents = read_run(folder)
     return _subject_of_run(reference, documents, documents.profiles or _engines(documents))
 
 
 def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
     documents = read_run(folder)
-    made = {**documents.profiles, **_engines(documents)}
-    if made and step not in made:
+    found_models = {**documents.profiles, **_engines(documents)}
+    if found_models and step not in found_models:
         run = documents.run
-        said = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
-        raise RequestError(f"{said}; {suggest(step, made)}")
-    return _subject_of_run(reference, documents, {name: made[name] for name in made if name == step})
+        message = f"{reference}: run {run.recipe_name}/{run.id} has no profile `{step}`"
+        raise RequestError(f"{message}; {suggest(step, found_models)}")
+    return _subject_of_run(reference, documents, {name: found_models[name] for name in found_models if name == step})
 
 
 def _engines(documents: RunDocuments) -> dict[str, Profile]:
@@ -149,14 +149,14 @@ def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[s
     run = documents.run
     if not profiles:
         problems = " ".join(documents.unreadable)
-        raise RequestError(f"{reference}: run {run.id} holds no profile to compare. {problems}".strip())
+        raise RequestError(f"{reference}: run {run.id} has no profile to compare. {problems}".strip())
     found = [FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()]
-    label = reference if is_complete(run.outcome) else f"{reference} (the run ended early)"
+    label = reference if is_complete(run.outcome) else f"{reference} (the run did not finish)"
     return FoundSubject(reference, "run", label, tuple(found), f"{run.recipe_name}/{run.id}")
 
 
 def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
-    """Size and nodes of the profiled model, and the accuracy of checks whose candidate it was."""
+    """Return size and nodes of the profiled model, and the metrics of accuracy checks of it."""
     steps = {one.name: one for one in documents.run.steps}
     record = steps[step].record
     model = record.parents.get("from", "") if record else ""
@@ -179,9 +179,9 @@ def _model_metrics(run: RunRecord, name: str, made_by: RunStep | None) -> dict[s
 
 
 def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
-    """No two alike: two files may have one name, and a thing may be compared with itself."""
+    """Make labels unique: two files may have the same name, and a subject may be compared with itself."""
     times = Counter(subject.label for subject in subjects)
-    by_place = [_longer(subject) if times[subject.label] > 1 else subject.label for subject in subjects]
+    by_place = [_longer_label(subject) if times[subject.label] > 1 else subject.label for subject in subjects]
     again, seen = Counter(by_place), Counter[str]()
     apart = []
     for subject, label in zip(subjects, by_place, strict=True):
@@ -190,8 +190,8 @@ def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
     return apart
 
 
-def _longer(subject: FoundSubject) -> str:
-    """A file with the folder it is in; what is not a file as it was given."""
+def _longer_label(subject: FoundSubject) -> str:
+    """Return the label of a file with its folder, or the reference of another subject."""
     return "/".join(Path(subject.reference).parts[-2:]) if subject.kind != "run" else subject.reference
 
 
@@ -201,10 +201,10 @@ SOURCE = "source"
 def diff_subjects(
     before: str, after: str, outputs: Outputs, *, parts: Collection[Part] | None = None, compare_values: bool = True
 ) -> ModelDiff:
-    """What is different in the model that `after` names.
+    """Return the differences of the model `after` from the model `before`.
 
-    Each is a model's file, `RUN:STEP`, `RUN:source`, or a run alone, which stands for the last model it made. Raises
-    RequestError for what cannot be found, ModelError for what cannot be read.
+    Each is a model's file, `RUN:STEP`, `RUN:source`, or a run alone, which means its last model. Raises RequestError
+    for a model that cannot be found, ModelError for one that cannot be read.
     """
     wanted = PARTS if parts is None else parts
     paths = [find_model(reference, outputs) for reference in (before, after)]
@@ -216,28 +216,28 @@ def diff_subjects(
 
 
 def find_model(reference: str, outputs: Outputs) -> Path:
-    """The file of the model that a reference names. Raises RequestError as `diff_subjects` does."""
+    """Return the file of a reference's model. Raises RequestError as `diff_subjects` does."""
     path = Path(reference)
     if path.is_file():
         return path
     if (path / Onnx.main).is_file():
         return path / Onnx.main
     head, colon, step = reference.rpartition(":")
-    # No tag, recipe or id holds a colon; the path of a run's folder may.
+    # Tags, recipes and ids contain no colon; the path of a run's folder may.
     if not colon or (path / RUN_RECORD).is_file():
         folder, step = _run_folder(reference, outputs), ""
     else:
         folder = outputs.find(head)
     run = read_run_record(folder)
     models = _models(run)
-    chosen = step or _last_made(run)
+    chosen = step or _last_model(run)
     if chosen not in models:
-        said = f"{reference}: run {run.recipe_name}/{run.id} made no model `{chosen}`"
-        raise RequestError(f"{said}; {suggest(chosen, models)}")
-    made = models[chosen]
-    if isinstance(made, SourceRecord):
-        return _unchanged(reference, made, outputs)
-    return _stored(reference, made, outputs, folder / chosen)
+        message = f"{reference}: run {run.recipe_name}/{run.id} has no model `{chosen}`"
+        raise RequestError(f"{message}; {suggest(chosen, models)}")
+    found_models = models[chosen]
+    if isinstance(found_models, SourceRecord):
+        return _unchanged(reference, found_models, outputs)
+    return _stored(reference, found_models, outputs, folder / chosen)
 
 
 def _run_folder(reference: str, outputs: Outputs) -> Path:
@@ -252,35 +252,35 @@ def _run_folder(reference: str, outputs: Outputs) -> Path:
 
 
 def _models(run: RunRecord) -> dict[str, SourceRecord | ArtifactRecord]:
-    """Everything in a run that is a model, by the name that steps read it by."""
-    made = {step.name: artifact for step in run.steps if (artifact := _made_model(step)) is not None}
-    return {SOURCE: run.source, **run.models, **made}
+    """Return all models of a run, by their names in the recipe."""
+    found_models = {step.name: artifact for step in run.steps if (artifact := _output_model(step)) is not None}
+    return {SOURCE: run.source, **run.models, **found_models}
 
 
-def _made_model(step: RunStep) -> ArtifactRecord | None:
+def _output_model(step: RunStep) -> ArtifactRecord | None:
     artifact = step.record.artifact if step.record is not None else None
     return artifact if artifact is not None and artifact.kind == Onnx.kind else None
 
 
-def _last_made(run: RunRecord) -> str:
-    return next((step.name for step in reversed(run.steps) if _made_model(step) is not None), SOURCE)
+def _last_model(run: RunRecord) -> str:
+    return next((step.name for step in reversed(run.steps) if _output_model(step) is not None), SOURCE)
 
 
 def _stored(reference: str, artifact: ArtifactRecord, outputs: Outputs, copied: Path) -> Path:
-    """In the store, where equal models are one file; else as the run's folder keeps it."""
+    """Return the path of a model in the store, where equal models are one file; else in the run's folder."""
     for folder in (outputs.store.object_folder(artifact.digest), copied):
         if (folder / Onnx.main).is_file():
             return folder / Onnx.main
-    raise RequestError(f"{reference}: its model is not kept any more. Run the recipe again to make it anew.")
+    raise RequestError(f"{reference}: its model is no longer stored. Run the recipe again to rebuild it.")
 
 
 def _unchanged(reference: str, source: SourceRecord, outputs: Outputs) -> Path:
-    """A run's own models lie where they were read; they may have been changed since."""
+    """Return the path of a run's source model. Raises RequestError if it has changed since."""
     path, digests = Path(source.path), outputs.store.digests
     for file in source.artifact.files:
         kept = path if file.path == Onnx.main else path.parent / file.path
         if not kept.is_file() or digests.digest(kept) != file.digest:
             raise RequestError(
-                f"{reference}: {kept} is not any more what the run read. Name a model file, or run the recipe again."
+                f"{reference}: {kept} has changed since the run. Name a model file, or run the recipe again."
             )
     return path

@@ -33,15 +33,15 @@ from ndld_flow.runner.plan import (
     arrange_steps,
     plan_steps,
     previous_records,
-    refuse_hopeless_run,
+    refuse_impossible_run,
 )
 from ndld_flow.runner.state import Request, RunState
-from ndld_flow.runner.unit_work import clear_damage, gather_work, place_records, skip_step, tell_end, tell_start
+from ndld_flow.runner.unit_work import clear_damage, describe_end, describe_start, gather_work, place_records, skip_step
 from ndld_flow.store.kinds import Artifact
 
 
 def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:
-    """Say for each step whether it would run, and why. Nothing is computed, but the model is fetched if it must be."""
+    """Decide for each step whether it would run, and why. Nothing is computed, but models may be downloaded."""
     Outputs(request.outputs).prepare()
     return plan_loaded(_load(request), request, listener)
 
@@ -56,8 +56,8 @@ def plan_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -
 def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
     """Run a recipe and write its run folder and report.
 
-    Where everything is there already, nothing is done and the earlier run is named. Raises NdldFlowError as errors.py
-    tells; what was finished before stays in the store, and a run that had started leaves its folder.
+    Where all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
+    finished results stay in the store, and a run that has started leaves its folder.
     """
     Outputs(request.outputs).prepare()
     return run_loaded(_load(request), request, listener)
@@ -67,19 +67,19 @@ def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) ->
     """`run_recipe` for a recipe that is loaded already."""
     outputs = Outputs(request.outputs)
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.locks.working():
-        outputs.store.locks.tell_once(lambda text: listener(Said(text=text)))
+        outputs.store.locks.warn_once(lambda text: listener(Said(text=text)))
         run = _open(recipe, request, listener)
         with recording_failure(run), explaining_disk(f"run of {request.recipe}", outputs.root):
-            finished = _do_run(run, request)
+            finished = _run(run, request)
     listener(finished)
     return finished
 
 
-def _do_run(run: RunState, request: Request) -> RunFinished:
+def _run(run: RunState, request: Request) -> RunFinished:
     run.listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
-    refuse_hopeless_run(run.recipe, run.planner, run.digests)
-    with contextlib.ExitStack() as hired:
-        _do_steps(run, cache(lambda: hired.enter_context(_hire(run.listener, request))))
+    refuse_impossible_run(run.recipe, run.planner, run.digests)
+    with contextlib.ExitStack() as stack:
+        _run_steps(run, cache(lambda: stack.enter_context(_open_executor(run.listener, request))))
     return find_equal_run(run) or finish_run(run)
 
 
@@ -89,7 +89,7 @@ def _load(request: Request) -> Recipe:
         recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=store)
     if recipe.file.sweep is not None:
         raise RequestError(
-            f"{request.recipe} has a `sweep:`, so it is many runs. Use `api.sweep`, or take it out by the override "
+            f"{request.recipe} has a `sweep:`, so it is many runs. Use `api.sweep`, or remove it with the override "
             "`~sweep`."
         )
     return recipe
@@ -119,10 +119,12 @@ def _open(recipe: Recipe, request: Request, listener: Listener) -> RunState:
 
 
 def choose_forced(asked: Sequence[str], names: Sequence[str]) -> frozenset[str]:
-    """Names of the steps that `--force` means. Raises RequestError for a step that is not there."""
+    """Return the names of the steps that `--force` means. Raises RequestError for an unknown step."""
     unknown = [name for name in asked if name not in (*names, "all")]
     if unknown:
-        raise RequestError(f"--force {unknown[0]}: there is no such step; there are: {', '.join(names)}, and `all`.")
+        raise RequestError(
+            f"--force {unknown[0]}: there is no such step; the steps are: {', '.join(names)}, and `all`."
+        )
     return frozenset(names if "all" in asked else asked)
 
 
@@ -131,24 +133,24 @@ def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
     try:
         return previous_records(read_run_record(latest) if latest is not None else None)
     except RequestError:
-        return {}  # a run of another version explains nothing; it is no reason to stop
+        return {}  # a run of another version gives no reasons, but must not stop this one
 
 
-def _hire(listener: Listener, request: Request) -> contextlib.closing[Executor]:
-    """Who computes, once something must be: its modules too take time that a run which reuses everything saves."""
+def _open_executor(listener: Listener, request: Request) -> contextlib.closing[Executor]:
+    """Open the executor when it is first needed: importing it takes time that a fully reused run saves."""
     from ndld_flow.runner.executors.choose_executor import choose_executor
 
     return contextlib.closing(choose_executor(None, False, listener, request.trust))
 
 
-def _do_steps(run: RunState, executor: Callable[[], Executor]) -> None:
+def _run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
         run.at_work = unit
-        done = _skip_unit(unit, stopped_by) if stopped_by else _do_unit(run, unit, executor)
+        done = _skip_unit(unit, stopped_by) if stopped_by else _run_unit(run, unit, executor)
         for step in done:
             run.done[step.name] = step
-            run.listener(tell_end(step))
+            run.listener(describe_end(step))
         if unit[0].step.stops_run and any(step.outcome == "failed" for step in done):
             stopped_by = unit[0].name
     run.at_work = ()
@@ -158,23 +160,23 @@ def _skip_unit(unit: Unit, stopped_by: str) -> list[RunStep]:
     return [skip_step(step, f"{stopped_by} failed") for step in unit]
 
 
-def _do_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> list[RunStep]:
+def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> list[RunStep]:
     start = time.perf_counter()
     decisions = run.planner.decide(unit, run.digests)
     if _all_reused(decisions):
         return _place_reused(run, decisions, start)
     with contextlib.ExitStack() as held:
-        # Steps in another order or company have other keys: two runs hold the same keys in the same order, or none.
+        # Steps in another order or group have other keys: two runs lock the same keys in the same order, or none.
         for decision in decisions:
-            waits = StepWaits(name=decision.step.name, waits_for="another run, which computes the same step")
+            waits = StepWaits(name=decision.step.name, waits_for="another run that computes the same step")
             held.enter_context(run.planner.store.locks.hold(decision.key, partial(run.listener, waits)))
-        decisions = run.planner.decide(unit, run.digests)  # another run may have made it while this one waited
+        decisions = run.planner.decide(unit, run.digests)  # another run may have computed it while this one waited
         if _all_reused(decisions):
             return _place_reused(run, decisions, start)
         decisions = clear_damage(run, decisions)
         note_progress(run)
         for decision in decisions:
-            run.listener(tell_start(decision))
+            run.listener(describe_start(decision))
         works = tuple(gather_work(run, decision) for decision in decisions)
         records = executor().submit(Task(works, held=True), run.planner.store).result()
     return place_records(run, decisions, records, "done", _share_s(start, decisions))

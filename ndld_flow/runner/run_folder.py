@@ -1,8 +1,8 @@
 """Write a run's folder.
 
-A run that computes something has its folder from then on, with the record of what it has done so far; at its end the
-rest is written into it, and its record last, so that a record which tells of an end is never beside half a folder. A
-run that computes nothing has its folder built aside and renamed into place.
+A run that computes something creates its folder when it starts, with a record of its progress; at its end the rest is
+written, and the final record last, so that a finished record is never in an incomplete folder. The folder of a run that
+computes nothing is built in a temporary folder and renamed.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ COPIED_BYTES = 2**28
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
-    """Put everything a person opens into `runs/<recipe>/<id>/`, report included, and point `latest` to it.
+    """Write reports, tables and artifacts into `runs/<recipe>/<id>/`, and let `latest` point to it.
 
-    `opened`: its folder is there already.
+    `opened`: its folder exists already.
     """
     folder = outputs.run_folder(run)
     if opened:
-        if not is_complete(run.outcome):  # first what tells why: there may be no room for the rest
+        if not is_complete(run.outcome):  # first the reason: there may be no space for the rest
             write_progress(run, outputs, opened=True)
         _fill(run, folder, folder, outputs.store)
         share_tree(folder, folder.parent)
@@ -68,7 +68,7 @@ def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
 
 
 def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
-    """Write record, recipe, command and log of a run as far as it is; the first time, its folder is made by it."""
+    """Write record, recipe, command and log of a running run; the first call creates its folder."""
     folder = outputs.run_folder(run)
     if opened:
         (folder / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
@@ -84,12 +84,12 @@ def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
 
 
 def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
-    """Write all but the record: what the steps made, texts, tables and pages."""
+    """Write everything but the record: artifacts, texts, tables and pages."""
     for step in run.steps:
         _write_step(step, built, folder, store)
     write_texts(run, built, folder)
     documents = read_documents(run, built)
-    _write_exports(documents, built)  # the report links to what is there
+    _write_exports(documents, built)  # first: the report links to existing files
     draw_documents(documents, built)
     draw_inspected(documents, built, store)
 
@@ -98,7 +98,7 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
     if step.record is None:
         return
     target = built / step.name
-    if target.exists():  # from an end that could not be written whole
+    if target.exists():  # of an earlier, incomplete attempt
         remove_folder(target)
     target.mkdir()
     kept = store.object_folder(step.record.artifact.digest)
@@ -108,20 +108,20 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
 
 
 def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
-    """Draw the page of each step that looked inside a model. Its maps are read where the store keeps them."""
+    """Draw the page of each step that captured activations. Its maps are read from the store."""
     for step in documents.run.steps:
         if step.name in documents.activations and step.record is not None:
             draw_activations(built / step.name, store.object_folder(step.record.artifact.digest))
 
 
 def link_stored(kept: Path, target: Path, folder: Path) -> None:
-    """Link from a step's folder to where the store keeps its artifact; where links are refused, copy it after all.
+    """Link from a step's folder to its artifact in the store; where links are not possible, copy it.
 
-    Relative to where that folder will be in the end, so that all outputs can be moved together.
+    The link is relative to the final path of the folder, so that all outputs can be moved together.
     """
-    way = os.path.relpath(kept.resolve(), folder.resolve())  # the runs, or the store, may be behind a link
+    relative = os.path.relpath(kept.resolve(), folder.resolve())  # the runs, or the store, may be behind a link
     try:
-        (target / STORED).symlink_to(way, target_is_directory=True)
+        (target / STORED).symlink_to(relative, target_is_directory=True)
     except OSError:  # no links here
         copy_folder(kept, target)
 
@@ -135,7 +135,7 @@ def write_step_texts(record: StepRecord, target: Path) -> None:
 def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
     """Copy an artifact's files; False where it is too large to be copied for every run.
 
-    Then the folder is linked to. Not the files: onnx refuses external data that are links, or have two names.
+    Then the caller links to the folder, not to the files: onnx refuses external data that are links or hard links.
     """
     if sum(file.size_bytes for file in artifact.files) <= COPIED_BYTES:
         for file in artifact.files:
@@ -148,7 +148,7 @@ def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
 
 
 def _write_exports(documents: RunDocuments, built: Path) -> None:
-    """What spreadsheets, trace viewers and pull requests read of each profile and comparison."""
+    """Write tables, traces and Markdown of each profile and comparison."""
     for step, profile in documents.profiles.items():
         labelled = [(profile.label, profile)]
         (built / step / "profile.md").write_text(profile_markdown(profile.label, profile), encoding="utf-8")
@@ -167,25 +167,26 @@ def _write_exports(documents: RunDocuments, built: Path) -> None:
 
 
 def write_texts(run: RunRecord, built: Path, folder: Path) -> None:
-    """Write recipe, command and log of a run that will lie in `folder`."""
+    """Write recipe, command and log of a run whose final path is `folder`."""
     write_recipe_and_command(run, "run", built, folder)
     (built / LOG_FILE).write_text(_join_logs(run), encoding="utf-8")
 
 
 def write_recipe_and_command(record: RunRecord | SweepRecord, kind: str, built: Path, folder: Path) -> None:
-    """Write what repeats a run or a sweep (`kind`) that will lie in `folder`."""
+    """Write the recipe and the command that repeat a run or a sweep (`kind`) whose final path is `folder`."""
     trust = " --trust" if "--trust" in record.command else ""
     repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
-    heading = f"Resolved recipe of {kind} {record.id}. It repeats the {kind} from any folder{_lacks(record)}:\n{repeat}"
+    removed = _describe_removed(record)
+    heading = f"Resolved recipe of {kind} {record.id}. It repeats the {kind} from any folder{removed}:\n{repeat}"
     (built / "recipe.yaml").write_text(write_yaml(record.recipe, heading), encoding="utf-8")
     command = f"cd {shlex.quote(record.directory)}\n{shlex.join(record.command)}\n"
     (built / "command.txt").write_text(command, encoding="utf-8")
 
 
-def _lacks(record: RunRecord | SweepRecord) -> str:
-    """Return the places of credentials that were left out, for the heading of a recipe."""
-    places = [place for place in find_redacted(record.recipe) if not place.endswith(".source")]
-    return f" once the credentials that were left out are put back ({', '.join(places)})" if places else ""
+def _describe_removed(record: RunRecord | SweepRecord) -> str:
+    """Return the keys of removed credentials, for the heading of a recipe."""
+    keys = [place for place in find_redacted(record.recipe) if not place.endswith(".source")]
+    return f" after the removed credentials have been restored ({', '.join(keys)})" if keys else ""
 
 
 def _join_logs(run: RunRecord) -> str:

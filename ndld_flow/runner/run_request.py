@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 def load_request(request: Request) -> Recipe | Sweep:
-    """The recipe that is asked for, or its sweep where it has one. Raises RecipeError with every problem found."""
+    """Load the recipe of a request, or its sweep. Raises RecipeError with every problem found."""
     store = Outputs(request.outputs).store
     loaded = load_sweep(request.recipe, request.overrides, multirun=request.multirun, trust=request.trust, store=store)
     if request.multirun and isinstance(loaded, Recipe):
         raise RequestError(
-            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several values "
-            "as `steps.speed.threads=1,2,4` has."
+            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several "
+            "values, such as `steps.speed.threads=1,2,4`."
         )
     if request.apply is not None and isinstance(loaded, Recipe):
         raise RequestError(
-            f"--apply {request.apply}: {request.recipe} is run once, so no point will be best: sweep with `-m`."
+            f"--apply {request.apply}: {request.recipe} runs once, so there is no best point: sweep with `-m`."
         )
     if request.place != Placement() and isinstance(loaded, Recipe):
         raise RequestError(
-            f"--jobs and --ray spread the points of a sweep, and {request.recipe} is run once: leave them out, or "
-            "sweep with `-m`."
+            f"--jobs and --ray distribute the points of a sweep, and {request.recipe} runs once: leave them out, "
+            "or sweep with `-m`."
         )
     return loaded
 
 
 def run_request(request: Request, listener: Listener) -> RunFinished | SweepFinished:
-    """Run a recipe, or its sweep where it has one. Raises NdldFlowError as errors.py tells."""
+    """Run a recipe, or its sweep. Raises NdldFlowError, see base/errors.py."""
     Outputs(request.outputs).prepare()
     with explaining_disk(f"run of {request.recipe}", request.outputs):
         loaded = load_request(request)
@@ -53,7 +53,7 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
 
 
 def plan_request(request: Request, listener: Listener) -> list[Decision] | SweepPlan:
-    """Say what `run_request` would do. Nothing is computed, but models are fetched if they must be."""
+    """Plan `run_request`. Nothing is computed, but models may be downloaded."""
     Outputs(request.outputs).prepare()
     with explaining_disk(f"plan of {request.recipe}", request.outputs):
         loaded = load_request(request)

@@ -1,4 +1,4 @@
-"""Steps that are done together: from the plan's decisions to work, and from records to a run's steps."""
+"""Units of steps that run together: from the plan's decisions to work, and from records to a run's steps."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ndld_flow.store.hidden_credentials import hide_credentials
 from ndld_flow.store.store import Store
 
 LAST_LINES = 40
-"""Lines of a step's log that are kept of one that did not come to its end."""
+"""Lines of the log that are recorded of a step that failed."""
 
 
 def gather_work(run: RunState, decision: Decision) -> Work:
-    """A step with all it needs; everything it reads is made."""
+    """Return the work of a step; all its inputs exist."""
     step, parts = decision.step, decision.parts
-    assert parts is not None  # everything a step reads is made before it
+    assert parts is not None  # all inputs of a step are computed before it
     run.planner.store.locks.use([decision.key])
 
     def progress(done: int, total: int, what: str) -> None:
@@ -34,32 +34,32 @@ def gather_work(run: RunState, decision: Decision) -> Work:
 
 
 def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:
-    """Set aside what is damaged of a step's result that is made again, and tell so; what was done, in a few words."""
+    """Set a damaged result of a step aside before it is recomputed, and report that; return a short description."""
     found = store.clear(key)
     if found is None:
         return ""
     listener(
         Said(
             text=f"set aside: the result of step {step} was damaged ({found.damage}); it is kept in {found.place} and "
-            "is made again"
+            "is recomputed"
         )
     )
     return f"{found.damage}; set aside as {found.place.name}"
 
 
 def clear_damage(run: RunState, decisions: Sequence[Decision]) -> list[Decision]:
-    """Set aside what is damaged of what these decisions make again; they tell it then. Hold their keys."""
+    """Set the damaged results of these decisions aside, and add that to their details. Their keys must be locked."""
     cleared = []
     for decision in decisions:
-        said = set_damaged_aside(decision.step.name, decision.key, run.planner.store, run.listener)
-        cleared.append(replace(decision, detail=said) if said else decision)
+        detail = set_damaged_aside(decision.step.name, decision.key, run.planner.store, run.listener)
+        cleared.append(replace(decision, detail=detail) if detail else decision)
     return cleared
 
 
 def place_records(
     run: RunState, decisions: Sequence[Decision], records: Sequence[StepRecord], outcome: Outcome, wall_s: float
 ) -> list[RunStep]:
-    """Make what records name readable for later steps, and note how it came to be; `wall_s` is spent on each."""
+    """Make artifacts readable for later steps; return the finished steps, each with a duration of `wall_s`."""
     placed = []
     for decision, record in zip(decisions, records, strict=True):
         step = decision.step
@@ -81,16 +81,16 @@ def place_records(
 
 
 def skip_step(step: RecipeStep, reason: str) -> RunStep:
-    """A step that is not done."""
+    """Return the entry of a step that does not run."""
     return RunStep(name=step.name, step=step.type.name, outcome="skipped", reason=reason, wall_s=0.0)
 
 
-def tell_start(decision: Decision) -> StepStarted:
+def describe_start(decision: Decision) -> StepStarted:
     step = decision.step
     return StepStarted(name=step.name, step=step.type.name, reason=decision.reason.text, detail=decision.detail)
 
 
-def tell_end(step: RunStep) -> StepFinished:
+def describe_end(step: RunStep) -> StepFinished:
     return StepFinished(
         name=step.name,
         step=step.step,

@@ -25,23 +25,23 @@ _END_BYTES = 64
 
 
 def find_run_damage(run: RunRecord, folder: Path, digest: Callable[[Path], str]) -> str:
-    """What is wrong with a run's folder, in a few words; empty where it is whole.
+    """Return the first damage of a run's folder, in a few words; empty if there is none.
 
-    Its report must have its end, its texts must be there, and its artifacts be what they were, each by its `digest`.
+    Its report must be complete, its texts must exist, and its artifacts must match their digests by `digest`.
     """
     return next(chain(_damaged_texts(folder), damaged_copies(run, folder, digest)), "")
 
 
 def find_sweep_damage(sweep: SweepRecord, folder: Path) -> str:
-    """What is wrong with a sweep's folder, in a few words; empty where it is whole. Its artifacts are the store's."""
+    """Return the first damage of a sweep's folder, in a few words; empty if there is none."""
     points = [folder / point.folder for point in sweep.points if point.folder]
-    lacking = (f"{point.name}/{RUN_RECORD}: it is gone" for point in points if not (point / RUN_RECORD).is_file())
-    torn = (f"{point.name}/{said}" for point in points for said in _damaged_texts(point))
-    return next(chain(_damaged_texts(folder), lacking, torn), "")
+    missing = (f"{point.name}/{RUN_RECORD}: it is gone" for point in points if not (point / RUN_RECORD).is_file())
+    damaged = (f"{point.name}/{damage}" for point in points for damage in _damaged_texts(point))
+    return next(chain(_damaged_texts(folder), missing, damaged), "")
 
 
 def damaged_copies(run: RunRecord, folder: Path, digest: Callable[[Path], str]) -> Iterator[str]:
-    """The artifacts' files in a run's folder that are not what they were: `half/model.onnx: 812 of 1,204 bytes`."""
+    """Yield the damaged files of artifacts in a run's folder: `half/model.onnx: 812 of 1,204 bytes`."""
     for step in run.steps:
         if not (folder / step.name / STORED).is_symlink():
             yield from _damaged_files(step, folder / step.name, digest)
@@ -59,11 +59,11 @@ def _damaged_texts(folder: Path) -> Iterator[str]:
         path = folder / name
         if not path.is_file() or path.stat().st_size == 0:
             yield f"{name}: it is gone"
-    if not _ends_whole(folder / _PAGE):
+    if not _is_complete_page(folder / _PAGE):
         yield f"{_PAGE}: its end is missing"
 
 
-def _ends_whole(page: Path) -> bool:
+def _is_complete_page(page: Path) -> bool:
     try:
         with page.open("rb") as file:
             file.seek(-min(_END_BYTES, page.stat().st_size), 2)
@@ -73,16 +73,16 @@ def _ends_whole(page: Path) -> bool:
 
 
 class Verified(Record):
-    """What a full check of the store, and of what runs have copied from it, found."""
+    """The result of a full check of the store, and of the copies in the folders of runs."""
 
     object_count: int
     checked_bytes: int
     damaged: tuple[str, ...]
-    """Digests of objects whose files are not what they were; they were set aside and are made again when needed."""
+    """Digests of damaged objects; they were set aside and are recomputed when needed."""
     damaged_records: tuple[str, ...] = ()
-    """Keys of records that cannot be read; the same was done with them."""
+    """Keys of records that cannot be read; they were set aside too."""
     damaged_copies: tuple[str, ...] = ()
-    """Files in the folders of runs that are not what they were, and what is wrong with each; they were left alone."""
+    """Damaged files in the folders of runs, with the damage; they were left as they are."""
 
     @property
     def all_well(self) -> bool:
@@ -90,13 +90,13 @@ class Verified(Record):
 
 
 def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) -> Verified:
-    """Hash every object and every copy anew, trusting nothing remembered, and set aside what differs in the store.
+    """Hash every object and every copy, without remembered digests, and set damaged objects of the store aside.
 
     Raises OutputsError where nothing can be written there.
     """
     outputs.prepare()
     store = outputs.store
-    with store.locks.collecting():  # what gc removes meanwhile would look damaged
+    with store.locks.collecting():  # objects that gc removes meanwhile would seem damaged
         folders = sorted((store.root / "objects").glob("*/*"))
         damaged, checked_bytes = [], 0
         for index, folder in enumerate(folders):
@@ -127,7 +127,7 @@ def _find_damaged_copies(outputs: Outputs) -> Iterator[str]:
         try:
             run = read_run_record(folder)
         except RequestError:
-            continue  # `runs` tells of it
+            continue  # `runs` lists it as damaged
         if not is_complete(run.outcome):
-            continue  # there may have been no room, or no time, for its files
-        yield from (f"{name_folder(folder)}/{said}" for said in damaged_copies(run, folder, digest_file))
+            continue  # its files may be incomplete
+        yield from (f"{name_folder(folder)}/{damage}" for damage in damaged_copies(run, folder, digest_file))

@@ -1,4 +1,4 @@
-"""Write a comparison in every form that people and programs read."""
+"""Write a comparison as page, JSON, Markdown, JUnit, CSV, trace and picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PICTURE = "comparison.png"
 
 
 def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], folder: Path) -> None:
-    """Write report, data and picture into a folder, each file whole or not at all.
+    """Write report, data and picture into a folder, each file atomically.
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
     """
@@ -48,7 +48,7 @@ def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> 
 
 
 def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:
-    # Imported here: matplotlib is half a second that nobody else who imports this module should pay.
+    # Imported here, as matplotlib takes half a second.
     from ndld_flow.report.exports.comparison_picture import comparison_picture
 
     with temporary_folder() as aside:

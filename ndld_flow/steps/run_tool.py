@@ -175,11 +175,11 @@ class RunTool(Step[Onnx, Onnx]):
         return lambda text: _PLACEHOLDER.sub(path_of, text)
 
     def _environment(self, put: Callable[[str], str], scratch: Path) -> dict[str, str]:
-        from ndld_flow.processes.program import little_environment
+        from ndld_flow.processes.program import minimal_environment
 
         passed = (name for name, value in self.environment.items() if value is None)
         said = {name: put(value) for name, value in self.environment.items() if value is not None}
-        return {**little_environment(scratch, passed), **said}
+        return {**minimal_environment(scratch, passed), **said}
 
 
 def _value(argument: str) -> str:

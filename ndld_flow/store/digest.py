@@ -19,18 +19,17 @@ from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.seals import read_note, write_note
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
-"""Smaller files are hashed by every process, and again in it where they are not as they were: 5 ms at most, and no
-note to trust."""
+"""Smaller files are hashed by every process, without a note on disk: that takes 5 ms at most."""
 
 _WINDOW_BYTES = 16 * 2**20
-"""As much is mapped at once: what is mapped counts as this process's memory. Reading takes twice the time."""
+"""Bytes that are mapped at once: mapped pages count as this process's memory. Reading would take twice the time."""
 
 SETTLED_AFTER_S = 2.0
 """A file younger than this may change again within one tick of its timestamps, so its digest is not remembered."""
 
 
 def digest_file(path: Path) -> str:
-    """blake3 of a file's contents, in hex."""
+    """Return the blake3 digest of a file's contents, in hex."""
     hasher = blake3(max_threads=blake3.AUTO)
     size = path.stat().st_size
     if size < ALWAYS_HASH_BELOW_BYTES:
@@ -45,20 +44,20 @@ def digest_file(path: Path) -> str:
 
 
 def digest_json(value: JsonValue) -> str:
-    """blake3 of a JSON value, the same for equal values whatever the order of their keys."""
+    """Return the blake3 digest of a JSON value; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return blake3(text.encode()).hexdigest()
 
 
 def describe_files(kind: str, files: Iterable[ArtifactFile]) -> ArtifactRecord:
-    """The artifact that consists of these files. Its digest knows their names, contents and nothing else."""
+    """Return the artifact of these files. Its digest depends only on their names and contents."""
     ordered = tuple(sorted(files, key=lambda file: file.path))
     digest = digest_json([[file.path, file.digest, file.size_bytes] for file in ordered])
     return ArtifactRecord(kind=kind, digest=digest, files=ordered)
 
 
 def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = digest_file) -> ArtifactRecord:
-    """The artifact that consists of all files below a folder, each hashed by `digest`."""
+    """Return the artifact of all files below a folder, each hashed by `digest`."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     return describe_files(
         kind,
@@ -70,14 +69,14 @@ def describe_folder(kind: str, folder: Path, digest: Callable[[Path], str] = dig
 
 
 def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = digest_file) -> str:
-    """What is wrong with a file of an artifact, in a few words; empty where it is as it was."""
+    """Return the damage of an artifact's file, in a few words; empty if there is none."""
     try:
         size_bytes = path.stat().st_size
         if path.is_dir():
             return "a folder is in its place"
         if size_bytes != file.size_bytes:
             return f"{size_bytes:,} of {file.size_bytes:,} bytes"
-        return "" if digest(path) == file.digest else "its contents are not what was stored"
+        return "" if digest(path) == file.digest else "its contents have changed"
     except FileNotFoundError:
         return "it is gone"
     except OSError as error:
@@ -86,15 +85,15 @@ def find_damage(path: Path, file: ArtifactFile, digest: Callable[[Path], str] = 
 
 @dataclass(frozen=True)
 class DigestMemory:
-    """Digests of files, remembered for as long as size, times and inode stay the same: of large ones in a folder.
+    """Digests of files, cached while size, times and inode stay the same; those of large files in a folder.
 
-    The change time cannot be set from user space, so a write that puts the modification time back is still seen.
+    The change time cannot be set from user space, so a write that restores the modification time is still noticed.
     """
 
     folder: Path
 
     def digest(self, path: Path) -> str:
-        """blake3 of a file; one that has not changed since it was last hashed is not read again.
+        """Return the blake3 digest of a file; an unchanged file is not read again.
 
         Raises OSError, also for a pipe or a device.
         """
@@ -114,8 +113,8 @@ class DigestMemory:
 
 @lru_cache(maxsize=100_000)
 def _digest_small(path: Path, *stamp: int) -> str:
-    """A recipe's pictures are asked for by each of its steps, and by each point of a sweep."""
-    del stamp  # only to be told apart by
+    """Cache digests in memory: each step, and each point of a sweep, asks for the same pictures."""
+    del stamp  # only part of the cache's key
     return digest_file(path)
 
 

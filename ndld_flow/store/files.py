@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever sees half of one."""
+"""Atomic writes: no process ever sees an incomplete file or folder."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ndld_flow.store.sharing import make_folder, share, share_tree
 FICLONE = 0x40049409
 """Linux ioctl: share the blocks of another file, copy-on-write (btrfs, xfs, bcachefs)."""
 _SYNCED_AT_ONCE = 16
-"""A disk that is asked for several files at once writes them in one go: 1,500 take 0.3 s, one by one 4 s."""
+"""Files that are synced in parallel, which a disk writes together: 1,500 take 0.3 s, one by one 4 s."""
 _CANNOT_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF, errno.EACCES, errno.EPERM}
-"""What systems say that cannot sync a folder, or let nobody open one."""
+"""Errors of systems that cannot sync or open a folder."""
 _LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}", re.DOTALL)
 _LEFT_AFTER_S = 3600.0
 _LETTERS = 60
-"""Of a name, so that the one aside is not too long: each may take four bytes, and most systems allow 255."""
+"""Characters of a name in its temporary name: each may take four bytes, and most systems allow 255."""
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a text as `write_bytes_atomically` writes bytes."""
+    """Write a text as `writing_atomically` does. Raises OSError."""
     write_bytes_atomically(path, text.encode())
 
 
@@ -42,12 +42,11 @@ def write_bytes_atomically(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def writing_atomically(path: Path) -> Iterator[BinaryIO]:
-    """A file to write aside, which is synced and renamed into place at a good end; its folder is made where missing.
+    """Give a temporary file that is synced and renamed to `path` after the block; missing folders are created.
 
-    Where it is a link, what it points to is written; a device or a pipe is written as it is. Raises OSError, and what
-    was there is still there.
+    The target of a link is written; a device or a pipe is written directly. Raises OSError; the old file then stays.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null must stay what it is
+    if path.exists() and not path.is_file() and not path.is_dir():  # /dev/null must stay a device
         with path.open("wb") as file:
             yield file
         return
@@ -63,16 +62,16 @@ def writing_atomically(path: Path) -> Iterator[BinaryIO]:
 
 
 def remember(note: Path, text: str) -> None:
-    """Write what can be found out anew; where the disk takes nothing, that is no reason to stop."""
+    """Write a cached value; errors of the disk are ignored."""
     with contextlib.suppress(OSError):
         write_text_atomically(note, text)
 
 
 @contextlib.contextmanager
 def building_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which has its name only when it is whole and synced; when that fails, it is gone.
+    """Give a temporary folder that is synced and renamed to `folder` after the block, or removed after an error.
 
-    Raises OSError where there is a folder of that name which is not empty.
+    Raises OSError where `folder` exists and is not empty.
     """
     make_folder(folder.parent)
     with _aside(folder) as aside:
@@ -82,7 +81,7 @@ def building_folder(folder: Path) -> Iterator[Path]:
 
 
 def place_folder(built: Path, folder: Path) -> None:
-    """Give a folder its name for good: neither it nor what is in it is lost by a power cut. Raises OSError."""
+    """Sync a folder and rename it to its final path, so that it survives a power cut. Raises OSError."""
     share_tree(built, folder.parent)
     sync_folder(built)
     try:
@@ -90,7 +89,7 @@ def place_folder(built: Path, folder: Path) -> None:
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        with _aside(folder) as aside:  # it was built on another disk
+        with _aside(folder) as aside:  # `built` is on another disk
             copy_folder(built, aside)
             share_tree(aside, folder.parent)
             sync_folder(aside)
@@ -99,7 +98,7 @@ def place_folder(built: Path, folder: Path) -> None:
 
 
 def copy_folder(source: Path, target: Path) -> None:
-    """Copy a folder's files, folders and links, but no permissions: not every file system has them. Raises OSError."""
+    """Copy a folder's files, folders and links without permissions, which not every disk has. Raises OSError."""
     target.mkdir(exist_ok=True)
     for path in source.iterdir():
         if path.is_symlink():
@@ -112,12 +111,12 @@ def copy_folder(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _aside(path: Path) -> Iterator[Path]:
-    """A name beside a path, of which nothing is left where it does not come to a good end."""
+    """Give a temporary path in the same folder, which is removed after an error."""
     aside = path.with_name(_aside_name(path.name))
     try:
         yield aside
     except BaseException:
-        with contextlib.suppress(OSError):  # what went wrong first is what is told
+        with contextlib.suppress(OSError):  # the first error is raised
             remove_any(aside)
         raise
 
@@ -127,20 +126,19 @@ def _aside_name(name: str) -> str:
 
 
 def find_leftovers(folder: Path) -> list[Path]:
-    """What killed processes left beside the files and folders that they were writing, an hour ago or earlier."""
+    """Return the temporary files and folders of killed processes that are older than an hour."""
     leftovers = []
     for path in folder.rglob(".*"):
-        with contextlib.suppress(OSError):  # it was somebody's who lives
+        with contextlib.suppress(OSError):  # a running process has renamed it
             if _LEFTOVER.fullmatch(path.name) and time.time() - path.lstat().st_mtime > _LEFT_AFTER_S:
                 leftovers.append(path)
     return leftovers
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy a file's contents; where the file system can, share the blocks instead (a reflink).
+    """Copy a file's contents, or share its blocks where the file system can (a reflink).
 
-    Never a hard link: whoever writes to one name would change the other too, and onnx refuses hard-linked external
-    data.
+    Never a hard link: a write to one name would change the other, and onnx refuses hard-linked external data.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     if not share_blocks(source, target):
@@ -148,7 +146,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def share_blocks(source: Path, target: Path) -> bool:
-    """Make a copy that takes no room (a reflink); False where the file system cannot, the target empty or not there."""
+    """Make a copy that takes no space (a reflink); False where that is impossible, with the target empty or missing."""
     if sys.platform != "linux":
         return False
     import fcntl
@@ -162,7 +160,7 @@ def share_blocks(source: Path, target: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the files and folders below a folder, and their names, survive a power cut. Raises OSError."""
+    """Sync all files and folders below a folder to the disk. Raises OSError."""
     from concurrent.futures import ThreadPoolExecutor
 
     below = (Path(place, name) for place, _, names in os.walk(folder) for name in ("", *names))
@@ -173,7 +171,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync(path: str | Path) -> None:
-    """Make a file's contents, or the names in a folder, survive a power cut. Raises OSError when the disk fails."""
+    """Sync a file's contents, or the names in a folder, to the disk. Raises OSError when the disk fails."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -187,7 +185,7 @@ def sync(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """An empty folder that is removed afterwards. Python's own never ends where it may not be removed."""
+    """Give an empty folder that is removed afterwards. Python's own hangs where it cannot be removed."""
     folder = Path(tempfile.mkdtemp(prefix="ndld_flow-"))
     try:
         yield folder
@@ -201,9 +199,9 @@ def remove_folder(folder: Path) -> None:
 
 
 def move_aside(folder: Path, parent: Path) -> Path | None:
-    """Move a folder, in one step, to a name in `parent` under which it can be removed; None where it is gone.
+    """Rename a folder to a temporary name in `parent`, to remove it; None where it does not exist.
 
-    Raises OSError where it may not be moved; what a killed process leaves, `find_leftovers` finds.
+    Raises OSError where that is forbidden. `find_leftovers` finds what a killed process leaves.
     """
     with contextlib.suppress(FileNotFoundError):  # another process was faster
         return folder.rename(parent / _aside_name(folder.name))
@@ -211,7 +209,7 @@ def move_aside(folder: Path, parent: Path) -> Path | None:
 
 
 def remove_any(path: Path) -> None:
-    """Remove a file, a link or a folder. Raises OSError for what is no folder."""
+    """Remove a file, a link or a folder. Raises OSError for a file or a link."""
     if path.is_dir() and not path.is_symlink():
         remove_folder(path)
     else:
@@ -219,9 +217,9 @@ def remove_any(path: Path) -> None:
 
 
 def point_to(link: Path, target: Path) -> None:
-    """Make `link` a symbolic link to `target` in one move; where links are refused, a file that holds the path.
+    """Point a symbolic link to `target` atomically; on systems without links, write a file with the path.
 
-    A folder in its place is somebody's: it gets another name. Raises OSError, and it still points where it did.
+    A folder in its place is the user's, and is renamed. Raises OSError; the old link then stays.
     """
     if link.is_dir() and not link.is_symlink():
         link.rename(link.with_name(f"{link.name}-set-aside-{uuid4().hex[:6]}"))
@@ -237,10 +235,10 @@ def point_to(link: Path, target: Path) -> None:
 
 
 def follow(link: Path) -> Path | None:
-    """Where `point_to` made a link point, or None when there is none or its target is gone."""
+    """Return the target of a link that `point_to` wrote, or None when the link or its target is missing."""
     try:
         named = str(link.readlink()) if link.is_symlink() else link.read_text(encoding="utf-8").strip()
         target = link.parent / named
         return target if named and target.exists() else None
-    except (OSError, ValueError):  # nothing is there, or nothing that was written by `point_to`
+    except (OSError, ValueError):  # no link of `point_to`
         return None

@@ -1,4 +1,4 @@
-"""The files that `data:` means: a file, a folder, a glob, or a list of these."""
+"""Files of samples: a file, a folder, a glob, or a list of these, as in `data:`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VIDEO_SUFFIXES = (".mp4", ".avi", ".mkv", ".mov", ".webm")
 KNOWN_SUFFIXES = (*VALUE_SUFFIXES, *IMAGE_SUFFIXES, *VIDEO_SUFFIXES)
 
 MOST_FILES = 100_000
-"""More are a pattern that nobody meant, such as `/**`."""
+"""Larger results come from a wrong pattern, such as `/**`."""
 
 _WILD = re.compile(r"[*?\[]")
 _NUMBERS = re.compile("([0-9]+)")
@@ -28,27 +28,27 @@ _NUMBERS = re.compile("([0-9]+)")
 
 @dataclass(frozen=True)
 class FoundFile:
-    """One of the files that give samples."""
+    """A file that holds samples."""
 
     path: Path
     """A file, or a folder that is an ONNX test data set (`input_0.pb`, `input_1.pb`, ...)."""
     label: str
-    """Its name; of several files, what follows the folder that all of them lie in."""
+    """Its name; of several files, the path relative to their common folder."""
 
     @property
     def contents(self) -> dict[str, Path]:
-        """What each file that is read is to be called, folders included -> where it lies."""
+        """Label, folders included -> path, of each file that is read."""
         if self.path.is_dir():
             return {f"{self.label}/{path.name}": path for path in inputs_in_test_set(self.path)}
         return {self.label: self.path}
 
 
 def find_files(patterns: Sequence[str]) -> tuple[FoundFile, ...]:
-    """The files that patterns mean, in their order; those of one folder or glob by name, numbers in them by value.
+    """Return the files of patterns, in their order; those of one folder or glob by name, numbers in them by value.
 
-    Relative ones start where the user stands. Of a folder, the files of known types in it; folders in it count only
-    where they are ONNX test data sets. Hidden files are left out. A path without wildcards is returned even if there
-    is no such file: who reads it says so. Raises RequestError for a folder or glob without a file, for what is no
+    Relative paths start at the current directory. A folder means its files of known types, and those of its folders
+    that are ONNX test data sets. Hidden files are left out. A path without wildcards is returned even if the file is
+    missing: the reader raises the error. Raises RequestError for a folder or glob without a file, for a path that is no
     regular file, and for more than `MOST_FILES`.
     """
     paths = [path for pattern in patterns for path in _matches(pattern)]
@@ -57,17 +57,17 @@ def find_files(patterns: Sequence[str]) -> tuple[FoundFile, ...]:
 
 
 def is_several(pattern: str) -> bool:
-    """Whether a pattern is a glob or a folder, which may be any number of files."""
+    """Return whether a pattern is a glob or a folder, which may contain any number of files."""
     return is_glob(pattern) or Path(pattern).is_dir()
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether a pattern has wildcards; a file whose name has such characters is that file."""
+    """Return whether a pattern has wildcards and is not the name of an existing file."""
     return _WILD.search(pattern) is not None and not os.path.lexists(pattern)
 
 
 def absolute_pattern(pattern: str) -> str:
-    """The pattern for whoever stands elsewhere."""
+    """Return a pattern that means the same in any current directory."""
     if not is_glob(pattern):
         return str(Path(pattern).absolute())
     if Path(pattern).is_absolute():
@@ -76,15 +76,14 @@ def absolute_pattern(pattern: str) -> str:
 
 
 def inputs_in_test_set(folder: Path) -> tuple[Path, ...]:
-    """The inputs of an ONNX test data set, in their order; none of another folder."""
+    """Return the inputs of an ONNX test data set, in order; none for another folder."""
     return tuple(sorted(folder.glob("input_[0-9]*.pb"), key=natural_key)) if (folder / "input_0.pb").exists() else ()
 
 
 def natural_key(path: PurePath) -> list[list[tuple[int, str]]]:
-    """Sorts `frame9.png` before `frame10.png`."""
+    """Return a sort key that puts `frame9.png` before `frame10.png`."""
     return [
-        [(int(piece), "") if i % 2 else (0, piece) for i, piece in enumerate(_NUMBERS.split(part))]
-        for part in path.parts
+        [(int(part), "") if i % 2 else (0, part) for i, part in enumerate(_NUMBERS.split(part))] for part in path.parts
     ]
 
 
@@ -92,12 +91,14 @@ def _matches(pattern: str) -> list[Path]:
     path = Path(pattern)
     try:
         if is_glob(pattern):
-            return _globbed(pattern)
+            return _expand_glob(pattern)
         if _is_file(path) or inputs_in_test_set(path):
             return [path]
         return _folder(path)
     except OSError as error:
-        raise RequestError(f"{_shown([pattern])} cannot be read: {error.strerror} (stood in {Path.cwd()}).") from None
+        raise RequestError(
+            f"{_shown([pattern])} cannot be read: {error.strerror} (current directory: {Path.cwd()})."
+        ) from None
 
 
 def _folder(folder: Path) -> list[Path]:
@@ -105,20 +106,20 @@ def _folder(folder: Path) -> list[Path]:
     found = [path for path in paths if path.suffix.lower() in KNOWN_SUFFIXES or path.is_dir()]
     files = _without_folders(found)
     if not files:
-        raise RequestError(f"the folder {folder} holds no file of a known type: {', '.join(KNOWN_SUFFIXES)}.")
+        raise RequestError(f"the folder {folder} has no file of a known type: {', '.join(KNOWN_SUFFIXES)}.")
     return files
 
 
-def _globbed(pattern: str) -> list[Path]:
+def _expand_glob(pattern: str) -> list[Path]:
     parts = PurePath(pattern).parts
     first = next(i for i, part in enumerate(parts) if _WILD.search(part))
     rest = [*parts[first:], "*"] if parts[-1] == "**" else parts[first:]
     anchor = Path(*parts[:first])
     hidden = any(part.startswith(".") and part != ".." for part in rest)
     try:
-        every = list(islice(_visible(anchor, "/".join(rest), hidden), MOST_FILES + 1))
+        every = list(islice(_glob_visible(anchor, "/".join(rest), hidden), MOST_FILES + 1))
     except ValueError as error:
-        raise RequestError(f"{_shown([pattern])} is no glob: {error}.") from None
+        raise RequestError(f"{_shown([pattern])} is an invalid glob: {error}.") from None
     _check_count(every, [pattern])
     files = _without_folders(every)
     if not files:
@@ -126,7 +127,7 @@ def _globbed(pattern: str) -> list[Path]:
     return files
 
 
-def _visible(anchor: Path, rest: str, hidden: bool) -> Iterator[Path]:
+def _glob_visible(anchor: Path, rest: str, hidden: bool) -> Iterator[Path]:
     depth = len(anchor.parts)
     for path in anchor.glob(rest):
         if hidden or not any(part.startswith(".") and part != ".." for part in path.parts[depth:]):
@@ -143,12 +144,12 @@ def _without_folders(paths: list[Path]) -> list[Path]:
 
 
 def _is_file(path: Path) -> bool:
-    """Whether it is no folder; what is not there counts as a file, which whoever reads it misses."""
+    """Return whether a path is no folder; a missing path counts as a file: its reader raises the error."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):
         return True
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would hang whoever reads it
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe would block
         raise RequestError(f"{_shown([str(path)])} is no regular file.")
     return not stat.S_ISDIR(mode)
 

@@ -1,6 +1,6 @@
-"""Passwords, keys and tokens, which nothing that is written or printed may hold.
+"""Redaction of passwords, keys and tokens from everything that is written or printed.
 
-Only what is displayed is redacted: keys are made of true values, so that no redaction makes two settings equal.
+Only displayed text is redacted: keys are computed from true values, so that no redaction makes two settings equal.
 """
 
 from __future__ import annotations
@@ -20,32 +20,31 @@ HIDDEN = "***"
 _SHORTEST = 4
 """Shorter texts occur in any other text."""
 _SHORTEST_VARIABLE = 8
-"""Shorter values of variables are words such as `none`, whose replacement would only garble texts."""
+"""Shorter values of variables are words such as `none`, whose replacement would garble texts."""
 _URL = re.compile(r"[A-Za-z][\w+.-]{1,30}:/{1,2}[^\s\"<>]+")
-"""With one slash too: that is what becomes of a URL where a path was expected. A scheme without a bound would cost the
-square of a name's length."""
+"""Also with one slash, as in a URL that was treated as a path. An unbounded scheme would take quadratic time."""
 _LOGIN = re.compile(r"(?<=:/)/?(?:[^/?#@]*@|[^/?#@:]*:(?!\d+(?:/|$))[^?#]*@)")
-"""All before an `@` that is not in the path. Who has a password with a slash in it writes it as it is."""
+"""Everything before an `@` that is not in the path. A password may contain an unescaped slash."""
 _VALUE = re.compile(r"(?<=[?&;#])(?P<key>[^=&;#\s']*=|(?<!#))(?P<value>[^=&;#\s']*)")
 _SECRET_KEY = re.compile(
     r"tok|key|sig|sec|pass|pw|auth|cred|sas|session|hmac|jwt|(?:^|[_-])(?:code|otp|pin|sid)=?$", re.IGNORECASE
 )
 _DESCRIPTIVE_KEY = re.compile(r"rev|ref|ver|branch|tag|commit|sha|hash|digest|path|file|name|date|time", re.IGNORECASE)
-"""Parameters whose long values of letters and digits name what is fetched, and not by whom."""
+"""Parameters whose long values of letters and digits identify the file, not the user."""
 _WORD = re.compile(r"[\w.-]{0,7}")
 _RANDOM = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{12,}")
 _SECRET_VARIABLE = re.compile(
     r"TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|CREDENTIAL", re.IGNORECASE
 )
 _FROM_ENVIRONMENT = re.compile(r"\$\{oc\.env:\w+\}")
-"""A recipe that names a variable gives nothing away."""
+"""A recipe that names a variable reveals nothing."""
 _LOGIN_FROM_ENVIRONMENT = re.compile(rf"/?(?:[^:@/]*:)?{_FROM_ENVIRONMENT.pattern}@")
 _MARKED_VARIABLE = re.compile(r"\*\*\*(\w+)\*\*\*")
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """The secrets of one URL: all before the last `@`, and the values after `?`."""
+    """The secrets of one URL: everything before the last `@`, and the values after `?`."""
 
     url: str
 
@@ -71,15 +70,15 @@ class Credentials:
 def hide_credentials(text: str) -> str:
     """Return a text with a mark in the place of each secret in it.
 
-    Secrets are, in URLs, all before `@` and the values of parameters that are secret by their name or look random; and
-    the values of environment variables that are secret by their name, wherever they occur. A URL that names only what
-    is fetched (`?revision=main`) stays as it is.
+    Secrets are, in URLs, everything before `@` and the values of parameters with a secret name or a random value; and
+    the values of environment variables with a secret name, wherever they occur. Parameters that only select a file
+    (`?revision=main`) are kept.
     """
     return _hider()(text)
 
 
 def hide_all_credentials(value: JsonValue) -> JsonValue:
-    """Return plain data with all its texts as `hide_credentials` leaves them, names of keys too."""
+    """Return plain data with `hide_credentials` applied to all texts, names of keys too."""
     return _hide_all(value, _hider())
 
 
@@ -123,7 +122,7 @@ def _hider() -> Callable[[str], str]:
 
 
 def _is_path(value: str) -> bool:
-    """Return whether a variable says where a credential lies, and is none itself."""
+    """Return whether a variable is the path of a credential, and not the credential itself."""
     return value.startswith(("/", "~")) and Path(value).expanduser().exists()
 
 

@@ -1,4 +1,4 @@
-"""The kinds of artifact that steps read and make."""
+"""The kinds of artifacts that steps read and write."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ from typing import ClassVar
 
 @dataclass(frozen=True)
 class Artifact:
-    """An immutable set of files in one folder, known by its main file.
-
-    Steps read artifacts where they lie and never write into them.
-    """
+    """An immutable set of files in one folder, identified by its main file. Steps read it and never write into it."""
 
     path: Path
     """The main file."""
     label: str
-    """Name of the step that made it, or `source`."""
+    """Name of the step that wrote it, or `source`."""
     digest: str
     """blake3 of its contents, external data included."""
 
     kind: ClassVar[str]
     main: ClassVar[str]
-    """Name of the main file; a step that makes this kind must write it."""
+    """Name of the main file, which a step with this output must write."""
 
     @property
     def folder(self) -> Path:
@@ -32,16 +29,16 @@ class Artifact:
 
 RECORD_FILE = "record.json"
 LOG_FILE = "log.txt"
-"""What stands beside an artifact's files in the folder of its step: no file of an artifact may be called so."""
+"""Files next to an artifact's files in the folder of its step: no file of an artifact may have these names."""
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a file beside a main file cannot have this name, on systems that do not tell capitals apart either."""
+    """Return whether an artifact's file cannot have this name, also on case-insensitive systems."""
     return name.casefold() in (RECORD_FILE, LOG_FILE)
 
 
 class Onnx(Artifact):
-    """An ONNX model: `model.onnx`, and its external data beside it."""
+    """An ONNX model: `model.onnx`, and its external data."""
 
     kind = "onnx"
     main = "model.onnx"
@@ -83,17 +80,17 @@ class PrecisionDocument(Artifact):
 
 
 class ActivationsDocument(Artifact):
-    """A `records.activations.Activations` as JSON, and beside it the maps, arrays and pictures it names."""
+    """A `records.activations.Activations` as JSON, and the maps, arrays and pictures that it names."""
 
     kind = "activations"
     main = "activations.json"
 
 
 class Engine(Artifact):
-    """A TensorRT engine: `model.engine`, and beside it how it came to be.
+    """A TensorRT engine: `model.engine`, and the record of its build.
 
-    `build.json` is a `records.build.Build`; `model.trt.json` tells its layers as TensorRT's engine inspector does;
-    `build.log` is what the builder said; `typed.onnx` is the model that was built where Casts were put into it.
+    `build.json` is a `records.build.Build`; `model.trt.json` has the layers in the form of TensorRT's engine inspector;
+    `build.log` is the builder's log; `typed.onnx` is the model with inserted Casts, if there are any.
     """
 
     kind = "engine"

@@ -1,11 +1,12 @@
-"""Locks where the file system has none: a folder whose one file names the holder.
+"""Locks for file systems without locks: a folder with one file that names the holder.
 
-A folder is made aside, whole, and renamed to the lock's name, which fails where another's lies there. It is given back
-by removing the holder's file. That file's name is never used twice, so nobody can remove another's by mistake, however
-late: what two do who both find a holder dead harms no third one who has taken the lock meanwhile.
+A process builds the folder under a temporary name and renames it to the lock's name, which fails while another holds
+the lock. It releases the lock by removing the holder's file. The name of that file is used only once, so no process can
+remove another's by mistake, however late: two processes that both find a holder dead do not harm a third one that has
+taken the lock meanwhile.
 
-A dead holder's lock is free at once for those who can see its processes. Others watch the sign of life that a holder
-gives every 10 s, by their own clock: after 5 minutes without one they take the lock. Clocks are never compared.
+The lock of a dead process is free at once for processes that can see its pid. Others watch its heartbeat, which a
+holder writes every 10 s, by their own clock: after 5 minutes without one they take the lock. Clocks are never compared.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from ndld_flow.store.sharing import make_folder, share
 
 BEAT_EVERY_S = 10.0
 SILENT_AFTER_S = 300.0
-"""Longer than network file systems take to show a file's new time (60 s), and than a busy machine holds its breath."""
+"""Longer than network file systems take to show a file's new time (60 s), and than a busy machine may stall."""
 _LOOK_EVERY_S = 0.05
 _TRIES = 200
 _FIRST_BEAT_S = 10**9
-"""Signs of life are times that count up from here: any file system can keep them, whatever its clock says."""
+"""Heartbeats are times that count up from here: any file system can store them, whatever its clock."""
 
 
 class FolderLock:
-    """One lock. Whoever dies with it is found dead by the others."""
+    """One lock. Other processes notice when its holder dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,16 +46,16 @@ class FolderLock:
         aside = self._path.with_name(f".{self._owner}")
         make_folder(aside)
         (aside / self._owner).touch()
-        _HEART.keep(aside / self._owner)
+        _HEARTBEAT.keep(aside / self._owner)
         try:
             self._wait(aside, time.monotonic() + timeout if timeout >= 0 else None)
-            _HEART.keep(self._path / self._owner)
+            _HEARTBEAT.keep(self._path / self._owner)
         finally:
-            _HEART.drop(aside / self._owner)
+            _HEARTBEAT.drop(aside / self._owner)
             _empty(aside)
 
     def release(self) -> None:
-        _HEART.drop(self._path / self._owner)
+        _HEARTBEAT.drop(self._path / self._owner)
         (self._path / self._owner).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # another has it already
             self._path.rmdir()
@@ -66,7 +67,7 @@ class FolderLock:
                 aside.rename(self._path)
             except OSError:
                 if (self._path / self._owner).exists():
-                    return  # it was done, and only the answer was lost
+                    return  # the rename succeeded, and only the reply was lost
                 failed += 1
                 if failed > _TRIES:
                     raise
@@ -80,15 +81,15 @@ class FolderLock:
 
 
 def free_if_dead(folder: Path) -> bool:
-    """Remove a lock whose holder is dead, or that is nobody's; False where its holder lives."""
+    """Remove a lock whose holder is dead, or that has none; False where its holder is alive."""
     try:
         owners = list(folder.iterdir())
     except NotADirectoryError:
-        folder.unlink(missing_ok=True)  # of a time when the store lay where there are locks
+        folder.unlink(missing_ok=True)  # from a time when the store was on a file system with locks
         return True
     except FileNotFoundError:
         return True
-    if any(_lives(owner) for owner in owners):
+    if any(_is_alive(owner) for owner in owners):
         return False
     for owner in owners:
         owner.unlink(missing_ok=True)
@@ -99,7 +100,7 @@ def free_if_dead(folder: Path) -> bool:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left behind that waited for a lock in this folder."""
+    """Remove the temporary folders of killed processes that waited for a lock in this folder."""
     for aside in folder.glob(".*-*-*-*"):
         if aside.is_dir():
             free_if_dead(aside)
@@ -108,7 +109,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _empty(aside: Path) -> None:
-    """Remove what is left of a folder that was not renamed."""
+    """Remove a temporary folder that was not renamed."""
     with contextlib.suppress(OSError):
         for file in aside.iterdir():
             file.unlink()
@@ -119,24 +120,24 @@ def _empty(aside: Path) -> None:
 
 
 @lru_cache
-def _here() -> str:
-    """Where processes see each other by their numbers: this machine, since it was started, in this container."""
-    told = [platform.node()]
+def _pid_namespace() -> str:
+    """Return a name of the pid namespace: this machine, since its boot, in this container."""
+    facts = [platform.node()]
     with contextlib.suppress(OSError):
-        told.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
-        told.append(str(Path("/proc/self/ns/pid").readlink()))
-    return blake3(json.dumps(told).encode()).hexdigest()[:16]
+        facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
+        facts.append(str(Path("/proc/self/ns/pid").readlink()))
+    return blake3(json.dumps(facts).encode()).hexdigest()[:16]
 
 
 def _name_owner() -> str:
-    """`<where>-<process>-<when it started>-<no other>`."""
+    """Return `<pid namespace>-<pid>-<start time>-<random digits>`."""
     return f"{name_process()}-{uuid4().hex[:12]}"
 
 
 def _started(pid: int) -> str:
-    """When a process was started, in ticks since the machine was; `0` where that is not told, empty of a dead one.
+    """Return the start of a process, in ticks since boot; `0` where it is unknown, empty for a dead process.
 
-    A killed process stays in the list until its parent has heard of it.
+    A killed process stays in /proc until its parent has waited for it.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -147,7 +148,7 @@ def _started(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether this machine has a process with this number, of any user."""
+    """Return whether this machine has a process with this pid, of any user."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -158,35 +159,35 @@ def is_alive(pid: int) -> bool:
 
 
 def name_process() -> str:
-    """Return a name of this process that no other has: where it runs, its number, and when it was started."""
-    return f"{_here()}-{os.getpid()}-{_started(os.getpid())}"
+    """Return a unique name of this process: its pid namespace, pid, and start time."""
+    return f"{_pid_namespace()}-{os.getpid()}-{_started(os.getpid())}"
 
 
 def is_running(name: str) -> bool:
-    """Return whether the process of that name lives; of one in another container, which cannot be seen, True."""
+    """Return whether the process of a name is running; True for one in another container, which cannot be seen."""
     try:
         where, pid, started = name.split("-")
-        return where != _here() or (is_alive(int(pid)) and _started(int(pid)) in (started, "0"))
+        return where != _pid_namespace() or (is_alive(int(pid)) and _started(int(pid)) in (started, "0"))
     except ValueError:
         return False
 
 
-def _lives(owner: Path) -> bool:
-    """Whether the holder that a file names lives, as far as can be known."""
+def _is_alive(owner: Path) -> bool:
+    """Return whether the holder that a file names is alive, as far as that is known."""
     try:
         process, _, _ = owner.name.rpartition("-")
         where, _, _ = process.split("-")
-        return is_running(process) if where == _here() else not _is_silent(owner)
+        return is_running(process) if where == _pid_namespace() else not _is_silent(owner)
     except FileNotFoundError:
-        return False  # given back in this moment
+        return False  # just released
     except ValueError:
-        return True  # not ours: nobody knows whose
+        return True  # not our file: unknown
 
 
 def _is_silent(owner: Path) -> bool:
-    """Whether a holder of another machine gave no sign of life for so long that it must be dead.
+    """Return whether a holder on another machine has had no heartbeat for so long that it must be dead.
 
-    Since when is noted beside it, as those who look may not last so long.
+    A note keeps the time of the last heartbeat, as observers may not run that long.
     """
     beat, now = owner.stat().st_mtime_ns, time.monotonic()
     note = _watch_note(owner)
@@ -203,20 +204,20 @@ def _is_silent(owner: Path) -> bool:
 
 
 def _watch_note(owner: Path) -> Path:
-    """What this machine has seen of a holder: its clock is its own."""
-    return owner.parent.with_name(f".{owner.name}-{_here()}.seen")
+    """Return the path of this machine's note about a holder: each machine uses its own clock."""
+    return owner.parent.with_name(f".{owner.name}-{_pid_namespace()}.seen")
 
 
 def _seen_since(note: Path) -> float:
-    """When a holder gave its last sign of life, by this machine's clock; now, where that is another's note."""
+    """Return the time of a holder's last heartbeat, by this machine's clock; now, for another machine's note."""
     try:
-        return float(json.loads(note.read_bytes())[1]) if note.stem.endswith(_here()) else time.monotonic()
+        return float(json.loads(note.read_bytes())[1]) if note.stem.endswith(_pid_namespace()) else time.monotonic()
     except (OSError, ValueError, TypeError, LookupError):
         return time.monotonic()
 
 
-class _Heart:
-    """Gives signs of life of all locks that this process holds."""
+class _Heartbeat:
+    """Writes the heartbeats of all locks that this process holds."""
 
     def __init__(self) -> None:
         self._owners: set[Path] = set()
@@ -226,7 +227,7 @@ class _Heart:
     def keep(self, owner: Path) -> None:
         with self._guard:
             self._owners.add(owner)
-            if self._process != os.getpid():  # a fork takes no threads along
+            if self._process != os.getpid():  # a fork does not copy threads
                 self._process = os.getpid()
                 threading.Thread(target=self._beat, daemon=True).start()
 
@@ -246,4 +247,4 @@ class _Heart:
                     os.utime(owner, (at_s, at_s))
 
 
-_HEART = _Heart()
+_HEARTBEAT = _Heartbeat()

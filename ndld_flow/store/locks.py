@@ -1,9 +1,10 @@
-"""Locks between the processes that share a store: one for each key, and leases that others see are held.
+"""Locks between the processes that share a store: one for each key, and leases that other processes can query.
 
-A lease also lists what its holder uses, in a file `<lease>.uses`, so that `gc` can work beside runs. A run lists a key
-or digest before it looks for it; `gc` reads the lists and removes what is not listed while it holds the lock `uses`,
-which listing takes, too. So either the run's key is listed in time, or the run finds the result gone and computes it.
-While `gc` works, the lists of runs that end stay: it has read the folders of runs before these were written.
+A lease has a file `<lease>.uses` that lists the keys and digests its holder uses, so that `gc` can run concurrently. A
+run lists a key or digest before it looks for it; `gc` reads the lists and removes unlisted results while it holds the
+lock `uses`, which listing takes, too. So either the run's key is listed in time, or the run finds no result and
+computes it. While `gc` works, the lists of runs that end stay: it may have read the folders of runs before they were
+written.
 """
 
 from __future__ import annotations
@@ -23,35 +24,35 @@ from ndld_flow.store.lock_folders import FolderLock, remove_leftovers
 from ndld_flow.store.sharing import create_file, make_folder, share, shared_mode
 
 NO_LOCKS = "ndld_flow-no-locks.txt"
-"""Stands in the folder of locks where the file system has none, so that all who share it do without."""
-_TOLD = ".no-locks-told"
+"""A file in the folder of locks where the file system has none, so that all processes use lock folders."""
+_WARNED = ".no-locks-told"
 _USES = "uses"
 _COLLECTING = "gc"
 _REFUSALS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 _NOTE = (
-    "This file system had no locks when ndld_flow first looked: it uses folders with signs of life here. If that has "
+    "This file system had no locks when ndld_flow first checked: it uses folders with heartbeats here. If that has "
     "changed, delete this file while nothing runs.\n"
 )
 
 
 _LISTS: dict[Path, dict[str, set[str]]] = {}
-"""Folder of locks -> lease that this process holds there -> what it has listed."""
+"""Folder of locks -> lease that this process holds there -> keys and digests that it has listed."""
 _GUARD = threading.Lock()
 
 
 class Lock(Protocol):
-    """What a lock can do; filelock's and ours do."""
+    """The protocol of locks, of filelock's and ours."""
 
     def acquire(self, timeout: float) -> object:
-        """Take it; wait as many seconds as `timeout`, for ever where that is negative. Raises TimeoutError."""
+        """Take the lock; wait `timeout` seconds, forever if that is negative. Raises TimeoutError."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
 
 @dataclass(frozen=True)
 class Locks:
-    """Locks by name, each a file in one folder. A killed holder's locks are free at once."""
+    """Locks by name, each a file in one folder. The locks of a killed process are free at once."""
 
     folder: Path
 
@@ -62,9 +63,9 @@ class Locks:
             yield
 
     def use(self, names: Iterable[str]) -> None:
-        """List keys or digests as used by this process, for as long as the leases last that it holds now.
+        """List keys or digests as used by this process, until the leases end that it holds now.
 
-        Call it before looking for what they name: `gc` may be about to remove it.
+        Call it before reading their results: `gc` may be about to remove them.
         """
         wanted = set(names)
         with _GUARD:
@@ -79,20 +80,20 @@ class Locks:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[set[str]]:
-        """Give the keys and digests that runs use; meanwhile no others are listed."""
+        """Give the keys and digests that runs use; during the block no others are listed."""
         with self.hold(_USES):
             yield {name for path in self.folder.glob("*.uses") for name in path.read_text(encoding="ascii").split()}
 
     @contextlib.contextmanager
-    def collecting(self, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Keep others from removing what is stored, and the lists of what runs use from being removed."""
-        with self.hold(_COLLECTING, tell_wait):
+    def collecting(self, report_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock of garbage collection, which also keeps the lists of used results."""
+        with self.hold(_COLLECTING, report_wait):
             self._remove_lists()
             yield
 
     @contextlib.contextmanager
     def lease(self, kind: str, name: str) -> Iterator[None]:
-        """Hold a lock of a name that is used once, which others can see is held; killed holders' leases end at once."""
+        """Hold a lock with a unique name, which others can query; the lease of a killed process ends at once."""
         lock = self.open(f"{kind}-{name}")
         with self.hold("leases"):
             lock.acquire(timeout=-1)
@@ -107,37 +108,37 @@ class Locks:
 
     @contextlib.contextmanager
     def leases(self, kind: str) -> Iterator[set[str]]:
-        """Names of the leases of a kind whose holders live; meanwhile no new ones begin."""
+        """Give the names of active leases of a kind; during the block no new ones start."""
         with self.hold("leases"):
             found = {path.stem for path in self.folder.glob(f"{kind}-*.lock")}
             yield {name.removeprefix(f"{kind}-") for name in found if not self._remove_free(name)}
 
     def is_leased(self, kind: str, name: str) -> bool:
-        """Return whether the holder of one lease lives."""
+        """Return whether the holder of a lease is alive."""
         return self._is_alive(f"{kind}-{name}")
 
     def leased(self, kind: str) -> set[str]:
-        """Names of the leases of a kind whose holders live."""
+        """Return the names of active leases of a kind."""
         with self.leases(kind) as alive:
             return alive
 
     def remove_unheld(self) -> None:
-        """Remove the files of locks that nobody holds. Who waits for one of them finds it gone, and makes it anew."""
+        """Remove the files of free locks. A process that waits for one of them creates it again."""
         for path in self.folder.glob("*.lock"):
             self._remove_free(path.stem)
         remove_leftovers(self.folder)
 
     @contextlib.contextmanager
-    def hold(self, name: str, tell_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold a lock by name (a key, `leases`) against all other processes; a killed holder's is free at once.
+    def hold(self, name: str, report_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold a lock by name (a key, `leases`), exclusively among all processes.
 
-        `tell_wait` hears when another holds it.
+        `report_wait` is called if another process holds it. The lock of a killed process is free at once.
         """
         lock = self.open(name)
         try:
             lock.acquire(timeout=0)
         except TimeoutError:
-            tell_wait()
+            report_wait()
             lock.acquire(timeout=-1)
         try:
             yield
@@ -145,7 +146,7 @@ class Locks:
             lock.release()
 
     def is_held(self, name: str) -> bool:
-        """Whether another process holds a lock right now."""
+        """Return whether another process holds a lock at this moment."""
         lock = self.open(name)
         try:
             lock.acquire(timeout=0)
@@ -169,14 +170,14 @@ class Locks:
             create_file(path, mode)
         return FileLock(path, mode=mode)
 
-    def tell_once(self, tell: Callable[[str], None]) -> None:
-        """Say, the first time in a store, that its file system has no locks."""
+    def warn_once(self, report: Callable[[str], None]) -> None:
+        """Warn, once for a store, that its file system has no locks."""
         if (self.folder / NO_LOCKS).exists():
             with contextlib.suppress(FileExistsError):
-                (self.folder / _TOLD).touch(exist_ok=False)
-                tell(
-                    f"the file system of {self.folder} has no locks: ndld_flow uses folders with signs of life, which "
-                    "is slower. What is killed on one machine holds up others for 5 minutes"
+                (self.folder / _WARNED).touch(exist_ok=False)
+                report(
+                    f"the file system of {self.folder} has no locks: ndld_flow uses folders with heartbeats, which is "
+                    "slower. The locks of a process that is killed on one machine block others for 5 minutes"
                 )
 
     def _list(self, lease: str, names: Iterable[str]) -> None:
@@ -186,7 +187,7 @@ class Locks:
         share(path)
 
     def sweep_lists(self) -> None:
-        """Remove the lists of leases whose holders were killed, or could not remove them."""
+        """Remove the lists of leases that have ended without removing them."""
         if any(self.folder.glob("*.uses")):
             with self.hold(_USES):
                 if not self.is_held(_COLLECTING):
@@ -209,7 +210,7 @@ class Locks:
                     (self.folder / f"{lease}.uses").unlink(missing_ok=True)
 
     def _remove_free(self, name: str) -> bool:
-        """Remove a lock's file; False where somebody holds it."""
+        """Remove a lock's file; False if a process holds it."""
         lock = self.open(name)
         try:
             lock.acquire(timeout=0)
@@ -220,8 +221,8 @@ class Locks:
         return True
 
     def _remove(self, name: str) -> None:
-        """Remove the file of a lock that is held: who has opened it finds that it is no longer the one of this name."""
-        with contextlib.suppress(OSError):  # a folder goes when it is given back
+        """Remove the file of a held lock: processes that have opened it notice that the file was replaced."""
+        with contextlib.suppress(OSError):  # a lock folder is removed when it is released
             (self.folder / f"{name}.lock").unlink()
 
 
@@ -229,7 +230,7 @@ class Locks:
 def _has_locks(folder: Path) -> bool:
     if (folder / NO_LOCKS).exists():
         return False
-    if any(_try_lock(folder) for _ in range(3)):  # a server may be short of locks for a moment
+    if any(_try_lock(folder) for _ in range(3)):  # a server may run out of locks for a moment
         return True
     (folder / NO_LOCKS).write_text(_NOTE, encoding="utf-8")
     share(folder / NO_LOCKS)

@@ -5,9 +5,9 @@
     URL/objects/ab/abcdef.../model.onnx     an artifact's files
     URL/records/ab/abcdef....json           a StepRecord with a seal, by the step's key
 
-Files come first and the record last, so a record that is there has its artifact. Where a protocol shows a file while
-it is still being written, it is written under another name and moved. Nothing that comes from there is believed: what
-does not match its digest, or its key, counts as not there, and the next push writes it again.
+Files are written first and the record last, so an existing record has its artifact. Where a protocol shows incomplete
+files, a file is written under another name and moved. Nothing from a remote store is trusted: data that does not match
+its digest, or its key, counts as missing, and the next push writes it again.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from ndld_flow.store.seals import seal, unseal
 from ndld_flow.store.store import Store
 
 _SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})
-"""Protocols that never show half a file, and can refuse to replace one."""
+"""Protocols that never show incomplete files, and can refuse to replace one."""
 
 
 class RemoteStore:
     """Records and artifacts below a URL. Any number of machines may push and pull at once.
 
-    Every method raises `BackendError` when the place cannot be reached, read or written.
+    Every method raises `BackendError` when the URL cannot be reached, read or written.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.damaged: set[str] = set()
-        """Digests of artifacts that are not whole there: they are written again by the next push."""
+        """Digests of artifacts that are damaged there: the next push writes them again."""
         self._credentials = Credentials(url)
 
     def __str__(self) -> str:
@@ -48,22 +48,19 @@ class RemoteStore:
         return self._credentials.hide(self.url)
 
     def pull(self, keys: Sequence[str], store: Store) -> list[StepRecord] | None:
-        """Bring the records of steps that were done together, and their artifacts, into a store.
+        """Copy the records of steps that ran together, and their artifacts, into a store.
 
-        None, and no record is written, when one is not there or not what it should be.
+        Returns None, and writes no record, when one is missing or damaged.
         """
         records = self.find(keys)
-        if records is None or not all(self.pull_artifact(each.artifact, store) for each in records):
+        if records is None or not all(self.pull_artifact(record.artifact, store) for record in records):
             return None
         for record in records:
             store.write_record(record)
         return records
 
     def push(self, records: Sequence[StepRecord], store: Store) -> None:
-        """Put the records of steps that were done together there, after their artifacts.
-
-        Sound records that are there already stay: the first one wins.
-        """
+        """Write the records of steps that ran together, after their artifacts. Existing valid records stay."""
         for record in records:
             self.push_artifact(record.artifact, store)
         if self.find([record.key for record in records]) is None:
@@ -71,16 +68,17 @@ class RemoteStore:
                 self._put_record(record)
 
     def find(self, keys: Sequence[str]) -> list[StepRecord] | None:
-        """The records under these keys without their artifacts; None unless all are there, from one sitting, and none
-        of their artifacts was found damaged.
+        """Return the records under these keys without their artifacts.
+
+        None unless all exist, are from one measurement session, and none of their artifacts is known to be damaged.
         """
         records = [record for record in map(self._read_record, keys) if record is not None]
         whole = len(records) == len(keys) and self.damaged.isdisjoint(record.artifact.digest for record in records)
         return records if whole and len({record.started_at for record in records}) == 1 else None
 
     def pull_artifact(self, artifact: ArtifactRecord, store: Store) -> bool:
-        """Bring an artifact into a store; False when it is not there whole, or its contents are not its digest's."""
-        if not _is_sound(artifact):
+        """Copy an artifact into a store; False when it is incomplete, or does not match its digest."""
+        if not _is_valid(artifact):
             return False
         if store.is_intact(artifact):
             return True
@@ -93,7 +91,7 @@ class RemoteStore:
         return False
 
     def push_artifact(self, artifact: ArtifactRecord, store: Store) -> None:
-        """Put an artifact of a store there, unless it is there already."""
+        """Write an artifact of a store, unless it exists already."""
         for file in artifact.files:
             place = self._object(artifact, file)
             if artifact.digest in self.damaged or self._size(place) != file.size_bytes:
@@ -105,7 +103,7 @@ class RemoteStore:
         """The file system, and the URL's path on it."""
         from fsspec.core import url_to_fs
 
-        with self._telling("cannot be opened"):
+        with self._explaining("cannot be opened"):
             system, root = url_to_fs(self.url)
         return system, root.rstrip("/")
 
@@ -117,27 +115,27 @@ class RemoteStore:
 
     def _read_record(self, key: str) -> StepRecord | None:
         system, place = self._place[0], self._record(key)
-        with self._telling("cannot be read"):
+        with self._explaining("cannot be read"):
             system.invalidate_cache()  # others write there too
             try:
                 record = StepRecord.model_validate_json(unseal(system.cat_file(place)))
             except (FileNotFoundError, ValueError):
                 return None
-        belongs = record.key == key == digest_json(record.parts.model_dump(mode="json"))
-        return record if belongs and _is_sound(record.artifact) else None
+        has_key = record.key == key == digest_json(record.parts.model_dump(mode="json"))
+        return record if has_key and _is_valid(record.artifact) else None
 
     def _get(self, artifact: ArtifactRecord, file: ArtifactFile, target: Path) -> bool:
         place = self._object(artifact, file)
         if self._size(place) != file.size_bytes:
-            return False  # nobody downloads more than was promised
+            return False  # never download more than the record allows
         target.parent.mkdir(parents=True, exist_ok=True)
-        with self._telling("cannot be read"):
+        with self._explaining("cannot be read"):
             self._place[0].get_file(place, str(target))
         return True
 
     def _size(self, place: str) -> int | None:
-        """Bytes of a file there; None when there is none."""
-        with self._telling("cannot be read"):
+        """Return the size of a remote file in bytes; None when it does not exist."""
+        with self._explaining("cannot be read"):
             self._place[0].invalidate_cache()
             try:
                 return int(self._place[0].info(place)["size"])
@@ -150,17 +148,17 @@ class RemoteStore:
 
     def _put_record(self, record: StepRecord) -> None:
         place = self._record(record.key)
-        # Of two that write a first record at once one wins, where the protocol can tell.
+        # When two processes write a first record at once, one wins, if the protocol supports it.
         mode = "create" if self._size(place) is None else "overwrite"
         with self._writing(place) as aside, contextlib.suppress(FileExistsError):
             self._place[0].pipe_file(aside, seal(record.to_json()).encode(), mode=mode)
 
     @contextlib.contextmanager
     def _writing(self, place: str) -> Iterator[str]:
-        """Where to write what shall be seen at `place` once it is whole."""
+        """Give the path to write to, so that an incomplete file is never seen at `place`."""
         system = self._place[0]
         protocols = {system.protocol} if isinstance(system.protocol, str) else set(system.protocol)
-        with self._telling("cannot be written"):
+        with self._explaining("cannot be written"):
             if protocols & _SHOWS_WHOLE_FILES:
                 yield place
                 return
@@ -176,24 +174,24 @@ class RemoteStore:
                 raise
 
     @contextlib.contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
-        """Each protocol raises its own library's errors, and some put the URL into them."""
+    def _explaining(self, what: str) -> Iterator[None]:
+        """Turn errors of the protocols' libraries, some of which contain the URL, into BackendError."""
         try:
             yield
         except ImportError as error:
             raise BackendError(f"remote store {self}: {error}.") from None
         except Exception as error:
-            told = visible_name(self._credentials.hide(f"{type(error).__name__}: {error}"))
-            raise BackendError(f"remote store {self}: {what}: {told}. Look at its URL, and who may use it.") from None
+            reason = visible_name(self._credentials.hide(f"{type(error).__name__}: {error}"))
+            raise BackendError(f"remote store {self}: {what}: {reason}. Check its URL and your permissions.") from None
 
 
-def _is_sound(artifact: ArtifactRecord) -> bool:
-    """Whether an artifact's digest is that of its files, and their names stay in its folder."""
+def _is_valid(artifact: ArtifactRecord) -> bool:
+    """Return whether an artifact's digest is that of its files, and their paths stay in its folder."""
     described = describe_files(artifact.kind, artifact.files)
     return described.digest == artifact.digest and all(_is_safe(file.path) for file in artifact.files)
 
 
 def _is_safe(name: str) -> bool:
-    """Whether a name from elsewhere is a plain relative path here, on Windows too."""
+    """Return whether an untrusted path is a plain relative path, on Windows too."""
     parts = PurePosixPath(name).parts
     return bool(parts) and ".." not in parts and not name.startswith("/") and not any(c in name for c in '\\:\0"<>|?*')

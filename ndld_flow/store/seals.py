@@ -1,8 +1,8 @@
-"""Seals: whether a small file of the store is what was written there.
+"""Seals: checksums of small files of the store.
 
-JSON that lost its end is none any more, but JSON with one wrong digit is still JSON. So an object's first member is the
-digest of the rest, as text; what has no seal is older than seals. Notes are what can be found out anew: a damaged one
-counts as none.
+Truncated JSON is invalid, but JSON with a wrong digit is still JSON. So an object's first member is the digest of the
+remaining text; a file without a seal is older than seals. Notes hold values that can be recomputed: a damaged note
+counts as missing.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _DIGITS = 64
 
 
 class BrokenSealError(ValueError):
-    """A file's contents are not what was written."""
+    """A file's contents have changed since it was written."""
 
 
 def seal(text: str) -> str:
-    """A JSON object, which is not empty, with the digest of its text as first member."""
+    """Return a JSON object, which must not be empty, with the digest of its text as first member."""
     return f'{_OPENING.decode()}{blake3(text.encode()).hexdigest()}",{text[1:]}'
 
 
 def unseal(data: bytes) -> bytes:
-    """What was sealed; what has no seal, as it is. Raises BrokenSealError."""
+    """Return the sealed text, or data without a seal as it is. Raises BrokenSealError."""
     if not data.startswith(_OPENING):
         return data
     end = len(_OPENING) + _DIGITS
     text = b"{" + data[end:].removeprefix(b'",')
     if blake3(text).hexdigest().encode() != data[len(_OPENING) : end]:
-        raise BrokenSealError("its contents are not what was written")
+        raise BrokenSealError("its contents have changed since it was written")
     return text
 
 
 def write_note(path: Path, value: object) -> None:
-    """Remember what can be found out anew; where the disk takes nothing, that is no reason to stop."""
+    """Write a value that can be recomputed; errors of the disk are ignored."""
     remember(path, seal(json.dumps({"note": value})))
 
 
 def read_note(path: Path) -> Any:  # noqa: ANN401
-    """What was remembered; None where nothing was, or not this."""
+    """Return the value of a note; None where it is missing or damaged."""
     try:
         data = path.read_bytes()
         text = unseal(data)

@@ -1,8 +1,8 @@
-"""Permissions of what is created in a folder that several users write.
+"""Permissions of files in folders that several users write.
 
-The umask of whoever comes first must not lock the others out, nor may a private folder become open. So, as Git does in
-a shared repository, a folder that others than its owner may write gives its permissions and its group to what is
-created in it; in any other the umask decides, and in a sticky one such as /tmp, too.
+The first user's umask must not lock the others out, nor may a private folder become public. So, as in a shared Git
+repository, files in a folder that others than its owner can write get its permissions and its group; in any other
+folder, and in a sticky one such as /tmp, the umask decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import uuid4
 
 
 def shared_mode(folder: Path) -> int:
-    """Return the permissions that a folder gives to what is created in it; 0 where the umask decides."""
+    """Return the permissions that a folder gives to new files; 0 where the umask decides."""
     if sys.platform == "win32":
         return 0
     try:
@@ -27,13 +27,13 @@ def shared_mode(folder: Path) -> int:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder, and those above it that are missing. Raises OSError."""
+    """Create a folder and its missing parents. Raises OSError."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
         share(each)
     if not missing:
-        folder.mkdir(exist_ok=True)  # raises where it is no folder
+        folder.mkdir(exist_ok=True)  # raises if it is no folder
 
 
 def share(path: Path) -> None:
@@ -63,7 +63,7 @@ def _share(path: Path, like: Path) -> None:
 
 
 def create_file(path: Path, mode: int) -> None:
-    """Create an empty file where there is none. Nobody ever sees it with other permissions. Raises OSError."""
+    """Create an empty file if it is missing, at once with these permissions. Raises OSError."""
     aside = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
         os.close(open_new_file(aside, mode))

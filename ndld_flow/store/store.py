@@ -44,16 +44,16 @@ _SALT_BYTES = 32
 
 @dataclass(frozen=True)
 class SetAside:
-    """What was damaged, and is out of the way now."""
+    """Damaged files that were moved away."""
 
     damage: str
-    """In a few words."""
+    """The damage in a few words."""
     place: Path
 
 
 @dataclass(frozen=True)
 class Store:
-    """Artifacts and records below one folder. Safe under any number of processes and under `kill -9`."""
+    """Artifacts and records below one folder. Safe with any number of processes and with `kill -9`."""
 
     root: Path
 
@@ -70,9 +70,9 @@ class Store:
         return self.root / "caches"
 
     def digest_hidden(self, value: JsonValue) -> str:
-        """Return a digest of a value that holds secrets, which nobody can find out by trying without this store's salt.
+        """Return a digest of a value that contains secrets, which cannot be guessed without this store's salt.
 
-        Another store has another salt, so that records and run folders, which are shown to others, give nothing away.
+        Another store has another salt, so records and run folders, which are shared, reveal nothing.
         """
         return blake3(digest_json(value).encode(), key=self._salt()).hexdigest()
 
@@ -88,7 +88,7 @@ class Store:
         return salt
 
     def _write_salt(self, path: Path, salt: bytes) -> None:
-        """Let those read it who may write into the store: they make keys by it."""
+        """Write the salt, readable for all users who may write into the store: they compute keys with it."""
         root = self.root.stat()
         may_write = root.st_mode & 0o222
         aside = path.with_name(f".salt.{uuid4().hex[:8]}")
@@ -101,16 +101,16 @@ class Store:
         aside.replace(path)
 
     def object_folder(self, digest: str) -> Path:
-        """Where the files of the artifact with this digest are, if it is there."""
+        """Return the folder of an artifact by its digest; it may not exist."""
         return self.root / "objects" / digest[:2] / digest
 
     def record_path(self, key: str) -> Path:
         return self.root / "records" / key[:2] / f"{key}.json"
 
     def read_record(self, key: str) -> StepRecord | None:
-        """The record under a key; None when there is none, or it cannot be read (it is then made again).
+        """Return the record of a key; None when it is missing or unreadable, and must be recomputed.
 
-        Raises NewerFormatError for one of a later version, which is not to be made again.
+        Raises NewerFormatError for one of a later version, which must not be recomputed.
         """
         path = self.record_path(key)
         try:
@@ -124,16 +124,16 @@ class Store:
     def write_record(self, record: StepRecord) -> None:
         self.locks.use([record.key])
         path = self.record_path(record.key)
-        if path.is_dir():  # a rename would not take its place
-            self._put_aside(path)
+        if path.is_dir():  # a rename cannot replace it
+            self._move_away(path)
         write_text_atomically(path, seal(record.to_json()))
 
     def is_intact(self, artifact: ArtifactRecord) -> bool:
-        """Whether an artifact's files are all there with the contents they had when they were stored."""
+        """Return whether all files of an artifact exist with their original contents."""
         return not self.find_damage(artifact)
 
     def find_damage(self, artifact: ArtifactRecord) -> str:
-        """What is wrong with an artifact's files, in a few words; empty where nothing is."""
+        """Return the damage of an artifact's files, in a few words; empty if there is none."""
         folder = self.object_folder(artifact.digest)
         for file in artifact.files:
             damage = find_damage(folder / file.path, file, self.digests.digest)
@@ -142,15 +142,15 @@ class Store:
         return ""
 
     def find_broken_record(self, key: str) -> str:
-        """What is wrong with the record under a key, in a few words; empty where there is none, or nothing is."""
+        """Return the damage of a key's record, in a few words; empty if there is no record, or no damage."""
         broken = os.path.lexists(self.record_path(key)) and self.read_record(key) is None
         return "its record cannot be read" if broken else ""
 
     def clear(self, key: str) -> SetAside | None:
-        """Set aside what is damaged of the result under a key: its record, or the artifact that this names."""
+        """Move the damaged part of a key's result away: its record, or the artifact that it names."""
         broken = self.find_broken_record(key)
         if broken:
-            return SetAside(broken, self._put_aside(self.record_path(key)))
+            return SetAside(broken, self._move_away(self.record_path(key)))
         record = self.read_record(key)
         return self._clear(record.artifact) if record is not None else None
 
@@ -159,10 +159,10 @@ class Store:
         place = self.set_aside(artifact.digest) if damage else None
         return SetAside(damage, place) if place is not None else None
 
-    def keep(self, kind: str, built: Path, tell: Callable[[str], None] = lambda _: None) -> ArtifactRecord:
-        """Move a folder's contents into the store under their digest; `built` is gone afterwards.
+    def keep(self, kind: str, built: Path, report: Callable[[str], None] = lambda _: None) -> ArtifactRecord:
+        """Move a folder's contents into the store under their digest; `built` no longer exists afterwards.
 
-        `tell` hears of what was there under this digest and damaged. Raises OSError.
+        `report` is called about a damaged object under the same digest. Raises OSError.
         """
         artifact = describe_folder(kind, built, self.digests.digest)
         folder = self.object_folder(artifact.digest)
@@ -172,11 +172,11 @@ class Store:
             return artifact
         damaged = self._clear(artifact)
         if damaged is not None:
-            tell(f"set aside: what the store had of this was damaged ({damaged.damage}); it is kept in {damaged.place}")
+            report(f"set aside: the stored result was damaged ({damaged.damage}); it is kept in {damaged.place}")
         for file in artifact.files:
             path = built / file.path
             with contextlib.suppress(OSError):  # not every file system has permissions
-                path.chmod(path.stat().st_mode & 0o444)  # for whom the user's umask lets read
+                path.chmod(path.stat().st_mode & 0o444)  # readers depend on the user's umask
         share_tree(built, self.root)
         sync_folder(built)
         if not folder.parent.exists():
@@ -185,27 +185,27 @@ class Store:
         try:
             built.rename(folder)
         except OSError:
-            if not self.is_intact(artifact):  # else another process put the same contents there in this very moment
+            if not self.is_intact(artifact):  # otherwise another process has just stored the same contents
                 raise
         sync(folder.parent)
         remove_folder(built)
         return artifact
 
     def set_aside(self, digest: str, hash_file: Callable[[Path], str] | None = None) -> Path | None:
-        """Take an object out of the way if it is damaged, without deleting it; where it is then."""
+        """Move an object to `damaged/` if it is damaged; return its new path."""
         folder = self.object_folder(digest)
-        with self.locks.hold("damaged"):  # another process may have put it aside, and an intact one into its place
-            if not os.path.lexists(folder) or self._is_whole(folder, hash_file or self.digests.digest):
+        with self.locks.hold("damaged"):  # another process may have replaced it by an intact one
+            if not os.path.lexists(folder) or self._matches_digest(folder, hash_file or self.digests.digest):
                 return None
-            return self._put_aside(folder)
+            return self._move_away(folder)
 
-    def _is_whole(self, folder: Path, hash_file: Callable[[Path], str]) -> bool:
+    def _matches_digest(self, folder: Path, hash_file: Callable[[Path], str]) -> bool:
         try:
             return describe_folder("any", folder, hash_file).digest == folder.name
         except OSError:
             return False
 
-    def _put_aside(self, path: Path) -> Path:
+    def _move_away(self, path: Path) -> Path:
         """Move a file or folder into `damaged/`."""
         damaged = self.root / "damaged" / f"{time.strftime('%Y%m%d-%H%M%S')}-{path.name[:16]}-{uuid4().hex[:6]}"
         make_folder(damaged.parent)
@@ -215,7 +215,7 @@ class Store:
 
     @contextlib.contextmanager
     def building(self) -> Iterator[Path]:
-        """An empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
+        """Give an empty folder on the store's disk, removed afterwards, and by the next run after a `kill -9`."""
         folder = self.root / "building" / uuid4().hex[:12]
         with self.locks.lease("building", folder.name):
             make_folder(folder)
@@ -225,7 +225,7 @@ class Store:
                 remove_folder(folder)
 
     def sweep_building(self) -> None:
-        """Remove what killed processes left behind."""
+        """Remove the leftovers of killed processes."""
         self.locks.sweep_lists()
         with self.locks.leases("building") as alive:
             for folder in (self.root / "building").glob("*"):
@@ -234,15 +234,15 @@ class Store:
 
 
 def _read_salt(path: Path) -> bytes:
-    """Return the salt of a store; nothing where there is none, or only a part of one. Raises OutputsError."""
+    """Return the salt of a store; empty if it is missing or incomplete. Raises OutputsError."""
     try:
         salt = path.read_bytes()
     except FileNotFoundError:
         return b""
     except OSError as error:
         raise OutputsError(
-            f"{path} cannot be read: {error.strerror}. It takes part in keys of settings that hold credentials; let "
-            "those who share this store read it, or remove it, which costs their results."
+            f"{path} cannot be read: {error.strerror}. It is part of the keys of settings with credentials. Make "
+            "it readable for all users of this store, or remove it, which discards their results."
         ) from None
     return salt if len(salt) == _SALT_BYTES else b""
 
@@ -251,33 +251,33 @@ FORMAT = 1
 FORMAT_FILE = "FORMAT"
 
 _UPGRADES: Mapping[int, Callable[[Path], None]] = {}
-"""Earlier format -> what makes the next one of a store, in its place; told twice to do it, it goes on where it was."""
-# The number stands there twice: with damage to one of them, the file says nothing.
+"""Earlier format -> function that upgrades a store to the next one, in place; it can be repeated after a failure."""
+# The number is written twice: if they differ, the file is damaged and counts as unreadable.
 _WRITTEN = re.compile(r"(\d{1,4})\n[^\n]* format \1 [^\n]*\n", re.ASCII)
 _LONGEST = 1_000
 
 
 def mark_store(root: Path) -> None:
-    """Say in a store that is new, or says nothing, which format it has. Raises OSError."""
+    """Write the format of a new store, or of one without a readable format. Raises OSError."""
     if _read_format(root) is None:
         _write_format(root, 1 if (root / "objects").exists() else FORMAT)
 
 
 def open_store(root: Path) -> None:
-    """Bring a store of an earlier format up to this one. Raises NewerFormatError for one of a later format."""
+    """Upgrade a store of an earlier format. Raises NewerFormatError for one of a later format."""
     found = _read_format(root) or 1
     if found > FORMAT:
         raise NewerFormatError(f"the store {root}", found, FORMAT)
     if found == FORMAT or not root.exists():
         return
     with Locks(root / "locks").hold("format"):
-        for number in range(_read_format(root) or 1, FORMAT):  # another process may have done it meanwhile
+        for number in range(_read_format(root) or 1, FORMAT):  # another process may have upgraded it meanwhile
             _UPGRADES[number](root)
             _write_format(root, number + 1)
 
 
 def _read_format(root: Path) -> int | None:
-    """None where no store is, or one that says nothing that can be read."""
+    """Return the format of a store; None where it is missing or unreadable."""
     try:
         with (root / FORMAT_FILE).open("rb") as file:
             text = file.read(_LONGEST).decode("utf-8", "replace")

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ndld_flow.records.sweep import Standing
+from ndld_flow.records.sweep import WinnerVerdict
 from ndld_flow.sweep_search.search import Direction
 
 _Values = tuple[float, ...]
@@ -37,7 +37,7 @@ class Contender:
     """One for each goal, as first measured; without all of them a point is not ranked."""
     again: tuple[float | None, ...] | None = None
     """The same as measured again in turns with the other winners."""
-    standing: Standing | None = None
+    verdict: WinnerVerdict | None = None
     """What that says against the best."""
 
 
@@ -132,8 +132,8 @@ def _is_tie(point: Contender, best: int, values: Mapping[int, _Values], goals: S
         _is_inside(ours, theirs, goal.noise)
         for ours, theirs, goal in zip(values[point.number], values[best], goals, strict=True)
     ]
-    if point.again is not None and point.standing is not None:
-        close[0] = point.standing == "tie"
+    if point.again is not None and point.verdict is not None:
+        close[0] = point.verdict == "tie"
     return all(close)
 
 
@@ -153,7 +153,7 @@ def _spread(numbers: Sequence[int], count: int) -> list[int]:
     return [numbers[place * (len(numbers) - 1) // (count - 1)] for place in range(count)]
 
 
-def steady_sittings(points: Sequence[Contender], sitting: Mapping[int, int | None]) -> list[Contender]:
+def remove_session_drift(points: Sequence[Contender], sitting: Mapping[int, int | None]) -> list[Contender]:
     """Points whose one objective is taken relative to the median of those it was measured with.
 
     Sound where points are spread over sittings by chance: then medians of sittings differ by what the machine did

@@ -147,7 +147,7 @@ def measure(tool: str, model: Path, folder: Path) -> Row:
     return Row(tool, numbers["seconds"], numbers["memory_mb"], numbers["written_mb"])
 
 
-def run_child(tool: str, model: Path, folder: Path) -> None:
+def run_worker(tool: str, model: Path, folder: Path) -> None:
     """Edit, and print the figures; a first run with a tiny model takes the imports out of the seconds."""
     from tests.support import models
 
@@ -187,7 +187,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.child:
         tool, model, target = arguments.child
-        run_child(tool, Path(model), Path(target))
+        run_worker(tool, Path(model), Path(target))
         return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile, ProfileRun
-from ndld_flow.runner.sweep.winners import Aim, Stand, WinnerValues, compare_winners
+from ndld_flow.runner.sweep.winners import AgainstBest, Aim, WinnerValues, compare_winners
 from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, find_best, rank_points
 from tests.support.run_fixtures import MACHINE
 
@@ -119,16 +119,16 @@ def _luck(number: int, seen: dict[int, float], truths: Sequence[float]) -> float
     return seen[number] / truths[number] / statistics.median(value / truths[one] for one, value in seen.items())
 
 
-def _count(truths: Sequence[float], best: int, stands: dict[int, Stand], so_far: Counted) -> None:
+def _count(truths: Sequence[float], best: int, stands: dict[int, AgainstBest], so_far: Counted) -> None:
     truly = {number for number, truth in enumerate(truths) if truth <= min(truths) * _NEAR}
     there = truly & stands.keys()
     so_far.best += best in truly
-    so_far.worse += best not in truly and bool(there) and all(stands[one].standing == "worse" for one in there)
+    so_far.worse += best not in truly and bool(there) and all(stands[one].verdict == "worse" for one in there)
     so_far.missed += best not in truly and not there
     for number, stand in stands.items():
         true_ratio = truths[number] / truths[best]
         if number != best and 1 / _NEAR <= true_ratio <= _NEAR:
-            so_far.near[stand.standing] += 1
+            so_far.near[stand.verdict] += 1
         if number != best and stand.low is not None and stand.high is not None:
             so_far.covered.append(stand.low <= true_ratio <= stand.high)
 

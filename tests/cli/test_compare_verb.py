@@ -190,7 +190,7 @@ def test_what_cannot_be_compared_is_refused_unless_allowed(standing: Path) -> No
 @pytest.mark.parametrize(
     ("references", "words"),
     [
-        (["profile-model"], "one profile only"),
+        (["profile-model"], "only one profile"),
         (["pair", "nothing"], "no such run"),
         (["pair:spead", "pair:base"], 'did you mean "speed"'),
         (["model.onnx", "pair"], "model.onnx"),

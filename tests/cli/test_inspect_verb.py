@@ -292,7 +292,7 @@ def test_the_api_tells_the_same_and_finds_what_runs_made(in_folder: Path) -> Non
     found = api.inspect("r:change", Query(nodes=NodeSelect(op_type=("Add",))))
     assert found.nodes is not None and [node.name for node in found.nodes] == ["renamed"]
     assert api.inspect("r:source", Query(node="inner")).nodes is not None
-    with pytest.raises(RequestError, match="made no model `chang`"):
+    with pytest.raises(RequestError, match="has no model `chang`"):
         api.inspect("r:chang")
     with pytest.raises(RequestError, match=r"there is no such model file"):
         api.inspect("nowhere.onnx")

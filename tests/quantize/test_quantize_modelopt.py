@@ -135,7 +135,7 @@ def test_external_data_comes_along(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("does", "kind", "said"),
     [
-        ("raise SystemExit('no such format')", RequestError, "ended with code 1. It said last: no such format"),
+        ("raise SystemExit('no such format')", RequestError, "ended with code 1. Its last output: no such format"),
         ("", ModelError, "wrote no model"),
         ("open(said.output_path, 'w').write('x')", ModelError, "no valid model"),
     ],

@@ -212,7 +212,7 @@ def test_it_says_what_it_set_aside(in_folder: Path) -> None:
     said = victim.run()
     assert f"set aside: the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in said
     [aside] = (victim.outputs / "store" / "damaged").iterdir()
-    assert f"it is kept in outputs/store/damaged/{aside.name} and is made again" in said
+    assert f"it is kept in outputs/store/damaged/{aside.name} and is recomputed" in said
     assert (aside / "model.onnx").stat().st_size == size // 2
     step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
     assert (step.reason, step.detail) == (
@@ -254,7 +254,7 @@ def test_what_is_in_the_way_of_the_stores_mark_is_named(in_folder: Path) -> None
     toy = make_toy(in_folder, TOY)
     (in_folder / "outputs" / "store" / "FORMAT").mkdir(parents=True)
     said = Victim(in_folder, toy.recipe.name, "toy").do("run", "RECIPE", "--trust", codes=(2,))
-    assert "outputs/store/FORMAT cannot be made (Is a directory). Move what is in the way" in said
+    assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file in its place" in said
 
 
 def test_what_was_there_damaged_when_it_is_made_by_force_is_said_in_the_steps_log(in_folder: Path) -> None:

@@ -35,7 +35,7 @@ from tests.support.command_line import ndld_flow
 from tests.support.tally import Tally
 
 GOLDEN = Path(__file__).parent.parent / "golden"
-STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("*.tar.xz"))
+STORES = sorted(path.name.removesuffix(".tar.xz") for path in GOLDEN.glob("store-*.tar.xz"))
 PURE = ("~steps.base", "~steps.speed")
 """Without what takes seconds to measure."""
 

@@ -206,12 +206,12 @@ def test_a_holder_elsewhere_is_dead_when_it_was_silent_for_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "one.lock"
-    monkeypatch.setattr(lock_folders, "_here", lambda: "another-place".replace("-", ""))
+    monkeypatch.setattr(lock_folders, "_pid_namespace", lambda: "another-place".replace("-", ""))
     FolderLock(path).acquire(0)
     (owner,) = path.iterdir()
     monkeypatch.undo()
     monkeypatch.setattr(lock_folders, "SILENT_AFTER_S", 0.4)
-    monkeypatch.setattr(lock_folders, "_HEART", lock_folders._Heart())  # no signs of life from here on
+    monkeypatch.setattr(lock_folders, "_HEARTBEAT", lock_folders._Heartbeat())  # no signs of life from here on
     over = threading.Event()
 
     def give_signs() -> None:
@@ -260,7 +260,7 @@ def test_want_of_locks_is_told_of_once(tmp_path: Path) -> None:
     (tmp_path / NO_LOCKS).touch()
     heard: list[str] = []
     for _ in range(2):
-        Locks(tmp_path).tell_once(heard.append)
+        Locks(tmp_path).warn_once(heard.append)
     assert [text.count("has no locks") for text in heard] == [1]
 
 

@@ -308,7 +308,7 @@ def test_the_program_writes_a_page(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("choices", "said"),
     [
-        ({"look": Look(grid=True, palette="grey")}, "palette and grid: that is for pictures"),
+        ({"look": Look(grid=True, palette="grey")}, "palette and grid: these options are for pictures"),
         ({"reading": Reading(depth=1)}, "depth: that is for pictures"),
     ],
 )

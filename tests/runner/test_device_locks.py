@@ -233,7 +233,7 @@ def test_large_machines_share_locks_among_neighbours(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "cpu_count", lambda: 256)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 3, 4, 100, 255})
     assert name_locks("cpu") == ("cpu-0", "cpu-1", "cpu-25", "cpu-63")
-    assert device_locks._say_device("cpu") == "cpu 0-1,3-4,100,255"
+    assert device_locks._describe_device("cpu") == "cpu 0-1,3-4,100,255"
 
 
 def write_card(folder: Path, address: str, uuid: str) -> None:

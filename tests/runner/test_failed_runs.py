@@ -92,7 +92,7 @@ def latest(toy: Toy) -> Path:
         ("refuse", ModelError, "error", 2, "step weak: this model is no <b>good</b> "),
         ("bug", ZeroDivisionError, "bug", 3, "ZeroDivisionError: of the step"),
         ("memory", KilledError, "killed", 5, "step weak: it ran out of memory."),
-        ("interrupt", KeyboardInterrupt, "interrupted", 130, "interrupted while weak was at work"),
+        ("interrupt", KeyboardInterrupt, "interrupted", 130, "interrupted while weak was running"),
     ],
 )
 def test_an_error_leaves_a_folder_with_the_reason(
@@ -160,8 +160,8 @@ def test_a_name_never_means_a_run_that_failed_nor_an_older_one_in_its_place(in_f
     for verb in (["compare", "toy"], ["tag", "toy", "base"], ["diff", "toy:first", "toy:last"]):
         ran = ndld_flow(*verb, cwd=in_folder)
         assert ran.returncode == 2
-        assert "did not come to its end (error)" in ran.stderr
-        assert f"`{done.run}` is the newest that did" in ran.stderr
+        assert "did not finish (error)" in ran.stderr
+        assert f"`{done.run}` is the newest that finished" in ran.stderr
     assert api.tag(record.id, "kept").name == record.id, "an id means what it says"
     assert ndld_flow("diff", f"{record.id}:first", f"{record.id}:source", cwd=in_folder).returncode == 0
     assert Outputs(in_folder / "outputs").latest("toy") == Path(done.folder).resolve()

@@ -267,7 +267,7 @@ def test_what_changes_while_a_step_works_is_not_kept(in_folder: Path) -> None:
     shutil.copy("model.onnx", source.path)
     work = Work(step, describe_key(step, {"from": source.digest}, {}, store), {"from": source}, {}, lambda *_: None)
     (in_folder / "helper.py").write_text("WORD = 'b'\n")
-    with pytest.raises(RequestError, match=r"step a: module helper .*changed while it worked"):
+    with pytest.raises(RequestError, match=r"step a: module helper .*changed while it ran"):
         execute_steps([work], store)
     assert not (store.root / "objects").exists()
 
@@ -284,7 +284,7 @@ def test_a_model_that_changes_while_a_step_waits_is_not_mixed_up(in_folder: Path
     model = onnx.load("model.onnx")
     model.producer_name = "another export"
     onnx.save(model, "model.onnx")
-    with pytest.raises(RequestError, match="step first: from changed while it worked"):
+    with pytest.raises(RequestError, match="step first: from changed while it ran"):
         execute_steps([work], store)
 
 
@@ -313,10 +313,10 @@ def test_a_module_that_the_source_does_not_show_is_reported(in_folder: Path, mon
     toy = make(in_folder, "", late, {"hidden_helper.py": TWO})
     done, _ = toy.run()
     monkeypatch.delitem(sys.modules, "hidden_helper")
-    assert "hidden_helper: imported in a way" in (Path(done.folder) / "first" / "log.txt").read_text()
+    assert "hidden_helper: imported dynamically" in (Path(done.folder) / "first" / "log.txt").read_text()
     seen = make(in_folder, "", "from hidden_helper import word")
     done, _ = seen.run()
-    assert "imported in a way" not in (Path(done.folder) / "first" / "log.txt").read_text()
+    assert "imported dynamically" not in (Path(done.folder) / "first" / "log.txt").read_text()
 
 
 def test_a_file_that_is_called_as_a_library_of_ours_does_not_take_its_place(in_folder: Path) -> None:

@@ -129,7 +129,7 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
         ({"libraries": {"onnx": "1.0.1"}}, r"step first: the worker on .* onnx is .* instead of 1\.0\.1"),
         ({"version": "2+abc"}, "the step's version is 1\\+.* instead of 2\\+abc"),
         ({"machine": "Linux 9, a quantum computer"}, "the machine is none instead of Linux 9, a quantum computer"),
-        ({"reads": {"from": "00" * 32}}, "what it reads as `from` has other contents"),
+        ({"reads": {"from": "00" * 32}}, "its input `from` has other contents"),
         ({"settings": {"word": "other", "seconds": 0.0, "passed": True}}, "its setting `word` is not the same"),
         ({"inputs": {"x": {}}}, "the input `x` is not the same"),
         ({"step": "dye"}, "its key has other parts"),

@@ -19,7 +19,7 @@ from ndld_flow.records.step_record import RunStep
 from ndld_flow.report.draw import draw_report
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.sweep.sweep_folder import write_point
-from ndld_flow.runner.sweep.winners import decide_standing
+from ndld_flow.runner.sweep.winners import judge_winners
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store
 from tests.support.run_fixtures import MACHINE, STARTED, Sitting, StepSketch, profile, run_record
@@ -132,9 +132,9 @@ def test_where_links_are_refused_files_are_copied(points: Points, monkeypatch: p
 
 def test_winners_stand_by_the_profiles_that_the_store_has(points: Points) -> None:
     finals = {number: run.steps for number, run in enumerate(points.runs, 1)}
-    stands = decide_standing(finals, 1, parse_expression("speed.latency.min"), "minimize", points.outputs)
-    assert stands[1].standing == "best"
-    assert stands[2].standing == "worse"
+    stands = judge_winners(finals, 1, parse_expression("speed.latency.min"), "minimize", points.outputs)
+    assert stands[1].verdict == "best"
+    assert stands[2].verdict == "worse"
     assert stands[2].low is not None and stands[2].low > 1.3
 
 
@@ -153,8 +153,8 @@ def test_what_was_learned_of_noise_here_counts_in_standings(points: Points) -> N
     )
     (points.root / "noise").mkdir()
     (points.root / "noise" / "learned.json").write_text(noise.to_json())
-    stands = decide_standing(finals, 1, parse_expression("speed.latency.min"), "minimize", points.outputs)
-    assert stands[2].standing == "tie"
+    stands = judge_winners(finals, 1, parse_expression("speed.latency.min"), "minimize", points.outputs)
+    assert stands[2].verdict == "tie"
 
 
 def test_a_winner_whose_profile_is_gone_has_a_ratio_without_an_interval(points: Points) -> None:
@@ -162,5 +162,5 @@ def test_a_winner_whose_profile_is_gone_has_a_ratio_without_an_interval(points: 
     shutil.rmtree(points.root / "store" / "objects")
     # what was read lately is at hand: ask of another place
     elsewhere = points.root.rename(points.root.with_name("moved"))
-    stands = decide_standing(finals, 1, parse_expression("speed.latency.min"), "minimize", Outputs(elsewhere))
-    assert (stands[2].standing, stands[2].low) == ("worse", None)
+    stands = judge_winners(finals, 1, parse_expression("speed.latency.min"), "minimize", Outputs(elsewhere))
+    assert (stands[2].verdict, stands[2].low) == ("worse", None)

@@ -127,7 +127,7 @@ def test_a_step_that_takes_too_long_is_stopped(deeds: Deeds, on_ray: OnRay) -> N
 def test_what_was_planned_for_another_machine_or_version_is_refused(deeds: Deeds, on_ray: OnRay) -> None:
     task = make_task(deeds)
     assert on_ray.machine_for(task.works[0].step, deeds.store).startswith(fingerprint_machine())
-    with pytest.raises(BackendError, match="step one: it was planned for a toaster, but Ray would do it on Linux"):
+    with pytest.raises(BackendError, match="step one: it was planned for a toaster, but Ray would compute it on Linux"):
         on_ray.submit(with_parts(task, machine="a toaster"), deeds.store).result(60)
     with pytest.raises(BackendError, match=r"the step's version is 1.* instead of 7"):
         on_ray.submit(with_parts(task, version="7"), deeds.store).result(60)

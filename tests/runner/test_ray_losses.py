@@ -20,41 +20,41 @@ from ndld_flow.runner.executors.messages import Failed
 from ndld_flow.runner.executors.ray import executor as on_ray
 from ndld_flow.runner.executors.ray import node as ray_node
 from ndld_flow.runner.executors.ray import transport as ray_ways
-from ndld_flow.runner.executors.ray.cluster import Said, Talk
-from ndld_flow.runner.executors.ray.executor import SILENCE_S, LostError, OnRay, Watch
-from ndld_flow.runner.executors.ray.messages import Alive, NodeOrder, read_word
-from ndld_flow.runner.executors.ray.transport import SharedFolder, carry_files
-from ndld_flow.runner.executors.workers import Hearing
+from ndld_flow.runner.executors.ray.cluster import BridgeMessage, Conversation
+from ndld_flow.runner.executors.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor
+from ndld_flow.runner.executors.ray.messages import Alive, NodeOrder, read_node_message
+from ndld_flow.runner.executors.ray.transport import SharedFolderTransport, transfer_files
+from ndld_flow.runner.executors.workers import TaskListener
 from ndld_flow.store.files import remove_folder
 from tests.support.ray_toys import make_task
 from tests.support.worker_toys import Deeds
 
-Answer = Callable[[str], Iterator[Said]]
+Answer = Callable[[str], Iterator[BridgeMessage]]
 """What becomes of an order."""
 
 
-def said(kind: Any, text: str = "") -> Said:
-    return Said(id=1, kind=kind, text=text)
+def said(kind: Any, text: str = "") -> BridgeMessage:
+    return BridgeMessage(id=1, kind=kind, text=text)
 
 
-def never_begun(_: str) -> Iterator[Said]:
+def never_begun(_: str) -> Iterator[BridgeMessage]:
     yield said("lost", "its node went away")
 
 
-def cut_off(_: str) -> Iterator[Said]:
-    yield said("said", Alive().to_line())
+def cut_off(_: str) -> Iterator[BridgeMessage]:
+    yield said("message", Alive().to_line())
     yield said("lost", "its node died")
 
 
-def refused(_: str) -> Iterator[Said]:
+def refused(_: str) -> Iterator[BridgeMessage]:
     yield said("refused", "ModuleNotFoundError: No module named 'ndld_flow'")
 
 
-def done(order: str) -> Iterator[Said]:
-    yield from (said("said", line) for line in ray_node.compute(order))
+def done(order: str) -> Iterator[BridgeMessage]:
+    yield from (said("message", line) for line in ray_node.compute(order))
 
 
-def done_unheard(order: str) -> Iterator[Said]:
+def done_unheard(order: str) -> Iterator[BridgeMessage]:
     list(ray_node.compute(order))
     yield said("lost", "the connection to Ray ended")
 
@@ -64,20 +64,20 @@ class Played:
 
     def __init__(self, script: Sequence[Answer]) -> None:
         self.script = list(script)
-        self.gone = False
+        self.disconnected = False
 
     @contextlib.contextmanager
-    def talk(self, ask: str, text: str, options: object = None) -> Iterator[Talk]:
-        lines: queue.SimpleQueue[Said] = queue.SimpleQueue()
+    def converse(self, ask: str, text: str, options: object = None) -> Iterator[Conversation]:
+        lines: queue.SimpleQueue[BridgeMessage] = queue.SimpleQueue()
         for line in self.script.pop(0)(text) if ask == "compute" else _look(text):
             lines.put(line)
-        yield Talk(lines)
+        yield Conversation(lines)
 
     def close(self) -> None:
         """Nothing is open."""
 
 
-def _look(question: str) -> Iterator[Said]:
+def _look(question: str) -> Iterator[BridgeMessage]:
     node = {"id": "1", "address": "127.0.0.1", "resources": {"CPU": 2}, "answer": ray_node.describe(question)}
     yield said("ended", json.dumps([node]))
 
@@ -114,7 +114,7 @@ def test_three_that_were_cut_off_are_enough(compute: Callable[..., str]) -> None
 
 
 def test_what_nobody_begins_is_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_ray, "PLACINGS", 2)
+    monkeypatch.setattr(on_ray, "MAX_PLACEMENTS", 2)
     with pytest.raises(BackendError, match="lost it 2 times; the last time: its node went away"):
         compute(never_begun, never_begun)
 
@@ -126,8 +126,8 @@ def test_what_was_done_unheard_is_not_done_again(compute: Callable[..., str]) ->
 
 def test_a_node_says_at_once_that_it_has_begun(in_folder: Path) -> None:
     words = ray_node.compute(NodeOrder(task="not even an order").to_line())
-    assert read_word(next(words)) == Alive()
-    assert isinstance(read_word(list(words)[-1]), Failed)
+    assert read_node_message(next(words)) == Alive()
+    assert isinstance(read_node_message(list(words)[-1]), Failed)
 
 
 def test_a_node_that_cannot_work_is_not_asked_twice(compute: Callable[..., str]) -> None:
@@ -137,10 +137,10 @@ def test_a_node_that_cannot_work_is_not_asked_twice(compute: Callable[..., str])
 
 def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
     task = make_task(Deeds(in_folder))
-    watch = Watch(task, Hearing(task, ignore, threading.Lock()))
+    watch = TaskMonitor(task, TaskListener(task, ignore, threading.Lock()))
     watch.check()  # it is queued
     watch.heard = time.monotonic() - SILENCE_S - 1
-    with pytest.raises(LostError, match="its node has said nothing for 60 s"):
+    with pytest.raises(LostError, match="its node has sent no message for 60 s"):
         watch.check()
 
 
@@ -148,14 +148,14 @@ def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pyte
     monkeypatch.setattr(ray_ways, "SEEN_WITHIN_S", 0.0)
     deeds = Deeds(in_folder)
     records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
-    assert SharedFolder().receive(records, deeds.store)
+    assert SharedFolderTransport().receive(records, deeds.store)
     remove_folder(deeds.store.object_folder(records[0].artifact.digest))
-    assert not SharedFolder().receive(records, deeds.store)
+    assert not SharedFolderTransport().receive(records, deeds.store)
 
 
 def test_a_model_that_was_changed_since_is_not_sent(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
     task = make_task(deeds)
     task.works[0].source.path.write_bytes(b"another model")
-    with pytest.raises(RequestError, match=r"model .*model.onnx: it was changed while it was worked on"):
-        carry_files(task, deeds.store, trust=True)
+    with pytest.raises(RequestError, match=r"model .*model.onnx: it changed during the run"):
+        transfer_files(task, deeds.store, trust=True)

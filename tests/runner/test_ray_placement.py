@@ -12,7 +12,7 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.runner.executors.ray.cluster import (
     Node,
-    explain_lack,
+    explain_no_node,
     find_nodes,
     make_demand,
     make_options,
@@ -93,7 +93,7 @@ def test_steps_in_turns_get_the_most_that_one_of_them_needs() -> None:
 def test_what_no_node_has_is_told_with_what_they_have() -> None:
     demand = make_demand([step("speed")], {"speed": Needs(gpus=4, device="A10")})
     assert find_nodes(demand, NODES) == []
-    assert str(explain_lack(demand, NODES, "here:1")) == (
+    assert str(explain_no_node(demand, NODES, "here:1")) == (
         "Ray at here:1 has no node with 4 GPUs and 1 CPUs and the device 'A10' (did you mean \"A100\"?). Its nodes: "
         "big (8 CPUs, 2 GPUs, A100); found (16 CPUs, 1 GPUs, A100); small (2 CPUs, 0 GPUs)."
     )

@@ -189,9 +189,9 @@ def test_no_file_of_the_users_is_written_over(toy: SweepToy) -> None:
     (toy.folder / "mine.yaml").write_text("name: mine\n")
     with pytest.raises(RequestError, match=r"mine\.yaml: the file exists"):
         toy.apply(toy.folder / "mine.yaml")
-    with pytest.raises(RequestError, match="beside"):
+    with pytest.raises(RequestError, match="next to it"):
         toy.apply(toy.folder / "aside" / "best.yaml")
-    with pytest.raises(RequestError, match="is run once, so no point will be best"):
+    with pytest.raises(RequestError, match="runs once, so there is no best point"):
         run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, apply=Path("x.yaml")), lambda _: None)
     assert not toy.log
 
@@ -242,5 +242,5 @@ def test_points_that_cannot_be_are_told_with_the_reason(toy: SweepToy) -> None:
 
 
 def test_what_is_for_sweeps_is_refused_for_a_single_run(toy: SweepToy) -> None:
-    with pytest.raises(RequestError, match="--jobs and --ray spread the points of a sweep"):
+    with pytest.raises(RequestError, match="--jobs and --ray distribute the points of a sweep"):
         run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, place=Placement(jobs=2)), lambda _: None)

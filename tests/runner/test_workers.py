@@ -120,8 +120,8 @@ def test_a_bug_is_a_bug_here_too_and_tells_where(deeds: Deeds, workers: Workers,
 def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers) -> None:
     with pytest.raises(KilledError) as caught:
         workers.submit(deeds.task("act: segfault"), deeds.store).result()
-    assert str(caught.value).startswith("step one: the process that worked on it was killed by SIGSEGV; ")
-    assert "it said last: oh no" in str(caught.value)
+    assert str(caught.value).startswith("step one: the process that computed it was killed by SIGSEGV; ")
+    assert "its last output: oh no" in str(caught.value)
     assert len({pid for _, pid in deeds.done}) == 2
     assert building(deeds) == []
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
@@ -132,7 +132,7 @@ def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
     with closing(Workers(1, trust=True)) as alone:
         with pytest.raises(KilledError) as caught:
             alone.submit(deeds.task("act: segfault"), deeds.store).result()
-        assert "was killed by SIGSEGV; it said last: oh no. What was finished before is kept." in str(caught.value)
+        assert "was killed by SIGSEGV; its last output: oh no. Finished steps are kept." in str(caught.value)
         assert len(deeds.done) == 1
         pid = int(alone.submit(deeds.task("act: pid"), deeds.store).result()[0].summary)
         os.kill(pid, signal.SIGKILL)
@@ -186,7 +186,7 @@ def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
             wait_until(lambda: told)
             time.sleep(2.2)
         assert future.result()[0].summary == "fine"
-        assert told == [StepWaits(name="one", waits_for="another run, which computes the same step")]
+        assert told == [StepWaits(name="one", waits_for="another run that computes the same step")]
 
 
 @pytest.mark.thorough

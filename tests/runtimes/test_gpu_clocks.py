@@ -21,7 +21,7 @@ from ndld_flow.measure.locked_clocks import locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.measure.timing_pass import Timing
-from ndld_flow.processes.launch import run_child
+from ndld_flow.processes.launch import run_worker_module
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
 SOON_S = 30.0
@@ -180,9 +180,9 @@ def test_working_processes_count_gpus_as_nvidia_smi_does(tmp_path: Path, monkeyp
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     (tmp_path / "order.py").write_text("import os; print(0, 0, os.environ['CUDA_DEVICE_ORDER'])")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    assert run_child("order", tmp_path, lambda *_: None).doing == "PCI_BUS_ID"
+    assert run_worker_module("order", tmp_path, lambda *_: None).doing == "PCI_BUS_ID"
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
-    assert run_child("order", tmp_path, lambda *_: None).doing == "FASTEST_FIRST"
+    assert run_worker_module("order", tmp_path, lambda *_: None).doing == "FASTEST_FIRST"
 
 
 class FakeNvml(ModuleType):

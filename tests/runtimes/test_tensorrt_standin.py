@@ -736,7 +736,7 @@ def test_an_rtx_engine_runs_on_its_gpus(load: Load, monkeypatch: pytest.MonkeyPa
 # As a package
 
 
-def run_child(site: Path, script: str, **environment: str) -> str:
+def run_worker(site: Path, script: str, **environment: str) -> str:
     """Run a script that sees the stand-in, and nothing of ours."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script],
@@ -759,14 +759,14 @@ import importlib.metadata, sys, tensorrt
 ours = [name for name, module in sys.modules.items() if REPOSITORY in str(getattr(module, "__file__", ""))]
 print(importlib.metadata.version("tensorrt"), tensorrt.__version__, "onnx" in sys.modules, ours)
 """
-    told = run_child(site, f"REPOSITORY = {str(Path(__file__).parents[2] / 'tests')!r}\n{script}")
+    told = run_worker(site, f"REPOSITORY = {str(Path(__file__).parents[2] / 'tests')!r}\n{script}")
     assert told == "10.9.0.34 10.9.0.34 False []\n"
 
 
 def test_without_a_driver_there_is_no_builder(tmp_path: Path) -> None:
     site = write_standin(tmp_path / "venv", "11.0")
     script = "import tensorrt\ntry: tensorrt.Builder(tensorrt.Logger())\nexcept TypeError as error: print(error)"
-    assert "nullptr" in run_child(site, script, STANDIN_NO_DRIVER="1")
+    assert "nullptr" in run_worker(site, script, STANDIN_NO_DRIVER="1")
 
 
 POLYGRAPHY = """
@@ -810,7 +810,7 @@ print("layers", engine.num_layers)
 def test_polygraphy_drives_it(tmp_path: Path, backend: EngineBackend, release: str, flags: str) -> None:
     site = write_standin(tmp_path, release, backend)
     (site / "model.onnx").write_bytes(small_model())
-    told = run_child(site, POLYGRAPHY, POLYGRAPHY_USE_TENSORRT_RTX=str(int(backend == "tensorrt_rtx")))
+    told = run_worker(site, POLYGRAPHY, POLYGRAPHY_USE_TENSORRT_RTX=str(int(backend == "tensorrt_rtx")))
     assert f"Flags                  | {flags}" in told
     assert "WORKSPACE: 1.00 MiB" in told
     assert "layers " in told

@@ -15,7 +15,7 @@ from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.orders import read_order
-from ndld_flow.runner.executors.ray.transport import carry_files
+from ndld_flow.runner.executors.ray.transport import transfer_files
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.store import found_files
 from ndld_flow.store.digest import digest_file
@@ -122,7 +122,7 @@ def test_hostile_names_are_shown_on_one_line(in_folder: Path) -> None:
 
 def test_what_finds_nothing_is_refused(in_folder: Path) -> None:
     touch("c/readme.txt")
-    with pytest.raises(RequestError, match=r"the folder c holds no file of a known type: \.npy, .*\.png"):
+    with pytest.raises(RequestError, match=r"the folder c has no file of a known type: \.npy, .*\.png"):
         find_files(["c"])
     with pytest.raises(RequestError, match=r"no file matches c/\*\.png \(looked in "):
         find_files(["c/readme.txt", "c/*.png"])
@@ -278,8 +278,10 @@ def test_files_are_carried_to_machines_that_see_none_of_them(toy: Toy, monkeypat
         (step,), source = recipe.steps, Onnx(toy.folder / "model.onnx", "source", "ab" * 32)
         parts = describe_key(step, {"from": source.digest}, recipe.file.inputs, store)
         work = Work(step, parts, {"from": source}, recipe.file.inputs, lambda *_: None, recipe.name)
-        monkeypatch.setattr("ndld_flow.runner.executors.ray.transport._Luggage.take_artifacts", lambda self, held: held)
-        order, _ = carry_files(Task((work,)), store, trust=True)
+        monkeypatch.setattr(
+            "ndld_flow.runner.executors.ray.transport._Collector.collect_artifacts", lambda self, held: held
+        )
+        order, _ = transfer_files(Task((work,)), store, trust=True)
         with monkeypatch.context() as moved:
             moved.chdir("/")
             (back,) = read_order(order, store, lambda *_: None).works  # refuses where the key is another

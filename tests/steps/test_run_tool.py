@@ -126,9 +126,9 @@ def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None
         (
             "print('one'); print('two'); raise SystemExit(7)",
             RequestError,
-            r"ended with code 7\. It said last: one / two",
+            r"ended with code 7\. Its last output: one / two",
         ),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It said nothing"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", KilledError, r"signal SIGSEGV\. It had no output"),
         ("pass", ModelError, r"succeeded but wrote no model to \$Output"),
         ("import sys; open(sys.argv[2], 'w').write('no')", ModelError, r"not a valid model: this is not an ONNX model"),
         (

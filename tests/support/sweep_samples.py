@@ -15,9 +15,9 @@ from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.sweep import (
     MeasuredAgain,
+    MeasurementSession,
     PointOutcome,
     PointStep,
-    Sitting,
     SweepAxis,
     SweepObjective,
     SweepPoint,
@@ -184,7 +184,7 @@ def _ranked(points: Sequence[SweepPoint], goals: Sequence[Goal]) -> list[SweepPo
             passed=point.outcome == "passed",
             objectives=point.objectives,
             again=point.again.objectives if point.again else None,
-            standing=point.again.standing if point.again else None,
+            verdict=point.again.standing if point.again else None,
         )
         for point in points
     ]
@@ -240,14 +240,14 @@ def _measured_again(
     )
 
 
-def _sittings(points: Sequence[SweepPoint], again: Sequence[int], sketch: Sketch) -> list[Sitting]:
+def _sittings(points: Sequence[SweepPoint], again: Sequence[int], sketch: Sketch) -> list[MeasurementSession]:
     rows: list[tuple[tuple[int, ...], bool]] = []
     for number in sorted({point.sitting for point in points if point.sitting}):
         rows.append((tuple(point.number for point in points if point.sitting == number), False))
     if again:
         rows.append((tuple(again), True))
     return [
-        Sitting(
+        MeasurementSession(
             number=place,
             points=numbers,
             steps=sketch.measured_steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, steady_sittings
+from ndld_flow.sweep_search.ranking import Contender, Goal, choose_winners, remove_session_drift
 
 GOALS = [Goal("minimize", 0.03)]
 
@@ -16,10 +16,10 @@ def test_the_best_of_a_slow_sitting_is_found() -> None:
     points = contenders([10.0, 12.0, 14.0, 12.0, 24.0, 28.0])
     sitting = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2}
     assert choose_winners(points, GOALS, 1)[0] == 1
-    assert choose_winners(steady_sittings(points, sitting), GOALS, 1) == [4]
+    assert choose_winners(remove_session_drift(points, sitting), GOALS, 1) == [4]
 
 
 def test_points_without_a_value_stay_as_they_are() -> None:
     points = contenders([None, 2.0, 0.0])
-    steady = steady_sittings(points, {1: None, 2: 1, 3: 2})
+    steady = remove_session_drift(points, {1: None, 2: 1, 3: 2})
     assert [point.objectives for point in steady] == [(None,), (1.0,), (0.0,)]

@@ -75,15 +75,15 @@ def test_a_point_whose_second_measurement_came_to_nothing_counts_as_first_measur
 
 def test_the_standing_says_which_winners_are_tied() -> None:
     first, second, third = (replace(point, again=point.objectives) for point in contenders(100.0, 101.0, 110.0))
-    points = [replace(first, standing="best"), replace(second, standing="worse"), replace(third, standing="tie")]
+    points = [replace(first, verdict="best"), replace(second, verdict="worse"), replace(third, verdict="tie")]
     assert [rank_points(points, NOISY)[number].tied for number in (1, 2, 3)] == [False, False, True]
 
 
 def test_a_tie_in_the_first_of_several_goals_is_none_where_another_differs() -> None:
     points = [
-        Contender(1, True, (1.0, 5.0), again=(1.0, 5.0), standing="best"),
-        Contender(2, True, (1.01, 5.0), again=(1.01, 5.0), standing="tie"),
-        Contender(3, True, (1.01, 9.0), again=(1.01, 9.0), standing="tie"),
+        Contender(1, True, (1.0, 5.0), again=(1.0, 5.0), verdict="best"),
+        Contender(2, True, (1.01, 5.0), again=(1.01, 5.0), verdict="tie"),
+        Contender(3, True, (1.01, 9.0), again=(1.01, 9.0), verdict="tie"),
     ]
     assert [rank_points(points, BOTH)[number].tied for number in (1, 2, 3)] == [False, True, False]
 

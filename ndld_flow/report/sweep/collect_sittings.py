@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.records.sweep import Sitting, SweepRecord
+from ndld_flow.records.sweep import MeasurementSession, SweepRecord
 from ndld_flow.report.sweep.point_words import points_words
 
 
@@ -31,7 +31,7 @@ def collect_sittings(record: SweepRecord) -> tuple[SittingView, ...]:
     return tuple(map(_view, record.sittings))
 
 
-def _view(sitting: Sitting) -> SittingView:
+def _view(sitting: MeasurementSession) -> SittingView:
     said = [text for text, there in (("second measurement", sitting.again), ("reused", sitting.reused)) if there]
     return SittingView(
         number=sitting.number,

@@ -1,1 +1,1 @@
-"""Where steps are computed: in this process, in worker processes, on other machines."""
+"""Executors: compute steps in this process, in worker processes, or on other machines."""

@@ -17,59 +17,59 @@ from ndld_flow.store.store import Store
 
 
 class StepTimeoutError(RequestError):
-    """A step took longer than it may, and was stopped."""
+    """A step exceeded its time limit and was stopped."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Steps to compute: one, or several that take turns."""
+    """Steps to compute: one, or several that are measured in turns."""
 
     works: tuple[Work, ...]
     fresh: bool = False
-    """Compute although the store has it."""
+    """Compute even if the store has the results."""
     timeout_s: float | None = None
     held: bool = False
-    """Whoever submits it holds the locks of its keys, and has looked whether the store has it."""
+    """The caller holds the locks of its keys, and the store has no results."""
 
 
 class Executor(Protocol):
-    """Computes tasks. Losing an answer or doing a task twice harms nothing: the store has one record for each key."""
+    """Computes tasks. A lost answer or a task that runs twice harms nothing: the store has one record for each key."""
 
     @property
     def slots(self) -> int:
-        """Tasks it can do at once."""
+        """Tasks that it can compute at once."""
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
-        """Compute a task, or take from the store what another process has put there meanwhile.
+        """Compute a task, or take the results from the store if another process has written them meanwhile.
 
-        The future raises what the steps raise (`NdldFlowError`); `StepTimeoutError` when they took longer than they
-        may; `KilledError` when the process that worked on it was killed.
+        The future raises the steps' errors (`NdldFlowError`); `StepTimeoutError` after the time limit; `KilledError`
+        when the process that computed it was killed.
         """
 
     def close(self) -> None:
-        """End what is still going on, at once, and leave nothing behind."""
+        """End all running tasks at once, and leave nothing behind."""
 
 
 def compute_steps(
-    task: Task, store: Store, tell_wait: Callable[[str], None], tell_begin: Callable[[], None] = lambda: None
+    task: Task, store: Store, report_wait: Callable[[str], None], report_start: Callable[[], None] = lambda: None
 ) -> Sequence[StepRecord]:
-    """The records of a task's steps; `tell_wait` hears the names of those that another process is working on, and
-    `tell_begin` when all is held and the work begins.
+    """Lock a task's keys, look whether the store has its records, and otherwise compute them.
 
-    Raises what `execute_steps` raises.
+    `report_wait` is called with the name of a step that another process is computing, `report_start` when all locks are
+    held and the work starts. Raises as `execute_steps` does.
     """
     if task.held:
-        return execute_steps(task.works, store, tell_begin)
+        return execute_steps(task.works, store, report_start)
     with contextlib.ExitStack() as held:
-        # Steps in another order or company have other keys: two processes hold the same keys in the same order, or none
+        # Steps in another order or group have other keys: two processes lock the same keys in the same order, or none.
         for work in task.works:
-            held.enter_context(store.locks.hold(make_key(work.parts), partial(tell_wait, work.step.name)))
+            held.enter_context(store.locks.hold(make_key(work.parts), partial(report_wait, work.step.name)))
         found = None if task.fresh else find_records(task.works, store)
-        return found if found is not None else execute_steps(task.works, store, tell_begin)
+        return found if found is not None else execute_steps(task.works, store, report_start)
 
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:
-    """The records of all these steps, where all are there, are intact and come from one sitting."""
+    """Return the records of all these steps if all exist, are intact and come from one measurement session."""
     records = [store.read_record(make_key(work.parts)) for work in works]
     found = [record for record in records if record is not None and store.is_intact(record.artifact)]
     if len(found) < len(works) or len({record.started_at for record in found}) > 1:
@@ -78,20 +78,20 @@ def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None
 
 
 class InProcess:
-    """Computes each task when it is submitted."""
+    """Computes each task when it is submitted: for debuggers, and for tests."""
 
     slots = 1
 
-    def __init__(self, tell_wait: Callable[[str], None] = lambda _: None) -> None:
-        self._tell_wait = tell_wait
+    def __init__(self, report_wait: Callable[[str], None] = lambda _: None) -> None:
+        self._report_wait = report_wait
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         answer: Future[Sequence[StepRecord]] = Future()
         try:
-            answer.set_result(compute_steps(task, store, self._tell_wait))
+            answer.set_result(compute_steps(task, store, self._report_wait))
         except NdldFlowError as error:
             answer.set_exception(error)
         return answer
 
     def close(self) -> None:
-        """Nothing goes on between tasks."""
+        """Do nothing: no task runs between calls."""

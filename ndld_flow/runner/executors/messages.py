@@ -1,4 +1,4 @@
-"""What a driver and its workers write to each other: JSON, one record a line."""
+"""Messages between a driver and its workers: JSON, one record a line."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from ndld_flow.records.step_record import StepRecord
 
 
 class Line(Record):
-    """A record that is one line."""
+    """A record that is written as one line."""
 
     def to_line(self) -> str:
-        """JSON as Python writes it, as settings may be infinite, with its line end."""
-        # What UTF-8 cannot carry, such as a file's name that is none, must not silence a worker.
+        """Return the record as one line of JSON in Python's dialect, as settings may be infinite."""
+        # A text that UTF-8 cannot encode, such as a broken file name, must not silence a worker.
         text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False)
         return f"{text}\n".encode("utf-8", "replace").decode()
 
     @classmethod
     def from_line(cls, line: str | bytes) -> Self:
-        """The record that `to_line` wrote. Raises pydantic's ValidationError."""
+        """Return the record that `to_line` wrote. Raises pydantic's ValidationError."""
         return cls.model_validate_json(line)
 
 
 class Progressed(Line):
-    """How far the step at a place in the task is."""
+    """Progress of the step at a position in the task."""
 
     said: Literal["progressed"] = "progressed"
     place: int
@@ -38,7 +38,7 @@ class Progressed(Line):
 
 
 class Logged(Line):
-    """A line of the log of the step at a place in the task."""
+    """A line of the log of the step at a position in the task."""
 
     said: Literal["logged"] = "logged"
     place: int
@@ -46,27 +46,27 @@ class Logged(Line):
 
 
 class Waits(Line):
-    """Another process computes the same step."""
+    """Another process is computing the same step."""
 
     said: Literal["waits"] = "waits"
     name: str
 
 
-class Begins(Line):
-    """All that must be held is held: from here on the time counts."""
+class Started(Line):
+    """All locks are held: from here on the time limit counts."""
 
     said: Literal["begins"] = "begins"
 
 
 class Done(Line):
-    """The task is done."""
+    """The task is finished."""
 
     said: Literal["done"] = "done"
     records: tuple[StepRecord, ...]
 
 
 class Refused(Line):
-    """The task ended with an error that a person can act on."""
+    """The task ended with an error that the user can act on."""
 
     said: Literal["refused"] = "refused"
     error: str
@@ -84,16 +84,16 @@ class Failed(Line):
 
 
 Answer = Done | Refused | Failed
-Message = Annotated[Progressed | Logged | Waits | Begins | Done | Refused | Failed, Field(discriminator="said")]
+Message = Annotated[Progressed | Logged | Waits | Started | Done | Refused | Failed, Field(discriminator="said")]
 
 
 @cache
-def _messages() -> TypeAdapter[Progressed | Logged | Waits | Begins | Answer]:
+def _messages() -> TypeAdapter[Progressed | Logged | Waits | Started | Answer]:
     return TypeAdapter(Message)
 
 
-def read_message(line: bytes) -> Progressed | Logged | Waits | Begins | Answer | None:
-    """What a worker says; None where it is something else: a shell on another machine may greet first."""
+def read_message(line: bytes) -> Progressed | Logged | Waits | Started | Answer | None:
+    """Return a worker's message; None for other text: a shell on another machine may print a greeting first."""
     try:
         return _messages().validate_json(line)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""A task as text, and back: what another process or machine needs to do it, and nothing that it would have to trust."""
+"""Tasks as text, for another process or machine: nothing in it has to be trusted."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.store.kinds import Artifact
 from ndld_flow.store.store import Store
 
-Tell = Callable[[int, int, int, str], None]
-"""`tell(place, done, total, what)`: how far the task's work at a place is."""
+Report = Callable[[int, int, int, str], None]
+"""`report(place, done, total, what)`: progress of the task's step at a position."""
 Log = Callable[[int, str], None]
-"""`log(place, line)`: a line of the log of the task's work at a place."""
+"""`log(place, line)`: a line of the log of the task's step at a position."""
 
 
 class ArtifactOrder(Record):
-    """Something that is read."""
+    """An artifact that a step reads."""
 
     kind: str
     label: str
     digest: str
     path: str
-    """The main file; relative to the store where it lies in it, as that may have another place on another machine."""
+    """The main file; relative to the store if it is in it, as the store may have another path on another machine."""
 
 
 class WorkOrder(Record):
-    """A step with all it needs."""
+    """A step with everything that it needs."""
 
     name: str
     step: str
-    """Step type, as the recipe says it."""
+    """The step type, as written in the recipe."""
     settings: dict[str, JsonValue]
     reads: dict[str, str]
     parts: KeyParts
@@ -55,7 +55,7 @@ class WorkOrder(Record):
 
 
 class TaskOrder(Line):
-    """Steps to compute, against which store, and by whose leave."""
+    """Steps to compute, their store, and the user's permissions."""
 
     works: tuple[WorkOrder, ...]
     fresh: bool
@@ -63,15 +63,15 @@ class TaskOrder(Line):
     held: bool
     store: str
     directory: str
-    """Where the user stands: what data files in settings are relative to."""
+    """The user's current directory, to which data files in settings are relative."""
     step_files: tuple[str, ...]
-    """Python files that the steps come from, besides the built-in and the installed ones."""
+    """Python files that define steps, besides the built-in and the installed ones."""
     trust: bool
     """Whether the user allows these files, and the code that settings name."""
 
 
 def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
-    """A task as an order that `read_order` turns back, here or elsewhere."""
+    """Return a task as an order that `read_order` turns back into a task, here or elsewhere."""
     origins = (Path(work.step.type.origin) for work in task.works)
     return TaskOrder(
         works=tuple(_write_work(work, store) for work in task.works),
@@ -104,17 +104,19 @@ def _write_artifact(artifact: Artifact, store: Store) -> ArtifactOrder:
     return ArtifactOrder(kind=artifact.kind, label=artifact.label, digest=artifact.digest, path=place.as_posix())
 
 
-def read_order(order: TaskOrder, store: Store, tell: Tell, log: Log = lambda place, line: None) -> Task:
-    """The task that an order asks for, checked: its keys are those of the steps as they are here.
+def read_order(order: TaskOrder, store: Store, report: Report, log: Log = lambda place, line: None) -> Task:
+    """Return the task of an order, after checking that its keys are those of the same steps on this machine.
 
-    The process must stand in the order's `directory`. Raises RequestError for steps that are not here or not allowed,
-    and BackendError where they would not do what the keys say: under another version of a library, on another machine.
+    The current directory must be the order's `directory`. Raises RequestError for steps that are missing or not
+    allowed, and BackendError where their keys differ here: another version of a library, another machine.
     """
     if order.step_files and not order.trust:
-        raise RequestError(f"these steps come from {', '.join(order.step_files)}: read that code, then allow it.")
+        raise RequestError(
+            f"these steps come from {', '.join(order.step_files)}: read that code, then allow it with --trust."
+        )
     types = StepTypes(tuple(Path(file) for file in order.step_files))
     works = [
-        replace(_read_work(work, types, store, partial(tell, place), trust=order.trust), logged=partial(log, place))
+        replace(_read_work(work, types, store, partial(report, place), trust=order.trust), logged=partial(log, place))
         for place, work in enumerate(order.works)
     ]
     return Task(tuple(works), order.fresh, order.timeout_s, order.held)
@@ -126,7 +128,7 @@ def _read_work(
     found = types.find(order.step)
     if found is None:
         raise BackendError(
-            f"step {order.name}: {_here()} has no step type {order.step!r}. Install there what it comes from."
+            f"step {order.name}: {_here()} has no step type {order.step!r}. Install the package that defines it there."
         )
     step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
     if not trust and step.step.named_code():
@@ -144,24 +146,24 @@ def _read_artifact(order: ArtifactOrder, found: StepType, store: Store) -> Artif
 
 
 def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:
-    """The kinds of artifact there are, those of steps from files included."""
+    """Yield all kinds of artifacts, including those of steps from files."""
     for known in kind.__subclasses__():
         yield known
         yield from _kinds(known)
 
 
 def _check_key(order: WorkOrder, here: KeyParts) -> None:
-    """Nothing is computed under a key that is not its own."""
+    """Raise BackendError if the step has another key here: nothing is computed under a key that is not its own."""
     if HIDDEN_VALUES in order.parts.reads:
-        # Another store has another salt, and another machine other secrets. The true values came with the order.
+        # Another store has another salt, and another machine other secrets. The order has the true values.
         hidden = {HIDDEN_VALUES: order.parts.reads[HIDDEN_VALUES]}
         shown = {"settings": order.parts.settings, "inputs": order.parts.inputs}
         here = here.model_copy(update={"reads": here.reads | hidden, **shown})
     differing = _differences(order.parts.model_copy(update={"together": ()}), here)
     if differing:
         raise BackendError(
-            f"step {order.name}: {_here()} would do something else than what was planned: {'; '.join(differing)}. "
-            "Give it the same versions and files, or plan on a machine like it."
+            f"step {order.name}: {_here()} would compute something else than planned: {'; '.join(differing)}. "
+            "Install the same versions and files there, or plan on a machine like it."
         )
 
 
@@ -171,17 +173,17 @@ def _differences(asked: KeyParts, here: KeyParts) -> Sequence[str]:
         **_changed(asked.libraries, here.libraries),
         "the machine": (asked.machine, here.machine),
     }
-    told = [
+    reasons = [
         *(
             f"{name} is {mine or 'none'} instead of {meant or 'none'}"
             for name, (meant, mine) in single.items()
             if meant != mine
         ),
-        *(f"what it reads as `{name}` has other contents" for name in _changed(asked.reads, here.reads)),
+        *(f"its input `{name}` has other contents" for name in _changed(asked.reads, here.reads)),
         *(f"its setting `{name}` is not the same" for name in _changed(asked.settings, here.settings)),
         *(f"the input `{name}` is not the same" for name in _changed(asked.inputs, here.inputs)),
     ]
-    return told or (["its key has other parts"] if asked != here else [])
+    return reasons or (["its key has other parts"] if asked != here else [])
 
 
 def _changed(asked: Mapping[str, object], here: Mapping[str, object]) -> dict[str, tuple[object, object]]:

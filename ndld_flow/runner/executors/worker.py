@@ -1,7 +1,7 @@
-"""A worker: it reads one order a line, does it, and answers, until its standard input ends.
+"""A worker process: reads one order a line, computes it, and answers, until its standard input ends.
 
-Libraries are imported once, by the first order that needs them. When the driver dies, so does this, with all that the
-steps have started.
+Libraries are imported once, by the first order that needs them. When the driver dies, so does the worker, with all
+processes that the steps have started.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NoReturn
 from ndld_flow.base import errors
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
 from ndld_flow.base.text import shortened
-from ndld_flow.processes.watchdog import ORPHANED, keep_together
+from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
 from ndld_flow.processes.worker import Tell, claim_output, seldom
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import compute_steps
-from ndld_flow.runner.executors.messages import Answer, Begins, Done, Failed, Line, Logged, Progressed, Refused, Waits
+from ndld_flow.runner.executors.messages import Answer, Done, Failed, Line, Logged, Progressed, Refused, Started, Waits
 from ndld_flow.runner.executors.orders import TaskOrder, read_order
 from ndld_flow.store.sharing import make_folder
 from ndld_flow.store.store import Store
@@ -30,41 +30,43 @@ from ndld_flow.store.store import Store
 _LONGEST_LINE = 2000
 
 
-class _Voice:
-    """Tells the driver, one line at a time; steps may tell from several threads."""
+class _Output:
+    """Writes messages to the driver, one line at a time; steps may report from several threads."""
 
     def __init__(self, output: int) -> None:
         self._file = os.fdopen(output, "wb")
         self._lock = threading.Lock()
-        self._tellers: dict[int, Tell] = {}
+        self._reports: dict[int, Tell] = {}
 
-    def say(self, line: Line) -> None:
+    def send(self, line: Line) -> None:
         with self._lock:
             self._file.write(line.to_line().encode())
             self._file.flush()
 
     def progress(self, place: int, done: int, total: int, what: str) -> None:
-        """How far the step at a place in the task is; not too often."""
-        teller = self._tellers.get(place) or self._tellers.setdefault(place, seldom(partial(self._say_progress, place)))
-        teller(done, total, what)
+        """Report the progress of the step at a position in the task, at a limited rate."""
+        report = self._reports.get(place) or self._reports.setdefault(
+            place, seldom(partial(self._send_progress, place))
+        )
+        report(done, total, what)
 
     def log(self, place: int, text: str) -> None:
-        """Pass on a line of the log of the step at a place."""
-        self.say(Logged(place=place, text=shortened(text, _LONGEST_LINE)))
+        """Pass on a line of the log of the step at a position."""
+        self.send(Logged(place=place, text=shortened(text, _LONGEST_LINE)))
 
-    def _say_progress(self, place: int, done: int, total: int, what: str) -> None:
-        self.say(Progressed(place=place, done=done, total=total, what=what))
+    def _send_progress(self, place: int, done: int, total: int, what: str) -> None:
+        self.send(Progressed(place=place, done=done, total=total, what=what))
 
 
 def main() -> NoReturn:
-    keep_together()
-    voice, orders = _Voice(claim_output()), _listen()
+    run_under_watchdog()
+    output, orders = _Output(claim_output()), _listen()
     while True:
-        voice.say(_answer(TaskOrder.from_line(orders.get()), voice))
+        output.send(_answer(TaskOrder.from_line(orders.get()), output))
 
 
 def _listen() -> queue.SimpleQueue[bytes]:
-    """The orders as they come. What steps start must not read them: it gets an empty standard input."""
+    """Return a queue of orders. Programs that steps start must not read them: they get an empty standard input."""
     lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     source = os.fdopen(os.dup(0), "rb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -72,21 +74,23 @@ def _listen() -> queue.SimpleQueue[bytes]:
     def read() -> None:
         for line in source:
             lines.put(line)
-        os._exit(ORPHANED)  # the keeper ends what is left
+        os._exit(ORPHANED)  # the watchdog ends the rest
 
     threading.Thread(target=read, daemon=True).start()
     return lines
 
 
-def _answer(order: TaskOrder, voice: _Voice) -> Answer:
+def _answer(order: TaskOrder, output: _Output) -> Answer:
     store = Store(Path(order.store))
     try:
         make_folder(store.root)
-        with contextlib.suppress(OSError):  # on another machine there may be none; only data files would miss it
+        with contextlib.suppress(OSError):  # another machine may not have it; only data files need it
             os.chdir(order.directory)
         with explaining_disk(f"step {' and '.join(work.name for work in order.works)}", store.root):
-            task = read_order(order, store, voice.progress, voice.log)
-            records = compute_steps(task, store, lambda name: voice.say(Waits(name=name)), lambda: voice.say(Begins()))
+            task = read_order(order, store, output.progress, output.log)
+            records = compute_steps(
+                task, store, lambda name: output.send(Waits(name=name)), lambda: output.send(Started())
+            )
         return Done(records=tuple(records))
     except NdldFlowError as error:
         return Refused(error=_known_class(error), text=str(error))
@@ -95,7 +99,7 @@ def _answer(order: TaskOrder, voice: _Voice) -> Answer:
 
 
 def _known_class(error: NdldFlowError) -> str:
-    """The nearest class that the driver has too, and that a text is enough for."""
+    """Return the nearest class of error that the driver has too, and that can be made from a text."""
     if isinstance(error, RecipeError):
         return RequestError.__name__
     return next(cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)

@@ -23,13 +23,13 @@ from ndld_flow.runner.events import Listener, StepWaits, ignore
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.messages import (
     Answer,
-    Begins,
     Done,
     Failed,
     Logged,
     Message,
     Progressed,
     Refused,
+    Started,
     Waits,
     read_message,
 )
@@ -44,8 +44,8 @@ _LAST_LINES = 3
 _LAST_OF_FAILED = 10
 
 
-class Ear(Protocol):
-    """Who hears what a worker says while it is at work."""
+class ProgressListener(Protocol):
+    """Receives a worker's messages while it computes a task."""
 
     def progress(self, place: int, done: int, total: int, what: str) -> None: ...
 
@@ -55,7 +55,7 @@ class Ear(Protocol):
 
 
 class WorkerDiedError(Exception):
-    """A worker ended without an answer; the text says how, and what it printed last."""
+    """A worker ended without an answer; the text gives the reason and its last output."""
 
     def __init__(self, text: str, *, killed: bool) -> None:
         super().__init__(text)
@@ -64,20 +64,20 @@ class WorkerDiedError(Exception):
 
 
 class WorkerStoppedError(Exception):
-    """A worker was ended because its task took longer than it may."""
+    """A worker was ended because its task exceeded its time limit."""
 
 
 class WorkerProcess:
-    """A process that does one order after another, until it is ended."""
+    """A process that computes one order after another until it is ended."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         with contextlib.ExitStack() as opened:
-            self._said = opened.enter_context(tempfile.TemporaryFile())
+            self._stderr = opened.enter_context(tempfile.TemporaryFile())
             self._process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._said,
+                stderr=self._stderr,
                 start_new_session=True,  # Ctrl-C is the driver's to handle
             )
             opened.pop_all()
@@ -91,14 +91,14 @@ class WorkerProcess:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def do(self, order: TaskOrder, ear: Ear) -> Answer:
-        """Give an order and wait for the answer.
+    def do(self, order: TaskOrder, listener: ProgressListener) -> Answer:
+        """Send an order and wait for the answer.
 
-        Raises WorkerDiedError, WorkerStoppedError after the order's time, and what `ear` raises.
+        Raises WorkerDiedError, WorkerStoppedError after the order's time limit, and the listener's errors.
         """
         self._forget()
         with contextlib.ExitStack() as watch:
-            with contextlib.suppress(OSError, ValueError):  # it has died; its code says why
+            with contextlib.suppress(OSError, ValueError):  # it has died; its exit code gives the reason
                 assert self._process.stdin is not None
                 self._process.stdin.write(order.to_line().encode())
                 self._process.stdin.flush()
@@ -106,73 +106,73 @@ class WorkerProcess:
                 message = read_message(line)
                 if isinstance(message, Done | Refused | Failed):
                     for printed in () if isinstance(message, Done) else self._last_printed(_LAST_OF_FAILED):
-                        ear.logged(0, f"printed: {printed}")
+                        listener.logged(0, f"printed: {printed}")
                     return message
-                if isinstance(message, Begins) and order.timeout_s is not None:
+                if isinstance(message, Started) and order.timeout_s is not None:
                     watch.enter_context(_alarm(order.timeout_s, self._stop))
                 elif message is not None:
-                    _hand_on(message, ear)
+                    _forward(message, listener)
         self.end()
         if self._stopped:
             raise WorkerStoppedError
         killed_by = self._killing_signal()
         how = f"was killed by {killed_by}" if killed_by else f"ended with code {self._process.returncode}"
-        raise WorkerDiedError(f"{how}{self._last_words()}", killed=bool(killed_by))
+        raise WorkerDiedError(f"{how}{self._describe_last_lines()}", killed=bool(killed_by))
 
     def _forget(self) -> None:
-        """What was said before this order is of no interest; the offset is the worker's too."""
-        self._said.seek(0)
-        self._said.truncate()
+        """Drop the output of earlier orders. The file offset is shared with the worker."""
+        self._stderr.seek(0)
+        self._stderr.truncate()
 
     def _stop(self) -> None:
         self._stopped = True
         self.end()
 
     def end(self) -> None:
-        """End it and all that it started, at once. Any thread may call this, and often."""
+        """End the process and all that it started, at once. Any thread may call this, any number of times."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._process.stdin.close()
         try:
-            self._process.wait(_END_S)  # its keeper ends all, as far as it has sessions of its own too
+            self._process.wait(_END_S)  # its watchdog ends all its children, those in other sessions too
         except subprocess.TimeoutExpired:
             end_group(self._process)
 
     def release(self) -> None:
-        """End it, and give back what it took here. Only who gives it orders may call this."""
+        """End the process and close its files. Only the thread that sends orders may call this."""
         self.end()
         end_group(self._process)
-        self._said.close()
+        self._stderr.close()
 
     def _killing_signal(self) -> str:
-        """Return the name of the signal that ended it; empty where it ended by itself."""
+        """Return the name of the signal that ended the process; empty where it exited."""
         code = self._process.returncode
         return name_signal(-code if code < 0 else code - 128)
 
-    def _last_words(self) -> str:
+    def _describe_last_lines(self) -> str:
         last = self._last_printed(_LAST_LINES)
-        return f"; it said last: {' / '.join(last)}" if last else ""
+        return f"; its last output: {' / '.join(last)}" if last else ""
 
     def _last_printed(self, count: int) -> list[str]:
         """Return the last lines that the worker, and libraries in it, printed since this order."""
-        size = self._said.seek(0, 2)
-        self._said.seek(max(0, size - _LAST_BYTES))
-        lines = visible_text(self._said.read().decode(errors="replace")).split("\n")
+        size = self._stderr.seek(0, 2)
+        self._stderr.seek(max(0, size - _LAST_BYTES))
+        lines = visible_text(self._stderr.read().decode(errors="replace")).split("\n")
         return [shortened(line.strip(), 300) for line in lines if line.strip()][-count:]
 
 
-def _hand_on(message: Message, ear: Ear) -> None:
+def _forward(message: Message, listener: ProgressListener) -> None:
     if isinstance(message, Progressed):
-        ear.progress(message.place, message.done, message.total, message.what)
+        listener.progress(message.place, message.done, message.total, message.what)
     elif isinstance(message, Logged):
-        ear.logged(message.place, message.text)
+        listener.logged(message.place, message.text)
     elif isinstance(message, Waits):
-        ear.waits(message.name)
+        listener.waits(message.name)
 
 
 @contextlib.contextmanager
 def _alarm(after_s: float, ring: Callable[[], None]) -> Iterator[None]:
-    """Ring after some time, unless this has ended before."""
+    """Call `ring` after some seconds, unless the block has ended before."""
     timer = threading.Timer(after_s, ring)
     timer.daemon = True
     timer.start()
@@ -183,18 +183,15 @@ def _alarm(after_s: float, ring: Callable[[], None]) -> Iterator[None]:
 
 
 _ADVICE = {
-    1: "What was finished before is kept. It may have run out of memory, or a library crashed on this model or these "
-    "settings: inspect what the steps before it made, and try other settings.",
-    2: "A second try ended alike. If it is short of memory, let fewer steps work at once (`--jobs`).",
+    1: "Finished steps are kept. It may have run out of memory, or a library crashed on this model or these settings: "
+    "inspect the results of the steps before it, and try other settings.",
+    2: "A second attempt failed in the same way. If memory is short, run fewer steps at once (`--jobs`).",
 }
-"""By the number of tries."""
+"""By the number of attempts."""
 
 
 class WorkerBugError(Exception):
-    """What went wrong in a worker and no person can act on: a mistake in ndld_flow or in a step.
-
-    Its cause tells the worker's traceback.
-    """
+    """A bug in ndld_flow or in a step that occurred in a worker. Its cause holds the worker's traceback."""
 
 
 class _WorkersTraceback(Exception):
@@ -219,16 +216,16 @@ class _Job:
 class Workers:
     """Computes tasks in up to `count` processes, each started when it is first needed.
 
-    A task whose worker dies beside others is tried once more: it may have died of their memory. What steps tell of
-    their progress comes to their `Work.progress`, from other threads but one call at a time, as do the calls of
-    `listener`, which hears what waits for other processes.
-    `command` starts a worker, which may be on another machine that has the store, and the models, under the same path::
+    A task whose worker dies while others run is tried once more: their memory may have been the reason. Each step's
+    `Work.progress` and `listener`, which is called for steps that wait for other processes, are called from other
+    threads, one call at a time. `command` starts a worker, which may be on another machine that has the store, and the
+    models, under the same path::
 
         ssh -o BatchMode=yes -o ServerAliveInterval=15 HOST python -P -m ndld_flow.runner.executors.worker
 
-    When ssh or the driver is killed, OpenSSH ends the worker's standard input, and by it the worker with all it has
-    started, within a second. Where the network just falls silent, it is the server's `ClientAliveInterval` that does.
-    Nobody looks whether that store is the driver's: `ray_node.find_fault` would tell.
+    When ssh or the driver is killed, OpenSSH closes the worker's standard input within a second, which ends the worker
+    with all that it has started. When the network falls silent, the server's `ClientAliveInterval` does the same.
+    Nothing checks that the worker's store is the driver's; `ray.node.find_fault` could.
     """
 
     def __init__(
@@ -237,87 +234,87 @@ class Workers:
         self.slots = count
         self._listener = listener
         self._trust = trust
-        self._staff = _Staff(command)
+        self._pool = _WorkerPool(command)
         self._tries = 2 if count > 1 else 1
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
-        self._telling = threading.Lock()
+        self._listener_lock = threading.Lock()
         self._threads: list[threading.Thread] = []
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         """Compute a task as soon as a worker is free; until then it can be cancelled.
 
-        Besides what `Executor` says, the future raises WorkerBugError.
+        Besides the errors of `Executor.submit`, the future raises WorkerBugError.
         """
         future: Future[Sequence[StepRecord]] = Future()
         self._jobs.put(_Job(task, write_order(task, store, trust=self._trust), store, future))
         if not self._idle.acquire(blocking=False) and len(self._threads) < self.slots:
-            # A daemon: a driver that ends without closing must not wait; its workers end with it.
+            # Daemon threads: a driver that exits without closing must not wait; its workers end with it.
             self._threads.append(threading.Thread(target=self._work, daemon=True))
             self._threads[-1].start()
         return future
 
     def close(self) -> None:
         """End what is still going on, at once, and leave nothing behind."""
-        self._staff.dismiss()
+        self._pool.close()
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
 
     def _work(self) -> None:
-        """Do jobs, with a worker of its own."""
-        bench = _Bench(self._staff, self._tries)
+        """Compute jobs in one worker."""
+        slot = _WorkerSlot(self._pool, self._tries)
         while (job := self._jobs.get()) is not None:
-            outcome = self._do(job, bench) if job.future.set_running_or_notify_cancel() else None
-            self._idle.release()  # before anyone can know and submit more
+            outcome = self._do(job, slot) if job.future.set_running_or_notify_cancel() else None
+            self._idle.release()  # before the caller can submit more
             if isinstance(outcome, BaseException):
                 job.future.set_exception(outcome)
             elif outcome is not None:
                 job.future.set_result(outcome)
-        bench.leave()
+        slot.leave()
 
-    def _do(self, job: _Job, bench: _Bench) -> Sequence[StepRecord] | BaseException:
+    def _do(self, job: _Job, slot: _WorkerSlot) -> Sequence[StepRecord] | BaseException:
         try:
-            return read_answer(bench.do(job, Hearing(job.task, self._listener, self._telling)))
+            return read_answer(slot.do(job, TaskListener(job.task, self._listener, self._listener_lock)))
         except BaseException as error:
             return error
 
 
 @dataclass(frozen=True)
-class Hearing:
-    """Who hears what a worker says of a task."""
+class TaskListener:
+    """Passes a worker's messages on to a task's steps and to the run's listener."""
 
     task: Task
     listener: Listener
-    telling: threading.Lock
+    lock: threading.Lock
 
     def progress(self, place: int, done: int, total: int, what: str) -> None:
-        with self.telling:
+        with self.lock:
             self.task.works[place].progress(done, total, what)
 
     def logged(self, place: int, line: str) -> None:
-        with self.telling:
+        with self.lock:
             self.task.works[place].logged(line)
 
     def waits(self, name: str) -> None:
-        with self.telling:
-            self.listener(StepWaits(name=name, waits_for="another run, which computes the same step"))
+        with self.lock:
+            self.listener(StepWaits(name=name, waits_for="another run that computes the same step"))
 
 
-class _Staff:
-    """All workers that live, to be dismissed in one go."""
+class _WorkerPool:
+    """All running workers, which are ended together."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._lock = threading.Lock()
         self._living: set[WorkerProcess] | None = set()
 
-    def hire(self) -> WorkerProcess:
-        """A new worker. Raises BackendError where none can be started, or none is wanted any more."""
+    def start(self) -> WorkerProcess:
+        """Start a worker. Raises BackendError if that fails, or the pool is closed."""
         with self._lock:
             if self._living is None:
-                raise BackendError("the work was ended before it was done.")
+                raise BackendError("the executor was closed before this step finished.")
             try:
                 worker = WorkerProcess(self._command)
             except OSError as error:
@@ -325,14 +322,14 @@ class _Staff:
             self._living.add(worker)
         return worker
 
-    def part_with(self, worker: WorkerProcess) -> None:
-        """End a worker that is of no more use."""
+    def discard(self, worker: WorkerProcess) -> None:
+        """End a worker that is no longer needed."""
         worker.release()
         with self._lock:
             if self._living is not None:
                 self._living.discard(worker)
 
-    def dismiss(self) -> None:
+    def close(self) -> None:
         """End all, for good."""
         with self._lock:
             living, self._living = self._living or set(), None
@@ -340,57 +337,57 @@ class _Staff:
             worker.end()
 
 
-class _Bench:
-    """A worker's place: who sits there changes when workers die."""
+class _WorkerSlot:
+    """A slot for one worker, which is replaced when it dies."""
 
-    def __init__(self, staff: _Staff, tries: int) -> None:
-        self._staff = staff
+    def __init__(self, pool: _WorkerPool, tries: int) -> None:
+        self._pool = pool
         self._tries = tries
         self._worker: WorkerProcess | None = None
 
-    def do(self, job: _Job, ear: Ear) -> Answer:
+    def do(self, job: _Job, listener: ProgressListener) -> Answer:
         """Return the answer to a job.
 
-        Raises KilledError when a signal ended the worker in each try, BackendError when it ended by itself without an
-        answer, and StepTimeoutError.
+        Raises KilledError when a signal ended the worker in each attempt, BackendError when it exited without answer,
+        and StepTimeoutError.
         """
         died = WorkerDiedError("", killed=False)
         for _ in range(self._tries):
             try:
-                with self._seated(job.store) as worker:
-                    return worker.do(job.order, ear)
+                with self._running_worker(job.store) as worker:
+                    return worker.do(job.order, listener)
             except WorkerDiedError as error:
                 died = error
             except WorkerStoppedError:
                 raise StepTimeoutError(
-                    f"{job.steps}: it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Allow it "
-                    "more by `timeout`."
+                    f"{job.steps}: it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Raise "
+                    "`timeout`."
                 ) from None
         kind = KilledError if died.killed else BackendError
-        raise kind(f"{job.steps}: the process that worked on it {died}. {_ADVICE[self._tries]}")
+        raise kind(f"{job.steps}: the process that computed it {died}. {_ADVICE[self._tries]}")
 
     @contextlib.contextmanager
-    def _seated(self, store: Store) -> Iterator[WorkerProcess]:
-        """The worker who sits here; whoever is interrupted at work is no more of use."""
+    def _running_worker(self, store: Store) -> Iterator[WorkerProcess]:
+        """Give the slot's worker; after an error it is replaced."""
         if self._worker is not None and not self._worker.lives:
             self.leave()
-        self._worker = self._worker or self._staff.hire()
+        self._worker = self._worker or self._pool.start()
         try:
             yield self._worker
         except BaseException:
             self.leave()
             with contextlib.suppress(OSError):
-                store.sweep_building()  # what it was making
+                store.sweep_building()  # its unfinished results
             raise
 
     def leave(self) -> None:
         if self._worker is not None:
-            self._staff.part_with(self._worker)
+            self._pool.discard(self._worker)
         self._worker = None
 
 
 def read_answer(answer: Answer) -> Sequence[StepRecord]:
-    """The records, or what went wrong, raised here as it was there."""
+    """Return the records of an answer, or raise its error as the worker raised it."""
     if isinstance(answer, Done):
         return answer.records
     if isinstance(answer, Refused):

@@ -1,1 +1,1 @@
-"""Sweeps: many points of one recipe, planned together."""
+"""Sweeps: many points of one recipe, planned and run together."""

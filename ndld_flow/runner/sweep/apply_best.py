@@ -1,4 +1,4 @@
-"""Write the best point's settings as a recipe of its own."""
+"""Write the best point's settings as a recipe."""
 
 from __future__ import annotations
 
@@ -10,40 +10,39 @@ from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.state import Request
-from ndld_flow.runner.sweep.try_points import Tried
+from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.store.files import write_bytes_atomically
 
 MARK = "# The best of sweep "
-"""How such a file begins: it may be written anew, and no other."""
+"""The beginning of such a file: only files that begin so are overwritten."""
 
 
 def check_target(sweep: Sweep, request: Request) -> None:
-    """Raise RequestError, before anything is done, where `--apply` could not write the best point in the end."""
+    """Raise RequestError, before anything runs, where `--apply` could not write the best point at the end."""
     target = request.apply
     if target is None:
         return
     if not sweep.objectives:
         raise RequestError(
-            f"--apply {target}: nothing is looked for, so no point will be best: say `sweep.minimize=METRIC`."
+            f"--apply {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."
         )
     if target.exists() and not _is_ours(target):
         raise RequestError(f"--apply {target}: the file exists, and no sweep wrote it. Choose another name.")
-    beside = request.recipe.absolute().parent
+    folder = request.recipe.absolute().parent
     values = sweep.variations.composed.file.values
-    steps_from = "steps_from" in values and target.absolute().parent != beside
+    steps_from = "steps_from" in values and target.absolute().parent != folder
     if steps_from or not finds_the_same(values, request.recipe, target):
         key = "steps_from" if steps_from else "defaults"
         raise RequestError(
-            f"--apply {target}: the recipe's `{key}:` names files relative to it, so write it beside: "
-            f"{beside / target.name}."
+            f"--apply {target}: the recipe's `{key}:` names files relative to it, so write the new one next to it: "
+            f"{folder / target.name}."
         )
 
 
-def apply_best(record: SweepRecord, tried: Tried, sweep: Sweep, request: Request) -> str:
-    """Return the path of the recipe that was written; empty where none was asked for, or no point is best.
+def apply_best(record: SweepRecord, tried: TriedPoints, sweep: Sweep, request: Request) -> str:
+    """Write the recipe of the best point; return its path, or an empty text without a request or a best point.
 
-    It gets the point's true values: the record's are without credentials, and the recipe is the user's own.
-
+    It gets the point's true values: those of the record are without credentials, and the recipe is the user's own.
     Raises OutputsError when it cannot be written.
     """
     best = next((point for point in tried.points if point.number == record.best), None)

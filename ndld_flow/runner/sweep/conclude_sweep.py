@@ -20,8 +20,8 @@ from ndld_flow.runner.conclude import library_versions, make_id, model_digests
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.judge import Judgement
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.state import Desk
-from ndld_flow.runner.sweep.try_points import Tried
+from ndld_flow.runner.sweep.state import SweepState
+from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.runner.sweep.winners import Finalist, rank_tried
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
@@ -30,26 +30,26 @@ from ndld_flow.sweep_search.ranking import Place, find_best
 from ndld_flow.sweep_search.space import Axis, Numbers
 
 
-def busy_seconds(records: Iterable[StepRecord]) -> float:
-    """Seconds in which at least one of these steps was at work: what ran side by side counts once."""
+def active_seconds(records: Iterable[StepRecord]) -> float:
+    """Return the seconds in which at least one of these steps was running: parallel steps count once."""
     spans = sorted((record.started_at, record.ended_at) for record in records if record.ended_at is not None)
-    busy_s, until = 0.0, None
+    active_s, until = 0.0, None
     for began, ended in spans:
         if until is None or began > until:
-            busy_s += (ended - began).total_seconds()
+            active_s += (ended - began).total_seconds()
         elif ended > until:
-            busy_s += (ended - until).total_seconds()
+            active_s += (ended - until).total_seconds()
         until = ended if until is None else max(until, ended)
-    return busy_s
+    return active_s
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A sweep whose points are all tried."""
+    """A sweep whose points have all been tried."""
 
     sweep: Sweep
-    desk: Desk
-    tried: Tried
+    state: SweepState
+    tried: TriedPoints
     finalists: Mapping[int, Finalist]
     command: tuple[str, ...]
     started_at: datetime
@@ -58,12 +58,12 @@ class Ended:
 
 
 def describe_sweep(ended: Ended) -> SweepRecord:
-    """The record of a sweep."""
-    sweep, desk, tried, finalists = ended.sweep, ended.desk, ended.tried, ended.finalists
-    places, standings = rank_tried(tried, finalists, sweep, desk)
+    """Return the record of a sweep."""
+    sweep, state, tried, finalists = ended.sweep, ended.state, ended.tried, ended.finalists
+    places, comparisons = rank_tried(tried, finalists, sweep, state)
     points = tuple(
-        _describe_point(point, judged, places[point.number], standings.get(point.number))
-        for point, judged in zip(tried.points, _judge_finally(tried, finalists), strict=True)
+        _describe_point(point, judged, places[point.number], comparisons.get(point.number))
+        for point, judged in zip(tried.points, _judge_at_end(tried, finalists), strict=True)
     )
     wall_s = time.perf_counter() - ended.start
     return SweepRecord(
@@ -76,20 +76,20 @@ def describe_sweep(ended: Ended) -> SweepRecord:
         directory=str(Path.cwd()),
         started_at=ended.started_at,
         wall_s=wall_s,
-        own_s=max(wall_s - busy_seconds([desk.known[key] for key in desk.computed]), 0.0),
+        own_s=max(wall_s - active_seconds([state.known[key] for key in state.computed]), 0.0),
         method=sweep.section.method,
         seed=sweep.section.seed,
         axes=tuple(_describe_axes(sweep, tried.points)),
         objectives=tuple(_describe_objective(objective, tried.points) for objective in sweep.objectives),
         constraints=tuple(gate.text for gate in sweep.constraints),
         points=points,
-        sittings=tuple(desk.sittings),
+        sittings=tuple(state.sessions),
         best=find_best(places),
         stopped_because=tried.stopped_because,
         excluded_count=excluded_count(sweep.space) or 0,
-        steps_done=len(desk.computed),
+        steps_done=len(state.computed),
         steps_shared=sum(step.reason == Reason.SHARED.text for point in points for step in point.steps),
-        steps_reused=len(desk.known.keys() - desk.computed),
+        steps_reused=len(state.known.keys() - state.computed),
         machine=describe_machine(),
         versions=library_versions(sweep.base),
         passed=any(point.outcome == "passed" for point in points),
@@ -108,7 +108,7 @@ def _describe_point(point: PointRun, judged: Judgement, place: Place, again: Mea
         objectives=judged.objectives,
         constraints=judged.constraints,
         steps=tuple(_describe_step(step) for step in point.run.steps),
-        sitting=point.sitting,
+        sitting=point.session,
         again=again,
         rank=place.rank,
         tied=place.tied,
@@ -118,8 +118,8 @@ def _describe_point(point: PointRun, judged: Judgement, place: Place, again: Mea
     )
 
 
-def _judge_finally(tried: Tried, finalists: Mapping[int, Finalist]) -> Iterator[Judgement]:
-    """What the points came to; a winner that says no when it is measured again has not passed."""
+def _judge_at_end(tried: TriedPoints, finalists: Mapping[int, Finalist]) -> Iterator[Judgement]:
+    """Yield the final judgements of the points; a winner that fails when it is measured again has not passed."""
     for point, judged in zip(tried.points, tried.judgements, strict=True):
         again = finalists[point.number].judgement if point.number in finalists else judged
         said = f"measured again: {again.reason}" if again is not judged and again.outcome != "passed" else judged.reason
@@ -158,18 +158,18 @@ def _tried_values(axis: Axis, points: Sequence[PointRun]) -> tuple[JsonValue, ..
 def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> SweepObjective:
     units = set()
     for point in points:
-        with contextlib.suppress(GateError):  # points that never came so far
+        with contextlib.suppress(GateError):  # points that did not reach it
             units.add(objective.expression.evaluate(point.metrics).unit)
     unit = units.pop() if len(units) == 1 else ""
     return SweepObjective(text=objective.text, direction=objective.direction, unit=unit)
 
 
 def _resolve(ended: Ended) -> dict[str, JsonValue]:
-    return ended.sweep.resolve(model_digests(ended.desk.open_run(ended.sweep.base)))
+    return ended.sweep.resolve(model_digests(ended.state.open_run(ended.sweep.base)))
 
 
 def _identity(ended: Ended) -> str:
-    """Equal for sweeps that would do, and say, exactly the same."""
+    """Return a digest that is equal for sweeps with the same work and the same results."""
     sweep = ended.sweep
     points: list[JsonValue] = [
         [_shown(point.point), {step.name: step.record.key if step.record else step.reason for step in point.run.steps}]

@@ -1,4 +1,4 @@
-"""How long a sweep may take, from what its steps took before."""
+"""Estimate the duration of a sweep from earlier durations of its steps."""
 
 from __future__ import annotations
 
@@ -21,61 +21,61 @@ from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
 
 _ASSUMED_SPREAD = 0.5
-"""Relative standard deviation of a step that ran once: what another point makes of it is not known."""
+"""Relative standard deviation of a step that ran once: the effect of other settings is unknown."""
 _LEAST_SPREAD = 0.1
 _MOST_FILES = 300
-"""Records of the store that are read, the newest; a plan is to be quick."""
+"""Newest records of the store that are read: a plan must be quick."""
 _ENOUGH = 10
-"""Records of one step type; older ones add little."""
+"""Records of one step type that are read; older ones add little."""
 
-Todo: TypeAlias = "Mapping[str, tuple[str, float]]"
-"""Step's name -> its type, and how many times it is to be done."""
-Took: TypeAlias = "Mapping[tuple[str, str], Sequence[float]]"
-"""Step's name (or empty, for any) and its type -> seconds that it took."""
+Pending: TypeAlias = "Mapping[str, tuple[str, float]]"
+"""Step's name -> its type, and how many times it must run."""
+Durations: TypeAlias = "Mapping[tuple[str, str], Sequence[float]]"
+"""Step's name (or empty, for any) and its type -> its durations in seconds."""
 
 
 class Estimate(Record):
-    """How long steps may take, one after another."""
+    """Estimated duration of steps that run one after another."""
 
     seconds: float
     low_s: float
-    """With `high_s` where it will be 19 times of 20, if points are like those before."""
+    """With `high_s` the 95 % interval, if points are like earlier ones."""
     high_s: float
     step_type_count: int
     unknown: tuple[str, ...] = ()
-    """Step types that never ran here: their time is not in it."""
+    """Step types that never ran here: their time is not included."""
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The estimate in words."""
         about = f"about {seconds(self.seconds)} ({seconds(self.low_s)} to {seconds(self.high_s)}) from earlier runs"
         if not self.unknown:
             return about
         return f"{about}; {len(self.unknown)} of {self.step_type_count} step types never ran here"
 
 
-def estimate_seconds(todo: Todo, recipe: str, outputs: Outputs) -> Estimate | None:
-    """How long what is to be done may take; None when nothing like it ever ran here.
+def estimate_seconds(pending: Pending, recipe: str, outputs: Outputs) -> Estimate | None:
+    """Estimate the duration of pending steps; None when no such step ever ran here.
 
-    A step counts as it did in this recipe's latest run and sweep; one that was in neither as the newest of its type in
-    the store did.
+    A step is expected to take as long as in this recipe's latest run and sweep; a step that was in neither, as long as
+    the newest of its type in the store.
     """
-    took = dict(read_own_times(recipe, outputs))
-    missing = {step for name, (step, count) in todo.items() if count > 0 and (name, step) not in took}
-    return add_up(todo, {**took, **read_times_of_types(missing, outputs.store)})
+    durations = dict(read_own_times(recipe, outputs))
+    missing = {step for name, (step, count) in pending.items() if count > 0 and (name, step) not in durations}
+    return add_up(pending, {**durations, **read_times_of_types(missing, outputs.store)})
 
 
-def add_up(todo: Todo, took: Took) -> Estimate | None:
-    """The times of all steps together, with the bounds that their spread leaves.
+def add_up(pending: Pending, durations: Durations) -> Estimate | None:
+    """Add up the durations of all steps, with a 95 % interval.
 
-    The sum of `count` more of what took `n` times so and so long is off by the standard deviation times
-    sqrt(count + count² / n); steps are off independently of each other, and 19 times of 20 by less than twice as much.
+    The prediction of a sum of `count` durations from `n` observed ones has a standard error of the standard deviation
+    times sqrt(count + count² / n). Errors of steps are independent; the interval is two standard errors on each side.
     """
     total, variance = 0.0, 0.0
-    types = {step for step, count in todo.values() if count > 0}
+    types = {step for step, count in pending.values() if count > 0}
     unknown: dict[str, None] = {}
-    for name, (step, count) in todo.items():
-        times = took.get((name, step)) or took.get(("", step)) or ()
+    for name, (step, count) in pending.items():
+        times = durations.get((name, step)) or durations.get(("", step)) or ()
         if count <= 0:
             continue
         if not times:
@@ -97,18 +97,18 @@ def add_up(todo: Todo, took: Took) -> Estimate | None:
 
 
 def _spread(times: Sequence[float], mean: float) -> float:
-    """Standard deviation of what a step takes, in seconds."""
+    """Return the standard deviation of a step's durations, in seconds."""
     if len(times) < 2:
         return _ASSUMED_SPREAD * mean
     return max(statistics.stdev(times), _LEAST_SPREAD * mean)
 
 
-def read_own_times(recipe: str, outputs: Outputs) -> Took:
-    """What the steps of a recipe's latest run and sweep took on this machine."""
-    took: dict[tuple[str, str], list[float]] = defaultdict(list)
+def read_own_times(recipe: str, outputs: Outputs) -> Durations:
+    """Return the durations of the steps of a recipe's latest run and sweep on this machine."""
+    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
     for name, step, wall_s in (*_times_of_run(outputs.latest(recipe)), *_times_of_sweep(outputs.latest_sweep(recipe))):
-        took[name, step].append(wall_s)
-    return took
+        durations[name, step].append(wall_s)
+    return durations
 
 
 def _times_of_run(folder: Path | None) -> Iterator[tuple[str, str, float]]:
@@ -117,12 +117,12 @@ def _times_of_run(folder: Path | None) -> Iterator[tuple[str, str, float]]:
     except RequestError:
         return
     for step in run.steps if run is not None else ():
-        if step.record is not None and _is_of_here(step.record.parts.machine):
+        if step.record is not None and _is_this_machine(step.record.parts.machine):
             yield step.name, step.step, step.record.wall_s
 
 
 def _times_of_sweep(folder: Path | None) -> Iterator[tuple[str, str, float]]:
-    """Of what it did itself: the rest was there before."""
+    """Yield the durations of steps that the sweep computed itself."""
     try:
         sweep = read_sweep_record(folder) if folder is not None else None
     except RequestError:
@@ -137,20 +137,20 @@ def _hardware(machine: Machine) -> tuple[str, int | None, tuple[str, ...]]:
     return machine.cpu, machine.cpu_count, tuple(machine.gpus)
 
 
-def read_times_of_types(types: set[str], store: Store) -> Took:
-    """What the newest records of these step types took on this machine, under no name."""
-    took: dict[tuple[str, str], list[float]] = defaultdict(list)
+def read_times_of_types(types: set[str], store: Store) -> Durations:
+    """Return the durations in the newest records of these step types on this machine, under an empty name."""
+    durations: dict[tuple[str, str], list[float]] = defaultdict(list)
     for path in _newest_records(store) if types else ():
-        if all(len(took["", step]) >= _ENOUGH for step in types):
+        if all(len(durations["", step]) >= _ENOUGH for step in types):
             break
         try:
             record: dict[str, Any] = read_tree(path)
             step, machine, wall_s = record["parts"]["step"], record["parts"]["machine"], float(record["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if step in types and len(took["", step]) < _ENOUGH and _is_of_here(machine):
-            took["", step].append(wall_s)
-    return {key: times for key, times in took.items() if times}
+        if step in types and len(durations["", step]) < _ENOUGH and _is_this_machine(machine):
+            durations["", step].append(wall_s)
+    return {key: times for key, times in durations.items() if times}
 
 
 def _newest_records(store: Store) -> list[Path]:
@@ -159,10 +159,10 @@ def _newest_records(store: Store) -> list[Path]:
         try:
             dated.append((path.stat().st_mtime, path.name, path))
         except OSError:
-            continue  # gone meanwhile
+            continue  # removed meanwhile
     return [path for *_, path in sorted(dated, reverse=True)[:_MOST_FILES]]
 
 
-def _is_of_here(machine: str) -> bool:
-    """Return whether a result took its time on a machine of this kind; pure transforms do not say where."""
+def _is_this_machine(machine: str) -> bool:
+    """Return whether a result was computed on a machine of this kind; pure transforms do not record the machine."""
     return machine.partition("; ")[0] in ("", fingerprint_machine())

@@ -1,4 +1,4 @@
-"""What a finished point came to: its objectives, its constraints, and whether anything said no."""
+"""Judge finished points: their objectives, constraints and gates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ndld_flow.sweep_search.search import Trial
 
 @dataclass(frozen=True)
 class Goals:
-    """What a sweep looks for."""
+    """A sweep's objectives and constraints."""
 
     objectives: tuple[Objective, ...] = ()
     constraints: tuple[Gate, ...] = ()
@@ -26,7 +26,7 @@ class Goals:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a point came to."""
+    """The result of a point."""
 
     outcome: PointOutcome
     reason: str
@@ -37,14 +37,14 @@ class Judgement:
     violation: float
     """0: all constraints hold."""
     missing: str = ""
-    """What the objectives, constraints and gates need and no step told, though all were done."""
+    """A metric that objectives, constraints or gates need and that no step recorded, although all have finished."""
 
 
 def judge_point(point: PointRun, goals: Goals) -> Judgement:
-    """What a finished point came to."""
+    """Judge a finished point."""
     metrics = point.metrics
     values = tuple(_evaluate(objective, metrics) for objective in goals.objectives)
-    missing = _say_missing(point, goals, metrics)
+    missing = _describe_missing(point, goals, metrics)
     decided = [(gate, result) for gate in goals.constraints if (result := decide_gate(gate, metrics)) is not None]
     reason = "; ".join(_objections(point, goals, metrics))
     outcome: PointOutcome = "passed" if not reason else "inconclusive" if _is_undecided(point, goals) else "refused"
@@ -63,7 +63,7 @@ def judge_point(point: PointRun, goals: Goals) -> Judgement:
 
 
 def describe_trial(point: PointRun, judgement: Judgement) -> Trial:
-    """A point as its search is told of it."""
+    """Return a point's result for its search."""
     known = tuple(value for value in judgement.objectives if value is not None)
     reached = judgement.outcome != "failed" and len(known) == len(judgement.objectives)
     return Trial(point.point, known if reached else None, judgement.violation)
@@ -76,8 +76,8 @@ def _evaluate(objective: Objective, metrics: Mapping[str, Metric]) -> float | No
         return None
 
 
-def _say_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> str:
-    """What cannot be decided of a point whose steps are all done; empty when all can."""
+def _describe_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> str:
+    """Return what cannot be decided of a point whose steps have all finished; empty when all can."""
     if not point.is_whole:
         return ""
     asked: list[tuple[str, Callable[[Mapping[str, Metric]], object]]] = [
@@ -93,7 +93,7 @@ def _say_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -
 
 
 def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[str]:
-    """Sentences about all that failed or is undecided: steps, the recipe's gates, the sweep's constraints."""
+    """Yield sentences about failed or undecided steps, gates and constraints."""
     for step in point.run.steps:
         if step.record is not None and not step.record.passed:
             verb = "is inconclusive" if step.record.inconclusive else "failed"
@@ -110,13 +110,13 @@ def _failed_gates(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) 
 
 
 def _is_undecided(point: PointRun, goals: Goals) -> bool:
-    """Whether nothing failed, though not everything passed."""
+    """Return whether nothing failed, although not everything passed."""
     records = [step.record for step in point.run.steps if step.record is not None]
     failed = any(not record.passed and not record.inconclusive for record in records)
     return not failed and not any(_failed_gates(point, goals, point.metrics))
 
 
 def describe_failure(point: PointRun) -> str:
-    """Return the error without the names by which points' steps are told apart: the point is named beside it."""
+    """Return a point's error with the recipe's names of steps: the point's number is shown separately."""
     text = re.sub(r"^step (\w+#\d+ and )+\w+#\d+: (?=step )", "", str(point.failure))
     return re.sub(r"\bstep (\w+)#\d+", r"step \1", text)

@@ -1,4 +1,4 @@
-"""Plan a sweep without running it."""
+"""Plan a sweep: its points, the steps that they share, and the results that are stored."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.estimate import Estimate, estimate_seconds
 from ndld_flow.runner.sweep.judge import Goals, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.session import hold_sitting
-from ndld_flow.runner.sweep.state import Desk
-from ndld_flow.runner.sweep.try_points import Tried, ask_batches, depends_on_results, open_point
+from ndld_flow.runner.sweep.session import run_session
+from ndld_flow.runner.sweep.state import SweepState
+from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_point
 from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials
@@ -37,7 +37,7 @@ from ndld_flow.sweep_search.space import Assignment
 
 @dataclass
 class CountedStep:
-    """A step over all points, by what its work depends on."""
+    """A step over all points, counted by the inputs that its result depends on."""
 
     step: str
     """Its type."""
@@ -49,29 +49,29 @@ class CountedStep:
 
 @dataclass
 class _Counter:
-    """What is known of the points of one batch."""
+    """Counts the steps of the points of one batch."""
 
     counted: dict[str, CountedStep]
-    made: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Point's number and the name of what is made -> what its work depends on, as a digest."""
+    digests: dict[tuple[int, str], str] = field(default_factory=dict)
+    """Point's number and step's name -> the digest of everything that its result depends on."""
 
     def count(self, units: Sequence[tuple[PointRun, Unit]]) -> None:
-        """Count what points do at the same time: what is measured in one sitting depends on all of it."""
+        """Count steps that run at the same time: a measurement depends on all others of its session."""
         alone = {(point.number, step.name): self._digest(point, step) for point, unit in units for step in unit}
-        company = defaultdict[Hashable, set[str]](set)
+        groups = defaultdict[Hashable, set[str]](set)
         for point, unit in units:
-            company[_sitting(unit[0])] |= {alone[point.number, step.name] for step in unit}
+            groups[_session_of(unit[0])] |= {alone[point.number, step.name] for step in unit}
         for point, unit in units:
-            together: list[JsonValue] = [*sorted(company[_sitting(unit[0])])] if _sitting(unit[0]) else []
+            together: list[JsonValue] = [*sorted(groups[_session_of(unit[0])])] if _session_of(unit[0]) else []
             for step in unit:
                 own = alone[point.number, step.name]
-                self.made[point.number, step.name] = digest_json([own, together]) if len(together) > 1 else own
+                self.digests[point.number, step.name] = digest_json([own, together]) if len(together) > 1 else own
                 self._note(point, step)
 
     def _digest(self, point: PointRun, step: RecipeStep) -> str:
         models = point.run.models
         reads: dict[str, JsonValue] = {
-            key: models[name].record.digest if name in models else self.made[point.number, name]
+            key: models[name].record.digest if name in models else self.digests[point.number, name]
             for key, name in step.reads.items()
         }
         used = step.used_inputs(point.run.recipe.file.inputs)
@@ -81,18 +81,18 @@ class _Counter:
     def _note(self, point: PointRun, step: RecipeStep) -> None:
         done = point.run.done.get(step.name)
         if done is not None and done.record is None:
-            return  # something said no: it will not be done
-        one = self.counted.setdefault(step.name, CountedStep(step.type.name))
-        one.uses += 1
-        one.distinct.add(self.made[point.number, step.name])
+            return  # skipped after a failure
+        counted_step = self.counted.setdefault(step.name, CountedStep(step.type.name))
+        counted_step.uses += 1
+        counted_step.distinct.add(self.digests[point.number, step.name])
         if done is not None:
-            one.there.add(self.made[point.number, step.name])
+            counted_step.there.add(self.digests[point.number, step.name])
 
 
 def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedStep]:
-    """Name of a step -> how many there are of it, as far as it can be told without doing it.
+    """Count each step of the recipe over all points, as far as that is known without running them.
 
-    `batches`: points that are done together.
+    `batches`: points that run together.
     """
     counted: dict[str, CountedStep] = {}
     for batch in batches:
@@ -103,23 +103,23 @@ def count_steps(batches: Sequence[Sequence[PointRun]]) -> Mapping[str, CountedSt
     return counted
 
 
-def _sitting(step: RecipeStep) -> Hashable:
-    """What steps of a sitting have in common; empty for those that are not measured."""
+def _session_of(step: RecipeStep) -> Hashable:
+    """Return what the steps of a session have in common; empty for steps that do not measure."""
     return (step.type.name, step.step.device) if step.type.cls.takes_turns else ()
 
 
 MOST_POINTS = 2000
-"""Points looked at; of more, the rest is told as a number."""
+"""Points that are examined; of further ones only the number is shown."""
 
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """One point, as far as it is known."""
+    """One point, as far as it is known in advance."""
 
     number: int
     values: Assignment
     waiting: tuple[str, ...]
-    """Names of the steps that are not there."""
+    """Names of the steps without a stored result."""
     problem: str = ""
     """Why it cannot be run: its settings contradict each other."""
 
@@ -133,96 +133,99 @@ class PlannedStep:
     uses: int
     """Points that have it."""
     distinct: int
-    """How many different ones that are: each is done once."""
+    """Number of different computations: each runs once."""
     there: int
-    """How many of these are in the store."""
+    """Number of these that are in the store."""
 
 
 @dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep would do."""
+    """The work of a sweep."""
 
     sweep: Sweep
     point_count: int | None
-    """Points that will be tried at most; None when that cannot be known."""
+    """Upper bound of the points to try; None where it is unknown."""
     excluded_count: int | None
     points: tuple[PlannedPoint, ...]
-    """Those known now: what a search asks for next depends on what the first ones come to."""
+    """Points that are known in advance: the next points of some searches depend on results."""
     steps: tuple[PlannedStep, ...]
     again: tuple[int, ...] | None
-    """Points that will be measured again at the end; empty where that is there or none will be, None where it is not
-    known yet which."""
+    """Points that will be measured again at the end; empty where their results are stored or none will be, None where
+    they are not known yet."""
     estimate: Estimate | None
-    """Of what is not there; None when nothing like it ever ran here."""
+    """Duration of the work that is not stored; None when no such step ever ran here."""
 
 
-class _NotThereError(Exception):
-    """What a plan comes to is not in the store."""
+class _NotStoredError(Exception):
+    """A result that a plan needs is not in the store."""
 
 
-class _Nobody:
-    """An executor for plans: nothing is computed."""
+class _StoreOnly:
+    """An executor that computes nothing, for plans."""
 
     slots = 1
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
-        raise _NotThereError
+        raise _NotStoredError
 
     def close(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: nothing was started."""
 
 
 def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
-    """What a sweep would do. Nothing is computed, but models are fetched if they must be. Raises NdldFlowError."""
+    """Plan a sweep. Nothing is computed, but models are downloaded if necessary. Raises NdldFlowError."""
     outputs = Outputs(request.outputs)
     forced = choose_forced(request.force, [step.name for step in sweep.base.steps])
     goals = Goals(sweep.objectives, sweep.constraints)
-    desk = Desk(outputs, _Nobody(), _hear_words(listener), goals, sweep.section, forced=forced)
-    desk.open_run(sweep.base)
+    state = SweepState(outputs, _StoreOnly(), _only_notices(listener), goals, sweep.section, forced=forced)
+    state.open_run(sweep.base)
     search = make_search(sweep.space, sweep.options)
     batches: list[list[PointRun]] = []
     points: list[PointRun] = []
     for batch in ask_batches(sweep, search):
-        opened = [open_point(sweep, desk, number, point) for number, point in batch]
+        opened = [open_point(sweep, state, number, point) for number, point in batch]
         points += opened
         batches.append(opened)
-        _advance_over_store(opened, desk)
+        _advance_over_store(opened, state)
         if len(points) >= MOST_POINTS or (depends_on_results(sweep) and not all(point.finished for point in opened)):
             break
         if depends_on_results(sweep):
-            search.tell([describe_trial(point, judge_point(point, desk.goals)) for point in opened])
+            search.tell([describe_trial(point, judge_point(point, state.goals)) for point in opened])
     points.sort(key=lambda point: point.number)
     counted = count_steps(batches)
-    again = _plan_again(sweep, points, desk)
+    again = _plan_again(sweep, points, state)
     return SweepPlan(
         sweep=sweep,
         point_count=search.size,
         excluded_count=excluded_count(sweep.space),
         points=tuple(_describe(point) for point in points),
         steps=tuple(
-            PlannedStep(name, one.step, one.uses, len(one.distinct), len(one.there)) for name, one in counted.items()
+            PlannedStep(name, counted_step.step, counted_step.uses, len(counted_step.distinct), len(counted_step.there))
+            for name, counted_step in counted.items()
         ),
         again=again,
         estimate=_estimate(counted, len(points), search.size, outputs, sweep),
     )
 
 
-def _hear_words(listener: Listener) -> Listener:
-    """What is fetched is told; what nobody does is not."""
+def _only_notices(listener: Listener) -> Listener:
+    """Return a listener that passes on notices, such as downloads, and no other events."""
     return lambda event: listener(event) if isinstance(event, Said) else None
 
 
-def _advance_over_store(points: Sequence[PointRun], desk: Desk) -> None:
-    """Take points as far as the store has what they need."""
-    going = True
-    while going:
+def _advance_over_store(points: Sequence[PointRun], state: SweepState) -> None:
+    """Advance points as far as the store has their results."""
+    advanced = True
+    while advanced:
         for point in points:
-            _take_found(point, desk)
-        able = [point for point in points if not point.finished]
-        going = bool(able) and all(_measures(point) for point in able) and _sit_again(able, desk)
+            _take_found(point, state)
+        unfinished = [point for point in points if not point.finished]
+        advanced = (
+            bool(unfinished) and all(_measures(point) for point in unfinished) and _find_session(unfinished, state)
+        )
 
 
-def _take_found(point: PointRun, desk: Desk) -> None:
+def _take_found(point: PointRun, state: SweepState) -> None:
     while point.waiting and not _measures(point):
         try:
             [decision] = point.run.planner.decide(point.waiting[0], point.run.digests)
@@ -231,29 +234,29 @@ def _take_found(point: PointRun, desk: Desk) -> None:
             return
         if decision.record is None:
             return
-        desk.place_found(point, [decision], [decision.record])
+        state.place_found(point, [decision], [decision.record])
 
 
-def _sit_again(points: Sequence[PointRun], desk: Desk) -> bool:
-    """Whether the sitting that these points come to is there."""
+def _find_session(points: Sequence[PointRun], state: SweepState) -> bool:
+    """Place the stored results of the next session of these points; return whether there are any."""
     try:
-        hold_sitting(points, desk)
-    except _NotThereError:
+        run_session(points, state)
+    except _NotStoredError:
         return False
     return True
 
 
-def _plan_again(sweep: Sweep, points: Sequence[PointRun], desk: Desk) -> tuple[int, ...] | None:
+def _plan_again(sweep: Sweep, points: Sequence[PointRun], state: SweepState) -> tuple[int, ...] | None:
     if not sweep.section.winners or not any(is_measured(objective, sweep) for objective in sweep.objectives):
         return ()
     if len(points) >= MOST_POINTS or not all(point.finished for point in points):
         return None
-    tried = Tried(list(points), [judge_point(point, desk.goals) for point in points])
+    tried = TriedPoints(list(points), [judge_point(point, state.goals) for point in points])
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in points if point.number in numbers]
     try:
-        measure_again(winners, desk)
-    except _NotThereError:
+        measure_again(winners, state)
+    except _NotStoredError:
         return tuple(point.number for point in winners)
     return ()
 
@@ -271,7 +274,10 @@ def _describe(point: PointRun) -> PlannedPoint:
 def _estimate(
     counted: Mapping[str, CountedStep], known: int, point_count: int | None, outputs: Outputs, sweep: Sweep
 ) -> Estimate | None:
-    """Of the steps that are not there; of points that are not known yet as many as of those that are."""
+    """Estimate the steps that are not stored, with unknown points counted like known ones."""
     scale = max(point_count or known, known) / known if known else 0.0
-    todo = {name: (one.step, scale * (len(one.distinct) - len(one.there))) for name, one in counted.items()}
-    return estimate_seconds(todo, sweep.base.name, outputs)
+    pending = {
+        name: (counted_step.step, scale * (len(counted_step.distinct) - len(counted_step.there)))
+        for name, counted_step in counted.items()
+    }
+    return estimate_seconds(pending, sweep.base.name, outputs)

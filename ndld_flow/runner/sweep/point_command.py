@@ -1,4 +1,4 @@
-"""A point of a sweep as a command, in Hydra's grammar."""
+"""Write a point of a sweep as a command, in Hydra's override grammar."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _KEY_OF_MAPPING = re.compile(r"[A-Za-z_/]([A-Za-z0-9_./: -]*[A-Za-z0-9_./:-])?")
 
 
 class NoOverrideError(ValueError):
-    """Hydra's grammar has no words for a key."""
+    """Hydra's grammar cannot express a key."""
 
 
 def point_overrides(changes: Mapping[str, JsonValue], recipe: dict[str, JsonValue]) -> tuple[str, ...]:
-    """Overrides that give a recipe a point's values: `steps.speed.threads=2`.
+    """Return overrides that give a recipe a point's values: `steps.speed.threads=2`.
 
-    `recipe` tells which keys have dots of their own. Raises NoOverrideError for a key that cannot be written.
+    `recipe` shows which keys contain dots. Raises NoOverrideError for a key that cannot be written.
     """
     return tuple(override for key, value in changes.items() for override in _write_change(key, value, recipe))
 
 
 def write_value(value: JsonValue) -> str:
-    """A value in Hydra's override grammar. Raises NoOverrideError."""
+    """Return a value in Hydra's override grammar. Raises NoOverrideError."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_write_key(key)}:{write_value(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
@@ -50,12 +50,12 @@ def _write_change(key: str, value: JsonValue, recipe: dict[str, JsonValue]) -> I
         value = {word: value}
     written = ".".join(path[:plain])
     if isinstance(value, dict) and not inside:
-        yield f"{written}=null"  # Hydra merges mappings; this one takes the place of what is there
+        yield f"{written}=null"  # Hydra merges mappings; this one replaces the old value
     yield f"{written}={write_value(value)}"
 
 
 def _split_path(words: list[str], recipe: JsonValue) -> Iterator[str]:
-    """The keys on the way, those with dots of their own as one."""
+    """Yield the keys of a path; a key that contains dots is one."""
     rest = words
     while rest:
         if isinstance(recipe, dict):
@@ -67,7 +67,7 @@ def _split_path(words: list[str], recipe: JsonValue) -> Iterator[str]:
 
 
 def _leads_through_mappings(path: list[str], begin: int, recipe: JsonValue) -> bool:
-    """Whether no list and no text is where a path goes on from `begin`: only mappings are merged."""
+    """Return whether a path leads through mappings only, from position `begin` on: only these are merged."""
     for place, word in enumerate(path[:-1]):
         recipe = recipe.get(word) if isinstance(recipe, dict) else find_value(recipe, [word])
         if place >= begin and not isinstance(recipe, dict | None):
@@ -84,6 +84,6 @@ def _write_key(key: str) -> str:
 def _write_text(text: str) -> str:
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
-    # Hydra's grammar: a backslash counts only in front of the quote that it hides.
+    # In Hydra's grammar a backslash is an escape only in front of a quote.
     escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
     return f"'{escaped}'"

@@ -1,4 +1,4 @@
-"""One point of a sweep while it goes on."""
+"""The state of one point of a sweep while it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ndld_flow.sweep_search.space import Assignment
 
 
 def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:
-    """What a gate says; None where it cannot be decided: a metric is not there, or something is divided by zero."""
+    """Decide a gate; None where a metric is missing, or a divisor is zero."""
     try:
         return gate.decide(metrics)
     except GateError:
@@ -30,7 +30,7 @@ def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:
 
 @dataclass
 class PointRun:
-    """One point of a sweep while it goes on."""
+    """The state of one point of a sweep while it runs."""
 
     number: int
     """From 1, in the order in which points are tried."""
@@ -39,18 +39,18 @@ class PointRun:
     """Recipe key -> value."""
     run: RunState
     waiting: deque[Unit] = field(default_factory=deque)
-    """Steps that are not done yet."""
+    """Steps that have not finished."""
     failure: NdldFlowError | None = None
     failed_step: str = ""
     refused: bool = False
-    """Something said no before anything was measured."""
-    sitting: int | None = None
-    told: bool = False
-    """Whether a listener knows that it is finished."""
+    """A step or a constraint failed before anything was measured."""
+    session: int | None = None
+    reported: bool = False
+    """Whether its end was reported to the listener."""
 
     @classmethod
     def begin(cls, number: int, point: Assignment, changes: Mapping[str, JsonValue], run: RunState) -> PointRun:
-        """A point whose steps all wait."""
+        """Create a point whose steps are all waiting."""
         return cls(number, point, changes, run, deque(arrange_steps(run.recipe)))
 
     @property
@@ -59,17 +59,17 @@ class PointRun:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it is a recipe of its own: its settings do not contradict each other, and nothing is lacking here."""
+        """Whether it is a valid recipe: its settings do not contradict each other, and this machine can run it."""
         return self.failure is None or bool(self.failed_step)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step was done."""
+        """Whether every step has finished."""
         return not self.waiting and bool(self.run.done) and all(step.record is not None for step in self.run.steps)
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """`STEP.METRIC` -> value, of all steps that are done."""
+        """`STEP.METRIC` -> value, of all finished steps."""
         return {
             f"{step.name}.{name}": metric
             for step in self.run.steps
@@ -78,28 +78,31 @@ class PointRun:
         }
 
     def add(self, steps: Sequence[RunStep]) -> None:
-        """Note steps of the first waiting unit that are done; one that says no may stop the rest."""
+        """Add finished steps of the first waiting unit; a failed one may stop the rest."""
         self.run.done |= {step.name: step for step in steps}
         unit = self.waiting[0]
         if all(step.name in self.run.done for step in unit):
             self.waiting.popleft()
-            said_no = [step.name for step in unit if self.run.done[step.name].outcome == "failed"]
-            if said_no and unit[0].step.stops_run:
-                self._skip(f"{said_no[0]} failed")
+            failed_step = [step.name for step in unit if self.run.done[step.name].outcome == "failed"]
+            if failed_step and unit[0].step.stops_run:
+                self._skip(f"{failed_step[0]} failed")
 
     def fail(self, step: RecipeStep, error: NdldFlowError) -> None:
-        """An error ended the point."""
+        """End the point with an error."""
         self.failure, self.failed_step = error, step.name
         self._skip(f"{step.name} failed")
 
     def refuse_by(self, constraints: Sequence[Gate]) -> bool:
-        """Whether a step or a constraint that can be decided by now said no: then measuring it would tell nothing."""
-        said_no = next((step.name for step in self.run.steps if step.outcome == "failed"), "")
+        """Skip the rest of the point if a step, or a constraint that can be decided now, has failed.
+
+        Measuring such a point would be useless. Returns whether it was refused.
+        """
+        failed_step = next((step.name for step in self.run.steps if step.outcome == "failed"), "")
         decided = (decide_gate(gate, self.metrics) for gate in constraints)
         broken = next((result.gate for result in decided if result is not None and not result.passed), "")
-        if said_no or broken:
+        if failed_step or broken:
             self.refused = True
-            self._skip(f"{said_no} failed" if said_no else f"{broken} failed")
+            self._skip(f"{failed_step} failed" if failed_step else f"{broken} failed")
         return self.refused
 
     def _skip(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Run a sweep: try points, measure the winners again, write what came of it."""
+"""Run a sweep: try points, measure the winners again, write the record and the report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.runner.conclude import make_id, recording_failure
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, one_at_a_time
-from ndld_flow.runner.executors.choose_executor import open_crew
+from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, synchronized
+from ndld_flow.runner.executors.choose_executor import open_executor
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.run import choose_forced
 from ndld_flow.runner.state import Request
 from ndld_flow.runner.sweep.apply_best import apply_best, check_target
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
 from ndld_flow.runner.sweep.judge import Goals
-from ndld_flow.runner.sweep.state import Desk
+from ndld_flow.runner.sweep.state import SweepState
 from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
-from ndld_flow.runner.sweep.try_points import Tried, try_points
+from ndld_flow.runner.sweep.try_points import TriedPoints, try_points
 from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.runner.verify import find_sweep_damage
 from ndld_flow.sweep_search.make_search import make_search
@@ -36,24 +36,24 @@ from ndld_flow.sweep_search.make_search import make_search
 def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinished:
     """Run a sweep and write its folder and report.
 
-    Results in the store are reused, so a sweep that was interrupted goes on where it was. Raises NdldFlowError for
-    what is wrong with the whole, which leaves the folder of a run that ended early; a point that fails is a result.
+    Results in the store are reused, so an interrupted sweep continues. Raises NdldFlowError for an error of the whole
+    sweep, which leaves the folder of a failed run; a point that fails is a result.
     """
     started_at, start = datetime.now(UTC), time.perf_counter()
-    outputs, listener = Outputs(request.outputs), one_at_a_time(listener)
+    outputs, listener = Outputs(request.outputs), synchronized(listener)
     check_target(sweep, request)
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.locks.working():
-        outputs.store.locks.tell_once(lambda text: listener(Said(text=text)))
+        outputs.store.locks.warn_once(lambda text: listener(Said(text=text)))
         outputs.store.sweep_building()
-        with open_desk(sweep, request, outputs, listener) as desk:
-            # A sweep that ends early leaves the folder of a run of its base recipe, with the reason.
-            base = replace(desk.open_run(sweep.base), id=make_id(started_at), command=request.command)
+        with open_sweep_state(sweep, request, outputs, listener) as state:
+            # A sweep that fails leaves the folder of a run of its base recipe, with the reason.
+            base = replace(state.open_run(sweep.base), id=make_id(started_at), command=request.command)
             with recording_failure(base):
                 search = make_search(sweep.space, sweep.options)
                 listener(SweepStarted(recipe=sweep.base.name, method=sweep.section.method, point_count=search.size))
-                tried = try_points(sweep, search, desk)
-                finalists = _measure_winners(sweep, tried, desk)
-        ended = Ended(sweep, desk, tried, finalists, request.command, started_at, start)
+                tried = try_points(sweep, search, state)
+                finalists = _measure_winners(sweep, tried, state)
+        ended = Ended(sweep, state, tried, finalists, request.command, started_at, start)
         record = describe_sweep(ended)
         finished = _find_equal(record, outputs, listener) or _conclude(record, ended)
         finished = finished.model_copy(update={"applied": apply_best(record, tried, sweep, request)})
@@ -62,35 +62,35 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
 
 
 @contextlib.contextmanager
-def open_desk(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[Desk]:
-    """What the points share; at the end, or when it is cut off, nothing it started goes on."""
+def open_sweep_state(sweep: Sweep, request: Request, outputs: Outputs, listener: Listener) -> Iterator[SweepState]:
+    """Give the state that the points share; at the end, or after an error, all tasks are stopped."""
     forced = choose_forced(request.force, [step.name for step in sweep.base.steps])
-    crew = open_crew(sweep, request, outputs.store, listener)
+    chosen = open_executor(sweep, request, outputs.store, listener)
     try:
-        yield Desk(
+        yield SweepState(
             outputs=outputs,
-            executor=crew.executor,
-            machine_of=crew.machine_of,
+            executor=chosen.executor,
+            machine_of=chosen.machine_of,
             listener=listener,
             goals=Goals(sweep.objectives, sweep.constraints),
             section=sweep.section,
             forced=forced,
         )
     finally:
-        crew.executor.close()
+        chosen.executor.close()
 
 
-def _measure_winners(sweep: Sweep, tried: Tried, desk: Desk) -> dict[int, Finalist]:
+def _measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dict[int, Finalist]:
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in tried.points if point.number in numbers]
-    if sum(point.sitting is not None for point in winners) > 1:
+    if sum(point.session is not None for point in winners) > 1:
         told = ", ".join(str(point.number) for point in winners)
-        desk.listener(Said(text=f"measuring the best again, in turns: points {told}"))
-    return dict(measure_again(winners, desk))
+        state.listener(Said(text=f"measuring the best again, in turns: points {told}"))
+    return dict(measure_again(winners, state))
 
 
 def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> SweepFinished | None:
-    """The latest sweep of this recipe, when it is the very same and nothing had to be computed for this one."""
+    """Return the latest sweep of this recipe if it is identical and nothing had to be computed for this one."""
     latest = outputs.latest_sweep(record.recipe_name)
     if latest is None or record.steps_done:
         return None
@@ -102,7 +102,7 @@ def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> Sw
         return None
     damage = find_sweep_damage(earlier, latest)
     if damage:
-        listener(Said(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): another is written"))
+        listener(Said(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"))
         return None
     folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
     outputs.mend_latest(folder)
@@ -110,7 +110,7 @@ def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> Sw
 
 
 def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
-    ended.desk.listener(Said(text=f"writing the reports of {len(record.points)} points"))
+    ended.state.listener(Said(text=f"writing the reports of {len(record.points)} points"))
     folder = write_sweep_folder(record, ended)
     return _describe_end(record, str(folder), time.perf_counter() - ended.start, nothing_to_do=False)
 

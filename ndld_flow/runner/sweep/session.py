@@ -1,4 +1,4 @@
-"""A sitting: the measuring steps of several points, measured in turns on one device."""
+"""Measurement sessions: the measuring steps of several points, measured in turns on one device."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ndld_flow.base.errors import NdldFlowError, OutputsError
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import KeyParts, StepRecord
-from ndld_flow.records.sweep import Sitting
+from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task, find_records
@@ -17,91 +17,91 @@ from ndld_flow.runner.keys import fingerprint_machine, join_keys, make_key
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.state import Desk
+from ndld_flow.runner.sweep.state import SweepState
 from ndld_flow.runner.unit_work import gather_work, set_damaged_aside
 from ndld_flow.step import Reuse
 
 
 @dataclass(frozen=True)
-class Seats:
-    """Who measures what in a sitting."""
+class SessionPlan:
+    """The computations of a session, and the steps that they belong to."""
 
     works: tuple[Work, ...]
     """Each distinct step once."""
-    taken: tuple[tuple[PointRun, RecipeStep, int], ...]
-    """Point, its step, and which work that is."""
+    assignments: tuple[tuple[PointRun, RecipeStep, int], ...]
+    """Point, its step, and the position of its computation in `works`."""
 
 
-def hold_sitting(blocked: Sequence[PointRun], desk: Desk) -> list[PointRun]:
-    """Measure what the first of these points waits for, together with all that wait for the same device.
+def run_session(blocked: Sequence[PointRun], state: SweepState) -> list[PointRun]:
+    """Measure the next step of the first of these points, together with all that wait for the same device.
 
     Points that a constraint refuses are not measured. Returns the points that can go on.
     """
-    refused = [point for point in blocked if point.refuse_by(desk.goals.constraints)]
+    refused = [point for point in blocked if point.refuse_by(state.goals.constraints)]
     if refused:
-        return []  # whoever asks comes again with the others
-    kind = _kind(blocked[0])
-    members = [point for point in blocked if _kind(point) == kind]
-    _measure(members, desk)
+        return []  # the caller tries again with the others
+    kind = _session_kind(blocked[0])
+    members = [point for point in blocked if _session_kind(point) == kind]
+    _measure(members, state)
     return members
 
 
-def _kind(point: PointRun) -> tuple[str, str]:
+def _session_kind(point: PointRun) -> tuple[str, str]:
     step = point.waiting[0][0]
     return step.type.name, step.step.device
 
 
-def _measure(members: Sequence[PointRun], desk: Desk) -> None:
-    """Measure points in turns; when one fails, the others are measured again without it."""
-    able = [point for point in members if not point.finished]
-    if not able:
+def _measure(members: Sequence[PointRun], state: SweepState) -> None:
+    """Measure points in turns; when one fails, measure the others again without it."""
+    waiting = [point for point in members if not point.finished]
+    if not waiting:
         return
     try:
-        seats = seat_points(able, desk)
-    except NdldFlowError as error:  # a data file that is not there
-        _split(able, desk, error)
+        plan = plan_session(waiting, state)
+    except NdldFlowError as error:  # a missing data file
+        _split(waiting, state, error)
         return
-    found = None if _must_measure(seats, desk) else find_records(seats.works, desk.store)
+    found = None if _must_measure(plan, state) else find_records(plan.works, state.store)
     if found is not None:
-        place_sitting(seats, found, desk, reused=True)
+        place_session(plan, found, state, reused=True)
         return
-    for work in seats.works:
-        set_damaged_aside(work.step.name, make_key(work.parts), desk.store, desk.listener)
-        desk.listener(
+    for work in plan.works:
+        set_damaged_aside(work.step.name, make_key(work.parts), state.store, state.listener)
+        state.listener(
             StepStarted(
-                name=work.step.name, step=work.step.type.name, reason=_reason(seats).text, detail=_company(seats)
+                name=work.step.name, step=work.step.type.name, reason=_reason(plan).text, detail=_describe_others(plan)
             )
         )
-    answer = desk.executor.submit(_task(seats, desk), desk.store)
+    answer = state.executor.submit(_task(plan, state), state.store)
     try:
-        place_sitting(seats, answer.result(), desk, reused=False)
+        place_session(plan, answer.result(), state, reused=False)
     except OutputsError:
-        raise  # a full disk is no point's fault
+        raise  # a full disk is no point's error
     except NdldFlowError as error:
-        if _fail_culprits(seats, desk, error):
-            _measure(able, desk)
+        if _fail_culprits(plan, state, error):
+            _measure(waiting, state)
         else:
-            _split(able, desk, error)
+            _split(waiting, state, error)
 
 
-def _split(members: Sequence[PointRun], desk: Desk, error: NdldFlowError) -> None:
-    """Nobody knows whose error it was: measure each half by itself."""
+def _split(members: Sequence[PointRun], state: SweepState, error: NdldFlowError) -> None:
+    """Measure each half separately, as the error does not name its point."""
     if len(members) == 1:
         step = members[0].waiting[0][0]
         members[0].fail(step, error)
-        desk.tell_step(members[0], step)
+        state.report_step(members[0], step)
         return
     middle = len(members) // 2
-    _measure(members[:middle], desk)
-    _measure(members[middle:], desk)
+    _measure(members[:middle], state)
+    _measure(members[middle:], state)
 
 
-def seat_points(members: Sequence[PointRun], desk: Desk) -> Seats:
-    """Each distinct step once. Twins within one point are two: that is how noise is measured."""
+def plan_session(members: Sequence[PointRun], state: SweepState) -> SessionPlan:
+    """Plan a session with each distinct step once. Equal steps of one point stay two: they measure noise."""
     places: dict[tuple[str, int], int] = {}
     parts: list[KeyParts] = []
     owners: list[tuple[PointRun, RecipeStep]] = []
-    taken: list[tuple[PointRun, RecipeStep, int]] = []
+    assignments: list[tuple[PointRun, RecipeStep, int]] = []
     for point in members:
         unit, twins = point.waiting[0], dict[str, int]()
         for step, own in zip(unit, point.run.planner.describe(unit, point.run.digests), strict=True):
@@ -111,90 +111,90 @@ def seat_points(members: Sequence[PointRun], desk: Desk) -> Seats:
             if place == len(parts):
                 parts.append(own)
                 owners.append((point, step))
-            taken.append((point, step, place))
-    joined = [_mark(own, desk.again) for own in join_keys(parts)]
+            assignments.append((point, step, place))
+    joined = [_mark_repeated(own, state.again) for own in join_keys(parts)]
     works = tuple(
-        desk.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
+        state.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
         for (point, step), own in zip(owners, joined, strict=True)
     )
-    return Seats(works, tuple(taken))
+    return SessionPlan(works, tuple(assignments))
 
 
-def _mark(parts: KeyParts, again: str) -> KeyParts:
-    """What is measured again is another measurement, though everything about it is the same."""
+def _mark_repeated(parts: KeyParts, again: str) -> KeyParts:
+    """Give a repeated measurement a key of its own, although all its parts are the same."""
     return parts.model_copy(update={"together": (*parts.together, again)}) if again else parts
 
 
-def _must_measure(seats: Seats, desk: Desk) -> bool:
-    steps = [step for _, step, _ in seats.taken]
-    unknown = any(UNKNOWN_HOST in work.parts.machine for work in seats.works)
-    return unknown or any(step.name in desk.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
+def _must_measure(plan: SessionPlan, state: SweepState) -> bool:
+    steps = [step for _, step, _ in plan.assignments]
+    unknown = any(UNKNOWN_HOST in work.parts.machine for work in plan.works)
+    return unknown or any(step.name in state.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
 
 
-def _reason(seats: Seats) -> Reason:
-    return Reason.TOGETHER if len(seats.works) > 1 else Reason.NEW
+def _reason(plan: SessionPlan) -> Reason:
+    return Reason.TOGETHER if len(plan.works) > 1 else Reason.NEW
 
 
-def _company(seats: Seats) -> str:
-    others = len(seats.works) - 1
+def _describe_others(plan: SessionPlan) -> str:
+    others = len(plan.works) - 1
     return f"with {others} other{'s' if others > 1 else ''}" if others else ""
 
 
-def _task(seats: Seats, desk: Desk) -> Task:
-    names = {place: step.name for _, step, place in seats.taken}
-    limits = [desk.limit_s(name) for name in names.values()]
+def _task(plan: SessionPlan, state: SweepState) -> Task:
+    names = {place: step.name for _, step, place in plan.assignments}
+    limits = [state.limit_s(name) for name in names.values()]
     known = [limit for limit in limits if limit is not None]
-    return Task(seats.works, _must_measure(seats, desk), sum(known) if len(known) == len(limits) else None)
+    return Task(plan.works, _must_measure(plan, state), sum(known) if len(known) == len(limits) else None)
 
 
-def _fail_culprits(seats: Seats, desk: Desk, error: NdldFlowError) -> bool:
-    """Whether the error names a step; the points that have it have failed then."""
-    culprits = list(_culprits(seats, error))
-    begun = {work.step.name for work in seats.works}
+def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -> bool:
+    """Fail the points that have the step which an error names; return whether it names one."""
+    culprits = list(_culprits(plan, error))
+    started = {work.step.name for work in plan.works}
     for point, step in culprits:
         point.fail(step, error)
-        if f"{step.name}#{point.number}" in begun:
-            desk.tell_step(point, step)
+        if f"{step.name}#{point.number}" in started:
+            state.report_step(point, step)
     return bool(culprits)
 
 
-def _culprits(seats: Seats, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
-    """Points whose step the error names; all, where all have the same one."""
-    blamed = {place for place, work in enumerate(seats.works) if f"step {work.step.name}: " in str(error)}
+def _culprits(plan: SessionPlan, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
+    """Yield the points whose step an error names; all points, if all have the same step."""
+    blamed = {place for place, work in enumerate(plan.works) if f"step {work.step.name}: " in str(error)}
     if len(blamed) == 1:
-        yield from ((point, step) for point, step, place in seats.taken if place in blamed)
+        yield from ((point, step) for point, step, place in plan.assignments if place in blamed)
 
 
-def place_sitting(seats: Seats, records: Sequence[StepRecord], desk: Desk, *, reused: bool) -> None:
-    """Give each point what was measured for it, and note the sitting."""
-    number = len(desk.sittings) + 1
-    points = tuple(dict.fromkeys(point.number for point, _, _ in seats.taken))
+def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: SweepState, *, reused: bool) -> None:
+    """Give each point its measurement, and add the session to the sweep."""
+    number = len(state.sessions) + 1
+    points = tuple(dict.fromkeys(point.number for point, _, _ in plan.assignments))
     given: set[int] = set()
-    for point, step, place in seats.taken:
-        decision = Decision(step, _reason(seats), _company(seats), seats.works[place].parts)
-        mine = not reused and place not in given
-        (desk.place_made if mine else desk.place_found)(point, [decision], [records[place]])
+    for point, step, place in plan.assignments:
+        decision = Decision(step, _reason(plan), _describe_others(plan), plan.works[place].parts)
+        is_computed = not reused and place not in given
+        (state.place_computed if is_computed else state.place_found)(point, [decision], [records[place]])
         if place not in given and not reused:
-            desk.tell_step(point, step)
+            state.report_step(point, step)
         given.add(place)
-        point.sitting = point.sitting or number
-    desk.sittings.append(
-        Sitting(
+        point.session = point.session or number
+    state.sessions.append(
+        MeasurementSession(
             number=number,
             points=points,
-            steps=tuple(dict.fromkeys(step.name for _, step, _ in seats.taken)),
-            device=seats.works[0].step.step.device,
-            again=bool(desk.again),
+            steps=tuple(dict.fromkeys(step.name for _, step, _ in plan.assignments)),
+            device=plan.works[0].step.step.device,
+            again=bool(state.again),
             reused=reused,
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
             beside=tuple(dict.fromkeys(said for record in records for said in record.beside)),
-            machine=_elsewhere(records),
+            machine=_name_other_machine(records),
         )
     )
 
 
-def _elsewhere(records: Sequence[StepRecord]) -> str:
-    """Return the machine that they were measured on; empty where it is of this one's kind."""
+def _name_other_machine(records: Sequence[StepRecord]) -> str:
+    """Return the machine of these measurements; empty where it is of this machine's kind."""
     machine = records[0].parts.machine.partition("; ")[0]
     return "" if machine == fingerprint_machine() else machine

@@ -1,4 +1,4 @@
-"""What the points of a sweep share while it goes on."""
+"""The state that the points of a sweep share while it runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.step_record import StepRecord
-from ndld_flow.records.sweep import Sitting
+from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import Listener, PointFinished, Said, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Executor
@@ -22,14 +22,14 @@ from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.sweep.judge import Goals, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.unit_work import place_records, tell_end
+from ndld_flow.runner.unit_work import describe_end, place_records
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
 from ndld_flow.store.store import Store
 
 
 @dataclass
-class Desk:
-    """What the points of a sweep share while it goes on."""
+class SweepState:
+    """The state that the points of a sweep share while it runs."""
 
     outputs: Outputs
     executor: Executor
@@ -37,15 +37,15 @@ class Desk:
     goals: Goals = field(default_factory=Goals)
     section: SweepSection = field(default_factory=SweepSection)
     machine_of: Callable[[RecipeStep], str] | None = None
-    """The fingerprint of the machine that would do a step, where that is not this one."""
+    """Returns the fingerprint of the machine that would compute a step, where that is not this one."""
     forced: frozenset[str] = frozenset()
     again: str = ""
-    """What tells this measuring of the same points from an earlier one; empty the first time."""
+    """A mark in the keys of repeated measurements; empty the first time."""
     known: dict[str, StepRecord] = field(default_factory=dict)
-    """Every record that a point of this sweep has used, by key: made by it, or found intact."""
+    """Every record that a point of this sweep has used, by key: computed by it, or found intact."""
     computed: set[str] = field(default_factory=set)
-    """Keys of the records that this sweep made."""
-    sittings: list[Sitting] = field(default_factory=list)
+    """Keys of the records that this sweep computed."""
+    sessions: list[MeasurementSession] = field(default_factory=list)
     models: dict[ModelSource, FoundModel] = field(default_factory=dict)
 
     @property
@@ -53,12 +53,12 @@ class Desk:
         return self.outputs.store
 
     def limit_s(self, step: str) -> float | None:
-        """Seconds that a step may take; None: as long as it likes."""
+        """Return the time limit of a step in seconds; None without one."""
         limit_ms = self.section.timeout_ms(step)
         return None if limit_ms is None else limit_ms / 1e3
 
     def open_run(self, recipe: Recipe) -> RunState:
-        """A point's recipe as a run that can be advanced. Raises what finding its models raises."""
+        """Open the run of a point's recipe. Raises as `find_model` does."""
         planner = Planner(recipe, self.store, {}, self.forced, self.known, self.machine_of)
         models = self._find_models(recipe)
         artifacts = {name: model.artifact for name, model in models.items()}
@@ -66,7 +66,7 @@ class Desk:
         return RunState(recipe, self.outputs, planner, models, self.listener, started_at, start, dict(artifacts))
 
     def _find_models(self, recipe: Recipe) -> dict[str, FoundModel]:
-        """Each model is looked for once in a sweep: it does not change under it."""
+        """Return the recipe's models. Each is read once in a sweep."""
         found = {}
         for name, source in recipe.models.items():
             if source not in self.models:
@@ -76,24 +76,24 @@ class Desk:
         return found
 
     def check_models(self) -> None:
-        """Raise ModelError when a model is no longer what it was when this sweep began."""
+        """Raise ModelError when a model has changed since the sweep started."""
         for source, found in self.models.items():
             now = find_model(source, self.store, lambda text: self.listener(Said(text=text)))
             if now.record.digest != found.record.digest:
                 raise ModelError(
-                    f"model {source.source}: it has changed while the sweep ran, so what the last points read is not "
-                    "known. Run again; should the earlier contents come back, with `--force all`."
+                    f"model {source.source}: it changed while the sweep ran, so the inputs of the last points are "
+                    "unknown. Run again; if you restore the earlier contents, with `--force all`."
                 )
 
-    def place_made(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
-        """Give a point what was just made for it."""
+    def place_computed(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
+        """Give a point results that were just computed for it."""
         self.computed |= {record.key for record in records}
         self.known |= {record.key: record for record in records}
         for decision, record in zip(decisions, records, strict=True):
             point.add(place_records(point.run, [decision], [record], "done", record.wall_s))
 
     def place_found(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
-        """Give a point what was there: made for another point, or before this sweep."""
+        """Give a point existing results: computed for another point, or before this sweep."""
         self.known |= {record.key: record for record in records}
         for decision, record in zip(decisions, records, strict=True):
             reason = Reason.SHARED if record.key in self.computed else Reason.REUSED
@@ -101,24 +101,24 @@ class Desk:
             point.add(place_records(point.run, [found], [record], "reused", 0.0))
 
     def name_work(self, work: Work, name: str) -> Work:
-        """A step under a name that no other point's has: its log, its progress and its errors are told apart."""
+        """Return a step's work under a name that is unique in the sweep, for its log, progress and errors."""
 
         def progress(done: int, total: int, what: str) -> None:
             self.listener(describe_progress(name, done, total, hide_credentials(what)))
 
         return replace(work, step=replace(work.step, name=name), progress=progress)
 
-    def tell_step(self, point: PointRun, step: RecipeStep) -> None:
-        """Tell that a step of a point has ended, however."""
+    def report_step(self, point: PointRun, step: RecipeStep) -> None:
+        """Report that a step of a point has ended, in whatever way."""
         done = point.run.done.get(step.name)
         if done is not None:
-            self.listener(tell_end(done).model_copy(update={"name": f"{step.name}#{point.number}"}))
+            self.listener(describe_end(done).model_copy(update={"name": f"{step.name}#{point.number}"}))
 
-    def tell_finished(self, points: Sequence[PointRun]) -> None:
-        """Tell of points that have just been finished."""
+    def report_finished(self, points: Sequence[PointRun]) -> None:
+        """Report points that have just finished."""
         for point in points:
-            if point.finished and not point.told:
-                point.told = True
+            if point.finished and not point.reported:
+                point.reported = True
                 self.listener(self._describe_end(point))
 
     def _describe_end(self, point: PointRun) -> PointFinished:

@@ -34,10 +34,9 @@ from ndld_flow.store.store import Store
 
 
 def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
-    """Put a point's record, report, recipe and log into `built`, and each step's record with a link to its artifact in
-    the store; `folder` is where it will be in the end, which is what the links are relative to.
+    """Write a point's record, report, recipe and log into `built`, and each step's record with a link to its artifact.
 
-    Raises OSError when it cannot be written.
+    Nothing is copied. `folder` is the final path of `built`, to which links are relative. Raises OSError.
     """
     built.mkdir(parents=True)
     for step in run.steps:
@@ -55,14 +54,14 @@ def _write_step(record: StepRecord, target: Path, folder: Path, store: Store) ->
     kept = store.object_folder(record.artifact.digest)
     try:
         link_stored(kept, target, folder)
-    except OSError:  # a system that refuses links
+    except OSError:  # a system without links
         write_artifact(record.artifact, kept, target)
     write_step_texts(record, target)
 
 
 def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
-    """Put everything a person opens into `sweeps/<recipe>/<id>/`, point reports included; point `latest` to it."""
-    outputs = ended.desk.outputs
+    """Write all reports and tables into `sweeps/<recipe>/<id>/`, and let `latest` point to it."""
+    outputs = ended.state.outputs
     parent = outputs.sweeps / record.recipe_name
     make_folder(parent)
     folder = parent / record.id
@@ -85,7 +84,7 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
 
 
 def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
-    """Return the record of a point's run: whole, or as far as it came."""
+    """Return the record of a point's run, finished or failed."""
     run, error = point.run, point.failure
     if error is None:
         return describe_run(run, run_id, command)
@@ -105,13 +104,13 @@ def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> R
 
 
 def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
-    """The command that runs a point alone: with overrides, or by its own recipe where Hydra has no words for a key."""
+    """Return the command that runs a point alone: with overrides, or its own recipe where Hydra cannot write a key."""
     repeated: tuple[str, ...] = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
     try:
         repeated += point_overrides(point.changes, sweep.recipe)
     except NoOverrideError:
         repeated = (str(folder.absolute() / point.folder / "recipe.yaml"),)
-    outputs = ended.desk.outputs.root
+    outputs = ended.state.outputs.root
     elsewhere = ("--outputs", str(outputs)) if outputs != Path("outputs") else ()
     trust = ("--trust",) if "--trust" in sweep.command else ()
     return ("ndld-flow", "run", *repeated, *elsewhere, *trust)
@@ -132,6 +131,6 @@ def _log_lines(sweep: SweepRecord) -> list[str]:
         began, ended = sitting.started_at.isoformat(), sitting.ended_at.isoformat()
         points = ", ".join(map(str, sitting.points))
         lines.append(
-            f"sitting {sitting.number} on {sitting.device or 'no device'}: {began} to {ended}: points {points}"
+            f"session {sitting.number} on {sitting.device or 'no device'}: {began} to {ended}: points {points}"
         )
     return [*lines, f"stopped: {sweep.stopped_because}"]

@@ -20,14 +20,14 @@ from ndld_flow.records.metric import Metric
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_stored
 from ndld_flow.records.step_record import RunStep
-from ndld_flow.records.sweep import MeasuredAgain, Standing
+from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.sweep.advance import advance_points
 from ndld_flow.runner.sweep.judge import Judgement, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.state import Desk
-from ndld_flow.runner.sweep.try_points import Tried
+from ndld_flow.runner.sweep.state import SweepState
+from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.ranking import (
@@ -37,7 +37,7 @@ from ndld_flow.sweep_search.ranking import (
     choose_winners,
     find_best,
     rank_points,
-    steady_sittings,
+    remove_session_drift,
 )
 from ndld_flow.sweep_search.search import Direction
 
@@ -47,7 +47,7 @@ class Finalist:
     """A winner, measured again."""
 
     point: PointRun
-    """A run of its own: the first one's records stay."""
+    """A separate run: the records of the first one stay."""
     judgement: Judgement
 
     @property
@@ -55,42 +55,42 @@ class Finalist:
         return self.point.metrics
 
 
-def measure_again(winners: Sequence[PointRun], desk: Desk) -> Mapping[int, Finalist]:
-    """Measure these points again in one sitting; their other steps are there. Number -> what it came to.
+def measure_again(winners: Sequence[PointRun], state: SweepState) -> Mapping[int, Finalist]:
+    """Measure these points again in one session; their other results are reused. Return finalists by number.
 
-    Points that nothing was measured for are left out.
+    Points without a measurement are left out.
     """
-    measured = [point for point in winners if point.sitting is not None]
+    measured = [point for point in winners if point.session is not None]
     if len(measured) < 2:
-        return {}  # nobody to take turns with: it would only be another number
-    finals = replace(desk, again="again")
-    copies = [PointRun.begin(p.number, p.point, p.changes, desk.open_run(p.run.recipe)) for p in measured]
+        return {}  # nothing to alternate with: the result would be just another number
+    finals = replace(state, again="again")
+    copies = [PointRun.begin(p.number, p.point, p.changes, state.open_run(p.run.recipe)) for p in measured]
     advance_points(copies, finals)
-    return {point.number: Finalist(point, judge_point(point, desk.goals)) for point in copies}
+    return {point.number: Finalist(point, judge_point(point, state.goals)) for point in copies}
 
 
 _THROUGHPUTS = ("throughput.median", "throughput.items")
 _IN_RUNS = {"load_ms": "load", "memory.peak_bytes": "memory.peak", **dict.fromkeys(_THROUGHPUTS, "throughput")}
-"""What the step `profile` tells of a whole profile -> what it is called in each process run, where that differs."""
-_STANDINGS: dict[Verdict, Standing] = {"unchanged": "tie", "regressed": "worse"}
+"""Metric of a whole profile -> its name in each process run, where that differs."""
+_VERDICTS: dict[Verdict, WinnerVerdict] = {"unchanged": "tie", "regressed": "worse"}
 _TIMES = ("ns", "us", "ms", "s", "1/s")
 
 
 @dataclass(frozen=True)
-class Stand:
-    """How one winner stands."""
+class AgainstBest:
+    """The comparison of one winner with the best."""
 
-    standing: Standing
+    verdict: WinnerVerdict
     ratio: float | None = None
-    """Objective over that of the best."""
+    """Its objective divided by that of the best."""
     low: float | None = None
-    """With `high` the 95 % interval of the ratio; None where no process runs tell it."""
+    """With `high` the 95 % interval of the ratio; None without values of process runs."""
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class WinnerValues:
-    """What a winner came to when it was measured again."""
+    """The results of a winner that was measured again."""
 
     metrics: Mapping[str, Metric]
     """`STEP.METRIC` -> value."""
@@ -100,19 +100,19 @@ class WinnerValues:
 
 @dataclass(frozen=True)
 class Aim:
-    """What winners are compared by."""
+    """The objective by which winners are compared."""
 
     expression: Expression
     direction: Direction
     rules: Rules = field(default_factory=Rules)
 
 
-def decide_standing(
+def judge_winners(
     finals: Mapping[int, Sequence[RunStep]], best: int, expression: Expression, direction: Direction, outputs: Outputs
-) -> dict[int, Stand]:
-    """How each winner stands against the best in the first objective; `finals`: number -> its steps.
+) -> dict[int, AgainstBest]:
+    """Compare each winner with the best in the first objective; `finals`: number -> its steps.
 
-    What `ndld-flow noise` learned here raises the threshold of 3 %.
+    Noise that `ndld-flow noise` has learned here raises the threshold of 3 %.
     """
     finalists = {number: read_winner(steps, expression, outputs.store) for number, steps in finals.items()}
     profile = next((one for finalist in finalists.values() for one in finalist.profiles.values()), None)
@@ -121,7 +121,7 @@ def decide_standing(
 
 
 def read_winner(steps: Iterable[RunStep], expression: Expression, store: Store) -> WinnerValues:
-    """A winner's metrics, and the profiles that the expression is about."""
+    """Return a winner's metrics, and the profiles that the expression names."""
     metrics: dict[str, Metric] = {}
     profiles: dict[str, Profile] = {}
     named = {name.partition(".")[0] for name in expression.names}
@@ -131,37 +131,36 @@ def read_winner(steps: Iterable[RunStep], expression: Expression, store: Store) 
         metrics |= {f"{step.name}.{name}": metric for name, metric in step.record.metrics.items()}
         if step.name in named and step.record.artifact.kind == ProfileDocument.kind:
             path = store.object_folder(step.record.artifact.digest) / ProfileDocument.main
-            # its metrics are in the record: without the profile only the interval is lost
+            # Its metrics are in the record: without the profile only the interval is lost.
             with contextlib.suppress(OSError, ValidationError):
                 profiles[step.name] = read_stored(Profile, path)
     return WinnerValues(metrics, profiles)
 
 
-def compare_winners(finalists: Mapping[int, WinnerValues], best: int, aim: Aim) -> dict[int, Stand]:
-    """How each finalist stands against the best.
+def compare_winners(finalists: Mapping[int, WinnerValues], best: int, aim: Aim) -> dict[int, AgainstBest]:
+    """Compare each finalist with the best.
 
-    The unit is the process run: an objective made of what profiles measured has a value in each run, and the ratio over
-    the runs is judged as a comparison judges it: `tie` when the whole 95 % interval is inside the threshold, `worse`
-    when it is wholly outside, `inconclusive` else. Where no runs tell the objective, the ratio has no interval: what is
-    counted ties when it is equal and is worse else; of a time that was taken once, a difference that single runs have
-    by themselves is inconclusive.
+    The unit is the process run: an objective of profiled metrics has a value in each run, and the ratio over the runs
+    is judged as in a comparison: `tie` when the whole 95 % interval is inside the threshold, `worse` when it is wholly
+    outside, `inconclusive` otherwise. Without values of runs the ratio has no interval: equal counts tie and others are
+    worse; of a time that was measured once, a difference within the noise of single runs is inconclusive.
     """
     against = finalists[best]
     return {
-        number: Stand("best", 1.0) if number == best else _stand(finalist, against, aim)
+        number: AgainstBest("best", 1.0) if number == best else _compare(finalist, against, aim)
         for number, finalist in finalists.items()
     }
 
 
-def _stand(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> Stand:
+def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBest:
     try:
         ours, theirs = aim.expression.evaluate(finalist.metrics), aim.expression.evaluate(best.metrics)
     except GateError:
-        return Stand("inconclusive")
+        return AgainstBest("inconclusive")
     runs = tuple(_values_in_runs(aim.expression, one) for one in (best, finalist))
     if not all(runs):
         timed = any(finalist.metrics[name].unit in _TIMES for name in aim.expression.names)
-        return _stand_without_runs(ours.value, theirs.value, aim, timed)
+        return _compare_without_runs(ours.value, theirs.value, aim, timed)
     metric = ComparedMetric(
         metric=aim.expression.text,
         unit=ours.unit,
@@ -172,12 +171,12 @@ def _stand(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> Stand:
     bounds = Bounds.under(aim.rules, list(best.profiles.values()), list(finalist.profiles.values()))
     verdict = judge(metric, 0, 1, replace(bounds, same=bounds.same and runs[0] == runs[1]))
     assert verdict is not None  # both have values
-    # One that is surely better than the best is a contradiction between the objective and its runs: nothing is sure.
-    return Stand(_STANDINGS.get(verdict.verdict, "inconclusive"), verdict.ratio, verdict.low, verdict.high)
+    # A winner that is significantly better than the best contradicts the objective's order: inconclusive.
+    return AgainstBest(_VERDICTS.get(verdict.verdict, "inconclusive"), verdict.ratio, verdict.low, verdict.high)
 
 
 def _values_in_runs(expression: Expression, finalist: WinnerValues) -> tuple[float, ...]:
-    """The objective in each process run; empty where process runs do not tell it."""
+    """Return the objective in each process run; empty where runs do not have its metrics."""
     series = {name: values for name in expression.names if (values := _metric_in_runs(name, finalist))}
     counts = {len(values) for values in series.values()}
     if len(counts) != 1:
@@ -197,57 +196,61 @@ def _metric_in_runs(name: str, finalist: WinnerValues) -> tuple[float, ...]:
     values = run_values(profile, _IN_RUNS.get(metric, metric))
     if metric not in _THROUGHPUTS or not values:
         return values
-    # the metric counts what all streams do that run side by side, and of a batch every item
+    # The metric counts the passes of all parallel streams, and every item of a batch.
     side_by_side = finalist.metrics[name].value / profile.latency.throughput_per_s
     return tuple(value * side_by_side for value in values)
 
 
-def _stand_without_runs(ours: float, theirs: float, aim: Aim, timed: bool) -> Stand:
+def _compare_without_runs(ours: float, theirs: float, aim: Aim, timed: bool) -> AgainstBest:
     ratio = ours / theirs if theirs else None
     if math.isclose(ours, theirs, rel_tol=1e-9):
-        return Stand("tie", 1.0)
+        return AgainstBest("tie", 1.0)
     is_worse = (ours > theirs) == (aim.direction == "minimize")
-    if not is_worse or (timed and _is_usual(ratio, aim.rules)):
-        return Stand("inconclusive", ratio)
-    return Stand("worse", ratio)
+    if not is_worse or (timed and _is_single_run_noise(ratio, aim.rules)):
+        return AgainstBest("inconclusive", ratio)
+    return AgainstBest("worse", ratio)
 
 
-def _is_usual(ratio: float | None, rules: Rules) -> bool:
-    """Whether single runs of the very same thing lie so far apart."""
-    usual = rules.noise.single_run_threshold if rules.noise else ASSUMED_SINGLE_RUN
-    return ratio is not None and ratio > 0 and max(ratio, 1 / ratio) <= 1 + usual
+def _is_single_run_noise(ratio: float | None, rules: Rules) -> bool:
+    """Return whether single runs of one and the same model differ as much."""
+    threshold = rules.noise.single_run_threshold if rules.noise else ASSUMED_SINGLE_RUN
+    return ratio is not None and ratio > 0 and max(ratio, 1 / ratio) <= 1 + threshold
 
 
 Finalists = Mapping[int, Finalist]
-Standings = Mapping[int, MeasuredAgain]
+Comparisons = Mapping[int, MeasuredAgain]
 
 
-def choose_finalists(tried: Tried, sweep: Sweep) -> list[int]:
-    """Numbers of the points that are worth measuring again; none where nothing that was looked for is measured."""
+def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
+    """Return the numbers of the points to measure again; none where no objective is measured."""
     goals = _goals(sweep)
     if not any(goal.noise for goal in goals):
         return []
     contenders, count = _contenders(tried, {}, {}), sweep.section.winners
     chosen = choose_winners(contenders, goals, count)
-    sitting = {point.number: point.sitting for point in tried.points}
+    sitting = {point.number: point.session for point in tried.points}
     if len(goals) > 1 or len(set(sitting.values())) == 1:
         return chosen
-    # A slow sitting hides its best: whoever is good among those it was measured with has a chance too.
-    steadied = choose_winners(steady_sittings(contenders, sitting), goals, count)
+    # A slow session hides its best points: those that are good within their session have a chance too.
+    steadied = choose_winners(remove_session_drift(contenders, sitting), goals, count)
     return list(dict.fromkeys([*chosen[:count], *steadied[:count], *chosen, *steadied]))[: 2 * count]
 
 
-def rank_tried(tried: Tried, finalists: Finalists, sweep: Sweep, desk: Desk) -> tuple[Mapping[int, Place], Standings]:
-    """Number -> where a point came in; and how each winner stands against the best."""
+def rank_tried(
+    tried: TriedPoints, finalists: Finalists, sweep: Sweep, state: SweepState
+) -> tuple[Mapping[int, Place], Comparisons]:
+    """Rank all points; return number -> place, and number -> comparison of a winner with the best."""
     goals = _goals(sweep)
     best = find_best(rank_points(_contenders(tried, finalists, {}), goals))
-    stands: Mapping[int, Stand] = {}
+    comparisons: Mapping[int, AgainstBest] = {}
     if best is not None and best in finalists:
         finals = {number: finalist.point.run.steps for number, finalist in finalists.items()}
         first = sweep.objectives[0]
-        stands = decide_standing(finals, best, first.expression, first.direction, desk.outputs)
-    places = rank_points(_contenders(tried, finalists, stands), goals)
-    return places, {number: _describe_again(finalists[number], stand) for number, stand in stands.items()}
+        comparisons = judge_winners(finals, best, first.expression, first.direction, state.outputs)
+    places = rank_points(_contenders(tried, finalists, comparisons), goals)
+    return places, {
+        number: _describe_again(finalists[number], against_best) for number, against_best in comparisons.items()
+    }
 
 
 def _goals(sweep: Sweep) -> list[Goal]:
@@ -255,36 +258,38 @@ def _goals(sweep: Sweep) -> list[Goal]:
 
 
 def is_measured(objective: Objective, sweep: Sweep) -> bool:
-    """Whether a measuring step tells it, so that it has noise."""
+    """Return whether a measuring step records the objective, so that it has noise."""
     measuring = {step.name for step in sweep.base.steps if step.type.cls.takes_turns}
     return any(name.partition(".")[0] in measuring for name in objective.expression.names)
 
 
-def _contenders(tried: Tried, finalists: Finalists, stands: Mapping[int, Stand]) -> list[Contender]:
+def _contenders(tried: TriedPoints, finalists: Finalists, comparisons: Mapping[int, AgainstBest]) -> list[Contender]:
     return [
-        _contender(point, judged, finalists.get(point.number), stands.get(point.number))
+        _contender(point, judged, finalists.get(point.number), comparisons.get(point.number))
         for point, judged in zip(tried.points, tried.judgements, strict=True)
     ]
 
 
-def _contender(point: PointRun, judged: Judgement, finalist: Finalist | None, stand: Stand | None) -> Contender:
-    """A winner that said no when it was measured again is none."""
+def _contender(
+    point: PointRun, judged: Judgement, finalist: Finalist | None, against_best: AgainstBest | None
+) -> Contender:
+    """Return a point for ranking. A winner that failed when it was measured again has not passed."""
     again = finalist.judgement if finalist is not None else None
     return Contender(
         number=point.number,
         passed=judged.outcome == "passed" and (again is None or again.outcome == "passed"),
         objectives=judged.objectives,
         again=again.objectives if again is not None else None,
-        standing=stand.standing if stand is not None else None,
+        verdict=against_best.verdict if against_best is not None else None,
     )
 
 
-def _describe_again(finalist: Finalist, stand: Stand) -> MeasuredAgain:
+def _describe_again(finalist: Finalist, against_best: AgainstBest) -> MeasuredAgain:
     return MeasuredAgain(
         metrics=finalist.metrics,
         objectives=finalist.judgement.objectives,
-        standing=stand.standing,
-        ratio=stand.ratio,
-        ratio_low=stand.low,
-        ratio_high=stand.high,
+        standing=against_best.verdict,
+        ratio=against_best.ratio,
+        ratio_low=against_best.low,
+        ratio_high=against_best.high,
     )

@@ -20,7 +20,7 @@ from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.processes.launch import run_child
+from ndld_flow.processes.launch import run_worker_module
 
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
@@ -64,7 +64,7 @@ def _check_size(model: ir.Model) -> None:
 def _run(model: ir.Model, job: Mapping[str, object], folder: Path) -> ir.Model:
     (folder / fusing_worker.JOB).write_text(json.dumps(job), encoding="utf-8")
     _write_whole(model, folder / fusing_worker.SOURCE)
-    ended = run_child(fusing_worker.__name__, folder, lambda *_: None)
+    ended = run_worker_module(fusing_worker.__name__, folder, lambda *_: None)
     error, result = folder / fusing_worker.ERROR, folder / fusing_worker.RESULT
     if error.exists():
         reason = " ".join(error.read_text(encoding="utf-8").split())[:300]

@@ -1,13 +1,13 @@
 """A process between a sweep and Ray: lines of JSON in, lines of JSON out. Nothing else of ndld_flow imports Ray.
 
-Ray prints to the terminal, takes signals, and ends the process whose node dies: so it has a process of its own. It ends
-when its standard input does; Ray then ends what its tasks were doing.
+Ray prints to the terminal, handles signals, and ends the process whose node dies, so it has a process of its own. The
+bridge ends when its standard input does; Ray then ends the running tasks.
 
 ::
 
     python -P -m ndld_flow.runner.executors.ray.bridge ADDRESS
     in    {"id": 3, "ask": "compute", "text": ..., "options": {"num_cpus": 1, ...}}    also `cancel`, `look`
-    out   {"id": 3, "kind": "said", "text": ...}       at last `ended`, `refused` or `lost`, with the reason
+    out   {"id": 3, "kind": "message", "text": ...}    at last `ended`, `refused` or `lost`, with the reason
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from ndld_flow.runner.executors.ray import node as ray_node
 
 FIRST_WITHIN_S = 60.0
 OTHERS_WITHIN_S = 10.0
-"""Seconds in which nodes say what they are: a worker is started there, and a library or two imported."""
+"""Seconds in which nodes must describe themselves: a worker starts there and imports a few libraries."""
 _SHUTDOWN_S = 5.0
 
 
 class Bridge:
-    """Does what lines ask for, all at the same time."""
+    """Carries out requests, all at the same time."""
 
-    def __init__(self, told: int) -> None:
+    def __init__(self, output: int) -> None:
         import ray
 
         self._ray = ray
-        self._told = told
+        self._output = output
         self._tasks: dict[int, Any] = {}
         self._answers: dict[tuple[str, str], asyncio.Future[dict[str, str]]] = {}
-        self._doing: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
 
-    def tell(self, number: int, kind: str, text: str = "") -> None:
+    def send(self, number: int, kind: str, text: str = "") -> None:
         line = json.dumps({"id": number, "kind": kind, "text": text}) + "\n"
         data = line.encode()
         while data:
-            data = data[os.write(self._told, data) :]
+            data = data[os.write(self._output, data) :]
 
-    def hear(self, line: bytes) -> None:
-        """Begin what a line asks for."""
-        asked = json.loads(line)
-        if asked["ask"] == "cancel":
-            self._cancel(asked["id"])
+    def handle(self, line: bytes) -> None:
+        """Start a request."""
+        request = json.loads(line)
+        if request["ask"] == "cancel":
+            self._cancel(request["id"])
             return
-        work = self._compute(asked) if asked["ask"] == "compute" else self._look(asked)
-        doing = asyncio.get_running_loop().create_task(work)
-        self._doing.add(doing)
-        doing.add_done_callback(self._doing.discard)
+        work = self._compute(request) if request["ask"] == "compute" else self._look(request)
+        running = asyncio.get_running_loop().create_task(work)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
 
-    async def _compute(self, asked: dict[str, Any]) -> None:
-        number = asked["id"]
+    async def _compute(self, request: dict[str, Any]) -> None:
+        number = request["id"]
         try:
             compute = self._ray.remote(ray_node.compute)
-            # No retries of Ray's own: whoever asked looks into the store first, and then asks again.
-            task = compute.options(num_returns="streaming", max_retries=0, **asked["options"]).remote(asked["text"])
+            # No retries by Ray: the driver looks into the store first, and then asks again.
+            task = compute.options(num_returns="streaming", max_retries=0, **request["options"]).remote(request["text"])
             self._tasks[number] = task
             async for answer in task:
-                self.tell(number, "said", await answer)
-            self.tell(number, "ended")
+                self.send(number, "message", await answer)
+            self.send(number, "ended")
         except self._ray.exceptions.RayTaskError as error:
-            self.tell(number, "refused", _last_line(error))
+            self.send(number, "refused", _last_line(error))
         except Exception as error:
-            self.tell(number, "lost", f"{type(error).__name__}: {_first_sentence(error)}")
+            self.send(number, "lost", f"{type(error).__name__}: {_first_sentence(error)}")
         finally:
             self._tasks.pop(number, None)
 
@@ -79,10 +79,10 @@ class Bridge:
         if task is not None:
             self._ray.cancel(task, force=True)
 
-    async def _look(self, asked: dict[str, Any]) -> None:
-        """All nodes that compute anything, each with what it says of itself; who has said it is not asked again."""
+    async def _look(self, request: dict[str, Any]) -> None:
+        """Answer with all nodes that have CPUs, each with its description; each node is asked once."""
         living = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        places = [(node["NodeID"], asked["text"]) for node in living]
+        places = [(node["NodeID"], request["text"]) for node in living]
         for node, question in places:
             if (node, question) not in self._answers:
                 self._answers[node, question] = asyncio.ensure_future(self._describe(node, question))
@@ -99,24 +99,24 @@ class Bridge:
         ]
         for place in places:
             if self._answers[place].done() and not self._answers[place].result():
-                del self._answers[place]  # it was going away; if it is still there, it is asked again
-        self.tell(asked["id"], "ended", json.dumps(described))
+                del self._answers[place]  # it was shutting down; if it is still there, it is asked again
+        self.send(request["id"], "ended", json.dumps(described))
 
     async def _await_most(self, answers: list[asyncio.Future[dict[str, str]]]) -> None:
-        """Until all have answered, or one has and the others take long: Ray counts nodes that are gone for a while."""
+        """Wait for all answers, or for one and a little longer: Ray lists dead nodes for a while."""
         if answers:
             await asyncio.wait(answers, timeout=FIRST_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait(answers, timeout=OTHERS_WITHIN_S)
 
     async def _describe(self, node: str, question: str) -> dict[str, str]:
-        """What a node says of itself; nothing where it is going away."""
+        """Return a node's description; nothing where it is shutting down."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         describe = self._ray.remote(ray_node.describe)
         try:
-            asked = describe.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(question)
-            return {"answer": await asked}
+            request = describe.options(num_cpus=0, max_retries=0, scheduling_strategy=there).remote(question)
+            return {"answer": await request}
         except self._ray.exceptions.RayTaskError as error:
             return {"refusal": _last_line(error)}
         except Exception:
@@ -129,7 +129,7 @@ class Bridge:
 
 
 def _first_sentence(error: Exception) -> str:
-    """Ray goes on with which of its own tools and logs tell more."""
+    """Return the first sentence: the rest names Ray's own tools and logs."""
     return next((line for line in str(error).splitlines() if line.strip()), "").partition(". ")[0].rstrip(".")
 
 
@@ -141,7 +141,7 @@ def _connect(address: str) -> None:
     import ray
 
     options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
-    # Ray lets its workers import from where this process stands: a file `json.py` beside a recipe must not be.
+    # Ray lets its workers import from this current directory: a file `json.py` next to a recipe must not be imported.
     os.chdir(Path(sys.executable).anchor)
     ray.init(address=address, log_to_driver=False, configure_logging=False, **options)
 
@@ -152,7 +152,7 @@ async def _serve(bridge: Bridge) -> None:
 
     def read() -> None:
         for line in sys.stdin.buffer:
-            loop.call_soon_threadsafe(bridge.hear, line)
+            loop.call_soon_threadsafe(bridge.handle, line)
         loop.call_soon_threadsafe(ended.set)
 
     threading.Thread(target=read, daemon=True).start()
@@ -160,18 +160,18 @@ async def _serve(bridge: Bridge) -> None:
 
 
 def main() -> None:
-    """Connect, say so (or why not), and serve until standard input ends."""
-    told = os.dup(1)
+    """Connect, report success or the reason, and serve until standard input ends."""
+    output = os.dup(1)
     os.dup2(2, 1)
-    bridge = Bridge(told)
+    bridge = Bridge(output)
     try:
         _connect(sys.argv[1])
     except Exception as error:
-        # Two versions that differ stand in lines of their own; what to do is said in words of ours.
-        said = " ".join(str(error).split()).partition(" Please specify ")[0]
-        bridge.tell(0, "refused", f"{type(error).__name__}: {said}")
+        # Two versions that differ are on lines of their own; the advice is ours.
+        reason = " ".join(str(error).split()).partition(" Please specify ")[0]
+        bridge.send(0, "refused", f"{type(error).__name__}: {reason}")
         os._exit(1)
-    bridge.tell(0, "ended")
+    bridge.send(0, "ended")
     asyncio.run(_serve(bridge))
     threading.Timer(_SHUTDOWN_S, os._exit, (0,)).start()
     bridge.close()

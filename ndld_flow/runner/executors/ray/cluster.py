@@ -30,7 +30,7 @@ from ndld_flow.step import Reuse
 
 CONNECT_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 8.0
-KNOCK_S = 10.0
+PROBE_TIMEOUT_S = 10.0
 
 _QUIET = {
     "PYTHONWARNINGS": "ignore",
@@ -39,22 +39,22 @@ _QUIET = {
 }
 
 
-class Said(Record):
-    """What the bridge says."""
+class BridgeMessage(Record):
+    """A line from the bridge."""
 
     id: int
-    kind: Literal["said", "ended", "refused", "lost"]
+    kind: Literal["message", "ended", "refused", "lost"]
     text: str = ""
 
 
 @dataclass(frozen=True)
-class Talk:
-    """A conversation with whoever does a task."""
+class Conversation:
+    """The messages about one request."""
 
-    lines: queue.SimpleQueue[Said]
+    lines: queue.SimpleQueue[BridgeMessage]
 
-    def hear(self, timeout_s: float) -> Said | None:
-        """What is said next; None when nothing is for so long."""
+    def hear(self, timeout_s: float) -> BridgeMessage | None:
+        """Return the next message; None when none comes in time."""
         try:
             return self.lines.get(timeout=timeout_s)
         except queue.Empty:
@@ -62,7 +62,7 @@ class Talk:
 
 
 class RayCluster:
-    """Connects to a cluster through a process of its own (`ray_bridge`)."""
+    """Connects to a cluster through a process of its own (`ray.bridge`)."""
 
     def __init__(self, address: str) -> None:
         """Connect. Raises BackendError where Ray is missing or nothing answers at the address."""
@@ -71,24 +71,24 @@ class RayCluster:
         _check_address(address)
         self.address = address
         self._numbers = itertools.count(1)
-        self._talks: dict[int, Talk] = {0: Talk(queue.SimpleQueue())}
+        self._conversations: dict[int, Conversation] = {0: Conversation(queue.SimpleQueue())}
         self._lock = threading.Lock()
-        self.gone = False
-        """Whether the connection has ended: Ray's head, or its node here, is gone."""
+        self.disconnected = False
+        """Whether the connection has ended: Ray's head, or its node here, has stopped."""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ndld_flow.runner.executors.ray.bridge", address],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # what Ray says of its trouble is in its own logs
+            stderr=subprocess.DEVNULL,  # Ray writes its problems to its own logs
             start_new_session=True,
-            env={**_own_token(address), **os.environ, **_QUIET},
+            env={**_new_token(address), **os.environ, **_QUIET},
         )
         threading.Thread(target=self._read, daemon=True).start()
         self._await_connection()
 
     def _await_connection(self) -> None:
         try:
-            answer = self._talks[0].hear(CONNECT_TIMEOUT_S)
+            answer = self._conversations[0].hear(CONNECT_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
@@ -98,25 +98,25 @@ class RayCluster:
             raise _not_reached(self.address, said)
 
     @contextlib.contextmanager
-    def talk(self, ask: str, text: str, options: Mapping[str, JsonValue] | None = None) -> Iterator[Talk]:
-        """Ask for a task (`compute`) or for the nodes (`look`); what is not done when it is left is cancelled."""
+    def converse(self, ask: str, text: str, options: Mapping[str, JsonValue] | None = None) -> Iterator[Conversation]:
+        """Request a task (`compute`) or the nodes (`look`); cancel an unfinished one at the end of the block."""
         number = next(self._numbers)
-        talk = Talk(queue.SimpleQueue())
+        converse = Conversation(queue.SimpleQueue())
         with self._lock:
-            self._talks[number] = talk
-            if self.gone:
-                talk.lines.put(_end_of(number))
+            self._conversations[number] = converse
+            if self.disconnected:
+                converse.lines.put(_connection_lost(number))
         self._write({"id": number, "ask": ask, "text": text, "options": dict(options or {})})
         try:
-            yield talk
+            yield converse
         finally:
             with self._lock:
-                going_on = self._talks.pop(number, None) is not None
-            if going_on:
+                unfinished = self._conversations.pop(number, None) is not None
+            if unfinished:
                 self._write({"id": number, "ask": "cancel"})
 
     def close(self) -> None:
-        """Cancel what is going on, and disconnect."""
+        """Cancel all requests and disconnect."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
@@ -126,61 +126,66 @@ class RayCluster:
 
     def _write(self, asked: Mapping[str, JsonValue]) -> None:
         assert self._process.stdin is not None
-        # a bridge that is gone has told all talks so
+        # when the bridge has ended, `_read` has reported it to every conversation
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps(asked).encode() + b"\n")
             self._process.stdin.flush()
 
     def _read(self) -> None:
-        """Give each talk what is said to it; when the bridge is gone, tell all."""
+        """Pass each line to its conversation; when the bridge has ended, report that to all."""
         assert self._process.stdout is not None
         with contextlib.suppress(ValueError):  # closed
             for text in self._process.stdout:
-                line = Said.model_validate_json(text)
+                line = BridgeMessage.model_validate_json(text)
                 with self._lock:
-                    talk = self._talks.get(line.id) if line.kind == "said" else self._talks.pop(line.id, None)
-                if talk is not None:
-                    talk.lines.put(line)
+                    converse = (
+                        self._conversations.get(line.id)
+                        if line.kind == "message"
+                        else self._conversations.pop(line.id, None)
+                    )
+                if converse is not None:
+                    converse.lines.put(line)
         with self._lock:
-            self.gone, talks, self._talks = True, self._talks, {}
-        for number, talk in talks.items():
-            talk.lines.put(_end_of(number))
+            self.disconnected, conversations, self._conversations = True, self._conversations, {}
+        for number, converse in conversations.items():
+            converse.lines.put(_connection_lost(number))
 
 
-def _end_of(number: int) -> Said:
-    return Said(id=number, kind="lost", text="the connection to Ray ended")
+def _connection_lost(number: int) -> BridgeMessage:
+    return BridgeMessage(id=number, kind="lost", text="the connection to Ray ended")
 
 
 def _not_reached(address: str, said: str) -> BackendError:
     return BackendError(
         f"Ray at {visible_name(address)}: {shortened(visible_name(said), 300).rstrip('.')}. This machine must be a "
-        "node of the cluster (`ray start --address=HOST:PORT`); where that wants a token, have it in ~/.ray/auth_token "
-        "and set RAY_AUTH_MODE=token. `local` starts a Ray of its own."
+        "node of the cluster (`ray start --address=HOST:PORT`); if that needs a token, store it in ~/.ray/auth_token "
+        "and set RAY_AUTH_MODE=token. `local` starts a cluster on this machine."
     )
 
 
-def _own_token(address: str) -> dict[str, str]:
-    """Makes a Ray of our own close to others. Ray would leave a token in ~/.ray, and by it change what the user's own
-    clusters ask for.
+def _new_token(address: str) -> dict[str, str]:
+    """Return the settings of a local cluster that only we can use.
+
+    Ray would leave a token in ~/.ray, which changes the authentication of the user's own clusters.
     """
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)} if address == "local" else {}
 
 
 def _check_address(address: str) -> None:
-    """Ray itself takes a minute to say that nothing is there."""
+    """Raise BackendError if nothing answers at an address: Ray itself takes a minute to notice."""
     if address in ("auto", "local"):
         return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise BackendError(f"Ray's address {address!r}: give `auto`, `local` or `HOST:PORT`.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         raise _not_reached(address, f"nothing answers: {error}") from None
 
 
-_A_LITTLE = 0.001
-"""Of a resource that only says where: any number of tasks may take so much."""
+_MARKER_SHARE = 0.001
+"""Share of a resource that only marks a place: any number of tasks may take it."""
 _OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")
 
 
@@ -191,7 +196,7 @@ class Node:
     id: str
     address: str
     resources: Mapping[str, float]
-    """All it has, taken or not."""
+    """All of its resources, in use or not."""
     answer: NodeAnswer
 
     def __str__(self) -> str:
@@ -200,40 +205,40 @@ class Node:
 
     @property
     def devices(self) -> list[str]:
-        """Names of device types that whoever started the node gave it, and of the GPU that Ray found."""
+        """Names of device types that were given when the node was started, and of the GPU that Ray found."""
         names = (name.removeprefix("accelerator_type:") for name in self.resources if name not in _OWN_RESOURCES)
         return sorted(name for name in names if not name.startswith("node:"))
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What steps that are done together take of a node."""
+    """Resources that steps which run together take of a node."""
 
     gpus: float
     cpus: float | None
-    """None: all of the node's, so that nothing runs beside a measurement of the CPU."""
+    """None: all of the node's, so that nothing else runs during a measurement of the CPU."""
     device: str
-    alone: bool
-    """Whether it measures, so that it takes a whole device."""
+    exclusive: bool
+    """Whether the steps measure and so need a whole device."""
 
 
-def read_nodes(told: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """The cluster's nodes, as the bridge tells them."""
-    return [Node(each["id"], each["address"], each["resources"], _read_answer(each)) for each in told]
+def read_nodes(answer: Sequence[Mapping[str, Any]]) -> list[Node]:
+    """Return the cluster's nodes from the bridge's answer."""
+    return [Node(each["id"], each["address"], each["resources"], _read_answer(each)) for each in answer]
 
 
-def _read_answer(told: Mapping[str, Any]) -> NodeAnswer:
-    if "answer" in told:
-        return NodeAnswer.from_line(told["answer"])
-    said = shortened(visible_name(str(told["refusal"])), 300)
+def _read_answer(answer: Mapping[str, Any]) -> NodeAnswer:
+    if "answer" in answer:
+        return NodeAnswer.from_line(answer["answer"])
+    said = shortened(visible_name(str(answer["refusal"])), 300)
     return NodeAnswer(
         machine="",
-        complaint=f"Ray's node {told['address']} cannot work: {said}. Install the same ndld-flow and Python there",
+        complaint=f"Ray's node {answer['address']} cannot work: {said}. Install the same ndld-flow and Python there",
     )
 
 
 def make_demand(steps: Sequence[RecipeStep], needs: Mapping[str, Needs]) -> Demand:
-    """What steps need, where `needs` says something by a step's name, or else by what they measure."""
+    """Return the demand of steps: from `needs` by a step's name, or else from the device that they measure."""
     own = [needs[name] for step in steps if (name := step.name.partition("#")[0]) in needs]
     device = steps[0].step.device
     gpus = max([need.gpus for need in own], default=0.0)
@@ -243,12 +248,12 @@ def make_demand(steps: Sequence[RecipeStep], needs: Mapping[str, Needs]) -> Dema
         gpus=max(gpus, 1.0) if device.startswith("gpu") else gpus,
         cpus=max(cpus) if cpus else by_default,
         device=next((need.device for need in own if need.device), ""),
-        alone=bool(device),
+        exclusive=bool(device),
     )
 
 
 def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that Ray may give a task to. Raises BackendError when one of them cannot work with this store."""
+    """Return the nodes that may compute a task. Raises BackendError when one of them cannot use this store."""
     fitting = [node for node in nodes if _fits(demand, node)]
     complaint = next((node.answer.complaint for node in fitting if node.answer.complaint), "")
     if complaint:
@@ -257,13 +262,13 @@ def find_nodes(demand: Demand, nodes: Sequence[Node]) -> list[Node]:
 
 
 def only_machine(fitting: Sequence[Node], step: RecipeStep) -> str:
-    """Return what keys have of these nodes. Raises BackendError when they are machines of several kinds."""
+    """Return the fingerprint of these nodes for keys. Raises BackendError when they are of several kinds."""
     kinds = {_describe(node.answer, step): node for node in fitting}
     if len(kinds) > 1:
         first, second = list(kinds.items())[:2]
         raise BackendError(
             f"a measuring step could run on Ray's node {first[1].address} ({first[0]}) or on {second[1].address} "
-            f"({second[0]}), and their measurements must not be mixed. Name one kind where its nodes are started, "
+            f"({second[0]}), and their measurements must not be mixed. Name one kind when you start its nodes, "
             "`ray start --resources='{\"fast\": 1}'`, and in the recipe: `needs: {STEP: {device: fast}}`."
         )
     return next(iter(kinds))
@@ -276,13 +281,15 @@ def _describe(answer: NodeAnswer, step: RecipeStep) -> str:
 
 
 def make_options(demand: Demand, fitting: Sequence[Node]) -> dict[str, JsonValue]:
-    """What a Ray task is given, so that it goes to one of the nodes that `find_nodes` found."""
+    """Return the options with which Ray places a task on one of the nodes that `find_nodes` found."""
     cpus = min(node.resources.get("CPU", 0.0) for node in fitting) if demand.cpus is None else demand.cpus
     options: dict[str, JsonValue] = {"num_cpus": cpus, "num_gpus": demand.gpus}
     named = {_device_of(demand, node) for node in fitting} - {""}
-    # Ray takes a name, not a choice: where nodes have the device under both names, the one that was given by people.
+    # Ray takes one name: where nodes have the device under both names, the one that the user gave.
     for name in sorted(named, key=len)[:1]:
-        options["resources"] = {name: 1.0 if demand.alone and not name.startswith("accelerator_type:") else _A_LITTLE}
+        options["resources"] = {
+            name: 1.0 if demand.exclusive and not name.startswith("accelerator_type:") else _MARKER_SHARE
+        }
     return options
 
 
@@ -292,13 +299,13 @@ def _fits(demand: Demand, node: Node) -> bool:
 
 
 def _device_of(demand: Demand, node: Node) -> str:
-    """How Ray calls the wanted device on a node; empty where it has none."""
+    """Return Ray's name for the wanted device on a node; empty where it has none."""
     names = (demand.device, f"accelerator_type:{demand.device}") if demand.device else ()
     return next((name for name in names if node.resources.get(name, 0) > 0), "")
 
 
-def explain_lack(demand: Demand, nodes: Sequence[Node], address: str) -> BackendError:
-    """Why no node fits, and which there are."""
+def explain_no_node(demand: Demand, nodes: Sequence[Node], address: str) -> BackendError:
+    """Return the error that no node fits, with the nodes there are."""
     known = sorted({name for node in nodes for name in node.devices})
     nearest = f" ({suggest(demand.device, known)})" if known else ""
     wanted = [f"{demand.gpus:g} GPUs"] if demand.gpus else []

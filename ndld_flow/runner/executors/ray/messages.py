@@ -1,4 +1,4 @@
-"""What crosses Ray, as JSON text: what a node is asked, and what it says. Nothing of ours is pickled."""
+"""Messages between the driver and Ray's nodes, as JSON text: nothing of ours is pickled."""
 
 from __future__ import annotations
 
@@ -11,64 +11,64 @@ from ndld_flow.runner.executors.messages import Done, Failed, Line, Logged, Prog
 
 
 class Mirror(Line):
-    """A store that nodes do not see: each has one of its own, and what it needs and makes goes through a remote one."""
+    """A store that nodes do not see: each has one of its own, and a remote store transfers inputs and results."""
 
     url: str
     reads: tuple[ArtifactRecord, ...]
     damaged: tuple[str, ...]
-    """Digests of artifacts that were found damaged there."""
+    """Digests of artifacts that are damaged in the remote store."""
 
 
 class NodeOrder(Line):
-    """A task for whichever node gets it."""
+    """A task for any node."""
 
     task: str
     """A `TaskOrder`'s line."""
     witness: str = ""
-    """Name of a lock in the store that the driver holds: a node that does not see it held sees another store."""
+    """Name of a lock in the store that the driver holds: a node that does not find it held sees another store."""
     mirror: Mirror | None = None
 
 
 class NodeQuestion(Line):
-    """What is a node, and does it see the store?"""
+    """A request for a node's description."""
 
     store: str
     witness: str = ""
-    """As in orders; empty where it need not see the store."""
+    """As in orders; empty where the node need not see the store."""
 
 
 class NodeAnswer(Line):
-    """What a node is to steps."""
+    """A node's description."""
 
     machine: str
     """Fingerprint, as in keys."""
     measuring: dict[str, str] = {}
-    """Device (`cpu`, `gpu`) -> the same for measurements on it."""
+    """Device (`cpu`, `gpu`) -> the fingerprint for measurements on it."""
     complaint: str = ""
-    """Why it cannot work, as a sentence without its end; empty when it can."""
+    """Why it cannot be used, as a sentence without its period; empty when it can."""
 
 
 class Alive(Line):
-    """Nothing new, but the node is there, and works."""
+    """Nothing new, but the node is at work."""
 
     said: Literal["alive"] = "alive"
 
 
-class Lacks(Line):
-    """The node cannot begin: artifacts could not be read whole from the remote store."""
+class MissingArtifacts(Line):
+    """The node cannot start: artifacts could not be read completely from the remote store."""
 
     said: Literal["lacks"] = "lacks"
     digests: tuple[str, ...]
 
 
 class Stopped(Line):
-    """The work took longer than it may."""
+    """The task exceeded its time limit."""
 
     said: Literal["stopped"] = "stopped"
 
 
 class Died(Line):
-    """The process that worked on it died."""
+    """The process that computed the task died."""
 
     said: Literal["died"] = "died"
     text: str
@@ -76,12 +76,12 @@ class Died(Line):
     """Whether a signal ended it."""
 
 
-Word = Alive | Progressed | Logged | Waits | Done | Refused | Failed | Lacks | Stopped | Died
-Last = Done | Refused | Failed | Lacks | Stopped | Died
+NodeMessage = Alive | Progressed | Logged | Waits | Done | Refused | Failed | MissingArtifacts | Stopped | Died
+FinalMessage = Done | Refused | Failed | MissingArtifacts | Stopped | Died
 
-_WORD: TypeAdapter[Word] = TypeAdapter(Annotated[Word, Field(discriminator="said")])
+_NODE_MESSAGE: TypeAdapter[NodeMessage] = TypeAdapter(Annotated[NodeMessage, Field(discriminator="said")])
 
 
-def read_word(line: str) -> Word:
-    """What a node says of a task."""
-    return _WORD.validate_json(line)
+def read_node_message(line: str) -> NodeMessage:
+    """Return a node's message about a task."""
+    return _NODE_MESSAGE.validate_json(line)

@@ -1,7 +1,7 @@
-"""What a Ray worker does: it takes text, has the work done against a store, and says text. It knows nothing of Ray.
+"""A Ray worker's side: takes an order as text, computes it against a store, and yields messages. It does not use Ray.
 
-The work is done in a process of its own, which lasts as long as the Ray worker: Ray's threads do not disturb what is
-measured there, a crash has words, and all that steps have started ends with it.
+Steps are computed in a process of their own, which lasts as long as the Ray worker: Ray's threads do not disturb
+measurements there, a crash has an explanation, and all that steps have started ends with it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ndld_flow.runner.executors.orders import TaskOrder
 from ndld_flow.runner.executors.ray.messages import (
     Alive,
     Died,
-    Lacks,
-    Last,
+    FinalMessage,
     Mirror,
+    MissingArtifacts,
     NodeAnswer,
+    NodeMessage,
     NodeOrder,
     NodeQuestion,
     Stopped,
-    Word,
 )
 from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
 from ndld_flow.runner.keys import describe_place, make_key
@@ -43,16 +43,16 @@ from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 
 ALIVE_EVERY_S = 5.0
-"""Seconds after which a node that has nothing to say says so: silence means that it, or the way to it, is gone."""
+"""Seconds between messages of a node at work: silence means that it, or the connection to it, has failed."""
 
 _workers: dict[str, WorkerProcess] = {}
-"""This Ray worker's process, by the GPUs that it sees: Ray changes them from task to task."""
+"""The worker processes of this Ray worker, by the GPUs that they see: Ray changes them from task to task."""
 
 
 def describe(question: str) -> str:
-    """A `NodeQuestion`'s `NodeAnswer`."""
-    asked = NodeQuestion.from_line(question)
-    complaint = find_fault(Store(Path(asked.store)), asked.witness) if asked.witness else ""
+    """Answer a `NodeQuestion` with a `NodeAnswer`."""
+    request = NodeQuestion.from_line(question)
+    complaint = find_fault(Store(Path(request.store)), request.witness) if request.witness else ""
     with _on_cluster():
         measuring = {device: describe_place(Reuse.SAME_KIND, device) for device in ("cpu", "gpu")}
         machine = describe_place(Reuse.THIS_MACHINE, "")
@@ -60,22 +60,22 @@ def describe(question: str) -> str:
 
 
 def compute(order: str) -> Iterator[str]:
-    """Do a `NodeOrder`; yields `Word`s as lines: at once that it is there, and at last a `Last`."""
-    desk = _Desk(queue.SimpleQueue())
-    threading.Thread(target=desk.work, args=(NodeOrder.from_line(order),), daemon=True).start()
-    word: Word = Alive()
-    yield word.to_line()
-    while not isinstance(word, get_args(Last)):
+    """Compute a `NodeOrder`; yield `NodeMessage`s as lines: an `Alive` at once, and at last a `FinalMessage`."""
+    task = _NodeTask(queue.SimpleQueue())
+    threading.Thread(target=task.work, args=(NodeOrder.from_line(order),), daemon=True).start()
+    message: NodeMessage = Alive()
+    yield message.to_line()
+    while not isinstance(message, get_args(FinalMessage)):
         try:
-            word = desk.said.get(timeout=ALIVE_EVERY_S)
+            message = task.outbox.get(timeout=ALIVE_EVERY_S)
         except queue.Empty:
-            word = Alive()
-        yield word.to_line()
+            message = Alive()
+        yield message.to_line()
 
 
 @contextlib.contextmanager
 def _on_cluster() -> Iterator[None]:
-    """Let this process, and those that it starts, count any machine of a kind as one."""
+    """Let this process, and those that it starts, treat all machines of a kind as one."""
     os.environ[ON_CLUSTER] = "1"
     try:
         yield
@@ -84,12 +84,12 @@ def _on_cluster() -> Iterator[None]:
 
 
 def find_fault(store: Store, witness: str) -> str:
-    """Why a store's folder is not the driver's, or its locks hold nobody here; empty when all is well."""
+    """Return why a store's folder is not the driver's, or its locks have no effect here; empty when all is well."""
     where = f"Ray's node {platform.node()}"
     if not (store.root / "locks" / f"{witness}.lock").exists():
         return (
-            f"{where} does not see the store {store.root}: mount the outputs folder there under the same path, or let "
-            "artifacts go through a remote store"
+            f"{where} does not see the store {store.root}: mount the outputs folder there under the same path, or "
+            "transfer artifacts through a remote store"
         )
     if not store.locks.is_held(witness):
         return (
@@ -100,40 +100,40 @@ def find_fault(store: Store, witness: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Desk:
-    """Has one order done, and collects what is to be said."""
+class _NodeTask:
+    """Computes one order, and collects the messages to send."""
 
-    said: queue.SimpleQueue[Word]
+    outbox: queue.SimpleQueue[NodeMessage]
 
     def work(self, order: NodeOrder) -> None:
         try:
             task = TaskOrder.from_line(order.task)
-            self.said.put(self._mirrored(task, order.mirror) if order.mirror else self._shared(task, order.witness))
+            self.outbox.put(self._mirrored(task, order.mirror) if order.mirror else self._shared(task, order.witness))
         except BackendError as error:
-            self.said.put(Refused(error=BackendError.__name__, text=str(error)))
+            self.outbox.put(Refused(error=BackendError.__name__, text=str(error)))
         except BaseException as error:
-            self.said.put(Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc()))
+            self.outbox.put(Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc()))
 
-    def _shared(self, order: TaskOrder, witness: str) -> Last:
+    def _shared(self, order: TaskOrder, witness: str) -> FinalMessage:
         store = Store(Path(order.store))
         fault = find_fault(store, witness)
         return Refused(error=BackendError.__name__, text=f"{fault}.") if fault else self._compute(order, store)
 
-    def _mirrored(self, order: TaskOrder, mirror: Mirror) -> Last:
-        """Work in a store of this node's own; what is read comes from the remote store, what is made goes there."""
+    def _mirrored(self, order: TaskOrder, mirror: Mirror) -> FinalMessage:
+        """Work in a store of this node's own; inputs come from the remote store, results go there."""
         remote, store = RemoteStore(mirror.url), Store(_own_folder())
         remote.damaged |= set(mirror.damaged)
         with store.locks.working():
             store.locks.use(make_key(work.parts) for work in order.works)
             lacks = [artifact.digest for artifact in mirror.reads if not remote.pull_artifact(artifact, store)]
             if lacks:
-                return Lacks(digests=tuple(lacks))
+                return MissingArtifacts(digests=tuple(lacks))
             last = self._compute(_move(order, store), store)
             if isinstance(last, Done):
                 remote.push(last.records, store)
             return last
 
-    def _compute(self, order: TaskOrder, store: Store) -> Last:
+    def _compute(self, order: TaskOrder, store: Store) -> FinalMessage:
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         if gpus not in _workers:
             with _on_cluster():
@@ -142,17 +142,17 @@ class _Desk:
             return _workers[gpus].do(order, self)
         except (WorkerDiedError, WorkerStoppedError) as error:
             _workers.pop(gpus).release()
-            store.sweep_building()  # what it was making
+            store.sweep_building()  # its unfinished results
             return Died(text=str(error), killed=error.killed) if isinstance(error, WorkerDiedError) else Stopped()
 
     def progress(self, place: int, done: int, total: int, what: str) -> None:
-        self.said.put(Progressed(place=place, done=done, total=total, what=what))
+        self.outbox.put(Progressed(place=place, done=done, total=total, what=what))
 
     def logged(self, place: int, line: str) -> None:
-        self.said.put(Logged(place=place, text=line))
+        self.outbox.put(Logged(place=place, text=line))
 
     def waits(self, name: str) -> None:
-        self.said.put(Waits(name=name))
+        self.outbox.put(Waits(name=name))
 
 
 def _own_folder() -> Path:
@@ -161,7 +161,7 @@ def _own_folder() -> Path:
 
 
 def _move(order: TaskOrder, store: Store) -> TaskOrder:
-    """The order with the paths of files in the driver's store as they are in this one."""
+    """Return the order with the paths of files in the driver's store as they are in this one."""
     moved = _replace_start(json.loads(order.to_line()), order.store, str(store.root))
     return TaskOrder.from_line(json.dumps(moved))
 

@@ -32,67 +32,69 @@ from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 
 
-def carry_files(task: Task, store: Store, *, trust: bool) -> tuple[TaskOrder, list[ArtifactRecord]]:
-    """A task as an order that names nothing outside of the store, and the artifacts it names.
+def transfer_files(task: Task, store: Store, *, trust: bool) -> tuple[TaskOrder, list[ArtifactRecord]]:
+    """Return a task as an order that names only files in the store, and the artifacts that it names.
 
-    Models, data files and steps' files are copied into the store where they lie outside of it. Raises RequestError for
-    one that cannot be read, or is another than it was.
+    Models, data files and steps' files outside of the store are copied into it. Raises RequestError for one that cannot
+    be read, or has changed.
     """
-    luggage = _Luggage(store)
-    works = tuple(replace(work, artifacts=luggage.take_artifacts(work.artifacts)) for work in task.works)
+    collector = _Collector(store)
+    works = tuple(replace(work, artifacts=collector.collect_artifacts(work.artifacts)) for work in task.works)
     order = write_order(replace(task, works=works), store, trust=trust)
-    carried = order.model_copy(
+    transferred = order.model_copy(
         update={
-            "works": tuple(_carry_data(each, work, luggage) for each, work in zip(order.works, works, strict=True)),
-            "step_files": tuple(luggage.take_file(Path(path)) for path in order.step_files),
+            "works": tuple(
+                _transfer_data(each, work, collector) for each, work in zip(order.works, works, strict=True)
+            ),
+            "step_files": tuple(collector.collect_file(Path(path)) for path in order.step_files),
         }
     )
-    return carried, list(luggage.artifacts.values())
+    return transferred, list(collector.artifacts.values())
 
 
 @dataclass
-class _Luggage:
+class _Collector:
     """Collects the artifacts that a task reads, in the store."""
 
     store: Store
     artifacts: dict[str, ArtifactRecord] = field(default_factory=dict)
     """By digest."""
 
-    def take_artifacts(self, artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
-        return {name: self._take_artifact(artifact) for name, artifact in artifacts.items()}
+    def collect_artifacts(self, artifacts: Mapping[str, Artifact]) -> dict[str, Artifact]:
+        return {name: self._collect_artifact(artifact) for name, artifact in artifacts.items()}
 
-    def take_file(self, path: Path) -> str:
-        """Return where the file lies in the store; beside a Python file lies what it imports from its folder."""
+    def collect_file(self, path: Path) -> str:
+        """Return the path of a file in the store; a Python file is stored with the modules that it imports."""
         files = {path.name: path.absolute()}
         if path.suffix == ".py":
             files |= files_of(find_imported(path, path.read_bytes()))
         record = self._keep("file", files)
         return str(self.store.object_folder(record.digest).absolute() / path.name)
 
-    def take_samples(self, data: Data) -> Data:
-        """The same with its files in the store, each named, in folders as they lie in: their labels stay."""
+    def collect_samples(self, data: Data) -> Data:
+        """Return the same data with all files in the store, in folders that keep their labels."""
         patterns = patterns_of(data)
         if not patterns:
             return data
         if isinstance(data, str) and names_one_file(data):
-            return self.take_file(Path(data))
+            return self.collect_file(Path(data))
         found = find_files(patterns)
         record = self._keep("files", {name: path for file in found for name, path in file.contents.items()})
         folder = self.store.object_folder(record.digest).absolute()
         return tuple(str(folder / file.label) for file in found)
 
-    def _take_artifact(self, artifact: Artifact) -> Artifact:
+    def _collect_artifact(self, artifact: Artifact) -> Artifact:
         if artifact.path.absolute().is_relative_to(self.store.root.absolute()):
             self._add(describe_folder(artifact.kind, artifact.folder, self.store.digests.digest))
             return artifact
         names = {Onnx.main: artifact.path} | {name: artifact.folder / name for name in external_files(artifact.path)}
         record = self._keep(artifact.kind, names)
         if record.digest != artifact.digest:
-            raise RequestError(f"model {artifact.path}: it was changed while it was worked on. Run again.")
+            raise RequestError(f"model {artifact.path}: it changed during the run. Run again.")
         return replace(artifact, path=self.store.object_folder(record.digest) / Onnx.main)
 
     def _keep(self, kind: str, paths: Mapping[str, Path]) -> ArtifactRecord:
-        """The artifact of files by their names in it, copied where the store does not have it."""
+        """Store files as an artifact, given their names in it, unless the store has it."""
         try:
             record = describe_files(kind, (self._describe(name, path) for name, path in paths.items()))
             if not self.store.is_intact(record):
@@ -101,7 +103,7 @@ class _Luggage:
                         copy_file(path, folder / "carried" / name)
                     record = self.store.keep(kind, folder / "carried")
         except FileNotFoundError as error:
-            raise RequestError(f"the file {error.filename} is gone: it was there when this began.") from None
+            raise RequestError(f"the file {error.filename} is gone: it was there when the sweep started.") from None
         self._add(record)
         return record
 
@@ -112,18 +114,18 @@ class _Luggage:
         self.artifacts[record.digest] = record
 
 
-def _carry_data(order: WorkOrder, work: Work, luggage: _Luggage) -> WorkOrder:
-    """The order of a step whose data files lie in the store."""
+def _transfer_data(order: WorkOrder, work: Work, collector: _Collector) -> WorkOrder:
+    """Return the order of a step with its data files in the store."""
     settings: dict[str, JsonValue] = order.model_dump(mode="json")["settings"]
     for held in work.step.step.held(DataFile):
         paths = held.value if isinstance(held.value, tuple) else (held.value,)
-        carried = [luggage.take_file(Path(str(path))) for path in paths]
-        put_value(settings, held.place, carried if isinstance(held.value, tuple) else carried[0])
+        transferred = [collector.collect_file(Path(str(path))) for path in paths]
+        put_value(settings, held.place, transferred if isinstance(held.value, tuple) else transferred[0])
     for samples in work.step.step.held(SampleData):
-        carried_data = {name: luggage.take_samples(data) for name, data in samples.value.items()}
-        put_value(settings, samples.place, carried_data)
+        transferred_data = {name: collector.collect_samples(data) for name, data in samples.value.items()}
+        put_value(settings, samples.place, transferred_data)
     inputs = {
-        name: spec.model_copy(update={"data": luggage.take_samples(spec.data)})
+        name: spec.model_copy(update={"data": collector.collect_samples(spec.data)})
         for name, spec in work.step.used_inputs(order.inputs).items()
     }
     return order.model_copy(update={"settings": settings, "inputs": inputs})
@@ -133,30 +135,30 @@ SEEN_WITHIN_S = 90.0
 """Network file systems may take a minute until one machine sees what another has written."""
 
 
-class Way(Protocol):
-    """Between the driver's store and the nodes."""
+class Transport(Protocol):
+    """Transfers tasks and results between the driver's store and the nodes."""
 
     def ask(self, store: Store) -> NodeQuestion:
-        """What to ask each node before it is given anything."""
+        """Return the request for a node's description."""
 
     def write_order(self, task: Task, store: Store, *, trust: bool) -> NodeOrder:
-        """What a node is told. What the task reads can be read there afterwards."""
+        """Return the order for a node. The node can read the task's inputs afterwards."""
 
     def find(self, task: Task, store: Store) -> list[StepRecord] | None:
-        """What a node has finished, whether its answer came or not."""
+        """Return the records of a task that a node has finished, whether its message arrived or not."""
 
     def receive(self, records: Sequence[StepRecord], store: Store) -> bool:
-        """Have what a node made in the driver's store; False when it did not arrive whole."""
+        """Bring a node's results into the driver's store; False when they did not arrive completely."""
 
-    def distrust(self, digests: Sequence[str]) -> None:
-        """What a node could not read is sent anew with the next order."""
+    def resend(self, digests: Sequence[str]) -> None:
+        """Send artifacts that a node could not read again with the next order."""
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Give back all locks."""
 
 
-class SharedFolder:
-    """All nodes see the store under its path, and the locks in it."""
+class SharedFolderTransport:
+    """A folder that all nodes see under its path, with the locks in it."""
 
     def __init__(self) -> None:
         self._witnesses: dict[Store, str] = {}
@@ -170,7 +172,7 @@ class SharedFolder:
         return NodeQuestion(store=str(store.root.absolute()), witness=self._witnesses[store])
 
     def write_order(self, task: Task, store: Store, *, trust: bool) -> NodeOrder:
-        order, _ = carry_files(task, store, trust=trust)
+        order, _ = transfer_files(task, store, trust=trust)
         return NodeOrder(task=order.to_line(), witness=self._witnesses[store])
 
     def find(self, task: Task, store: Store) -> list[StepRecord] | None:
@@ -184,15 +186,15 @@ class SharedFolder:
             time.sleep(0.5)
         return True
 
-    def distrust(self, digests: Sequence[str]) -> None:
-        """Nothing is sent."""
+    def resend(self, digests: Sequence[str]) -> None:
+        """Do nothing: the nodes read the store itself."""
 
     def close(self) -> None:
         self._leases.close()
 
 
-class ThroughRemote:
-    """Each node has a store of its own; what it needs and makes goes through a remote one."""
+class RemoteTransport:
+    """A store on each node; inputs and results go through a remote one."""
 
     def __init__(self, remote: RemoteStore) -> None:
         self._remote = remote
@@ -201,7 +203,7 @@ class ThroughRemote:
         return NodeQuestion(store=str(store.root.absolute()))
 
     def write_order(self, task: Task, store: Store, *, trust: bool) -> NodeOrder:
-        order, reads = carry_files(task, store, trust=trust)
+        order, reads = transfer_files(task, store, trust=trust)
         for artifact in reads:
             self._remote.push_artifact(artifact, store)
         mirror = Mirror(url=self._remote.url, reads=tuple(reads), damaged=tuple(sorted(self._remote.damaged)))
@@ -217,8 +219,8 @@ class ThroughRemote:
             store.write_record(record)
         return True
 
-    def distrust(self, digests: Sequence[str]) -> None:
+    def resend(self, digests: Sequence[str]) -> None:
         self._remote.damaged |= set(digests)
 
     def close(self) -> None:
-        """Nothing is open between calls."""
+        """Do nothing: no connection is open between calls."""

@@ -15,7 +15,7 @@ import pytest
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner import concurrent_load as beside
-from ndld_flow.runner.concurrent_load import Lookout, announce
+from ndld_flow.runner.concurrent_load import LoadMonitor, announce
 from ndld_flow.runner.executors.workers import Workers
 from ndld_flow.store.store import Store
 from tests.support.toys import make_toy
@@ -56,16 +56,16 @@ def announced(store: Store) -> list[Path]:
 
 
 def test_alone_there_is_nothing_to_tell(store: Store, own: Path) -> None:
-    assert Lookout(store, own).end() == ()
+    assert LoadMonitor(store, own).end() == ()
 
 
 def test_who_was_at_work_before_or_after_is_seen(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:], "other", store):
-        lookout = Lookout(store, own)
+        lookout = LoadMonitor(store, own)
     assert lookout.end() == (
         f"stamp `second` and `aside` of other (pid {os.getpid()}), for less than 1 s of less than 1 s",
     )
-    lookout = Lookout(store, own)
+    lookout = LoadMonitor(store, own)
     with announcing(steps[1:2], "", store):
         (told,) = lookout.end()
     assert told.startswith(f"stamp `second` (pid {os.getpid()}), for ")
@@ -76,17 +76,17 @@ def test_who_was_at_work_before_or_after_is_seen(store: Store, own: Path, steps:
 def test_what_was_killed_is_at_work_no_more(store: Store, own: Path) -> None:
     shutil.copytree(own, own.with_name("killed"))
     assert len(announced(store)) == 2
-    assert Lookout(store, own.with_name("other")).end() == (
+    assert LoadMonitor(store, own.with_name("other")).end() == (
         f"stamp `first` of toy (pid {os.getpid()}), for less than 1 s of less than 1 s",
     )
 
 
 @pytest.mark.usefixtures("often")
 def test_who_came_and_went_is_seen_and_told_once(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
-    lookout = Lookout(store, own)
+    lookout = LoadMonitor(store, own)
     for _ in range(2):
         with announcing(steps[1:2], "other", store):
-            wait_until(lambda: len(lookout._seen) > 0)
+            wait_until(lambda: len(lookout._observed) > 0)
             time.sleep(0.6)
     (told,) = lookout.end()
     assert told.startswith(f"stamp `second` of other (pid {os.getpid()}), for 1 s of ")
@@ -96,7 +96,7 @@ def test_many_are_cut_short(store: Store, own: Path, steps: tuple[RecipeStep, ..
     with ExitStack() as stack:
         for number in range(23):
             stack.enter_context(announcing(steps[1:2], f"other{number}", store))
-        told = Lookout(store, own).end()
+        told = LoadMonitor(store, own).end()
     assert len(told) == 21
     assert told[-1] == "and 3 more"
 
@@ -110,12 +110,12 @@ def test_other_machines_and_half_written_announcements_do_not_count(
             stack.enter_context(announcing(steps[1:2], "other", store))
         folder = stack.enter_context(announcing(steps[1:2], "other", store))
         (folder / "at-work.json").write_text('{"host": ')
-        assert Lookout(store, own).end() == ()
+        assert LoadMonitor(store, own).end() == ()
 
 
 def test_names_of_others_cannot_harm_a_terminal(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:2], "\x1b[2Jboo", store):
-        (told,) = Lookout(store, own).end()
+        (told,) = LoadMonitor(store, own).end()
     assert "\x1b" not in told
 
 
@@ -147,7 +147,7 @@ def test_a_step_that_measures_nothing_looks_at_nobody(deeds: Deeds, steps: tuple
 
 def test_no_thread_is_left_behind(store: Store, own: Path) -> None:
     before = threading.active_count()
-    lookout = Lookout(store, own)
+    lookout = LoadMonitor(store, own)
     assert threading.active_count() == before + 1
     lookout.end()
     assert threading.active_count() == before

@@ -11,7 +11,7 @@ from ndld_flow.recipe.gates import parse_expression
 from ndld_flow.records.metric import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
-from ndld_flow.runner.sweep.winners import Aim, Stand, WinnerValues, compare_winners
+from ndld_flow.runner.sweep.winners import AgainstBest, Aim, WinnerValues, compare_winners
 from ndld_flow.sweep_search.search import Direction
 from tests.support.run_fixtures import MACHINE, STARTED
 
@@ -58,38 +58,38 @@ def stand(
     text: str = "speed.latency.min",
     direction: Direction = "minimize",
     noise: Noise | None = None,
-) -> Stand:
+) -> AgainstBest:
     aim = Aim(parse_expression(text), direction, Rules(noise=noise))
     stands = compare_winners({7: best, 3: other}, 7, aim)
-    assert stands[7] == Stand("best", 1.0)
+    assert stands[7] == AgainstBest("best", 1.0)
     return stands[3]
 
 
 def test_what_is_inside_the_threshold_is_a_tie() -> None:
     found = stand(measured(*STEADY), measured(*STEADY, scale=1.01))
-    assert found.standing == "tie"
+    assert found.verdict == "tie"
     assert found.ratio == pytest.approx(1.01) and found.low == pytest.approx(1.01)
 
 
 def test_what_is_wholly_outside_is_worse_with_its_interval() -> None:
     other = measured(*(run * 1.2 * drift for run, drift in zip(STEADY, (1.0, 1.02, 0.99, 1.01, 1, 1, 1), strict=True)))
     found = stand(measured(*STEADY), other)
-    assert found.standing == "worse"
+    assert found.verdict == "worse"
     assert found.low is not None and found.high is not None and found.ratio is not None
     assert 1.18 <= found.low < found.ratio <= found.high <= 1.23
 
 
 def test_runs_that_were_made_in_turns_are_compared_in_pairs() -> None:
     drifting = tuple(10.0 * 1.3**place for place in range(7))
-    assert stand(measured(*drifting), measured(*drifting, scale=1.1)).standing == "worse"
+    assert stand(measured(*drifting), measured(*drifting, scale=1.1)).verdict == "worse"
     apart = measured(*drifting, scale=1.1, sitting="another day")
-    assert stand(measured(*drifting), apart).standing == "inconclusive"
+    assert stand(measured(*drifting), apart).verdict == "inconclusive"
 
 
 def test_few_runs_and_scattered_runs_are_inconclusive() -> None:
-    assert stand(measured(10.0, 10.1), measured(10.6, 10.7)).standing == "inconclusive"
+    assert stand(measured(10.0, 10.1), measured(10.6, 10.7)).verdict == "inconclusive"
     scattered = measured(9.0, 14.0, 9.5, 13.0, 10.0, 12.0, 9.7)
-    assert stand(measured(*STEADY), scattered).standing == "inconclusive"
+    assert stand(measured(*STEADY), scattered).verdict == "inconclusive"
 
 
 def test_learned_noise_makes_a_tie_of_what_it_covers() -> None:
@@ -105,14 +105,14 @@ def test_learned_noise_makes_a_tie_of_what_it_covers() -> None:
         single_run_threshold=0.5,
     )
     other = measured(*STEADY, scale=1.1)
-    assert stand(measured(*STEADY), other).standing == "worse"
-    assert stand(measured(*STEADY), other, noise=noise).standing == "tie"
+    assert stand(measured(*STEADY), other).verdict == "worse"
+    assert stand(measured(*STEADY), other, noise=noise).verdict == "tie"
 
 
 @pytest.mark.parametrize("text", ["speed.throughput.median", "1000 / speed.latency.median"])
 def test_less_throughput_is_worse(text: str) -> None:
     found = stand(measured(*STEADY), measured(*STEADY, scale=1.25), text, "maximize")
-    assert found.standing == "worse"
+    assert found.verdict == "worse"
     assert found.ratio == pytest.approx(0.8)
 
 
@@ -123,7 +123,7 @@ def test_what_runs_side_by_side_counts_in_the_throughput(name: str) -> None:
     of_one, of_other = (one.metrics["speed.throughput.median"] for one in (base, other))
     doubled = WinnerValues({name: Metric(value=2 * of_other.value, unit="1/s")}, other.profiles)
     found = stand(doubled, WinnerValues({name: of_one}, base.profiles), name, "maximize")
-    assert found.standing == "worse"
+    assert found.verdict == "worse"
     assert found.ratio == pytest.approx(1 / 1.6)
 
 
@@ -135,38 +135,40 @@ def test_arithmetic_over_metrics_is_judged_run_by_run() -> None:
         return WinnerValues({**speed.metrics, **of_base}, {**speed.profiles, "base": base.profiles["speed"]})
 
     found = stand(relative(0.5), relative(0.6), "speed.latency.min / base.latency.min")
-    assert found.standing == "worse"
+    assert found.verdict == "worse"
     assert found.ratio == pytest.approx(1.2) and found.low == pytest.approx(1.2)
 
 
 def test_one_measurement_of_two_points_is_a_tie_although_it_has_few_runs() -> None:
     one = measured(10.0, 11.0)
-    assert stand(one, one) == Stand("tie", 1.0, 1.0, 1.0)
+    assert stand(one, one) == AgainstBest("tie", 1.0, 1.0, 1.0)
 
 
 def test_what_is_counted_ties_only_when_it_is_equal() -> None:
-    assert stand(finalist_of(bytes=100), finalist_of(bytes=100), "speed.bytes") == Stand("tie", 1.0)
-    assert stand(finalist_of(bytes=100), finalist_of(bytes=101), "speed.bytes") == Stand("worse", 1.01)
-    assert stand(finalist_of(cosine=0.5), finalist_of(cosine=0.25), "speed.cosine", "maximize") == Stand("worse", 0.5)
-    assert stand(finalist_of(errors=0), finalist_of(errors=2), "speed.errors") == Stand("worse")
-    assert stand(finalist_of(errors=0), finalist_of(errors=0), "speed.errors") == Stand("tie", 1.0)
+    assert stand(finalist_of(bytes=100), finalist_of(bytes=100), "speed.bytes") == AgainstBest("tie", 1.0)
+    assert stand(finalist_of(bytes=100), finalist_of(bytes=101), "speed.bytes") == AgainstBest("worse", 1.01)
+    assert stand(finalist_of(cosine=0.5), finalist_of(cosine=0.25), "speed.cosine", "maximize") == AgainstBest(
+        "worse", 0.5
+    )
+    assert stand(finalist_of(errors=0), finalist_of(errors=2), "speed.errors") == AgainstBest("worse")
+    assert stand(finalist_of(errors=0), finalist_of(errors=0), "speed.errors") == AgainstBest("tie", 1.0)
 
 
 def test_a_time_that_was_taken_once_proves_only_large_differences() -> None:
     def built(seconds: float) -> WinnerValues:
         return WinnerValues({"speed.build_s": Metric(value=seconds, unit="s")})
 
-    assert stand(built(10.0), built(12.0), "speed.build_s") == Stand("inconclusive", 1.2)
-    assert stand(built(10.0), built(13.0), "speed.build_s") == Stand("worse", 1.3)
+    assert stand(built(10.0), built(12.0), "speed.build_s") == AgainstBest("inconclusive", 1.2)
+    assert stand(built(10.0), built(13.0), "speed.build_s") == AgainstBest("worse", 1.3)
 
 
 def test_a_winner_that_lacks_the_metric_is_inconclusive() -> None:
-    assert stand(finalist_of(bytes=1), WinnerValues({}), "speed.bytes") == Stand("inconclusive")
+    assert stand(finalist_of(bytes=1), WinnerValues({}), "speed.bytes") == AgainstBest("inconclusive")
 
 
 def test_a_winner_that_is_surely_better_than_the_best_is_inconclusive() -> None:
-    assert stand(measured(*STEADY, scale=1.2), measured(*STEADY)).standing == "inconclusive"
-    assert stand(finalist_of(bytes=5), finalist_of(bytes=4), "speed.bytes") == Stand("inconclusive", 0.8)
+    assert stand(measured(*STEADY, scale=1.2), measured(*STEADY)).verdict == "inconclusive"
+    assert stand(finalist_of(bytes=5), finalist_of(bytes=4), "speed.bytes") == AgainstBest("inconclusive", 0.8)
 
 
 RUNS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=9)
@@ -179,7 +181,7 @@ def test_a_ratio_lies_in_its_interval_and_every_standing_has_one(
     found = stand(measured(*theirs, sitting="a"), measured(*ours, sitting=s))
     assert found.ratio is not None and found.low is not None and found.high is not None
     assert found.low <= found.ratio * (1 + 1e-9) and found.ratio <= found.high * (1 + 1e-9)
-    if found.standing == "tie" and found.ratio != 1:
+    if found.verdict == "tie" and found.ratio != 1:
         assert found.high < 1.03 + 0.002 / min(*ours, *theirs) + 1e-9
-    if found.standing == "worse":
+    if found.verdict == "worse":
         assert found.low > 1.03
