@@ -1,1 +1,1 @@
-"""Typed, versioned JSON: what was done and what was measured. Imports nothing heavy."""
+"""Typed, versioned JSON records of runs and measurements. Imports nothing heavy."""

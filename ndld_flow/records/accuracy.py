@@ -1,4 +1,4 @@
-"""How far two models' outputs agree, and how well each does on a labelled set."""
+"""Agreement of two models' outputs, and the accuracy of each on a labelled set."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.formats import VERSIONS
 
 HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
-"""Metrics where less is worse: their tolerance is a lower bound, and over several outputs the lowest is told. So is
-every other `topK`: ask `higher_is_better`."""
+"""Metrics where less is worse: their tolerance is a lower bound, and the lowest value of several outputs counts. Other
+`topK` metrics are of this kind, too: see `higher_is_better`."""
 _TOP = re.compile(r"top\d+")
 OutputKind = Literal["numbers", "classes", "exact"]
 """How an output is judged. `numbers`: floats and 8-bit pictures, slice by slice. `classes`: a map of class numbers, by
 overlap. `exact`: other integers, bools and strings, which must be equal."""
 SAME_DB = 1000.0
-"""snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot say)."""
+"""snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot express)."""
 
 
 def higher_is_better(metric: str) -> bool:
-    """Whether less of a metric of agreement is worse; a user's own metrics are not known here."""
+    """Return whether less of a metric of agreement is worse; a user's own metrics are not known here."""
     return metric in HIGHER_IS_BETTER or _TOP.fullmatch(metric) is not None
 
 
@@ -34,9 +34,9 @@ class OutputAgreement(Record):
     metrics: dict[str, float]
     """`slice_rms`, `slice_max`, `position_rms`, `iou_loss` (fractions), `max_abs`, `mean_abs`, `max_rel`, `rmse`,
     `relative_rms`, `cosine`, `snr_db` (dB), `psnr_db` (dB), `kl` (nats), `top1`, `top5`, `mismatched` (fraction of
-    elements outside), ...; only those that have a meaning for this output."""
+    elements outside), ...; only those that are defined for this output."""
     worst_samples: dict[str, str] = {}
-    """Metric -> the sample where it is worst; not those metrics that are equal on all samples."""
+    """Metric -> the sample where it is worst; without metrics that are equal on all samples."""
     judged_as: OutputKind | None = None
     """None in versions 1 and 2, which judged whole outputs."""
     slice_axis: int | None = None
@@ -46,7 +46,7 @@ class OutputAgreement(Record):
     worst_slices: dict[str, str] = {}
     """Metric -> the slice, position or class where it is worst, such as `channel 4`; not those of the whole output."""
     unseen: tuple[int, ...] = ()
-    """Indices of `slice_axis` that the samples do not activate, so nothing is known about them; the first 1,000."""
+    """Indices of `slice_axis` that the samples do not activate, so that they are untested; the first 1,000."""
     unseen_count: int = 0
     failed: tuple[str, ...] = ()
     """Metrics outside their tolerance, each as a sentence."""
@@ -60,7 +60,7 @@ class SampleAgreement(Record):
     outputs: dict[str, dict[str, float]]
     """Output -> metric -> its value on this sample alone."""
     label: str | None = None
-    """What the labelled set says of it, as text."""
+    """Its label in the labelled set, as text."""
     scores_reference: dict[str, float] = {}
     """The user's metric on the reference's outputs, where it is one of single samples."""
     scores_candidate: dict[str, float] = {}
@@ -81,14 +81,14 @@ class LabelledMetric(Record):
 
     @property
     def drop(self) -> float:
-        """How much less the candidate has than the reference."""
+        """The reference's value minus the candidate's."""
         return self.reference - self.candidate
 
 
 class Accuracy(Document):
     """The comparison of two models on the same inputs.
 
-    Version 2 added what has a default below, besides `output_tolerance` and `notes`.
+    Version 2 added the fields with a default, except `output_tolerance` and `notes`.
     """
 
     document: Literal["accuracy"] = "accuracy"
@@ -104,7 +104,7 @@ class Accuracy(Document):
     """The models whose stored precision was emulated: those that have such tensors and ran on the CPU."""
     sample_count: int
     inputs: dict[str, str]
-    """Input -> how its values came to be: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
+    """Input -> origin of its values: `random uniform [0, 1), seed 0, float32 1x3x320x320`."""
     tolerance: dict[str, float]
     """Metric -> bound; `rtol` and `atol` are a bound on `mismatched`."""
     output_tolerance: dict[str, dict[str, float]] = {}
@@ -125,7 +125,7 @@ class Accuracy(Document):
     divergence_bounds: dict[str, float] = {}
     """Metric -> bound, outside of which a layer counts as divergent; empty where no layers were asked for."""
     notes: tuple[str, ...] = ()
-    """What makes the comparison say less than it seems to: sizes assumed, outputs that are the same everywhere."""
+    """Limitations of the comparison: assumed sizes, outputs that are constant."""
 
     @property
     def passed(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a model computes inside, on given inputs: statistics, histograms, channels, and maps to look at."""
+"""Activations of a model on given inputs: statistics, histograms, channels and maps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChannelStatistics(Record):
 
 
 class ActivationMap(Record):
-    """The values of one tensor for one sample (the first item of its batch), made small enough to look at.
+    """The values of one tensor for one sample (the first item of its batch), reduced to a viewable size.
 
     `file` holds, row by row, channels x height x width unsigned 16-bit little-endian codes: 65535 NaN, 65534 +inf,
     65533 -inf, else value = low + code * (high - low) / 65532.
@@ -50,22 +50,22 @@ class ActivationMap(Record):
     side: str
     """`candidate` or `reference`."""
     file: str
-    """Beside the document, such as `maps/0003-0-candidate.u16`."""
+    """File next to the document, such as `maps/0003-0-candidate.u16`."""
     array_file: str = ""
-    """All values at full precision, `.npy`; empty where they were not asked for."""
+    """All values at full precision, `.npy`; empty where they were not requested."""
     channels: int
     height: int
     width: int
     total_channels: int
     """Of the tensor; more than `channels` where not all are shown."""
     channel_numbers: tuple[int, ...] = ()
-    """Which channels of the tensor the map's are, rising; empty where it has all."""
+    """The tensor's channels in the map, ascending; empty where it has all."""
     full_height: int = 0
-    """Of the tensor; the last row and column of a map may stand for fewer elements."""
+    """Height of the tensor; the last row and column of a map may represent fewer elements."""
     full_width: int = 0
     scale: int = 1
-    """Each element of the map stands for `scale x scale` of the tensor's: the one that is largest by size, on either
-    side, and NaN and infinity before all."""
+    """Each element of the map represents `scale x scale` elements of the tensor: the one with the largest magnitude on
+    either side; NaN and infinity take precedence."""
     low: float
     """Smallest finite value of the maps of both sides; 0 when nothing is finite."""
     high: float
@@ -86,7 +86,7 @@ class CapturedTensor(Record):
     shape: tuple[int, ...]
     """Of the first sample."""
     layout: str
-    """What the dimensions are taken for: `NCHW`, `NHWC`, `NCL`, `NLC`, `NCDHW`, `NC`, `flat`. Maps of
+    """Interpretation of the dimensions: `NCHW`, `NHWC`, `NCL`, `NLC`, `NCDHW`, `NC`, `flat`. Maps of
     `NC`, `NLC`, `NCL` are one picture of their last two dimensions, and of `flat` one row."""
     range: TensorRange
     reference_range: TensorRange | None = None
@@ -98,9 +98,9 @@ class CapturedTensor(Record):
     channel_count: Count = 0
     """Of the tensor; 0 where the layout has no channels."""
     channels: tuple[ChannelStatistics, ...] = ()
-    """Rising; where the tensor has more, those that `channels_by` ranks first."""
+    """Ascending; where the tensor has more, those that `channels_by` ranks first."""
     channels_by: str = ""
-    """How channels were chosen where not all are told or shown: `difference` (root of the mean square of candidate less
+    """Criterion for the channels where not all are recorded: `difference` (root of the mean square of candidate less
     reference, first sample) or `energy` (mean square), largest first."""
     maps: tuple[ActivationMap, ...] = ()
 
@@ -111,13 +111,13 @@ class SampleShown(Record):
     label: str
     """`receipt.png`, `clip.mp4 frame 12`, `random, seed 3`."""
     inputs: dict[str, str]
-    """Input -> how its values came to be."""
+    """Input -> origin of its values."""
     picture: str = ""
-    """A PNG of it beside the document, such as `samples/0.png`; empty where it is none."""
+    """A PNG of it next to the document, such as `samples/0.png`; empty if it is no picture."""
 
 
 class Activations(Document):
-    """What was captured."""
+    """The captured activations."""
 
     document: Literal["activations"] = "activations"
     format_version: int = VERSIONS["activations"]
@@ -128,11 +128,11 @@ class Activations(Document):
     arithmetic: str = "native"
     """`stored` where fp16 and bf16 tensors were rounded after every node."""
     range_format: str = "fp16"
-    """What ranges are held against: their shares beyond, subnormal and vanishing are those of this format."""
+    """The format that ranges are compared with: their shares beyond, subnormal and vanishing refer to it."""
     noise: str = ""
     """Noise added to the inputs, and to which model's: `normal, deviation 0.02, seed 0, candidate only`."""
     stopped_at: str = ""
-    """The tensor or node the run stopped behind."""
+    """The tensor or node after which the run stopped."""
     samples: tuple[SampleShown, ...]
     tensors: tuple[CapturedTensor, ...]
     divergence: tuple[LayerDivergence, ...] = ()

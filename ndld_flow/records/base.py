@@ -1,4 +1,4 @@
-"""What all records share: frozen, strict, versioned JSON."""
+"""The base of all records: frozen, strict, versioned JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records.formats import VERSIONS, upgrade
 
 _LAST_VERSION = 9_999
-"""Beyond it a number is damage, and no version."""
+"""A larger number is damage, not a version."""
 
 
 def _refuse_way_out(name: str) -> str:
@@ -26,22 +26,22 @@ InnerPath = Annotated[str, AfterValidator(_refuse_way_out)]
 """The path of a file relative to a folder, with forward slashes, that does not lead out of it."""
 
 FolderName = Annotated[str, StringConstraints(pattern=r"\A[A-Za-z0-9_-]{1,128}\z")]
-"""What names a folder of the store, such as a digest."""
+"""The name of a folder of the store, such as a digest."""
 
 
 class Record(BaseModel):
-    """A typed piece of what was done or measured. Unknown keys are refused; field names carry units."""
+    """A typed part of a document. Unknown keys are refused; field names contain units."""
 
-    # JSON has no NaN: as a text it is read back, as the default `null` it would be refused.
+    # JSON has no NaN: as text it can be read back, while the default `null` would be refused.
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, ser_json_inf_nan="strings")
 
     def to_json(self) -> str:
-        """Indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
+        """Return indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
         return self.model_dump_json(indent=1) + "\n"
 
 
 class Document(Record):
-    """A record that is written to a file: it says what it is, and the version of its format (`records/formats.py`)."""
+    """A record that is written to a file, with its kind and the version of its format (`records/formats.py`)."""
 
     document: str
     format_version: int
@@ -50,7 +50,7 @@ class Document(Record):
     def model_validate_json(cls, json_data: str | bytes | bytearray, **settings: Any) -> Self:  # noqa: ANN401
         """Read a document of this version or an earlier one, which is upgraded.
 
-        Raises NewerFormatError for one of a later version, and ValidationError for what is none.
+        Raises NewerFormatError for one of a later version, and ValidationError for an invalid one.
         """
         try:
             return super().model_validate_json(json_data, **settings)
@@ -60,7 +60,7 @@ class Document(Record):
     @field_validator("format_version")
     @classmethod
     def _is_known(cls, found: int) -> int:
-        """What is raised here is no ValueError, so that it wins over whatever else pydantic finds wrong."""
+        """Check the version. The errors are no ValueErrors, so that they win over pydantic's other errors."""
         known = VERSIONS[cls._document()]
         if not 0 < found <= _LAST_VERSION:
             raise ValueError("no version of a format")

@@ -1,4 +1,4 @@
-"""How a TensorRT engine was built, and what is in it."""
+"""Records of a TensorRT engine: its build and its layers."""
 
 from __future__ import annotations
 
@@ -37,37 +37,37 @@ class BuiltProfile(Record):
 
 
 class Constraint(Record):
-    """A precision that was asked for one layer, and what became of it."""
+    """A precision that was requested for one layer, and the result."""
 
     node: str
     """Name of the ONNX node."""
     precision: str
-    """As it was asked for: `fp32`, `fp16`, ..."""
+    """As requested: `fp32`, `fp16`, ..."""
     outcome: str
     """In words: `set on 1 layer`, `Casts in the model`, `the layer has it already`, `ignored: ...`."""
 
     @property
     def is_ignored(self) -> bool:
-        """Whether it was not carried out."""
+        """Whether it was ignored."""
         return self.outcome.startswith("ignored")
 
 
 class TimingCacheUse(Record):
-    """What a build took from its timing cache and added to it."""
+    """The use of a timing cache by a build."""
 
     file: str
     """Its name among the caches of this machine."""
     loaded_bytes: int = 0
     saved_bytes: int = 0
     loaded_entries: int | None = None
-    """None where the release does not tell."""
+    """None where the release does not report it."""
     saved_entries: int | None = None
     note: str = ""
     """Such as `TensorRT-RTX has no timings to keep`."""
 
 
 class BuildMemory(Record):
-    """What the builder said the engine needs, and what building needed; 0 where it did not say."""
+    """Memory of the engine and of its build, as reported by the builder; 0 where it was not reported."""
 
     build_peak_bytes: int = 0
     """Host memory of the building process."""
@@ -78,19 +78,19 @@ class BuildMemory(Record):
 
 
 LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
-"""Where an engine's layers are known from. Only a GPU can open an engine and inspect it; the log of a detailed build
-names the compiled layers; else there is the network as it was before it was optimised."""
+"""Source of an engine's layers. Only a GPU can open an engine and inspect it; the log of a detailed build names the
+compiled layers; else only the network before its optimisation is known."""
 
 
 class Build(Document):
-    """One engine: what was asked, what was set, what came out."""
+    """One engine: the requested and the effective settings, and the result."""
 
     document: Literal["build"] = "build"
     format_version: int = VERSIONS["build"]
     label: str
-    """What was built, as a person calls it."""
+    """Name of the engine for people."""
     model_digest: str
-    """Of the model that was read (before Casts were put into it)."""
+    """Of the model that was read (before Casts were inserted)."""
     backend: EngineBackend
     version: str
     """Of the library that built it, such as `10.16.1.11`."""
@@ -109,7 +109,7 @@ class Build(Document):
     """Builder flags that were on, by TensorRT's names."""
     network_flags: tuple[str, ...] = ()
     applied: dict[str, JsonValue]
-    """What the builder's configuration held when building began, read back: `builder_optimization_level`, ..."""
+    """The builder's configuration as read back when the build started: `builder_optimization_level`, ..."""
     constraints: tuple[Constraint, ...] = ()
     inputs: tuple[TensorInfo, ...]
     """-1 for a free dimension."""
@@ -127,9 +127,9 @@ class Build(Document):
     memory: BuildMemory
     timing_cache: TimingCacheUse | None = None
     warnings: tuple[str, ...] = ()
-    """What the builder warned of, repeats left out."""
+    """The builder's warnings, without repeats."""
     notes: tuple[str, ...] = ()
-    """Sentences for people: what was assumed, what has no effect."""
+    """Sentences for people: assumptions, settings without effect."""
 
     @property
     def is_strongly_typed(self) -> bool:
@@ -137,7 +137,7 @@ class Build(Document):
         return self.typing.startswith("strongly typed")
 
     def as_profile(self) -> Profile:
-        """The engine as a profile that measured nothing: for whatever looks at layers."""
+        """Return the engine as a profile without measurements, for code that reads layers."""
         return Profile(
             label=self.label,
             model_digest=self.model_digest,

@@ -1,4 +1,4 @@
-"""What a comparison of profiles found: all that a page, a pull request or a gate needs, but the profiles themselves."""
+"""The result of comparing profiles: everything that a page, a pull request or a gate needs, except the profiles."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Circumstance = Literal[
     "hardware", "cpus", "driver", "versions", "clocks", "power", "profiler", "timing", "batch", "inputs", "provider",
     "threads", "options", "model",
 ]  # fmt: skip
-"""`batch` is the shapes of the inputs, `inputs` their values, `timing` what a latency is the time of."""
+"""`batch`: the shapes of the inputs; `inputs`: their values; `timing`: the interval that a latency measures."""
 Allowance = Circumstance | Literal["unknown"]
 """A circumstance that may differ or be unknown, or `unknown`: every circumstance that was not recorded."""
 NOT_APPLICABLE = "n/a"
-"""Value of a circumstance that a profile does not have, such as the driver of a GPU where there is none."""
+"""Value of a circumstance that does not apply to a profile, such as the GPU driver without a GPU."""
 NOT_RECORDED = "not recorded"
-"""What people read in place of an empty value."""
+"""Text that is shown for an empty value."""
 
 
 class Subject(Record):
-    """One of the things compared: a run, a profile file, a folder of exports."""
+    """A compared subject: a run, a profile file, a folder of exports."""
 
     label: str
-    """How the comparison calls it; unique in it."""
+    """Its name in the comparison; unique."""
     location: str
-    """Where it was read, as given."""
+    """Its location, as given."""
     kind: Literal["run", "profile", "trtexec", "trex", "onnxruntime"]
     run_id: str = ""
     measured_at: datetime | None = None
 
 
 class Difference(Record):
-    """A circumstance that was not the same for all, or that was not recorded for all."""
+    """A circumstance that differed between profiles, or that was not recorded for all."""
 
     circumstance: Circumstance
     detail: str
     """What differs, such as `threads` or `onnxruntime-gpu`."""
     values: tuple[str, ...]
-    """One for each compared profile; empty where it was not recorded, `n/a` where a profile has no such thing."""
+    """One for each compared profile; empty where it was not recorded, `n/a` where it does not apply."""
     forbids: bool
-    """True when verdicts mean nothing unless a person allows this circumstance by name."""
+    """True when verdicts are invalid unless the user allows this circumstance by name."""
     allowed: bool = False
-    """True when a person did."""
+    """True when the user has allowed it."""
 
 
 class ComparedMetric(Record):
@@ -63,7 +63,7 @@ class ComparedMetric(Record):
     values: tuple[float | None, ...]
     """One for each compared profile; None where one has none."""
     runs: tuple[tuple[float, ...], ...] = ()
-    """The value of each process run, for each compared profile; empty for what is exact."""
+    """The value of each process run, for each compared profile; empty for exact values."""
 
 
 class MetricVerdict(Record):
@@ -77,11 +77,11 @@ class MetricVerdict(Record):
     ratio: float
     """Candidate over base."""
     base_value: float | None = None
-    """What the ratio was taken from: of runs in pairs, the pair in the middle; else the medians. None in records that
-    do not have it."""
+    """The value that the ratio was computed from: for paired runs the median pair, else the medians. None in older
+    records."""
     candidate_value: float | None = None
     low: float
-    """95 % interval of the ratio; equal to it for what is exact."""
+    """95 % interval of the ratio; equal to it for exact values."""
     high: float
     threshold: float
     """Relative difference that counts."""
@@ -90,7 +90,7 @@ class MetricVerdict(Record):
     why: str
     """One sentence for people."""
     identical: bool = False
-    """Both ran the same artifact with the same settings, so that a difference is noise."""
+    """Both ran the same artifact with the same settings, so that any difference is noise."""
     clock: Literal["", "cpu", "wall"] = ""
     """The clock of the rounds that decided; empty where the profiles' process runs did, by wall time."""
 
@@ -98,26 +98,26 @@ class MetricVerdict(Record):
 class LayerRow(Record):
     """Layers of the compared profiles that do the same work; one row of the layer table.
 
-    A fused layer stands for several of another profile, so each profile has any number of layers here.
+    A fused layer corresponds to several layers of another profile, so each profile may have several layers here.
     """
 
     layers: tuple[tuple[int, ...], ...]
     """For each compared profile, positions in its `layers`; empty where it has none."""
     methods: tuple[MatchMethod, ...]
-    """For each compared profile, how its layers came into this row; the row's first profile has the best of them."""
+    """For each compared profile, how its layers were matched; the row's first profile has the best method."""
     confidence: float
     """0 to 1, of the weakest link; 1 for a row with one profile only."""
     confidences: tuple[float, ...] = ()
-    """For each compared profile, how likely its layers do the work of the row's first profile, which has the best of
-    the others'; empty in records of earlier versions."""
+    """For each compared profile, the probability that its layers do the work of the row's first profile, which has the
+    best of the others'; empty in records of earlier versions."""
 
     def confidence_between(self, one: int, other: int) -> float:
-        """Return how likely the layers of two profiles do the same work, as far as the first profile's show it."""
+        """Return the probability that the layers of two profiles do the same work, judged by the first profile."""
         return min(self.confidences[one], self.confidences[other]) if self.confidences else self.confidence
 
 
 class LayerVerdict(Record):
-    """One row of one compared profile against the base. It advises and does not gate."""
+    """One row of one compared profile against the base. It is advisory: gates do not use it."""
 
     row: int
     candidate: int
@@ -130,14 +130,14 @@ class LayerVerdict(Record):
 
 
 class Coverage(Record):
-    """How much of a compared profile's layer time has a partner in the base."""
+    """The share of a compared profile's layer time that has a partner in the base."""
 
     matched_ms: float
     unmatched_ms: float
     matched_share: float
     """0 to 1."""
     by_method: dict[MatchMethod, float]
-    """Milliseconds by how they were matched."""
+    """Milliseconds by method of matching."""
 
 
 class ProfileComparison(Record):
@@ -162,10 +162,10 @@ class ProfileComparison(Record):
     coverage: tuple[Coverage | None, ...]
     """For each compared profile against the base; None for the base and where there are no layers."""
     rounds: PairedRounds | None = None
-    """Rounds in which the two alternated pass by pass. Where there are some, they decide `latency.median`,
+    """Rounds in which the two alternated pass by pass. If there are any, they decide `latency.median`,
     `latency.min` and `throughput`, and the profiles' own process runs the rest."""
     rounds_missing: str = ""
-    """Why there are no rounds, where they were asked for."""
+    """Why there are no rounds although they were requested."""
 
     @property
     def deciding(self) -> tuple[MetricVerdict, ...]:
@@ -197,9 +197,9 @@ class Comparison(Document):
     """Sentences about profiles that had no partner."""
     gates: tuple[ComparisonGate, ...] = ()
     when_undecided: Literal["inconclusive", "pass", "fail"] = "inconclusive"
-    """The effect of a gate that stays undecided on whoever asked for the comparison."""
+    """The effect of an undecided gate on the step that compares."""
     noise: str = ""
-    """Which learned noise was used, in words; empty for none."""
+    """The learned noise that was used, in words; empty for none."""
     geometric_mean_ratio: float | None = None
     """Of the deciding metric over all profiles, last subject against the base; None for fewer than two profiles."""
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Values of tensors inside a model, and how far two runs of it diverge, layer by layer."""
+"""Values of tensors inside a model, and the divergence of two runs of it, layer by layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from ndld_flow.records.base import Record
 
 Count = Annotated[int, Field(ge=0, le=2**53)]
-"""Of elements: what JavaScript can count, and shares can be computed of."""
+"""Number of elements, within the exact integers of JavaScript."""
 
 
 class TensorRange(Record):
@@ -23,7 +23,7 @@ class TensorRange(Record):
     rms: float
     """Root of the mean square of the finite values."""
     smallest_abs: float
-    """Of the finite value other than 0 that is nearest to 0; 0 when all are 0."""
+    """Magnitude of the finite value other than 0 that is nearest to 0; 0 when all are 0."""
     nan_count: Count = 0
     inf_count: Count = 0
     beyond_share: float = 0.0
@@ -42,7 +42,7 @@ class LayerDivergence(Record):
     """One tensor of the candidate against the same tensor of the reference."""
 
     position: int
-    """Of the node that makes it, in the order of execution, from 0."""
+    """Position of its node in the order of execution, from 0."""
     node: str
     op_type: str
     tensor: str

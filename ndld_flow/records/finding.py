@@ -1,4 +1,4 @@
-"""What a lint says about a model."""
+"""Findings of a lint about a model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Severity = Literal["error", "warning", "info"]
 
 
 class Finding(Record):
-    """One thing noticed in a model."""
+    """One finding in a model."""
 
     severity: Severity
     check: str
-    """Which check noticed it: `onnx.checker`, `shape_inference`, `onnxruntime`, `unused_node`, ..."""
+    """The check that found it: `onnx.checker`, `shape_inference`, `onnxruntime`, `unused_node`, ..."""
     message: str
     node: str = ""
     """Name of the node it belongs to; empty when it belongs to the model."""
@@ -23,14 +23,14 @@ class Finding(Record):
 
 
 class Findings(Document):
-    """All findings of one lint, and which checks were run or left out."""
+    """All findings of one lint, and the checks that ran or were skipped."""
 
     document: Literal["findings"] = "findings"
     format_version: int = VERSIONS["findings"]
     findings: tuple[Finding, ...]
     checks_run: tuple[str, ...]
     checks_skipped: dict[str, str] = {}
-    """Check -> the reason why it was left out."""
+    """Check -> the reason why it was skipped."""
 
     def count(self, severity: Severity) -> int:
         return sum(finding.severity == severity for finding in self.findings)

@@ -1,10 +1,10 @@
-"""The documents that are written to files, the version of each one's format, and how earlier versions are read.
+"""The documents that are written to files, the versions of their formats, and upgrades from earlier versions.
 
-What is promised: a document that a released version wrote is opened by every later one. A later version's document is
-refused by name and left as it is, never taken for damaged, never overwritten.
+Every later version opens a document that a released version wrote. A later version's document is refused with its
+version and left as it is: it is neither treated as damaged nor overwritten.
 
-Whoever changes what a document holds, be it by one field, raises its version here and adds to `_UPGRADES` what makes
-the new form of the old one. `tests/golden/` has what earlier versions wrote, and the fields of each version.
+To change a document, even by one field, raise its version here and add an upgrade to `_UPGRADES`. `tests/golden/` has
+stores of earlier versions, and the fields of each version.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, Operand, conclude
 
 Tree: TypeAlias = dict[str, Any]
-"""A document as JSON has it."""
+"""A document as plain JSON."""
 
 VERSIONS: Mapping[str, int] = {
     "accuracy": 3,
@@ -35,7 +35,7 @@ VERSIONS: Mapping[str, int] = {
 
 
 def upgrade(document: str, tree: object) -> object:
-    """A document of an earlier version in today's form; what is no document is given back for others to refuse."""
+    """Return a document of an earlier version in today's form; other data is returned as it is."""
     if not isinstance(tree, dict):
         return tree
     whole = _upgrade_inner(tree) if document == "run" else tree
@@ -48,7 +48,7 @@ def upgrade(document: str, tree: object) -> object:
 
 
 def _upgrade_inner(run: Tree) -> Tree:
-    """A run tells of its steps in the words of the documents that their own folders hold."""
+    """Upgrade the step documents inside a run."""
     steps = run.get("steps")
     if not isinstance(steps, list):
         return run
@@ -60,17 +60,17 @@ def _upgrade_inner(run: Tree) -> Tree:
 
 
 def _accuracy_2(tree: Tree) -> Tree:
-    """Samples, layers and labelled metrics came; which arithmetic had been used was not told before."""
+    """Mark the arithmetic, which was not recorded before, as unknown. Samples, layers and labelled metrics are new."""
     return tree | {"arithmetic": "untold"}
 
 
 def _run_2(tree: Tree) -> Tree:
-    """A run that did not come to its end left no record before."""
+    """Add the outcome: before, only finished runs had a record."""
     return tree | {"outcome": "passed" if tree.get("passed") else "failed"}
 
 
 def _layers_2(tree: Tree) -> Tree:
-    """A layer's precision was the type of its first output; it is the type that the layer computes in."""
+    """Derive precisions again: they were the types of first outputs, and are now the types of the computation."""
     layers = tree.get("layers")
     return tree | {"layers": list(map(_layer_2, layers))} if isinstance(layers, list) else tree
 
@@ -90,7 +90,7 @@ def _layer_2(layer: object) -> object:
 
 
 def _operands(tensors: object) -> list[Operand]:
-    """Of a document that nobody has checked yet."""
+    """Return the operands in an unvalidated document."""
     return [
         Operand(str(one.get("dtype", "")), tuple(dim for dim in one.get("shape", ()) if isinstance(dim, int)))
         for one in (tensors if isinstance(tensors, list) else [])
@@ -99,14 +99,14 @@ def _operands(tensors: object) -> list[Operand]:
 
 
 def _profile_2(tree: Tree) -> Tree:
-    """Whether a profiler was attached was added: where this tool measured, the timing pass never had one."""
+    """Add `profiler`: where this tool measured, the timing pass never had one attached."""
     conditions = tree.get("conditions")
     measured_here = isinstance(conditions, dict) and "before" in conditions
     return _known_machine(_layers_2(tree)) | {"profiler": "off" if measured_here else ""}
 
 
 def _known_machine(tree: Tree) -> Tree:
-    """An import that did not know the machine wrote 0 CPUs and 0 bytes of memory."""
+    """Replace 0 CPUs and 0 bytes of memory, which imports wrote for an unknown machine."""
     machine = tree.get("machine")
     if not isinstance(machine, dict):
         return tree
@@ -115,7 +115,7 @@ def _known_machine(tree: Tree) -> Tree:
 
 
 def _unchanged(tree: Tree) -> Tree:
-    """What was added has a default that means unknown, or is a new value of a field."""
+    """Return a document whose new fields have defaults that mean unknown, or only new values."""
     return tree
 
 
@@ -130,4 +130,4 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("step", 1): _unchanged,
     ("sweep", 1): _unchanged,
 }
-"""Document and earlier version -> what makes the next version of it."""
+"""Document and earlier version -> function that upgrades it to the next version."""

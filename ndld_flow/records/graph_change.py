@@ -1,4 +1,4 @@
-"""What a model-changing step did to a graph."""
+"""The change of a graph by a step."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ class GraphChange(Record):
     after: GraphSummary
     casts_added: int = 0
     notes: tuple[str, ...] = ()
-    """Sentences for people: what was done, what was left alone and why."""
+    """Sentences for people: changes, and nodes that were left unchanged with the reason."""
     diff: ModelDiff | None = None
-    """What is different node by node, from steps that edit; other steps do not say."""
+    """The difference node by node, from steps that edit; None from other steps."""

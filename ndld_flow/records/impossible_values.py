@@ -16,7 +16,7 @@ _LANES = ("latency_ms", "enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms")
 _COUNTS = ("read_bytes", "written_bytes", "weight_bytes")
 
 
-def believable(profile: Profile) -> Profile:
+def without_impossible_values(profile: Profile) -> Profile:
     """Return a profile without impossible values; the same object if there are none.
 
     Negative and non-finite samples of runs are removed; those of layers, and sizes, become 0. Impossible roofs become

@@ -1,4 +1,4 @@
-"""What a person looks up in a model: the whole of it in brief, its nodes, its tensors, its weights."""
+"""Records of inspecting a model: its summary, nodes, tensors and weights."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ Stored = Literal["inline", "external", "sparse"]
 
 
 class Port(Record):
-    """A tensor that a node reads or makes."""
+    """A tensor that a node reads or writes."""
 
     name: str
     """Empty for an input or output that is left out."""
     dtype: str = ""
-    """`float32`; what is no dense tensor as ONNX writes it, such as `seq(tensor(float))`; empty where not known."""
+    """`float32`; other types in ONNX's notation, such as `seq(tensor(float))`; empty where unknown."""
     shape: Dims | None = None
     """None where it is not known."""
     made_by: str = ""
-    """The node that makes it, or `input`, `initializer`."""
+    """The node that writes it, or `input`, `initializer`."""
     read_by: tuple[str, ...] = ()
     """The nodes that read it; `output` where it is one of its graph."""
 
@@ -36,17 +36,17 @@ class InspectedNode(Record):
     op_type: str
     """`Conv`, or `com.microsoft::FusedConv` for other domains."""
     attributes: dict[str, str]
-    """As people write them."""
+    """As text for people."""
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     precision: str = ""
-    """The precision it was asked to have."""
+    """The precision that was requested for it."""
     subgraphs: tuple[str, ...] = ()
     """Addresses of its bodies."""
 
 
 class Numbers(Record):
-    """Of all elements of one tensor. NaN and infinities are counted and else left out."""
+    """Statistics of all elements of a tensor. NaN and infinities are only counted."""
 
     minimum: int | float | None
     maximum: int | float | None
@@ -60,7 +60,7 @@ class Numbers(Record):
 
 
 class InspectedTensor(Port):
-    """A tensor; of those that the model holds, what is in them."""
+    """A tensor, with the contents of one that the model stores."""
 
     scope: str
     role: Role
@@ -69,14 +69,14 @@ class InspectedTensor(Port):
     size_bytes: int | None = None
     stored: Stored | None = None
     file: str = ""
-    """The data file it lies in."""
+    """The data file that contains it."""
     offset: int | None = None
     numbers: Numbers | None = None
-    """Only where it was asked for."""
+    """Only where requested."""
     unread: str = ""
-    """Why there are no numbers though they were asked for."""
+    """Why there are no numbers although they were requested."""
     first: tuple[int | float | str, ...] = ()
-    """Its first elements, where they were asked for."""
+    """Its first elements, where requested."""
 
 
 class WeightGroup(Record):
@@ -88,12 +88,12 @@ class WeightGroup(Record):
 
 
 class NodeGroup(Record):
-    """Nodes that have something in common."""
+    """Nodes with a common property."""
 
     value: str
     count: int
     op_types: dict[str, int]
-    """Operator -> how many, most first."""
+    """Operator -> number of nodes, most frequent first."""
 
 
 class DataFileEntry(Record):
@@ -117,21 +117,21 @@ class ModelSummary(Record):
     outputs: tuple[Port, ...]
     node_count: int
     nodes_by_type: dict[str, int]
-    """Subgraphs and functions included, most first."""
+    """Including subgraphs and functions, most frequent first."""
     weights_by_dtype: dict[str, WeightGroup]
     largest: tuple[InspectedTensor, ...]
     subgraphs: tuple[str, ...]
     functions: tuple[str, ...]
     nodes_by_graph: dict[str, int]
-    """Address of a subgraph or function -> how many nodes stand in it, without those of subgraphs in it."""
+    """Address of a subgraph or function -> number of its own nodes."""
     precisions: dict[str, int]
-    """Precision that nodes were asked to have -> how many."""
+    """Requested precision -> number of nodes."""
     files: tuple[DataFileEntry, ...]
     """External data."""
 
 
 class Inspection(Record):
-    """What was asked for; the rest is None."""
+    """The requested parts; the others are None."""
 
     model: str
     summary: ModelSummary | None = None

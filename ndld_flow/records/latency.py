@@ -11,7 +11,7 @@ from ndld_flow.records.base import Record
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """trtexec's percentile: the sorted sample at n - 1 - int((100 - percent) / 100 * n), at least the first.
+    """Return trtexec's percentile: the sorted sample at n - 1 - int((100 - percent) / 100 * n), at least the first.
 
     So p99 of fewer than 100 samples is the largest one.
     """

@@ -1,4 +1,4 @@
-"""Where something was measured."""
+"""The machine of a measurement."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from ndld_flow.records.base import Record
 
 
 class Machine(Record):
-    """A machine's fingerprint: what must match before two measurements may be compared.
-
-    A text is empty where it is not known.
-    """
+    """A machine's description, which must match before two measurements may be compared. Unknown texts are empty."""
 
     system: str
     architecture: str
     cpu: str
     cpu_count: int | None
-    """None where it is not known, as memory."""
+    """None where it is unknown, as is memory."""
     memory_bytes: int | None
     gpus: tuple[str, ...] = ()
     driver: str = ""

@@ -1,4 +1,4 @@
-"""What is different between two models, as far as structure and weights go."""
+"""The differences between two models in structure and weights."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Aspect = Literal[
     "opset",
     "body",
 ]
-"""What of an item changed. `consequence`: a node reads, or a graph gives, another tensor because that one, or the one
-before, was added or removed. `source`: a graph's output is another tensor. `body`: something inside a function."""
+"""The property that changed. `consequence`: a node reads, or a graph outputs, another tensor because the old or the new
+one was removed or added. `source`: a graph's output is another tensor. `body`: something inside a function."""
 
 Counted = Literal["added", "removed", "changed", "followed"] | Aspect
-"""`followed`: of the changed ones, those that changed in consequence of others and in nothing else."""
+"""`followed`: changed items that changed only as a consequence of others."""
 
 Storage = Literal["inline", "external", "sparse", "constant"]
 """`constant`: in a Constant node."""
@@ -42,22 +42,22 @@ MatchedBy = Literal["name", "outputs", "structure", "neighbours", "position", "v
 
 Part = Literal["nodes", "weights", "inputs", "outputs", "tensors", "functions", "opsets", "texts"]
 PARTS: tuple[Part, ...] = ("nodes", "weights", "inputs", "outputs", "tensors", "functions", "opsets", "texts")
-"""The parts of a diff, in the order in which they are told."""
+"""The parts of a diff, in the order in which they are shown."""
 
 
 class Change(Record):
-    """One thing that an item said and now says otherwise."""
+    """A changed property of an item."""
 
     aspect: Aspect
     detail: str = ""
-    """Which: an attribute's name, an input's position, a metadata key."""
+    """An attribute's name, an input's position, or a metadata key."""
     before: str | None
-    """As people write it, shortened; None where it was not there."""
+    """The old value as shortened text; None where there was none."""
     after: str | None
 
 
 class NodeItem(Record):
-    """A node. Where it stands among the changed ones, its inputs and outputs are left out."""
+    """A node. Among changed nodes, its inputs and outputs are left out."""
 
     scope: str
     """Address of its graph: `""` is the main graph, else `If_0/then_branch` or `domain::Function`."""
@@ -76,13 +76,13 @@ class TensorItem(Record):
     scope: str
     name: str
     dtype: str
-    """`float32`; what is no dense tensor as ONNX writes it, such as `seq(tensor(float))`; empty where not said."""
+    """`float32`; other types in ONNX's notation, such as `seq(tensor(float))`; empty where unknown."""
     shape: tuple[int | str | None, ...] | None
-    """None when the model does not say."""
+    """None when the model does not have it."""
 
 
 class WeightItem(TensorItem):
-    """An initializer, or what a Constant node holds."""
+    """An initializer, or the tensor of a Constant node."""
 
     size_bytes: int
     storage: Storage
@@ -97,17 +97,17 @@ class FunctionItem(Record):
 
 
 class NodeChanged(Record):
-    """One node of both models, and how it differs."""
+    """A node of both models with its changes."""
 
     before: NodeItem
     after: NodeItem
     changes: tuple[Change, ...]
     matched_by: MatchedBy
-    """What says that the two are one."""
+    """The property by which the two nodes were matched."""
 
 
 class TensorChanged(Record):
-    """One value of both models, and how it differs."""
+    """A value of both models with its changes."""
 
     before: TensorItem
     after: TensorItem
@@ -116,7 +116,7 @@ class TensorChanged(Record):
 
 
 class WeightChanged(Record):
-    """One weight of both models, and how it differs."""
+    """A weight of both models with its changes."""
 
     before: WeightItem
     after: WeightItem
@@ -125,13 +125,13 @@ class WeightChanged(Record):
     elements: int | None = None
     """Number of elements, where the values were compared one by one."""
     differing: int | None = None
-    """How many of them differ."""
+    """Number of elements that differ."""
     max_abs_difference: float | None = None
-    """Infinite where one of two differing numbers is infinite or no number."""
+    """Infinite where one of two differing values is infinite or NaN."""
 
 
 class FunctionChanged(Record):
-    """One local function of both models, and how it differs."""
+    """A local function of both models with its changes."""
 
     before: FunctionItem
     after: FunctionItem
@@ -150,7 +150,7 @@ class OpsetChange(Record):
 
 
 class TextChange(Record):
-    """What a model says of itself."""
+    """A changed text or version of the model itself."""
 
     key: str
     """`ir_version`, `producer_name`, `doc_string`, `graph name`, or `metadata` with a key: `metadata: author`."""
@@ -159,11 +159,10 @@ class TextChange(Record):
 
 
 class _Listing(Record):
-    """Counts are complete; lists are cut, and then begin with what matters most."""
+    """Counts are complete; lists may be truncated, with the most important items first."""
 
     counts: dict[Counted, int] = {}
-    """`added`, `removed`, `changed`, and of the changed ones `followed` and each aspect -> how many. What there is none
-    of is missing."""
+    """`added`, `removed`, `changed`, and for changed items `followed` and each aspect -> number. Zeros are missing."""
 
 
 class NodesDiff(_Listing):
@@ -175,18 +174,18 @@ class NodesDiff(_Listing):
 
 
 class TensorsDiff(_Listing):
-    """Of `ModelDiff.tensors`, what nodes make: it comes and goes with its node and is told only where it changed. Of
-    `inputs` and `outputs`, those of the graphs and functions that both models have."""
+    """In `ModelDiff.tensors`, changed outputs of nodes (added and removed ones belong to their nodes). In `inputs` and
+    `outputs`, those of the graphs and functions that both models have."""
 
     in_bodies: dict[Counted, int] = {}
-    """Of `counts` of inputs and outputs, how many are of subgraphs and functions."""
+    """The part of `counts` of inputs and outputs that belongs to subgraphs and functions."""
     added: tuple[TensorItem, ...] = ()
     removed: tuple[TensorItem, ...] = ()
     changed: tuple[TensorChanged, ...] = ()
 
 
 class WeightsDiff(_Listing):
-    """Initializers of all graphs, and what Constant nodes hold: these come and go as nodes, and change as weights."""
+    """Initializers of all graphs, and tensors of Constant nodes (added and removed ones count as nodes)."""
 
     added: tuple[WeightItem, ...] = ()
     removed: tuple[WeightItem, ...] = ()
@@ -204,10 +203,7 @@ class FunctionsDiff(_Listing):
 
 
 class ModelDiff(Document):
-    """What is different in a model, as seen from the one before.
-
-    The other way round it says the same with the sides exchanged.
-    """
+    """The differences of a model from an earlier one. The reverse diff is the same with the sides exchanged."""
 
     document: Literal["model diff"] = "model diff"
     format_version: int = VERSIONS["model diff"]
@@ -221,34 +217,33 @@ class ModelDiff(Document):
     texts: tuple[TextChange, ...] = ()
 
     def only(self, parts: Collection[Part]) -> ModelDiff:
-        """These parts, and nothing of the others."""
+        """Return a diff with these parts only."""
         return ModelDiff.model_validate({part: getattr(self, part) for part in PARTS if part in parts})
 
     @property
     def is_empty(self) -> bool:
-        """Whether the two models are the same as far as was looked."""
+        """Whether no compared part differs."""
         return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property
     def one_line(self) -> str:
         """`3 nodes added, 1 removed, 12 renamed; 2 weights changed`; `no differences` for two equal models.
 
-        What follows from the rest, and inputs and outputs of subgraphs and functions, are told where there is nothing
-        else to tell.
+        Consequences, and inputs and outputs of subgraphs and functions, are shown only if there is nothing else.
         """
-        return "; ".join(self._told()) or "; ".join(self._told_besides()) or "no differences"
+        return "; ".join(self._describe_parts()) or "; ".join(self._describe_consequences()) or "no differences"
 
-    def _told(self) -> Iterator[str]:
+    def _describe_parts(self) -> Iterator[str]:
         for part, noun in NOUNS.items():
-            words = _few_words(noun, own_counts(getattr(self, part)), WORDS[part])
+            words = _describe_counts(noun, own_counts(getattr(self, part)), WORDS[part])
             if words:
                 yield words
-        yield from map(_opset_words, self.opsets)
+        yield from map(_describe_opset, self.opsets)
         if self.texts:
             more = " and more" if len(self.texts) > 3 else ""
             yield f"{', '.join(text.key for text in self.texts[:3])}{more} changed"
 
-    def _told_besides(self) -> Iterator[str]:
+    def _describe_consequences(self) -> Iterator[str]:
         for part, noun in NOUNS.items():
             listing = getattr(self, part)
             if listing.counts:
@@ -263,9 +258,9 @@ NOUNS: dict[Part, str] = {
     "tensors": "tensor",
     "functions": "function",
 }
-"""What people call one thing of a part."""
+"""The noun for an item of a part."""
 
-_MOST_WAYS = 3
+_MOST_KINDS = 3
 _ADDED: dict[Counted, str] = {"added": "added", "removed": "removed"}
 _VALUE_WORDS: dict[Counted, str] = _ADDED | {
     "name": "renamed",
@@ -307,35 +302,35 @@ WORDS: dict[Part, dict[Counted, str]] = {
     "tensors": _VALUE_WORDS,
     "functions": _ADDED | {"name": "renamed", "body": "changed"},
 }
-"""How people say what happened to how many, in the order in which it is told."""
+"""Phrases for counts, in the order in which they are shown."""
 
 
 def counted_words(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
-    """`3 nodes added, 1 removed`: the noun stands with the first number. Empty for nothing."""
-    told = [(counts[counted], word) for counted, word in words.items() if counts.get(counted)]
-    first = "" if not told else f" {noun}" if told[0][0] == 1 else f" {noun}s"
-    return ", ".join(f"{count:,}{'' if place else first} {word}" for place, (count, word) in enumerate(told))
+    """Return a text such as `3 nodes added, 1 removed`, with the noun after the first number; empty for no counts."""
+    shown = [(counts[counted], word) for counted, word in words.items() if counts.get(counted)]
+    first = "" if not shown else f" {noun}" if shown[0][0] == 1 else f" {noun}s"
+    return ", ".join(f"{count:,}{'' if place else first} {word}" for place, (count, word) in enumerate(shown))
 
 
 def own_counts(listing: _Listing) -> dict[Counted, int]:
-    """Counts without what is of subgraphs and functions: of inputs and outputs those that the model itself has."""
+    """Return counts without the inputs and outputs of subgraphs and functions."""
     bodies: dict[Counted, int] = listing.in_bodies if isinstance(listing, TensorsDiff) else {}
     left = {word: count - bodies.get(word, 0) for word, count in listing.counts.items()}
     return {word: count for word, count in left.items() if count}
 
 
-def _few_words(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
-    """What came, what went, and what changed by itself: in three ways at most, else only how many."""
-    ways = [word for word in words if word not in ("added", "removed", "consequence") and counts.get(word)]
-    if len(ways) <= _MOST_WAYS:
-        told = {word: counts.get(word, 0) for word in ("added", "removed", *ways)}
-        return counted_words(noun, told, words)
-    told = {"added": counts.get("added", 0), "removed": counts.get("removed", 0)}
-    told["changed"] = counts["changed"] - counts.get("followed", 0)
-    return counted_words(noun, told, _ADDED | {"changed": "changed"})
+def _describe_counts(noun: str, counts: dict[Counted, int], words: dict[Counted, str]) -> str:
+    """Describe added, removed and changed items: at most three kinds of changes, else only their number."""
+    kinds = [word for word in words if word not in ("added", "removed", "consequence") and counts.get(word)]
+    if len(kinds) <= _MOST_KINDS:
+        shown = {word: counts.get(word, 0) for word in ("added", "removed", *kinds)}
+        return counted_words(noun, shown, words)
+    shown = {"added": counts.get("added", 0), "removed": counts.get("removed", 0)}
+    shown["changed"] = counts["changed"] - counts.get("followed", 0)
+    return counted_words(noun, shown, _ADDED | {"changed": "changed"})
 
 
-def _opset_words(change: OpsetChange) -> str:
+def _describe_opset(change: OpsetChange) -> str:
     named = "".join(f" {text}" for text in (change.domain, change.scope and f"of {change.scope}") if text)
     if change.before is None or change.after is None:
         return f"opset{named} {change.after} added" if change.before is None else f"opset{named} removed"

@@ -1,6 +1,6 @@
-"""How a run, or a sweep, ends: the word that people read and the program's exit code, in one table.
+"""Outcomes of runs and sweeps: headline and exit code, in one table.
 
-Everything that prints a headline, lists runs or exits with a code looks it up here.
+All code that prints a headline, lists runs or exits uses this table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RunOutcome = Literal["passed", "failed", "inconclusive", "error", "bug", "killed
 
 @dataclass(frozen=True)
 class Ending:
-    """How one outcome is shown."""
+    """Headline, exit code and colour of an outcome."""
 
     headline: str
     """First word of the terminal's verdict and of the report."""
@@ -24,28 +24,28 @@ class Ending:
     sign: str
     """Of the page's title."""
     complete: bool = False
-    """Whether every step that had to run came to its end: only such a run is a base to compare with."""
+    """Whether all necessary steps have finished: only such a run can be compared with."""
 
 
 ENDINGS: Mapping[RunOutcome, Ending] = {
     "passed": Ending("PASSED", 0, "passed", "✓", complete=True),
     "failed": Ending("FAILED", 1, "failed", "✕", complete=True),  # a check, a gate or a step's own verdict failed
     "inconclusive": Ending("INCONCLUSIVE", 4, "inconclusive", "?", complete=True),
-    "error": Ending("ERROR", 2, "failed", "✕"),  # a step, or what it needs, cannot do what the recipe asks
+    "error": Ending("ERROR", 2, "failed", "✕"),  # a step, or a library that it needs, cannot do what the recipe asks
     "bug": Ending("BUG", 3, "failed", "✕"),
     "killed": Ending("KILLED", 5, "failed", "✕"),  # a worker ended by a signal, or by a lack of memory
     "interrupted": Ending("INTERRUPTED", 130, "failed", "✕"),
-    "running": Ending("RUNNING", 0, "inconclusive", "…"),  # or its program was killed before it could record that
+    "running": Ending("RUNNING", 0, "inconclusive", "…"),  # or its process was killed before it could record its end
 }
 
 
 def is_complete(outcome: RunOutcome) -> bool:
-    """Return whether a run came to its end, with whatever verdict."""
+    """Return whether a run has finished, with any verdict."""
     return ENDINGS[outcome].complete
 
 
 def judge(*, failed: bool, undecided: bool = False) -> RunOutcome:
-    """Return the outcome of a run whose steps are all done: a failure counts more than what stayed undecided."""
+    """Return the outcome of a finished run: a failure takes precedence over an undecided check."""
     if failed:
         return "failed"
     return "inconclusive" if undecided else "passed"

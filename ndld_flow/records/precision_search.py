@@ -1,4 +1,4 @@
-"""Which nodes must keep a higher precision, why, and how that was found."""
+"""Nodes that must keep a higher precision, with the evidence and the trials of the search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ every value fits, rounding alone is too coarse. `unsupported`: the node cannot h
 
 
 class Evidence(Record):
-    """One measured fact about a node, with what it is measured against."""
+    """One measured value of a node, with its limit."""
 
     cause: Cause
     sentence: str
@@ -32,12 +32,12 @@ class KeptNode(Record):
     node: str
     op_type: str
     outputs: tuple[str, ...]
-    """Names of its output tensors: a node is known by the first of them, for names may be empty or repeat."""
+    """Names of its output tensors: a node is identified by the first of them, as names may be empty or repeat."""
     cause: Cause
     evidence: tuple[Evidence, ...]
-    """Most telling first; never empty."""
+    """Most important first; never empty."""
     without: dict[str, float] = {}
-    """Metrics, of the worst output, when all kept nodes but this one are kept: what it is worth."""
+    """Metrics of the worst output when all kept nodes except this one are kept."""
 
 
 class Trial(Record):
@@ -56,9 +56,9 @@ class Trial(Record):
     passed: bool
     wall_s: float
     remembered: bool = False
-    """Taken from an earlier search that did not end."""
+    """Taken from an earlier search that did not finish."""
     trouble: str = ""
-    """Why it could not be run."""
+    """Why it could not run."""
 
 
 class PrecisionSearch(Document):
@@ -73,17 +73,17 @@ class PrecisionSearch(Document):
     tolerance: dict[str, float]
     sample_count: int
     inputs: dict[str, str]
-    """Input -> how its values came to be."""
+    """Input -> origin of its values."""
     settings: dict[str, bool | int | float | str] = {}
-    """Of the conversion that was tried, such as `keep_io`: a later step that uses the result has to be set alike."""
+    """Settings of the tried conversion, such as `keep_io`: a later step that uses the result needs the same."""
     node_count: int
     candidate_count: int
     """Nodes that could have the precision."""
     always_kept: dict[str, str] = {}
-    """Node -> why it stays at higher precision whatever is found (no kernel, sizes, sensitive operators)."""
+    """Node -> why it always keeps the higher precision (no kernel, sizes, sensitive operators)."""
     kept: tuple[KeptNode, ...]
     passed: bool
-    """The bound is met with the nodes kept."""
+    """Whether the tolerance is met with the kept nodes."""
     metrics_whole: dict[str, float]
     """Of the worst output, with every candidate at the reduced precision; empty when that did not run."""
     metrics_found: dict[str, float]
@@ -93,9 +93,9 @@ class PrecisionSearch(Document):
     layers_found: tuple[LayerDivergence, ...] = ()
     """With the kept nodes. The ranges, which are the reference's, are in `layers_whole`."""
     first_divergent: str = ""
-    """The first layer, in order of execution, that is too far off with everything reduced; empty when none is."""
+    """The first layer, in order of execution, beyond the tolerance with everything reduced; empty when none is."""
     trials: tuple[Trial, ...]
     kept_macs_share: float | None = None
-    """Fraction of the model's multiply-accumulates that the kept nodes do."""
+    """Fraction of the model's multiply-accumulates in the kept nodes."""
     wall_s: float
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""One common document for what a profile measured, whatever measured it."""
+"""The common document of profiles from all runtimes and tools."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class TensorInfo(Record):
     dtype: str
     shape: tuple[int, ...]
     data: str = ""
-    """How the values came to be."""
+    """Origin of the values."""
     format: str = ""
-    """How it lies in memory, by TensorRT's names: `linear`, `chw32`, `hwc8`; empty where it is not told."""
+    """Memory layout, by TensorRT's names: `linear`, `chw32`, `hwc8`; empty where it is not recorded."""
 
 
 class ProfileRun(Record):
     """One process run of the timing pass, without a profiler: every sample, in order.
 
-    The process run, not the pass, is what statistics count: passes of one process resemble each other.
+    Statistics use the process run, not the pass, as the unit: passes of one process resemble each other.
     """
 
     latency_ms: tuple[float, ...]
@@ -43,11 +43,11 @@ class ProfileRun(Record):
     """Time to create the session or load the engine."""
     peak_memory_bytes: int = 0
     started_s: float = 0.0
-    """When its first measured pass began, in seconds after the first run of all that took turns."""
+    """Start of its first measured pass, in seconds after the first run of all that were measured in turns."""
     starts_ms: tuple[float, ...] = ()
-    """When each pass began, after the first pass of this run; empty where it is not told."""
+    """Start of each pass, relative to the first pass of this run; empty where it is not recorded."""
     enqueue_ms: tuple[float, ...] = ()
-    """Host time to launch each pass; this and the following are empty where they are not told."""
+    """Host time to launch each pass; this and the following are empty where they are not recorded."""
     h2d_ms: tuple[float, ...] = ()
     """Copy of the inputs to the device."""
     compute_ms: tuple[float, ...] = ()
@@ -84,12 +84,12 @@ itself, `copy` moves a tensor between devices, `control` runs bodies (If, Loop, 
 
 
 class LayerWeight(Record):
-    """A constant of the model that a layer reads: evidence of which layer it is, whatever its name."""
+    """A constant of the model that a layer reads: it identifies the layer whatever its name."""
 
     name: str = ""
     """Name in the model; empty where it was not recorded."""
     shape: tuple[int, ...] = ()
-    """Shape in the model; the number of elements alone where only that was recorded."""
+    """Shape in the model; only the number of elements where nothing else was recorded."""
     digest: str = ""
     """Digest of its type, shape and a sample of its values; empty where they were not read."""
 
@@ -113,7 +113,7 @@ class Layer(Record):
     groups: int | None = None
     """Groups of a convolution, as many as channels for a depthwise one; None where they are not recorded."""
     asked_precision: str = ""
-    """Precision that `constrain_precision` asked for the nodes it came from, as `fp32`; several are joined by `, `."""
+    """Precision that `constrain_precision` requested for its nodes, as `fp32`; several are joined by `, `."""
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     onnx_nodes: tuple[str, ...] = ()
@@ -124,7 +124,7 @@ class Layer(Record):
     """Self time (without nested layers), one sample for each pass of the layer pass, process run after process run."""
     role: LayerRole = "compute"
     tactic: str = ""
-    """Kernel that the backend chose, as it calls it."""
+    """Kernel that the backend chose, by the backend's name."""
     stream: int | None = None
     macs: int | None = None
     """Multiply-accumulate operations of one pass; None where they are not known."""
@@ -132,7 +132,7 @@ class Layer(Record):
     """Size of its inputs, weights included, each time it runs in a pass; 0 where shapes are not known."""
     written_bytes: int = 0
     weight_bytes: int = 0
-    """What of its inputs are weights, once however often it runs."""
+    """The weights among its inputs, counted once however often it runs."""
     weights: tuple[LayerWeight, ...] = ()
     """Constants of the nodes it came from; empty where they were not recorded."""
     attributes: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -162,12 +162,12 @@ class Layer(Record):
 
     @property
     def computes_other_than_asked(self) -> bool:
-        """True where it is known to compute in another type than the only floating-point type that was asked for."""
+        """True where it is known to compute in another type than the only requested floating-point type."""
         wanted = FLOAT_DTYPES.get(self.asked_precision, self.precision)
         return self.precision != wanted and self.precision in (*FLOAT_DTYPES.values(), "int8", "float8_e4m3fn")
 
     def with_arithmetic(self) -> Layer:
-        """Return the layer with precision, evidence and multiply unit as everything else in it implies them."""
+        """Return the layer with precision, evidence and multiply unit derived from its other fields."""
         found = conclude(
             LayerFacts(
                 self.name,
@@ -193,7 +193,7 @@ class Span(Record):
     """A piece of the timeline: one layer, copy or pause, in one pass."""
 
     lane: str
-    """Who was busy: `CPU`, `CPU thread 2`, `stream 1`, `H2D`, `compute`, `D2H`, `enqueue`."""
+    """The active resource: `CPU`, `CPU thread 2`, `stream 1`, `H2D`, `compute`, `D2H`, `enqueue`."""
     name: str
     start_ms: float
     """After the beginning of the pass."""
@@ -203,16 +203,16 @@ class Span(Record):
     layer: int | None = None
     """Position in `Profile.layers`."""
     depth: int = 0
-    """1 for what runs within a span of depth 0, ..."""
+    """1 for spans within a span of depth 0, ..."""
 
 
 class Roofs(Record):
-    """What the device can do at best, measured with the same backend and threads: the roofs of a roofline."""
+    """Peak rates of the device, measured with the same backend and threads: the roofs of a roofline."""
 
     macs_per_s: float
     bytes_per_s: float
     how: str
-    """What was measured, in words."""
+    """The measurement, in words."""
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,12 @@ class TensorCoreShares:
 
 
 class Profile(Document):
-    """What was measured on one model. The timing pass and the layer pass are separate."""
+    """The measurements of one model. The timing pass and the layer pass are separate."""
 
     document: Literal["profile"] = "profile"
     format_version: int = VERSIONS["profile"]
     label: str
-    """What was measured, as a person calls it: the step's name, `source`, a file."""
+    """Name of the model for people: the step's name, `source`, a file."""
     model_digest: str
     """Empty where the model is not known."""
     engine_digest: str = ""
@@ -246,13 +246,13 @@ class Profile(Document):
     backend: str
     """`onnxruntime`, `tensorrt`, `tensorrt_rtx`, `trtexec`."""
     providers: tuple[str, ...] = ()
-    """Execution providers that really ran, most wanted first."""
+    """Execution providers that ran, most preferred first."""
     machine: Machine
     versions: dict[str, str]
     options: dict[str, JsonValue]
     """Every setting that was in force, defaults included."""
     conditions: dict[str, JsonValue] = {}
-    """Load, governor, threads: what the machine was like around the measurement."""
+    """Load, governor, threads: the state of the machine around the measurement."""
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     input_digests: dict[str, str] = {}
@@ -263,17 +263,17 @@ class Profile(Document):
     warmup_ms: float
     runs: tuple[ProfileRun, ...]
     batches: tuple[BatchPoint, ...] = ()
-    """The batch sweep, in the order asked for."""
+    """The batch sweep, in the requested order."""
     layers: tuple[Layer, ...] = ()
     layer_runs: tuple[int, ...] = ()
-    """How many passes of the layer pass each process run had; their sum is the number of a layer's samples."""
+    """Number of passes of the layer pass in each process run; their sum is the number of a layer's samples."""
     timeline: tuple[Span, ...] = ()
     """One pass, in order of start."""
     timeline_basis: str = ""
-    """Which pass the timeline shows, or what it was put together from."""
+    """The pass that the timeline shows, or the sources it was assembled from."""
     roofs: Roofs | None = None
     measured_at: datetime | None = None
-    """When the first run began; None where it is not known."""
+    """Start of the first run; None where it is unknown."""
     sitting: str = ""
     """Equal for profiles that were measured in turns (A B A B ...): their runs may be compared in pairs."""
     layer_pass_ms: tuple[float, ...] = ()
@@ -285,7 +285,7 @@ class Profile(Document):
 
     @property
     def artifact_digest(self) -> str:
-        """Digest of what ran, the engine or the model; empty where it is not known."""
+        """Digest of the engine or model that ran; empty where it is unknown."""
         return self.model_digest if self.backend == "onnxruntime" else self.engine_digest
 
     @property
@@ -300,7 +300,7 @@ class Profile(Document):
 
     @property
     def layers_sum_ms(self) -> float:
-        """Median over the passes of the layer pass of what all layers took; 0 without a layer pass."""
+        """Median, over the passes of the layer pass, of the time of all layers; 0 without a layer pass."""
         sums = [sum(samples) for samples in zip(*(layer.samples_ms for layer in self.layers), strict=True)]
         return LatencySummary.of(sums).median_ms if sums else 0.0
 

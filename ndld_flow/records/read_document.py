@@ -1,4 +1,4 @@
-"""Read a document's file in bounds: what is no file, or larger than any document, is not read at all."""
+"""Read the files of documents within bounds: no special files, and none larger than any document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records.base import Document
 
 MAX_BYTES = 500_000_000
-"""Of a document; a profile of 5,000 layers has 5 MB."""
+"""Size limit of a document; a profile of 5,000 layers has 5 MB."""
 
 AnyDocument = TypeVar("AnyDocument", bound=Document)
 
@@ -22,7 +22,7 @@ AnyDocument = TypeVar("AnyDocument", bound=Document)
 def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
     """Read a document; one of an earlier version is upgraded.
 
-    Raises OSError and ValidationError for what is none, and NewerFormatError for a later version's.
+    Raises OSError and ValidationError for an unreadable or invalid one, and NewerFormatError for a later version's.
     """
     try:
         return kind.model_validate_json(read_bounded(path))
@@ -31,12 +31,12 @@ def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
 
 
 def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
-    """What a file of JSON holds, as plain values. Raises OSError, and ValueError for what is none or too deep."""
+    """Return a file of JSON as plain values. Raises OSError, and ValueError for invalid or too deep JSON."""
     return from_json(read_bounded(path))
 
 
 def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """The bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
+    """Return the bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
     size_bytes = stat_file(path).st_size
     if size_bytes > limit:
         raise OSError(errno.EFBIG, f"{size_bytes:,} bytes are more than the {limit:,} that are read", str(path))
@@ -44,7 +44,7 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
 
 
 def stat_file(path: Path) -> os.stat_result:
-    """What is known of a regular file. Raises OSError, also for what would keep a reader waiting."""
+    """Return the status of a regular file. Raises OSError, also for a pipe or a device, which may block."""
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))

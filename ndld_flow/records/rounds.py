@@ -8,7 +8,7 @@ from ndld_flow.records.base import Record
 
 Clock = Literal["cpu", "wall"]
 FEWEST_ROUNDS = 4
-"""Before so many, nothing is decided: few processes may agree by chance."""
+"""Fewer rounds decide nothing: a few processes may agree by chance."""
 
 
 class RoundSide(Record):
@@ -40,12 +40,12 @@ class ClockRatio(Record):
 
     ratio: float
     low: float
-    """With `high` the interval that decides; it allows for a look after every round."""
+    """With `high` the interval that decides; it accounts for a test after every round."""
     high: float
 
 
 class PairedRounds(Record):
-    """All rounds of one pair, measured in one session, and what they were judged by."""
+    """All rounds of one pair, measured in one session, and the criteria of their verdict."""
 
     base: int
     """Position among the compared profiles."""
@@ -54,7 +54,7 @@ class PairedRounds(Record):
     clock: Clock
     """The clock that decides."""
     clock_reason: str
-    """Why that clock, in a few words."""
+    """The reason for this clock, in a few words."""
     cpu: ClockRatio
     """The median pass by CPU time."""
     wall: ClockRatio
@@ -62,7 +62,7 @@ class PairedRounds(Record):
     clocks_disagree: bool
     """By wall time the two differ by more than CPU time allows; the intervals of verdicts span both clocks then."""
     floor: float
-    """Standard deviation of a round that is assumed at least: 0.01 is 1 %."""
+    """Smallest assumed standard deviation of a round: 0.01 is 1 %."""
     rounds_limit: int
     budget_ms: float
     stopped_because: str

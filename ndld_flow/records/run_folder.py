@@ -18,7 +18,7 @@ from ndld_flow.records.base import Document
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.finding import Findings
-from ndld_flow.records.impossible_values import believable
+from ndld_flow.records.impossible_values import without_impossible_values
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.read_document import AnyDocument, read_document
@@ -30,8 +30,8 @@ from ndld_flow.records.sweep import SweepRecord
 def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unreadable: str) -> AnyDocument:
     """Read a record from its folder.
 
-    `absent` says what a folder without it is or lacks, `give` what to name instead, `unreadable` what a damaged file
-    is. Raises a `RequestError` when there is none, it cannot be read, or a later version wrote it.
+    `absent` describes a folder without it, `give` names the remedy, `unreadable` describes a damaged file. Raises a
+    `RequestError` when it is missing or cannot be read, or a later version wrote it.
     """
     try:
         return read_document(kind, path)
@@ -45,7 +45,7 @@ def read_record(kind: type[AnyDocument], path: Path, absent: str, give: str, unr
 
 
 def first_problem(error: OSError | ValidationError) -> str:
-    """Where and what, without the value that was found."""
+    """Return the location and the problem, without the invalid value."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     first = error.errors(include_url=False, include_input=False)[0]
@@ -59,7 +59,7 @@ RUN_RECORD = "run.json"
 """The run's record, in its folder."""
 
 STORED = "stored"
-"""A link, in a step's folder, to where the store keeps an artifact that was not copied."""
+"""A link, in a step's folder, to the stored artifact where that was not copied."""
 
 
 COMPARISON_PAGE = "comparison.html"
@@ -68,7 +68,7 @@ COMPARISON_PAGE = "comparison.html"
 
 @dataclass(frozen=True)
 class RunDocuments:
-    """One run with everything a report is drawn from. Documents are by step name, in recipe order."""
+    """One run with all documents of its report. Documents are by step name, in recipe order."""
 
     run: RunRecord
     profiles: dict[str, Profile]
@@ -76,16 +76,16 @@ class RunDocuments:
     findings: dict[str, Findings]
     comparisons: dict[str, Comparison]
     builds: dict[str, Build]
-    """How engines were built."""
+    """Builds of engines."""
     searches: dict[str, PrecisionSearch]
-    """Which nodes have to keep a higher precision."""
+    """Nodes that must keep a higher precision."""
     activations: dict[str, Activations]
-    """What was captured inside models."""
+    """Captured activations of models."""
     unreadable: tuple[str, ...]
-    """Sentences about documents that are damaged; the rest of the run can still be reported."""
+    """Sentences about damaged documents; the rest of the run can still be reported."""
 
     def compared(self, step: str) -> list[list[Profile]] | None:
-        """What a step compared, as `draw_comparison` takes it; None where a profile is not there any more."""
+        """Return the profiles that a step compared, for `draw_comparison`; None where one no longer exists."""
         try:
             return [[self.profiles[name] for name in part.steps] for part in self.comparisons[step].profiles]
         except KeyError:
@@ -112,7 +112,7 @@ def read_run_record(folder: Path) -> RunRecord:
 
 
 def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
-    """Read the documents of a run whose record is at hand. A damaged one is told, not raised."""
+    """Read the documents of a run. Damaged ones are listed in `unreadable`."""
 
     def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
         return read_document(kind, _find_file(folder / step.name, name))
@@ -121,9 +121,9 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
 
 
 def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) -> RunDocuments:
-    """Read the documents of a run from the store, where `object_folder` says by digest in which folder they are.
+    """Read the documents of a run from the store; `object_folder` returns an artifact's folder by its digest.
 
-    What several runs share is read once.
+    Documents that several runs share are read once.
     """
 
     def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
@@ -135,7 +135,7 @@ def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) 
 
 
 def read_stored(kind: type[AnyDocument], path: Path) -> AnyDocument:
-    """Read a document of the store; lately read ones are at hand. Raises OSError and ValidationError."""
+    """Read a document of the store, through a cache. Raises OSError and ValidationError."""
     found = _parse_stored(kind, path)
     assert isinstance(found, kind)
     return found
@@ -147,7 +147,7 @@ class _Reader(Protocol):
 
 @lru_cache(maxsize=8)
 def _parse_stored(kind: type[Document], path: Path) -> Document:
-    """What lies in the store under a digest never changes."""
+    """Read and cache a document: objects of the store never change."""
     return read_document(kind, path)
 
 
@@ -167,9 +167,11 @@ def _gather(run: RunRecord, read: _Reader) -> RunDocuments:
 
 
 def _measurable(profiles: dict[str, Profile]) -> dict[str, Profile]:
-    """Latencies that no clock can have told are left out: nothing can be computed with an endless one."""
+    """Return profiles without impossible latencies, such as infinite ones."""
     return {
-        step: profile if all(0 <= sample <= _LONGEST_MS for sample in profile.latency_ms) else believable(profile)
+        step: profile
+        if all(0 <= sample <= _LONGEST_MS for sample in profile.latency_ms)
+        else without_impossible_values(profile)
         for step, profile in profiles.items()
     }
 

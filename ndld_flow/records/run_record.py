@@ -1,4 +1,4 @@
-"""What one run did."""
+"""The record of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ndld_flow.records.step_record import ArtifactRecord, RunStep
 
 
 class GateResult(Record):
-    """One gate and what it said."""
+    """The result of a gate."""
 
     gate: str
     """As written in the recipe."""
@@ -31,17 +31,17 @@ class SourceRecord(Record):
     location: str
     """As written in the recipe."""
     path: str
-    """Where it was read."""
+    """The path from which it was read."""
     artifact: ArtifactRecord
 
 
 class RunFailure(Record):
-    """What ended a run before all of its steps were done."""
+    """The error that ended a run before all of its steps had finished."""
 
     steps: tuple[str, ...] = ()
-    """The steps that failed, or were at work; empty where it happened between two steps."""
+    """The steps that failed, or were running; empty where it happened between two steps."""
     message: str
-    """One short paragraph, as the terminal had it."""
+    """One short paragraph, as printed in the terminal."""
     exit_code: int
     traceback: str = ""
     """Of a bug."""
@@ -50,7 +50,7 @@ class RunFailure(Record):
 
 
 class RunRecord(Document):
-    """One run of one recipe, with what is needed to repeat it."""
+    """One run of one recipe, with everything needed to repeat it."""
 
     document: Literal["run"] = "run"
     format_version: int = VERSIONS["run"]
@@ -63,20 +63,20 @@ class RunRecord(Document):
     """Digest of the resolved recipe and of the steps' keys: equal runs have equal ones."""
     command: tuple[str, ...]
     directory: str
-    """Where the command was given."""
+    """The current directory of the command."""
     started_at: datetime
     wall_s: float
     source: SourceRecord
     models: dict[str, SourceRecord] = {}
-    """More models, by the name that steps read them by."""
+    """More models, by their names in the recipe."""
     steps: tuple[RunStep, ...]
     gates: tuple[GateResult, ...]
     machine: Machine
     versions: dict[str, str]
     """Libraries by name, ndld_flow's own among them."""
     passed: bool
-    """False when a step or a gate failed, and when the run did not come to its end."""
+    """False when a step or a gate failed, and when the run did not finish."""
     outcome: RunOutcome
-    """How it ended. `running` where nothing was recorded at its end: it works still, or its program was killed."""
+    """Its outcome. `running` without a recorded end: it is still running, or its process was killed."""
     failure: RunFailure | None = None
-    """Of a run that did not come to its end."""
+    """Of a run that did not finish."""

@@ -1,4 +1,4 @@
-"""What one step did, and everything its key was made of."""
+"""The record of a step, with all parts of its key."""
 
 from __future__ import annotations
 
@@ -37,35 +37,35 @@ class ArtifactRecord(Record):
 
 
 class KeyParts(Record):
-    """What a step's key is the digest of. Two equal ones never do the same work twice."""
+    """The parts of a step's key, which is their digest. Steps with equal keys have the same result."""
 
     step: str
-    """Step type, as the recipe says it."""
+    """The step type, as written in the recipe."""
     version: str
     settings: dict[str, JsonValue]
     """Every setting, defaults included."""
     inputs: dict[str, JsonValue]
     """The recipe's `inputs:` where the step reads them."""
     reads: dict[str, str]
-    """What is read (`from`, `reference`, a data file) -> digest of its contents."""
+    """Key of an input (`from`, `reference`, a data file) -> digest of its contents."""
     libraries: dict[str, str]
-    """Library -> version, for those the step names."""
+    """Library -> version, for the libraries that the step names."""
     machine: str
     """Fingerprint; empty where the machine does not matter."""
     together: tuple[str, ...] = ()
-    """Keys of the steps it is measured in turns with, as they would be alone and in their order, with an empty text in
-    its own place: a measurement belongs to its sitting."""
+    """Keys of the steps that it is measured in turns with, alone and in their order, with an empty text in its own
+    place: a measurement belongs to its session."""
 
 
 class StepRecord(Document):
-    """How one artifact came to be."""
+    """The record of a computed artifact."""
 
     document: Literal["step"] = "step"
     format_version: int = VERSIONS["step"]
     key: FolderName
     parts: KeyParts
     parents: dict[str, str]
-    """What is read -> the name of the step (or `source`) it came from."""
+    """Key of an input -> the name of its step (or `source`)."""
     artifact: ArtifactRecord
     passed: bool
     """False when a check of the step failed, or could not be decided: a lint that found errors, outputs that
@@ -78,29 +78,29 @@ class StepRecord(Document):
     change: GraphChange | None = None
     log: str = ""
     started_at: datetime
-    """When the work began; of a measuring step: when it held its device."""
+    """Start of the step; of a measuring step: when its device was locked."""
     ended_at: datetime | None = None
     wall_s: float
-    """Of steps that took turns, each one's equal share."""
+    """Of steps that ran in turns, an equal share for each."""
     beside: tuple[str, ...] = ()
-    """What other work of ndld-flow ran on this machine while it was measured, in words."""
+    """Other ndld-flow steps that ran on this machine during the measurement, in words."""
 
 
 Outcome = Literal["done", "reused", "failed", "inconclusive", "interrupted", "skipped"]
-"""`failed`: its verdict is no, or, where it has no record, an error ended it; `interrupted`: it was at work when the
-run was ended, or when the run was recorded last."""
+"""`failed`: its check failed, or, without a record, an error ended it; `interrupted`: it was running when the run
+ended, or when the run was last recorded."""
 
 
 class RunStep(Record):
-    """A step's place in one run."""
+    """A step in one run."""
 
     name: str
     step: str
     outcome: Outcome
     reason: str
-    """Why it ran or was reused, from a closed set; for `skipped`, what stopped the run."""
+    """Why it ran or was reused, from a closed set; for `skipped`, the step that stopped the run."""
     detail: str = ""
     wall_s: float
-    """Seconds this run spent on it (not what it once cost)."""
+    """Seconds that this run spent on it, not the original duration of a reused step."""
     record: StepRecord | None = None
-    """None when it was skipped, or did not come to its end."""
+    """None when it was skipped, or did not finish."""

@@ -1,4 +1,4 @@
-"""What one sweep did: its points, and which of them are best."""
+"""The record of a sweep: its points and the best of them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ one could not be decided; `failed`: an error ended it."""
 
 
 class SweepAxis(Record):
-    """What the sweep varied."""
+    """An axis of the sweep."""
 
     name: str
-    """As the recipe says it: `speed.threads`, or the name of an axis of variants."""
+    """As written in the recipe: `speed.threads`, or the name of an axis of variants."""
     keys: tuple[str, ...]
-    """What it sets, from the recipe's root: `steps.speed.threads`."""
+    """The keys that it sets, from the recipe's root: `steps.speed.threads`."""
     values: tuple[JsonValue, ...]
-    """Those that points have, in the axis' order: listed values as listed, numbers ascending."""
+    """The values of its points, in the axis' order: listed values as listed, numbers ascending."""
     numeric: bool = False
     """Whether all values are numbers."""
     log: bool = False
 
 
 class SweepObjective(Record):
-    """What was looked for."""
+    """An objective of the sweep."""
 
     text: str
     """`speed.latency.median`, or arithmetic over metrics."""
@@ -52,14 +52,14 @@ class PointStep(Record):
     key: FolderName | Literal[""] = ""
     """Of its record in the store; empty when it was skipped or failed."""
     wall_s: float = 0.0
-    """Seconds this sweep spent on it; 0 when it was reused, or another point had done it."""
+    """Seconds that this sweep spent on it; 0 when it was reused, or computed for another point."""
 
 
 WinnerVerdict = Literal["best", "tie", "worse", "inconclusive"]
 
 
 class MeasuredAgain(Record):
-    """A winner's measurement at the end, taken in turns with the other winners: what decides between them."""
+    """A winner's final measurement, in turns with the other winners, which decides between them."""
 
     metrics: dict[str, Metric]
     """All of the point's metrics, as measured again."""
@@ -80,7 +80,7 @@ class SweepPoint(Record):
     values: dict[str, JsonValue]
     """Axis -> value."""
     changes: dict[str, JsonValue]
-    """Recipe key -> value: what to write into the recipe to have this point: `steps.speed.threads` -> 2."""
+    """Recipe key -> value that gives the recipe this point: `steps.speed.threads` -> 2."""
     outcome: PointOutcome
     reason: str = ""
     """Why it was refused or failed, for people; one short paragraph."""
@@ -93,22 +93,22 @@ class SweepPoint(Record):
     """Those that could be decided."""
     steps: tuple[PointStep, ...] = ()
     sitting: int | None = None
-    """Number of the sitting it was first measured in; None when nothing was measured."""
+    """Number of its first measurement session; None when nothing was measured."""
     again: MeasuredAgain | None = None
     rank: int | None = None
-    """1 is the best; None when it did not pass, or nothing was looked for."""
+    """1 is the best; None when it did not pass, or without objectives."""
     tied: bool = False
     """Not the best, but the difference is inside the noise."""
     on_front: bool = False
     """No other point is better in one objective and not worse in any (more than one objective)."""
     wall_s: float = 0.0
-    """Seconds of this sweep that were spent on it alone."""
+    """Seconds that this sweep spent on this point alone."""
     folder: InnerPath | Literal[""] = ""
     """Its run folder, relative to the sweep's: `points/0001`; empty when there is none."""
 
 
 class MeasurementSession(Record):
-    """Points measured in turns, on one device held alone."""
+    """A measurement session: points measured in turns on one exclusively locked device."""
 
     number: int
     """From 1."""
@@ -119,17 +119,17 @@ class MeasurementSession(Record):
     again: bool = False
     """Whether it measured winners again."""
     reused: bool = False
-    """Whether it was there already."""
+    """Whether its results were reused."""
     started_at: datetime
     ended_at: datetime
     beside: tuple[str, ...] = ()
-    """What else ran on its machine meanwhile, in words."""
+    """Other ndld-flow steps that ran on its machine meanwhile, in words."""
     machine: str = ""
-    """Fingerprint of the machine it was measured on, where that is not the one that ran the sweep."""
+    """Fingerprint of the measuring machine, if it is not the one that ran the sweep."""
 
 
 class SweepRecord(Document):
-    """One sweep of one recipe, with what is needed to repeat it."""
+    """One sweep of one recipe, with everything needed to repeat it."""
 
     document: Literal["sweep"] = "sweep"
     format_version: int = VERSIONS["sweep"]
@@ -140,13 +140,13 @@ class SweepRecord(Document):
     recipe: dict[str, JsonValue]
     """Resolved and self-sufficient, its `sweep:` included."""
     identity: str
-    """Equal for sweeps that would do, and say, exactly the same."""
+    """Equal for sweeps with the same work and the same results."""
     command: tuple[str, ...]
     directory: str
     started_at: datetime
     wall_s: float
     own_s: float
-    """Seconds of `wall_s` that were the tool's own: not spent inside steps."""
+    """Seconds of `wall_s` outside of steps: the tool's own overhead."""
     method: str
     seed: int
     axes: tuple[SweepAxis, ...]
@@ -162,9 +162,9 @@ class SweepRecord(Document):
     steps_done: int
     """Steps that were computed; each distinct one once."""
     steps_shared: int
-    """Steps of points that another point of this sweep had done."""
+    """Steps of points that were computed for another point of this sweep."""
     steps_reused: int
-    """Steps that were there before."""
+    """Steps that existed before."""
     machine: Machine
     versions: dict[str, str]
     passed: bool

@@ -1,4 +1,4 @@
-"""What building one engine several times came to: which layers came out alike."""
+"""Results of building one engine several times: the layers that differ between builds."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Literal
 from ndld_flow.records.base import Record
 
 Change = Literal["tactic", "format", "layers"]
-"""`layers`: other layers do the work (fused otherwise, or a reformat that is not always there); `format`: a tensor has
-another type or lies in memory otherwise; `tactic`: only the tactic is another."""
+"""`layers`: the layers differ (another fusion, or an additional reformat); `format`: a tensor has another type or
+memory layout; `tactic`: only the tactic differs."""
 
 
 class RebuiltEngine(Record):
     """One of the builds."""
 
     label: str
-    """What tells it from the others: `attempt 2`."""
+    """Its name among the builds: `attempt 2`."""
     engine_digest: str
     engine_bytes: int
     build_s: float
     layer_count: int
     read_timings: bool
-    """Whether it took timings from a cache: it then has the tactics of earlier builds."""
+    """Whether it read timings from a cache: it then has the tactics of earlier builds."""
     latency_ms: float | None = None
     """Median; None where it was not measured."""
 
 
 class ChangedLayer(Record):
-    """Layers of the builds that do the same work and did not come out alike."""
+    """Layers of the builds that do the same work and differ."""
 
     name: str
     """Of the first build that has it; several are joined by ` + `."""
     type: str
     onnx_nodes: tuple[str, ...]
     change: Change
-    """The greatest there is between any two builds: `layers`, then `format`, then `tactic`."""
+    """The largest change between any two builds: `layers`, then `format`, then `tactic`."""
     built: tuple[str, ...]
-    """For each build, its tactics, or what else it came out as; empty where it has no such layer."""
+    """For each build, its tactics, or its other form; empty where it has no such layer."""
     variants: int
     """Different outcomes among the builds."""
     time_share: float | None = None
@@ -67,17 +67,17 @@ class TacticChurn(Record):
 
     builds: tuple[RebuiltEngine, ...]
     basis: Literal["engines as built", "engines as measured"]
-    """Where layers are known from: what the builder told, or the engine when it ran."""
+    """Source of the layers: the builder's report, or the engine when it ran."""
     tells_tactics: bool
-    """Whether any layer has a tactic: without, only other layers and formats can be seen."""
+    """Whether any layer has a tactic: otherwise only different layers and formats can be noticed."""
     row_count: int
-    """Layers, those of several builds that do the same work counted once."""
+    """Number of layers, with corresponding layers of several builds counted once."""
     changed: tuple[ChangedLayer, ...]
-    """What takes longest first, where it was measured; else as it runs."""
+    """Slowest first, if measured; else in order of execution."""
     layer_share: float
     """Layers that changed, of all layers of all builds, 0 to 1."""
     time_share: float | None
-    """What they take of the time of all layers, mean over the builds; None where not all were measured."""
+    """Share of the changed layers in the time of all layers, mean over the builds; None where not all were measured."""
     spreads: tuple[Spread, ...]
 
     @property

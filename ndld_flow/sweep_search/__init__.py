@@ -1,1 +1,1 @@
-"""Search methods of sweeps: which points to try, and which are best."""
+"""Search methods of sweeps, and the ranking of points."""

@@ -1,4 +1,4 @@
-"""The values of an axis, by position: an index where they can be counted, the value itself where any number will do."""
+"""The values of an axis by position: an index where they are countable, else the value itself."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from ndld_flow.sweep_search.space import Axis, Choices, Numbers
 
 Position = int | float
 _DIGITS = 6
-"""Of a number drawn between two bounds, so many digits are kept: people read them, and write them into recipes."""
+"""Digits of numbers that are drawn between two bounds: users read them and write them into recipes."""
 
 
 class AxisValues(Protocol):
-    """What searches need to know of an axis."""
+    """The values of an axis, as searches use them."""
 
     @property
     def count(self) -> int | None:
-        """Positions 0 to count - 1; None where every number between two bounds is a value."""
+        """Number of positions, from 0; None where every number between two bounds is a value."""
 
     @property
     def ordered(self) -> bool:
-        """Whether values near each other are alike."""
+        """Whether adjacent values are similar."""
 
     @property
     def log(self) -> bool:
-        """Whether doubling counts alike everywhere."""
+        """Whether the axis is logarithmic."""
 
     def value(self, position: Position) -> JsonValue:
-        """What stands there."""
+        """Return the value at a position."""
 
     def position(self, value: JsonValue) -> Position | None:
-        """Where this value stands; None when it is not on the axis. 2 and 2.0 are the same, 1 and true are not."""
+        """Return the position of a value; None when it is not on the axis. 2 equals 2.0, but 1 does not equal true."""
 
     def share(self, position: Position) -> float:
-        """How far along the axis it is: 0 the smallest value, 1 the largest; logarithmic where the axis is."""
+        """Return the relative position: 0 for the smallest value, 1 for the largest; logarithmic if the axis is."""
 
     def nearest(self, share: float) -> Position:
-        """The position nearest to so far along the axis."""
+        """Return the position nearest to a relative one."""
 
-    def beside(self, position: Position) -> list[Position]:
-        """The next smaller and the next larger value; every other one where there is no order, none between bounds."""
+    def adjacent(self, position: Position) -> list[Position]:
+        """Return the next smaller and larger positions; all others without an order, none between bounds."""
 
 
 def values_of(axis: Axis) -> AxisValues:
-    """The axis by position. Raises ValueError, with a sentence, for bounds that make no axis."""
+    """Return the values of an axis. Raises ValueError, with a sentence, for invalid bounds."""
     if isinstance(axis, Choices):
         if not axis.values:
             raise ValueError(f"{visible_name(axis.name)}: it has no values to try.")
@@ -65,12 +65,12 @@ def values_of(axis: Axis) -> AxisValues:
 
 
 def key_of(value: JsonValue) -> str:
-    """Equal for values that are the same to a recipe: neither the order of keys nor writing 2 as 2.0 matters."""
+    """Return a text that is equal for equal values of a recipe: the order of keys, and 2 or 2.0, do not matter."""
     return json.dumps(_plain(value), sort_keys=True)
 
 
 class Listed:
-    """Values as they were listed, without repetition. Numbers are ordered, whatever order they were listed in."""
+    """Listed values without repetition. Numbers are ordered, in whatever order they were listed."""
 
     log = False
 
@@ -98,7 +98,7 @@ class Listed:
     def nearest(self, share: float) -> int:
         return self._ascending[round(share * (self.count - 1))]
 
-    def beside(self, position: Position) -> list[Position]:
+    def adjacent(self, position: Position) -> list[Position]:
         if not self.ordered:
             return [other for other in range(self.count) if other != position]
         rank = self._ascending.index(int(position))
@@ -106,13 +106,13 @@ class Listed:
 
     @cached_property
     def _ascending(self) -> list[int]:
-        places = range(self.count)
-        return sorted(places, key=self._values.__getitem__) if self.ordered else list(places)  # type: ignore[arg-type]
+        positions = range(self.count)
+        return sorted(positions, key=self._values.__getitem__) if self.ordered else list(positions)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Stepped:
-    """Numbers at equal distances. Decimal, so that 0.1 + 2 * 0.1 is 0.3."""
+    """Numbers at equal distances. They are decimal, so that 0.1 + 2 * 0.1 is 0.3."""
 
     axis: Numbers
     step: Decimal
@@ -149,7 +149,7 @@ class Stepped:
         number = _log_number(share, self.axis.low, self.value(self.count - 1))
         return round((number - self.axis.low) / float(self.step))
 
-    def beside(self, position: Position) -> list[Position]:
+    def adjacent(self, position: Position) -> list[Position]:
         return [other for other in (position - 1, position + 1) if 0 <= other < self.count]
 
     @cached_property
@@ -188,7 +188,7 @@ class Between:
         number = round(number, _DIGITS - 1 - math.floor(math.log10(finest)))
         return min(high, max(low, number))
 
-    def beside(self, position: Position) -> list[Position]:
+    def adjacent(self, position: Position) -> list[Position]:
         return []
 
 

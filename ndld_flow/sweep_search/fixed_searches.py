@@ -9,11 +9,11 @@ from ndld_flow.base.text import visible_name
 from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment, Numbers, Space
-from ndld_flow.sweep_search.untried import Unasked
+from ndld_flow.sweep_search.untried import UntriedPoints
 
 
 class Grid:
-    """All points in order, the last axis fastest. The order does not depend on how many are asked for at once."""
+    """All points in order, the last axis fastest. The order does not depend on the size of requests."""
 
     def __init__(self, space: Space) -> None:
         check_countable(space, "grid")
@@ -35,7 +35,7 @@ class Grid:
 
 
 def check_countable(space: Space, method: str) -> None:
-    """Raises ValueError, with a sentence, for an axis whose values cannot be tried one after the other."""
+    """Raise ValueError, with a sentence, for an axis whose values are not countable."""
     for axis in space.axes:
         if isinstance(axis, Numbers) and axis.step is None and not axis.integer and axis.low < axis.high:
             raise ValueError(
@@ -45,10 +45,10 @@ def check_countable(space: Space, method: str) -> None:
 
 
 class OneAtATime:
-    """Where the recipe stands first, then every other value of each axis, the rest as in the recipe.
+    """The recipe's own point first, then every other value of each axis, the rest as in the recipe.
 
-    On an axis where the recipe has no value, its first one stands for it.
-    The order does not depend on how many are asked for at once.
+    On an axis where the recipe has no value, the first value is used. The order does not depend on the size of
+    requests.
     """
 
     def __init__(self, space: Space, start: Assignment | None) -> None:
@@ -83,19 +83,19 @@ class OneAtATime:
 
 
 class RandomPoints:
-    """Seeded draws, until a finite space is exhausted. The order does not depend on how many are asked for at once."""
+    """Seeded draws, until a finite space is exhausted. The order does not depend on the size of requests."""
 
     def __init__(self, space: Space, seed: int) -> None:
         self._space = NumberedSpace(space)
-        self._unasked = Unasked(self._space, seed)
+        self._untried = UntriedPoints(self._space, seed)
         self.size = self._space.size
 
     @property
     def stopped_because(self) -> str:
-        return self._unasked.exhausted_because
+        return self._untried.exhausted_because
 
     def ask(self, count: int) -> list[Assignment]:
-        drawn = (self._unasked.draw() for _ in range(count))
+        drawn = (self._untried.draw() for _ in range(count))
         return [self._space.point(place) for place in drawn if place is not None]
 
     def tell(self, trials: Sequence[Trial]) -> None:

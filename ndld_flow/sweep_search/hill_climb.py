@@ -1,4 +1,4 @@
-"""From point to better neighbour, until none is better; then from somewhere else."""
+"""Hill climbing: from point to better neighbour until none is better; then from another point."""
 
 from __future__ import annotations
 
@@ -9,61 +9,61 @@ from ndld_flow.sweep_search.axis_values import AxisValues
 from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, neighbours_of
 from ndld_flow.sweep_search.search import Quality, SearchOptions, Trial, quality_of
 from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.untried import Unasked
+from ndld_flow.sweep_search.untried import UntriedPoints
 
 _STRIDES = tuple(2.0**-halvings for halvings in range(2, 9))
 
 
 class HillClimb:
-    """Measure all neighbours, go to the best of them when it is better, climb again from a random point when none is.
+    """Measure all neighbours, move to the best if it is better, else restart from a random point.
 
     A neighbour differs on one axis. On a long axis neighbours are at first a quarter of its length away; where none is
     better the stride is halved, down to the next value (a compass search: Kolda, Lewis and Torczon, 2003, Optimization
-    by direct search). Neighbours that were measured before are not asked for again.
+    by direct search). Neighbours that were measured before are not requested again.
 
-    It begins where the recipe stands. The order does not depend on how many are asked for at once.
+    It starts at the recipe's own point. The order does not depend on the size of requests.
     Raises ValueError, with a sentence, unless there is one objective.
     """
 
     def __init__(self, space: Space, options: SearchOptions) -> None:
         if len(options.directions) != 1:
-            told = f"there are {len(options.directions)}" if options.directions else "there is none"
-            raise ValueError(f"`method: hill_climb` climbs by one objective, and {told}.")
+            number = f"there are {len(options.directions)}" if options.directions else "there is none"
+            raise ValueError(f"`method: hill_climb` climbs by one objective, and {number}.")
         self._direction = options.directions[0]
         self._space = NumberedSpace(space)
-        self._unasked = Unasked(self._space, options.seed)
+        self._untried = UntriedPoints(self._space, options.seed)
         self._known: dict[Place, Quality] = {}
         self._strides = (*_strides(self._space.axes), 0.0)
         self._stride = 0
         self._here: Place | None = None
         start = self._space.start(options.start)
-        self._neighbours = [start] if self._unasked.take(start) else []
+        self._neighbours = [start] if self._untried.take(start) else []
         self._waiting = list(self._neighbours)
-        self._told: list[Place] = []
+        self._requested: list[Place] = []
         self.size = self._space.size
 
     @property
     def stopped_because(self) -> str:
-        return "" if self._waiting else self._unasked.exhausted_because
+        return "" if self._waiting else self._untried.exhausted_because
 
     def ask(self, count: int) -> list[Assignment]:
         if not self._waiting:
             self._move()
-        self._told, self._waiting = self._waiting[:count], self._waiting[count:]
-        return [self._space.point(place) for place in self._told]
+        self._requested, self._waiting = self._waiting[:count], self._waiting[count:]
+        return [self._space.point(place) for place in self._requested]
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        for place, trial in zip(self._told, trials, strict=True):
+        for place, trial in zip(self._requested, trials, strict=True):
             self._known[place] = quality_of(trial, self._direction)
 
     def _move(self) -> None:
-        """On, until there is something to ask."""
-        while not self._waiting and not self._unasked.exhausted_because:
+        """Move until there are points to request."""
+        while not self._waiting and not self._untried.exhausted_because:
             if not self._climb():
-                self._begin_elsewhere()
+                self._restart()
 
     def _climb(self) -> bool:
-        """To the best neighbour, or on with smaller strides; False when none is better at the smallest."""
+        """Move to the best neighbour, or reduce the stride; False when none is better at the smallest stride."""
         best = min(self._neighbours, key=self._known.__getitem__, default=None)
         if best is not None and (self._here is None or self._known[best] < self._known[self._here]):
             self._here = best
@@ -72,18 +72,18 @@ class HillClimb:
         if self._here is None or self._stride == len(self._strides):
             return False
         around = list(neighbours_of(self._here, self._space.axes, self._strides[self._stride]))
-        self._waiting = [place for place in around if self._unasked.take(place)]
+        self._waiting = [place for place in around if self._untried.take(place)]
         self._neighbours = [place for place in around if place in self._known or place in self._waiting]
         return True
 
-    def _begin_elsewhere(self) -> None:
-        drawn = self._unasked.draw()
+    def _restart(self) -> None:
+        drawn = self._untried.draw()
         self._neighbours = [] if drawn is None else [drawn]
         self._waiting = list(self._neighbours)
         self._here, self._stride = None, 0
 
 
 def _strides(axes: Sequence[AxisValues]) -> Iterator[float]:
-    """Shares of an axis' length that are longer than the distance of two values on the longest axis."""
+    """Yield strides, as shares of an axis' length, that exceed the distance of values on the longest axis."""
     lengths = [math.inf if axis.count is None else axis.count for axis in axes if axis.ordered]
     return (stride for stride in _STRIDES if stride * (max(lengths, default=1) - 1) > 1)

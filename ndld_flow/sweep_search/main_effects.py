@@ -1,4 +1,4 @@
-"""What each setting alone does to an objective."""
+"""The main effect of each setting on an objective."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pydantic import JsonValue
 
 _MOST_LEVELS = 8
 _GROUPS = 5
-"""A numeric axis of more values than `_MOST_LEVELS` is cut into so many groups of neighbours."""
+"""A numeric axis of more than `_MOST_LEVELS` values is divided into this many groups of neighbours."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A point that has the objective."""
+    """A point with its objective."""
 
     values: Mapping[str, JsonValue]
     """Axis -> value, all axes."""
@@ -30,9 +30,9 @@ class Level:
     """One value of an axis, or neighbouring values where there are many."""
 
     values: tuple[JsonValue, ...]
-    """One; of a group of numbers the least and the largest."""
+    """One value; of a group of numbers the smallest and the largest."""
     observed: tuple[float, ...]
-    """The objective of each point that has it, ascending; of a paired effect freed from what the other axes do."""
+    """The objective of each of its points, ascending; for a paired effect without the effects of other axes."""
 
     @property
     def median(self) -> float:
@@ -41,13 +41,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Effect:
-    """What an axis does to the objective."""
+    """The effect of an axis on the objective."""
 
     axis: str
     levels: tuple[Level, ...]
-    """In the axis' order, those with points only."""
+    """Levels with points, in the axis' order."""
     paired: bool
-    """Whether points were compared that are equal otherwise; if not, what the other axes do is mixed in."""
+    """Whether the compared points are equal on the other axes; if not, their effects are mixed in."""
 
     @property
     def size(self) -> float:
@@ -59,28 +59,28 @@ class Effect:
 
 
 def main_effects(axes: Mapping[str, Sequence[JsonValue]], points: Sequence[Observed]) -> tuple[Effect, ...]:
-    """The effect of every axis that has at least two values with points, the largest first.
+    """Return the effect of every axis with at least two values that have points, the largest first.
 
     `axes`: name -> the values that points have, in the axis' order.
 
-    Where the points allow it an effect is *paired*: a block is points that are equal on all other axes and together
-    have each value of this one. With y the objective and g the geometric mean of a block, the level of a value is the
-    median over the blocks of G * y / g, where G is the geometric mean of all g: the blocks' own differences cancel out
+    Where possible an effect is *paired*: a block consists of points that are equal on all other axes and together have
+    each value of this one. With y the objective and g the geometric mean of a block, the level of a value is the
+    median over the blocks of G * y / g, where G is the geometric mean of all g: differences between blocks cancel out
     (the main effect of a complete block design: Montgomery, Design and Analysis of Experiments, chapters 4 and 5; with
     medians, so that one odd point does not decide). Where a y is not above 0, differences stand for ratios: the median
     of A + y - a, with arithmetic means. Blocks are used when they hold at least half of the points of every value but
     the commonest: all of a full grid, and the points that one-at-a-time varies. Otherwise a level is the median over
-    all points with the value. That mixes in what the other axes do, evenly if points were drawn at random; a search
-    that looks where it is good does not draw evenly.
+    all points with the value. That mixes in the effects of other axes, evenly if points were drawn at random; a search
+    that concentrates on good points is not even.
     """
-    told = [_Told(point, {name: _text(value) for name, value in point.values.items()}) for point in points]
-    found = [_effect(name, values, told) for name, values in axes.items()]
+    compared = [_Point(point, {name: _text(value) for name, value in point.values.items()}) for point in points]
+    found = [_effect(name, values, compared) for name, values in axes.items()]
     return tuple(sorted((one for one in found if len(one.levels) > 1), key=lambda one: -one.size))
 
 
 @dataclass(frozen=True)
-class _Told:
-    """A point, and its values as texts that are equal for equal ones."""
+class _Point:
+    """A point, and its values as texts for comparison."""
 
     point: Observed
     texts: Mapping[str, str]
@@ -90,7 +90,7 @@ class _Told:
         return self.point.objective
 
 
-def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Told]) -> Effect:
+def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Point]) -> Effect:
     there = {point.texts[axis] for point in points}
     present = [value for value in values if _text(value) in there]
     if len(present) > _MOST_LEVELS and all(_is_number(value) for value in present):
@@ -101,15 +101,15 @@ def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Told]) -> 
     return Effect(axis, tuple(Level((value,), tuple(sorted(observed[_text(value)]))) for value in present), paired)
 
 
-def _complete_blocks(axis: str, levels: int, points: Sequence[_Told]) -> list[list[_Told]]:
-    """Points that are equal otherwise, where every value that any point has is among them."""
-    blocks: dict[tuple[str, ...], list[_Told]] = defaultdict(list)
+def _complete_blocks(axis: str, levels: int, points: Sequence[_Point]) -> list[list[_Point]]:
+    """Return blocks of points that are equal on the other axes and have every value of this one."""
+    blocks: dict[tuple[str, ...], list[_Point]] = defaultdict(list)
     for point in points:
         blocks[tuple(text for name, text in sorted(point.texts.items()) if name != axis)].append(point)
     return [block for block in blocks.values() if len(block) == levels]
 
 
-def _are_enough(axis: str, blocks: Sequence[Sequence[_Told]], points: Sequence[_Told]) -> bool:
+def _are_enough(axis: str, blocks: Sequence[Sequence[_Point]], points: Sequence[_Point]) -> bool:
     counted = Counter(point.texts[axis] for point in points)
     paired = Counter(point.texts[axis] for block in blocks for point in block)
     if not blocks:
@@ -118,9 +118,9 @@ def _are_enough(axis: str, blocks: Sequence[Sequence[_Told]], points: Sequence[_
     return all(2 * paired[one] >= counted[one] for one in counted if one != commonest)
 
 
-def _paired(axis: str, blocks: Sequence[Sequence[_Told]]) -> dict[str, list[float]]:
-    """Text of a value -> the objective in each block, freed from what is the block's own."""
-    # With logarithms, differences are ratios.
+def _paired(axis: str, blocks: Sequence[Sequence[_Point]]) -> dict[str, list[float]]:
+    """Return text of a value -> the objective in each block, without the differences between blocks."""
+    # Differences of logarithms are ratios.
     ratios = min(point.objective for block in blocks for point in block) > 0
     there, back = (math.log, math.exp) if ratios else (float, float)
     means = [statistics.fmean(there(point.objective) for point in block) for block in blocks]
@@ -132,28 +132,28 @@ def _paired(axis: str, blocks: Sequence[Sequence[_Told]]) -> dict[str, list[floa
     return observed
 
 
-def _plain(axis: str, points: Sequence[_Told]) -> dict[str, list[float]]:
+def _plain(axis: str, points: Sequence[_Point]) -> dict[str, list[float]]:
     observed: dict[str, list[float]] = defaultdict(list)
     for point in points:
         observed[point.texts[axis]].append(point.objective)
     return observed
 
 
-def _grouped(axis: str, points: Sequence[_Told]) -> tuple[Level, ...]:
-    """Neighbouring numbers together, about as many points in each group; equal numbers are never parted."""
-    of_number: dict[float, list[_Told]] = defaultdict(list)
+def _grouped(axis: str, points: Sequence[_Point]) -> tuple[Level, ...]:
+    """Group neighbouring numbers, with about as many points in each group; equal numbers stay together."""
+    of_number: dict[float, list[_Point]] = defaultdict(list)
     for point in points:
         of_number[float(point.texts[axis])].append(point)
-    groups: dict[int, list[_Told]] = defaultdict(list)
+    groups: dict[int, list[_Point]] = defaultdict(list)
     before = 0
     for _, members in sorted(of_number.items()):
-        # Where the middle of them lies among all.
+        # The group that contains the middle of these points.
         groups[(2 * before + len(members)) * _GROUPS // (2 * len(points))] += members
         before += len(members)
     return tuple(_group_level(axis, group) for group in groups.values())
 
 
-def _group_level(axis: str, group: Sequence[_Told]) -> Level:
+def _group_level(axis: str, group: Sequence[_Point]) -> Level:
     ends = {end.texts[axis]: end.point.values[axis] for end in (group[0], group[-1])}
     return Level(tuple(ends.values()), tuple(sorted(point.objective for point in group)))
 

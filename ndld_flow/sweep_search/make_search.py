@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ndld_flow.sweep_search.fixed_searches import Grid, OneAtATime, RandomPoints
 from ndld_flow.sweep_search.hill_climb import HillClimb
-from ndld_flow.sweep_search.saturation import Ladders, Saturating, without_axis
+from ndld_flow.sweep_search.saturation import Saturating, SaturatingAxis, without_axis
 from ndld_flow.sweep_search.search import Saturation, Search, SearchOptions, Trial
 from ndld_flow.sweep_search.space import Assignment, Space
 
@@ -40,9 +40,9 @@ class Budget:
 
 
 def make_search(space: Space, options: SearchOptions) -> Search:
-    """A search of the space, at its beginning.
+    """Create the search of a space.
 
-    Raises ValueError, with a sentence, where method and space, or method and objectives, do not go together.
+    Raises ValueError, with a sentence, where the method does not fit the space or the objectives.
     Raises BackendError when the method needs a library that is not installed.
     """
     search = (
@@ -53,12 +53,14 @@ def make_search(space: Space, options: SearchOptions) -> Search:
 
 def _saturating(space: Space, options: SearchOptions, saturation: Saturation) -> Search:
     if not options.directions:
-        raise ValueError("`saturation` ends a search that gains too little; say by `minimize` or `maximize` of what.")
+        raise ValueError(
+            "`saturation` ends a search that gains too little: set an objective with `minimize` or `maximize`."
+        )
     direction = options.directions[0]
     if not saturation.along:
         return Saturating(_by_method(space, options), saturation, direction)
     others = _by_method(without_axis(space, saturation.along), options)
-    return Ladders(space, others, saturation, direction)
+    return SaturatingAxis(space, others, saturation, direction)
 
 
 def _by_method(space: Space, options: SearchOptions) -> Search:

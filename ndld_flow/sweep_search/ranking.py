@@ -13,7 +13,7 @@ from ndld_flow.records.sweep import WinnerVerdict
 from ndld_flow.sweep_search.search import Direction
 
 _Values = tuple[float, ...]
-"""What a point came to, one for each goal, so turned that less is better."""
+"""The objectives of a point, one for each goal, with signs so that less is better."""
 
 
 @dataclass(frozen=True)
@@ -22,31 +22,31 @@ class Goal:
 
     direction: Direction
     noise: float = 0.0
-    """Relative difference that says nothing here: 0.03 is 3 %; 0 for what is counted and not measured."""
+    """Relative difference that is noise: 0.03 is 3 %; 0 for counted values."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """What a point came to."""
+    """A point's results for the ranking."""
 
     number: int
-    """Of its own among the points."""
+    """Number of the point."""
     passed: bool
     """Only these are ranked."""
     objectives: tuple[float | None, ...]
     """One for each goal, as first measured; without all of them a point is not ranked."""
     again: tuple[float | None, ...] | None = None
-    """The same as measured again in turns with the other winners."""
+    """The objectives as measured again in turns with the other winners."""
     verdict: WinnerVerdict | None = None
-    """What that says against the best."""
+    """The verdict of that measurement against the best."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a point came in."""
+    """A point's place in the ranking."""
 
     rank: int | None = None
-    """1 is the best; no two have the same."""
+    """1 is the best; ranks are unique."""
     tied: bool = False
     """Not the best, but the difference is inside the noise."""
     on_front: bool = False
@@ -54,18 +54,18 @@ class Place:
 
 
 def rank_points(points: Collection[Contender], goals: Sequence[Goal]) -> dict[int, Place]:
-    """Number -> place. The order of `points` changes nothing.
+    """Return number -> place. The order of `points` does not matter.
 
-    Winners that were measured again come before all others, in the order of what was measured again; the others follow
-    in the order of what was first measured. With several goals those on the front come first, the best in the first
-    goal leading, and the rest follow in the same order. What is equal in all goals stands in the order of numbers.
+    Winners that were measured again come before all others, ordered by the repeated measurement; the others follow,
+    ordered by the first one. With several goals the Pareto front comes first, ordered by the first goal, and the rest
+    follows in the same order. Points that are equal in all goals are ordered by number.
 
-    Only what was measured under the same conditions is compared for the front: those measured again with each other,
-    the others by what all were first measured as.
+    For the front only measurements under the same conditions are compared: repeated ones with each other, the others
+    by their first measurement.
     """
-    first = {point.number: values for point in points if (values := _turned(point.objectives, point, goals))}
+    first = {point.number: values for point in points if (values := _ranking_values(point.objectives, point, goals))}
     chosen = [point for point in points if point.number in first and point.again is not None]
-    again = {point.number: values for point in chosen if (values := _turned(point.again or (), point, goals))}
+    again = {point.number: values for point in chosen if (values := _ranking_values(point.again or (), point, goals))}
     front = _find_front(again) | (_find_front(first) - again.keys()) if len(goals) > 1 else set()
     others = {number: values for number, values in first.items() if number not in again}
     order = [*_in_order(again, front), *_in_order(others, front)]
@@ -81,15 +81,15 @@ def rank_points(points: Collection[Contender], goals: Sequence[Goal]) -> dict[in
 
 
 def find_best(places: Mapping[int, Place]) -> int | None:
-    """The number of the point that came in first."""
+    """Return the number of the point with rank 1."""
     return next((number for number, place in places.items() if place.rank == 1), None)
 
 
 def choose_winners(points: Collection[Contender], goals: Sequence[Goal], count: int) -> list[int]:
-    """Numbers of the points to measure again, best first; none for a `count` of 0.
+    """Return the numbers of the points to measure again, best first; none for a `count` of 0.
 
-    The best `count`, and all that are inside the noise of the best; of several goals the front, filled up with the
-    next best to `count`. At most twice `count`: of a longer front, points spread evenly along it, both ends among them.
+    These are the best `count`, and all within the noise of the best; with several goals the front, filled up with the
+    next best to `count`. At most twice `count`: of a longer front, points spread evenly along it, with both ends.
     """
     places = rank_points(points, goals)
     ranked = [number for _, number in sorted((place.rank, n) for n, place in places.items() if place.rank)]
@@ -101,8 +101,8 @@ def choose_winners(points: Collection[Contender], goals: Sequence[Goal], count: 
     return [*ranked[:count], *close][: 2 * count]
 
 
-def _turned(objectives: Sequence[float | None], point: Contender, goals: Sequence[Goal]) -> _Values:
-    """What a point is ranked by; empty when it is not ranked."""
+def _ranking_values(objectives: Sequence[float | None], point: Contender, goals: Sequence[Goal]) -> _Values:
+    """Return the values that a point is ranked by; empty when it is not ranked."""
     known = [value for value in objectives if value is not None and not math.isnan(value)]
     if not point.passed or len(known) < len(goals):
         return ()
@@ -110,14 +110,14 @@ def _turned(objectives: Sequence[float | None], point: Contender, goals: Sequenc
 
 
 def _find_front(values: Mapping[int, _Values]) -> set[int]:
-    """Those that no other is better than in one value without being worse in another.
+    """Return the points that no other dominates: better in one value and worse in none.
 
-    Whoever is better in one and worse in none stands earlier in the order of values, and one such is on the front.
+    A dominating point comes earlier in the order of values, and one of them is on the front.
     """
     front: dict[int, _Values] = {}
     for number, ours in sorted(values.items(), key=lambda pair: pair[1]):
-        beaten = any(theirs != ours and all(map(operator.le, theirs, ours)) for theirs in front.values())
-        if not beaten:
+        dominated = any(theirs != ours and all(map(operator.le, theirs, ours)) for theirs in front.values())
+        if not dominated:
             front[number] = ours
     return set(front)
 
@@ -127,7 +127,7 @@ def _in_order(values: Mapping[int, _Values], front: Collection[int]) -> list[int
 
 
 def _is_tie(point: Contender, best: int, values: Mapping[int, _Values], goals: Sequence[Goal]) -> bool:
-    """Whether a point is inside the noise of the best in all goals; in the first, its standing decides."""
+    """Return whether a point is within the noise of the best in all goals; in the first, its verdict decides."""
     close = [
         _is_inside(ours, theirs, goal.noise)
         for ours, theirs, goal in zip(values[point.number], values[best], goals, strict=True)
@@ -147,27 +147,27 @@ def _is_inside(ours: float, theirs: float, noise: float) -> bool:
 
 
 def _spread(numbers: Sequence[int], count: int) -> list[int]:
-    """At most `count` of them, evenly, the first and the last among them."""
+    """Return at most `count` numbers, evenly spread, with the first and the last."""
     if len(numbers) <= count:
         return list(numbers)
     return [numbers[place * (len(numbers) - 1) // (count - 1)] for place in range(count)]
 
 
-def remove_session_drift(points: Sequence[Contender], sitting: Mapping[int, int | None]) -> list[Contender]:
-    """Points whose one objective is taken relative to the median of those it was measured with.
+def remove_session_drift(points: Sequence[Contender], session: Mapping[int, int | None]) -> list[Contender]:
+    """Return points whose only objective is divided by the median of their measurement session.
 
-    Sound where points are spread over sittings by chance: then medians of sittings differ by what the machine did
-    meanwhile, and little else. It is only for choosing whom to measure again; no value of it is shown.
+    Valid where points are assigned to sessions at random: then medians of sessions differ mostly by the machine's
+    drift. The result only selects points to measure again; its values are not shown.
     """
-    by_sitting: dict[int | None, list[float]] = defaultdict(list)
+    by_session: dict[int | None, list[float]] = defaultdict(list)
     for point in points:
         if point.objectives and point.objectives[0] is not None:
-            by_sitting[sitting[point.number]].append(point.objectives[0])
-    medians = {number: statistics.median(values) for number, values in by_sitting.items()}
-    return [_steady(point, medians.get(sitting[point.number], 0.0)) for point in points]
+            by_session[session[point.number]].append(point.objectives[0])
+    medians = {number: statistics.median(values) for number, values in by_session.items()}
+    return [_divide(point, medians.get(session[point.number], 0.0)) for point in points]
 
 
-def _steady(point: Contender, median: float) -> Contender:
+def _divide(point: Contender, median: float) -> Contender:
     value = point.objectives[0] if point.objectives else None
     if value is None or median <= 0:
         return point

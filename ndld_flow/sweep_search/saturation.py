@@ -1,4 +1,4 @@
-"""An end to searching when going on is not worth it."""
+"""Searches that stop when further points gain too little."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from ndld_flow.sweep_search.space import Assignment, Space
 
 
 class Saturating:
-    """A search that ends after so many points in a row that brought too little.
+    """A search that ends after several points in a row with too little gain.
 
-    It asks for no more at once than could be needed, so where it ends does not depend on how many are asked for.
+    It requests no more points than could be needed, so its end does not depend on the size of requests.
     """
 
     def __init__(self, search: Search, saturation: Saturation, direction: Direction) -> None:
         self._search = search
-        self._row = _Row(saturation, direction)
+        self._streak = _Streak(saturation, direction)
         self.size = search.size
 
     @property
     def stopped_because(self) -> str:
-        return f"saturated: {self._row}" if self._row.is_over else self._search.stopped_because
+        return f"saturated: {self._streak}" if self._streak.is_over else self._search.stopped_because
 
     def ask(self, count: int) -> list[Assignment]:
-        return [] if self._row.is_over else self._search.ask(min(count, self._row.needed))
+        return [] if self._streak.is_over else self._search.ask(min(count, self._streak.needed))
 
     def tell(self, trials: Sequence[Trial]) -> None:
         self._search.tell(trials)
         for trial in trials:
-            self._row.add(trial)
+            self._streak.add(trial)
 
 
-class Ladders:
-    """One axis tried in order, value by value, for each point of a search over the others; each ends by itself.
+class SaturatingAxis:
+    """One axis tried in order, value by value, for each point of a search over the others; each series ends separately.
 
-    What the search over the others is told is the best of each ladder, by the first objective.
-    A ladder is ended before the next is begun, and no more is asked at once than it could need, so the order does not
-    depend on how many are asked for.
+    The search over the others gets the best point of each series, by the first objective. A series ends before the next
+    starts, and requests no more points than it could need, so the order does not depend on the size of requests.
     Raises ValueError, with a sentence, when `saturation.along` is not an axis of countable values.
     """
 
@@ -52,10 +51,10 @@ class Ladders:
         self._others = others
         self._saturation = saturation
         self._direction = direction
-        self._ladder: Assignment | None = None
-        self._rungs: list[Assignment] = []
-        self._told: list[Trial] = []
-        self._row = _Row(saturation, direction)
+        self._others_point: Assignment | None = None
+        self._remaining: list[Assignment] = []
+        self._trials: list[Trial] = []
+        self._streak = _Streak(saturation, direction)
         self._asked = self._begun = self._ended_early = 0
 
     @property
@@ -67,52 +66,51 @@ class Ladders:
 
     @property
     def stopped_because(self) -> str:
-        if self._ladder is not None or not self._others.stopped_because:
+        if self._others_point is not None or not self._others.stopped_because:
             return ""
         if not self._ended_early:
             return f"all {self._asked} points tried"
         times = f"{self._ended_early} of {self._begun} times"
-        return f"saturated along {visible_name(self._saturation.along)}: {times} {self._row}"
+        return f"saturated along {visible_name(self._saturation.along)}: {times} {self._streak}"
 
     def ask(self, count: int) -> list[Assignment]:
-        while self._ladder is None and (others := self._others.ask(1)):
+        while self._others_point is None and (others := self._others.ask(1)):
             self._begin(others[0])
-        asked = min(count, self._row.needed)
-        points, self._rungs = self._rungs[:asked], self._rungs[asked:]
+        asked = min(count, self._streak.needed)
+        points, self._remaining = self._remaining[:asked], self._remaining[asked:]
         self._asked += len(points)
         return points
 
     def tell(self, trials: Sequence[Trial]) -> None:
         for trial in trials:
-            self._told.append(trial)
-            self._row.add(trial)
-        if self._ladder is not None and (self._row.is_over or not self._rungs):
-            self._ended_early += bool(self._rungs)
+            self._trials.append(trial)
+            self._streak.add(trial)
+        if self._others_point is not None and (self._streak.is_over or not self._remaining):
+            self._ended_early += bool(self._remaining)
             self._end()
 
     def _begin(self, others: Assignment) -> None:
         at_each = ({**others, self._saturation.along: value} for value in self._values)
         places = (self._space.start(point) for point in at_each)
-        self._ladder, self._told = others, []
-        self._row = _Row(self._saturation, self._direction)
-        self._rungs = [self._space.point(place) for place in places if self._space.number(place) is not None]
-        self._begun += bool(self._rungs)
-        if not self._rungs:
+        self._others_point, self._trials = others, []
+        self._streak = _Streak(self._saturation, self._direction)
+        self._remaining = [self._space.point(place) for place in places if self._space.number(place) is not None]
+        self._begun += bool(self._remaining)
+        if not self._remaining:
             self._end()
 
     def _end(self) -> None:
-        """Tell the search over the others what the ladder came to."""
-        assert self._ladder is not None
-        best = min(self._told, key=self._row.quality_of, default=Trial({}, None))
-        self._others.tell([Trial(self._ladder, best.objectives, best.violation)])
-        self._ladder, self._rungs = None, []
+        """Report the best point of the series to the search over the others."""
+        assert self._others_point is not None
+        best = min(self._trials, key=self._streak.quality_of, default=Trial({}, None))
+        self._others.tell([Trial(self._others_point, best.objectives, best.violation)])
+        self._others_point, self._remaining = None, []
 
 
-class _Row:
-    """Points in a row that brought too little, since the last that brought enough.
+class _Streak:
+    """Points in a row with too little gain, since the last with enough.
 
-    Before anything that is allowed was measured there is nothing to compare with, and nothing counts. After it, what
-    fails or is refused counts as bringing nothing.
+    Nothing counts before the first allowed point was measured. Afterwards failed and refused points count as no gain.
     """
 
     def __init__(self, saturation: Saturation, direction: Direction) -> None:
@@ -127,7 +125,7 @@ class _Row:
 
     @property
     def needed(self) -> int:
-        """Points that must be tried before it can be over."""
+        """Points that must be tried before the streak can be over."""
         return self._saturation.points - self._length + (self._level is None)
 
     def quality_of(self, trial: Trial) -> Quality:
@@ -150,7 +148,7 @@ class _Row:
 
 
 def without_axis(space: Space, name: str) -> Space:
-    """The space of the other axes. What is excluded only together with values of this one stays in."""
+    """Return the space without an axis. Exclusions that name this axis are dropped."""
     exclude = tuple(named for named in space.exclude if name not in named)
     return Space(tuple(axis for axis in space.axes if axis.name != name), exclude)
 
@@ -159,8 +157,8 @@ def _values_along(space: Space, name: str) -> list[JsonValue]:
     axis = next((axis for axis in space.axes if axis.name == name), None)
     if axis is None:
         nearest = suggest(name, (axis.name for axis in space.axes))
-        raise ValueError(f"saturation goes along {visible_name(name)}, which is not swept; {nearest}")
+        raise ValueError(f"`saturation.along` names {visible_name(name)}, which is not swept; {nearest}")
     values = values_of(axis)
     if values.count is None:
-        raise ValueError(f"saturation goes along {visible_name(name)} value by value: give it a `step`.")
+        raise ValueError(f"`saturation.along` tries {visible_name(name)} value by value: give it a `step`.")
     return [values.value(position) for position in range(values.count)]

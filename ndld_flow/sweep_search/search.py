@@ -15,72 +15,68 @@ Method = Literal["grid", "one_at_a_time", "random", "hill_climb", "tpe"]
 
 @dataclass(frozen=True)
 class Saturation:
-    """When going on is not worth it."""
+    """The condition under which a search ends early."""
 
     gain: float = 0.02
     """Relative improvement of the first objective that still counts: 0.02 is 2 %."""
     points: int = 2
-    """So many points in a row that do not reach it end the search."""
+    """Number of points in a row below `gain` that ends the search."""
     along: str = ""
-    """An axis: for each combination of the others, its values are tried in order, and each stops by itself."""
+    """An axis whose values are tried in order for each combination of the others; each series ends separately."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search."""
+    """Settings of a search."""
 
     method: Method = "grid"
     directions: tuple[Direction, ...] = ()
-    """One for each objective; none where nothing is looked for and all points are just run."""
+    """One for each objective; empty without objectives."""
     points: int | None = None
-    """Points to try, at most."""
+    """Upper bound of the points to try."""
     seed: int = 0
     start: Assignment | None = None
-    """Where the recipe itself stands, when that is a point of the space: one-at-a-time varies it, climbs begin here."""
+    """The recipe's own point, if it is in the space: one-at-a-time varies it, and climbs start here."""
     saturation: Saturation | None = None
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What a point came to."""
+    """The result of a point."""
 
     point: Assignment
     objectives: tuple[float, ...] | None
-    """In the order of `directions`; None when it failed, or was not measured because a constraint said no."""
+    """In the order of `directions`; None when it failed, or was not measured because a constraint failed."""
     violation: float = 0.0
-    """0: every constraint holds; more: how far the worst is from holding, relative to its bound."""
+    """0: every constraint holds; else the largest distance from a bound, relative to it."""
 
 
 class Search(Protocol):
-    """Asked and told in turns; deterministic: the same answers give the same questions."""
+    """An ask-and-tell search; deterministic: the same results give the same points."""
 
     @property
     def size(self) -> int | None:
-        """Points it will ask for at most; None when that cannot be known."""
+        """Upper bound of its points; None where it is unknown."""
 
     @property
     def stopped_because(self) -> str:
-        """Why there is nothing more to ask: `all 24 points tried`, `40 of 512 points: the budget`, `saturated: ...`.
-
-        Empty as long as there may be.
-        """
+        """Why it has ended: `all 24 points tried`, `40 of 512 points: the budget`, `saturated: ...`; else empty."""
 
     def ask(self, count: int) -> list[Assignment]:
-        """At most `count` points that were not asked for before; none when the search is over."""
+        """Return at most `count` new points; none when the search has ended."""
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """What the points of the last `ask` came to, in its order."""
+        """Take the results of the points of the last `ask`, in its order."""
 
 
 Quality = tuple[int, float]
-"""Less is better: what was measured and is allowed, by its objective; then what is not allowed, by how far from it;
-then what failed."""
+"""Less is better: allowed points by objective, then points that violate constraints by violation, then failed ones."""
 
 FAILED: Quality = (2, 0.0)
 
 
 def quality_of(trial: Trial, direction: Direction) -> Quality:
-    """How good it is by its first objective."""
+    """Return the quality of a trial by its first objective."""
     if trial.violation > 0:
         return 1, trial.violation
     if trial.objectives is None or not math.isfinite(trial.objectives[0]):

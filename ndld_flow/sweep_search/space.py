@@ -13,7 +13,7 @@ Assignment = Mapping[str, JsonValue]
 
 @dataclass(frozen=True)
 class Choices:
-    """An axis of listed values, in the order that was given."""
+    """An axis of listed values, in the given order."""
 
     name: str
     values: tuple[JsonValue, ...]
@@ -27,10 +27,10 @@ class Numbers:
     low: float
     high: float
     step: float | None = None
-    """Distance of neighbours; None: any number between (of integers, every one)."""
+    """Distance of neighbours; None: any number between the bounds (every integer, for integers)."""
     integer: bool = False
     log: bool = False
-    """Whether doubling counts alike everywhere: searches draw, and move, on a logarithmic scale."""
+    """Whether searches draw and move on a logarithmic scale."""
 
 
 Axis = Choices | Numbers
@@ -38,8 +38,8 @@ Axis = Choices | Numbers
 
 @dataclass(frozen=True)
 class Space:
-    """All points that axes span, without those that are excluded."""
+    """All combinations of the axes' values, without excluded points."""
 
     axes: tuple[Axis, ...]
     exclude: tuple[Mapping[str, tuple[JsonValue, ...]], ...] = ()
-    """A point is left out when it has, for one of these, one of the values on every axis named."""
+    """A point is excluded by a mapping if it has one of the listed values on every named axis."""

@@ -1,4 +1,4 @@
-"""Points where good ones are more likely than bad ones, by what was measured so far."""
+"""The tree-structured Parzen estimator: new points where good ones are more likely than bad ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.sweep_search.axis_values import AxisValues, Position
 from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, neighbours_of
 from ndld_flow.sweep_search.search import SearchOptions, Trial
 from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.untried import Unasked
+from ndld_flow.sweep_search.untried import UntriedPoints
 
 if TYPE_CHECKING:
     import optuna
@@ -26,20 +26,22 @@ class Tpe:
     """The tree-structured Parzen estimator of Optuna, several objectives and constraints included.
 
     Bergstra et al., 2011, Algorithms for hyper-parameter optimization; Watanabe, 2023, arXiv:2304.11127.
-    The recipe's own point comes first, then random ones, then those that are asked of Optuna. What it asks for twice,
-    and what is excluded, is replaced by a random neighbour, or any other point where none is left.
-    Points that failed count as worse than any that breaks a constraint.
+    The recipe's own point comes first, then random points, then those of Optuna. Its repeated and excluded proposals
+    are replaced by a random neighbour, or any other point where none is left. Failed points count as worse than any
+    that violates a constraint.
 
-    The order depends on how many are asked for at once: what is asked together is asked without knowing the others'
-    results. The same answers to the same batches give the same questions.
+    The order depends on the size of requests: the points of a batch are chosen without each other's results. The same
+    results of the same batches give the same points.
     Raises ValueError, with a sentence, without objectives, and BackendError without Optuna.
     """
 
     def __init__(self, space: Space, options: SearchOptions) -> None:
         if not options.directions:
-            raise ValueError("`method: tpe` looks for the best points; say by `minimize` or `maximize` which they are.")
+            raise ValueError(
+                "`method: tpe` searches for the best points: set an objective with `minimize` or `maximize`."
+            )
         self._space = NumberedSpace(space)
-        self._unasked = Unasked(self._space, options.seed)
+        self._untried = UntriedPoints(self._space, options.seed)
         self._random = random.Random(options.seed)  # noqa: S311 (it keeps nothing secret)
         self._study = _new_study(options)
         self._distributions = {
@@ -54,7 +56,7 @@ class Tpe:
 
     @property
     def stopped_because(self) -> str:
-        return self._unasked.exhausted_because
+        return self._untried.exhausted_because
 
     def ask(self, count: int) -> list[Assignment]:
         self._trials.clear()
@@ -76,23 +78,23 @@ class Tpe:
 
     def _next(self) -> Place | None:
         self._asked += 1
-        if self._asked == 1 and self._start is not None and self._unasked.take(self._start):
+        if self._asked == 1 and self._start is not None and self._untried.take(self._start):
             return self._enqueue(self._start)
         if self._asked <= self._startup:
-            return self._enqueue(self._unasked.draw())
+            return self._enqueue(self._untried.draw())
         return self._propose()
 
     def _propose(self) -> Place | None:
         from optuna.trial import TrialState
 
-        if self._unasked.exhausted_because:
+        if self._untried.exhausted_because:
             return None
         trial = self._study.ask(self._distributions)
         place = tuple(
             _position(axis, trial.params[str(depth)]) if axis.count != 1 else 0
             for depth, axis in enumerate(self._space.axes)
         )
-        if self._unasked.take(place):
+        if self._untried.take(place):
             self._trials.append(trial)
             return place
         self._study.tell(trial, state=TrialState.FAIL)
@@ -101,8 +103,8 @@ class Tpe:
     def _instead_of(self, place: Place) -> Place | None:
         near = list(neighbours_of(place, self._space.axes))
         self._random.shuffle(near)
-        free = next((place for place in near if self._unasked.take(place)), None)
-        return free if free is not None else self._unasked.draw()
+        free = next((place for place in near if self._untried.take(place)), None)
+        return free if free is not None else self._untried.draw()
 
     def _enqueue(self, place: Place | None) -> Place | None:
         if place is None:
@@ -114,7 +116,7 @@ class Tpe:
 
 
 def _startup(points: int | None, size: int | None) -> int:
-    """Points at random before the estimator has enough to go by."""
+    """Return the number of random points before the estimator is used."""
     wanted = min((number for number in (points, size) if number is not None), default=100)
     return max(4, min(20, wanted // 4))
 
@@ -147,7 +149,7 @@ def _distribution(axis: AxisValues) -> BaseDistribution:
 
 
 def _parameter(axis: AxisValues, position: Position) -> Position:
-    """What Optuna knows a position by: a rank among values at equal distances, else how far along the axis it is."""
+    """Return Optuna's parameter for a position: a rank among countable values, else the relative position."""
     if not axis.ordered:
         return position
     share = axis.share(position)

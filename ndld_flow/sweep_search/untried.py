@@ -1,4 +1,4 @@
-"""The points of a space that were not asked for yet."""
+"""The points of a space that were not tried yet."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place
 _TRIES = 64
 
 
-class Unasked:
-    """Gives each point once, drawn at random or by name; a seed gives always the same.
+class UntriedPoints:
+    """Gives each point once, at random or by place; the order depends only on the seed.
 
-    However much is excluded, and however few are left, a draw costs the same.
+    A draw costs the same however many points are excluded or left.
     """
 
     def __init__(self, space: NumberedSpace, seed: int) -> None:
         self._space = space
         self._random = random.Random(seed)  # noqa: S311 (it keeps nothing secret)
-        self._left = _Left(space.count) if space.finite else None
+        self._left = _Remaining(space.count) if space.finite else None
         self._taken: set[Place] = set()
         self._found_none = False
 
     @property
     def exhausted_because(self) -> str:
-        """`all 24 points tried` when none is left; empty as long as there may be."""
+        """`all 24 points tried` when none is left; else empty."""
         if self._found_none or (self._left is not None and not self._left.count):
             return f"all {len(self._taken)} points tried"
         return ""
@@ -42,9 +42,9 @@ class Unasked:
         return True
 
     def draw(self) -> Place | None:
-        """Take one at random, each equally likely; on logarithmic axes each doubling. None when none is left.
+        """Take a random point, uniformly, and log-uniformly on logarithmic axes. None when none is left.
 
-        Where logarithmic axes are nearly used up, what is left is equally likely.
+        When logarithmic axes are nearly exhausted, the remaining points are equally likely.
         """
         place = self._draw_by_scale() if any(axis.log for axis in self._space.axes) else None
         if place is None:
@@ -70,16 +70,16 @@ class Unasked:
         return next((place for place in places if self.take(place)), None) if self._space.count else None
 
     def _anywhere(self) -> Iterator[tuple[AxisValues, Position]]:
-        """Each axis with a position on it, of any point that is not excluded."""
+        """Yield each axis with a position of a random point that is not excluded."""
         place = self._space.place(self._random.randrange(self._space.count))
         for axis, at in zip(self._space.axes, place, strict=True):
             yield axis, axis.nearest(self._random.random()) if axis.count is None else at
 
 
-class _Left:
-    """The numbers from 0 to count - 1, those removed left out, in no order: the last takes the place of a removed one.
+class _Remaining:
+    """The numbers from 0 to count - 1 without removed ones, unordered: the last number replaces a removed one.
 
-    Only what moved is remembered (Fisher and Yates' shuffle without its list).
+    Only moved numbers are stored (Fisher and Yates' shuffle without its list).
     """
 
     def __init__(self, count: int) -> None:

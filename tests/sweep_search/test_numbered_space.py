@@ -99,7 +99,7 @@ def test_a_value_listed_twice_is_one_value() -> None:
         (Space((Numbers("a\x1b", 0.5, 3, integer=True),)), "a␛: whole numbers begin at a whole number"),
         (
             Space((Choices("threads", (1,)),), ({"thread": (1,)},)),
-            'thread is excluded, and it is not swept; did you mean "threads"?',
+            'thread is in `exclude` but is not swept; did you mean "threads"?',
         ),
     ],
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from ndld_flow.sweep_search.make_search import make_search
-from ndld_flow.sweep_search.saturation import Ladders
+from ndld_flow.sweep_search.saturation import SaturatingAxis
 from ndld_flow.sweep_search.search import Direction, Method, Saturation, SearchOptions, Trial
 from ndld_flow.sweep_search.space import Assignment, Choices, Numbers, Space
 from tests.support.search_spaces import play
@@ -157,7 +157,7 @@ def test_the_search_over_the_others_hears_of_the_best_that_is_allowed() -> None:
         16: Trial({}, (4.0,)),
     }
     others = Others()
-    ladders = Ladders(BATCHES, others, Saturation(along="batch"), "maximize")
+    ladders = SaturatingAxis(BATCHES, others, Saturation(along="batch"), "maximize")
     play(ladders, lambda point: answers[int(str(point["batch"]))], itertools.repeat(8))
     assert list(others.heard) == [Trial({"model": "small"}, (5.0,))]
 
@@ -170,9 +170,9 @@ def test_it_needs_something_to_gain_and_an_axis_to_go_along() -> None:
 
     assert refused(LINE, SearchOptions(saturation=Saturation())).startswith("`saturation` ends a search that gains too")
     assert refused(BATCHES, along_batches(saturation=Saturation(along="batches"))) == (
-        'saturation goes along batches, which is not swept; did you mean "batch"?'
+        '`saturation.along` names batches, which is not swept; did you mean "batch"?'
     )
     between = Space((Numbers("n", 0, 1), *BATCHES.axes))
     assert refused(between, along_batches(method="random", saturation=Saturation(along="n"))) == (
-        "saturation goes along n value by value: give it a `step`."
+        "`saturation.along` tries n value by value: give it a `step`."
     )

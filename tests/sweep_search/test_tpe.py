@@ -119,7 +119,9 @@ def test_without_optuna_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_an_objective_there_is_nothing_to_look_for() -> None:
-    with pytest.raises(ValueError, match="`method: tpe` looks for the best points; say by `minimize` or `maximize`"):
+    with pytest.raises(
+        ValueError, match="`method: tpe` searches for the best points: set an objective with `minimize` or `maximize`"
+    ):
         make_search(MIXED, SearchOptions("tpe"))
 
 

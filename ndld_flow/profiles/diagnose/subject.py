@@ -10,7 +10,7 @@ from functools import cached_property
 
 from ndld_flow.base.quantities import count, milliseconds
 from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_at
-from ndld_flow.records.impossible_values import believable
+from ndld_flow.records.impossible_values import without_impossible_values
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs
 
 _CPU = "CPUExecutionProvider"
@@ -23,7 +23,7 @@ class Subject:
     """Figures of a profile and its layers, computed once for all rules."""
 
     def __init__(self, profile: Profile) -> None:
-        self.profile = believable(profile)
+        self.profile = without_impossible_values(profile)
         self.layers = self.profile.layers
 
     @cached_property
