@@ -15,11 +15,11 @@ from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
 from ndld_flow.cli.wording import describe_end, describe_failure
 from ndld_flow.runner.events import (
     Event,
+    Notice,
     PointFinished,
     RunFailed,
     RunFinished,
     RunStarted,
-    Said,
     StepFinished,
     StepProgressed,
     StepStarted,
@@ -59,7 +59,7 @@ class LiveDisplay:
         self.point_count: int | None = None
         self._listeners: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._begin_run,
-            Said: self._say,
+            Notice: self._say,
             StepWaits: self._wait,
             StepStarted: self._begin_step,
             StepProgressed: self._advance,
@@ -88,7 +88,7 @@ class LiveDisplay:
     def _begin_run(self, event: RunStarted) -> None:
         self.width = max(len(name) for name in event.steps)
 
-    def _say(self, event: Said) -> None:
+    def _say(self, event: Notice) -> None:
         self.console.print(Text(event.text, style="dim"))
 
     def _wait(self, event: StepWaits) -> None:

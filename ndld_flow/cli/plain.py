@@ -6,10 +6,10 @@ from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
 from ndld_flow.cli.wording import describe_end, describe_failure, describe_step_end
 from ndld_flow.runner.events import (
     Event,
+    Notice,
     PointFinished,
     RunFailed,
     RunFinished,
-    Said,
     StepFinished,
     StepStarted,
     StepWaits,
@@ -40,7 +40,7 @@ class PlainLines:
 
 
 def _print_step(event: Event) -> None:
-    if isinstance(event, Said):
+    if isinstance(event, Notice):
         print(event.text, flush=True)
     elif isinstance(event, StepStarted):
         detail = f" ({event.detail})" if event.detail else ""

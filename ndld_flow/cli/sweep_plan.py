@@ -61,7 +61,7 @@ def _work(plan: SweepPlan) -> str:
     if not todo:
         points = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
         return f"the best will be measured again: {points}" if points else "nothing to do"
-    took = f", {plan.estimate.said}" if plan.estimate is not None else ""
+    took = f", {plan.estimate.text}" if plan.estimate is not None else ""
     then = "; then the best are measured again" if plan.again is None else ""
     return f"{todo} steps to run for {len(plan.points)} points{took}{then}"
 

@@ -26,7 +26,7 @@ from ndld_flow.graph.diff.layer_evidence import add_evidence
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
-from ndld_flow.processes.worker import Tell, peak_memory_bytes
+from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_layers import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
@@ -50,7 +50,7 @@ class _Building:
     request: BuildRequest
     plan: TypingPlan
     log: BuildLog
-    tell: Tell
+    tell: ReportProgress
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,7 +73,7 @@ class _Built:
     build_s: float
 
 
-def build(request: BuildRequest, tell: Tell) -> None:
+def build(request: BuildRequest, tell: ReportProgress) -> None:
     """Write the files of an `Engine` artifact into `request.out`. Raises RequestError where that cannot be done."""
     tell(0, 0, "loading the library")
     building = _begin(request, tell)
@@ -92,7 +92,7 @@ def build(request: BuildRequest, tell: Tell) -> None:
     building.log.close()
 
 
-def _begin(request: BuildRequest, tell: Tell) -> _Building:
+def _begin(request: BuildRequest, tell: ReportProgress) -> _Building:
     """Import the library and ask it again what it can do. Raises BackendError with everything it cannot."""
     backend = request.settings.backend or "tensorrt"
     trt = import_bindings(backend)

@@ -14,13 +14,13 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.engine_building import build
-from ndld_flow.processes import worker as child
+from ndld_flow.processes import worker as process
 
 
 def main() -> None:
     """Do the job of the folder that the command line names."""
     folder = Path(sys.argv[1])
-    tell = child.begin()
+    tell = process.start_worker()
     warnings.simplefilter("ignore")  # bindings warn of names that a later release will not have
     try:
         build(BuildRequest.read(folder), tell)
@@ -32,7 +32,7 @@ def main() -> None:
     except OSError as error:
         answer = BuildAnswer("OSError", error.strerror or str(error), error.errno or 0)
     answer.write(folder)
-    child.end()
+    process.exit_worker()
 
 
 if __name__ == "__main__":

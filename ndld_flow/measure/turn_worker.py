@@ -22,18 +22,18 @@ from ndld_flow.measure.opened import import_library
 from ndld_flow.measure.turns import Opening, Turn
 from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Answer, Job, read_feeds
-from ndld_flow.processes import worker as child
+from ndld_flow.processes import worker as process
 
 
 def main() -> None:
     """Open the model, then run turns until standard input ends."""
     folder = Path(sys.argv[1])
-    output = child.claim_output()
+    output = process.claim_output()
     try:
         _serve(Job.read(folder / JOB), lambda answer: os.write(output, f"{json.dumps(asdict(answer))}\n".encode()))
     except RequestError as error:
         Answer(error=type(error).__name__, message=str(error)).write(folder)
-    child.end()
+    process.exit_worker()
 
 
 def _serve(job: Job, answer: Callable[[Opening | Turn], object]) -> None:

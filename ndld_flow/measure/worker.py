@@ -21,8 +21,8 @@ from ndld_flow.measure.process_memory import PeakMemory
 from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.timing_pass import Copies, Timing, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
-from ndld_flow.processes import worker as child
-from ndld_flow.processes.worker import Tell
+from ndld_flow.processes import worker as process
+from ndld_flow.processes.worker import ReportProgress
 
 JOB = "job.json"
 
@@ -30,7 +30,7 @@ JOB = "job.json"
 def main() -> None:
     """Do the job of the folder that the command line names."""
     folder = Path(sys.argv[1])
-    tell = child.begin()
+    tell = process.start_worker()
     try:
         job = Job.read(folder / JOB)
         library = import_library(job.model, job.session)
@@ -42,10 +42,10 @@ def main() -> None:
     except MemoryError:
         answer = Answer(error="KilledError", message=f"the process that measured {folder.name} ran out of memory.")
     answer.write(folder)
-    child.end()
+    process.exit_worker()
 
 
-def _measure(job: Job, library: Library, tell: Tell) -> Answer:
+def _measure(job: Job, library: Library, tell: ReportProgress) -> Answer:
     entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
@@ -70,7 +70,9 @@ def _measure(job: Job, library: Library, tell: Tell) -> Answer:
     return answer
 
 
-def _record(job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, tell: Tell) -> None:
+def _record(
+    job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, tell: ReportProgress
+) -> None:
     """Record the layers, now that the session without profiler is closed."""
     started = time.perf_counter()
     timed = len(answer.timings[0].latency_ms)
@@ -85,11 +87,11 @@ def _record(job: Job, plan: RecordingPlan, library: Library, answer: Answer, fol
     answer.recording_ms = (time.perf_counter() - started) * 1e3
 
 
-def _time_another(model: Opened, part: Part, tell: Tell) -> Timing:
+def _time_another(model: Opened, part: Part, tell: ReportProgress) -> Timing:
     return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), tell)
 
 
-def _time(bound: Bound, part: Part, entered: float, tell: Tell) -> Timing:
+def _time(bound: Bound, part: Part, entered: float, tell: ReportProgress) -> Timing:
     tell(0, part.plan.passes, f"{part.what}warming up")
     return time_passes(
         bound.once,

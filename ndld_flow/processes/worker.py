@@ -11,29 +11,29 @@ from pathlib import Path
 
 from ndld_flow.processes.watchdog import ORPHANED
 
-Tell = Callable[[int, int, str], None]
+ReportProgress = Callable[[int, int, str], None]
 
-_TOLD_EVERY_S = 0.1
+_REPORT_EVERY_S = 0.1
 
 
-def begin() -> Tell:
+def start_worker() -> ReportProgress:
     """Prepare this process: it ends when its standard input does, and libraries print to standard error.
 
     Call this first. The returned function writes lines `DONE TOTAL WHAT` to standard output, at a limited rate.
     """
-    told = claim_output()
+    output = claim_output()
     threading.Thread(target=_end_with_stdin, daemon=True).start()
-    return seldom(lambda done, total, what: os.write(told, f"{done} {total} {what}\n".encode()))
+    return throttled(lambda done, total, what: os.write(output, f"{done} {total} {what}\n".encode()))
 
 
 def claim_output() -> int:
     """Return a descriptor of standard output; from now on libraries print to standard error."""
-    told = os.dup(1)
+    output = os.dup(1)
     os.dup2(2, 1)
-    return told
+    return output
 
 
-def end() -> None:
+def exit_worker() -> None:
     """Exit at once, after the answer was written: unloading drivers takes time and may crash."""
     os._exit(0)
 
@@ -44,19 +44,19 @@ def _end_with_stdin() -> None:
     os._exit(ORPHANED)
 
 
-def seldom(say: Callable[[int, int, str], object]) -> Tell:
+def throttled(write: Callable[[int, int, str], object]) -> ReportProgress:
     """Limit progress reports to ten a second, except at a new activity: `what` up to the word `pass`."""
-    last, busy_with = 0.0, ""
+    last, activity = 0.0, ""
 
-    def tell(done: int, total: int, what: str) -> None:
-        nonlocal last, busy_with
-        now, doing = time.monotonic(), what.partition("pass ")[0]
-        if doing == busy_with and now - last < _TOLD_EVERY_S:
+    def report(done: int, total: int, what: str) -> None:
+        nonlocal last, activity
+        now, current = time.monotonic(), what.partition("pass ")[0]
+        if current == activity and now - last < _REPORT_EVERY_S:
             return
-        last, busy_with = now, doing
-        say(done, total, what)
+        last, activity = now, current
+        write(done, total, what)
 
-    return tell
+    return report
 
 
 _STATUS = Path("/proc/self/status")

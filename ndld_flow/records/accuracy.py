@@ -14,8 +14,8 @@ HIGHER_IS_BETTER = ("cosine", "snr_db", "psnr_db", "top1", "top5")
 `topK` metrics are of this kind, too: see `higher_is_better`."""
 _TOP = re.compile(r"top\d+")
 OutputKind = Literal["numbers", "classes", "exact"]
-"""How an output is judged. `numbers`: floats and 8-bit pictures, slice by slice. `classes`: a map of class numbers, by
-overlap. `exact`: other integers, bools and strings, which must be equal."""
+"""The criterion for an output. `numbers`: floats and 8-bit pictures, slice by slice. `classes`: a map of class numbers,
+by overlap. `exact`: other integers, bools and strings, which must be equal."""
 SAME_DB = 1000.0
 """snr_db and psnr_db of outputs that do not differ at all (the ratio is infinite, which JSON cannot express)."""
 

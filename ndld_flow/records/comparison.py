@@ -44,7 +44,7 @@ class Difference(Record):
 
     circumstance: Circumstance
     detail: str
-    """What differs, such as `threads` or `onnxruntime-gpu`."""
+    """The detail that differs, such as `threads` or `onnxruntime-gpu`."""
     values: tuple[str, ...]
     """One for each compared profile; empty where it was not recorded, `n/a` where it does not apply."""
     forbids: bool

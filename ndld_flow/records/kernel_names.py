@@ -120,7 +120,7 @@ def _xmma_circuit(name: str, multiplied: str) -> Circuit:
 
 
 def _of_scalar(name: str) -> Kernel | None:
-    """Kernels of cuDNN, cuBLAS and CUTLASS that multiply one pair, or four, at a time."""
+    """Recognise kernels of cuDNN, cuBLAS and CUTLASS that multiply one pair, or four, at a time."""
     found = _SCALAR.search(name)
     if found is None:
         return None
@@ -149,7 +149,7 @@ def _of_instruction(name: str) -> Kernel | None:
 
 
 def _of_attention(name: str) -> Kernel | None:
-    """TensorRT's fused attention runs on tensor cores in every type it has, so the type must be named."""
+    """Recognise TensorRT's fused attention, which runs on tensor cores in every type: the name must contain it."""
     found, dtype = _ATTENTION.search(name), _type_in(name, but=("float32",))
     return Kernel(dtype, "tensor core", f"{found[0].strip('_')}, {dtype}") if found and dtype else None
 
@@ -164,13 +164,13 @@ def _of_named_unit(name: str) -> Kernel | None:
 
 
 def _joined_type(name: str) -> str:
-    """`hmma_fprop_f16f16f32` and `..._bf16bf16f32`: two operands and the accumulator in one word."""
+    """Return the operands' type in `hmma_fprop_f16f16f32` and `..._bf16bf16f32`."""
     found = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
     return _DTYPES[found[1]] if found else ""
 
 
 def _of_myelin(name: str) -> Kernel | None:
-    """A generated kernel of which every operator is known to multiply no matrices."""
+    """Recognise a generated kernel whose operators all multiply no matrices."""
     if not name.startswith("__my"):
         return None
     found = _PLAIN_MYELIN.match(name)
@@ -182,6 +182,6 @@ def _four_bits(name: str) -> str:
 
 
 def _type_in(name: str, but: tuple[str, ...] = ()) -> str:
-    """The first type that is a word of the name; accumulators in fp32 are named too, so that some do not count."""
+    """Return the first type in a name, except those in `but`, which may be the accumulator's."""
     types = (_DTYPES[found["dtype"]] for found in _TYPE_WORD.finditer(name))
     return next((dtype for dtype in types if dtype not in but), "")

@@ -1,8 +1,8 @@
 """The precision that a layer computes in and the circuit that multiplies, from everything that is recorded of it.
 
-Its output does not tell: an INT8 convolution may write FP32, a QuantizeLinear writes INT8 and computes in FP32, and a
-fused block computes in types that none of its tensors has. The rules below conclude only what inputs, weights and the
-kernel's name prove, and record the evidence; everything else stays unknown, which is the empty string.
+Its output does not reveal it: an INT8 convolution may write FP32, a QuantizeLinear writes INT8 and computes in FP32,
+and a fused block computes in types that none of its tensors has. The rules below conclude only what inputs, weights and
+the kernel's name prove, and record the evidence; everything else stays unknown, which is the empty string.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _UNIT_TYPES = {
     "float64": "FP64",
 }
 _PACKED = ("int4", "uint4", "float4_e2m1fn")
-"""Weights of 4 bits beside wider activations are unpacked, and multiplied in the activations' type."""
+"""Weights of 4 bits with wider activations are unpacked, and multiplied in the activations' type."""
 _INDICES = ("int32", "int64", "bool")
 _MOVERS = ("reformat", "cast", "quantize", "copy")
 _MATRIX_TYPE = re.compile(r"conv|correlation|gemm|matmul|matrix_?multiply|fullyconnected|einsum|attention|mha", re.I)
@@ -174,12 +174,12 @@ def _by_kernel(facts: LayerFacts, kernel: Kernel) -> tuple[str, str]:
 
 
 def _base(dtype: str) -> str:
-    """All types of 8-bit floats are one, and so are signed and unsigned integers."""
+    """Return a type without the kind of 8-bit float, and without the sign of integers."""
     return dtype[:6] if dtype.startswith("float8") else dtype.removeprefix("u")
 
 
 def _by_operands(facts: LayerFacts) -> tuple[str, str]:
-    """Activations decide: weights are never multiplied in a type narrower than that of the activations."""
+    """Decide by the activations: weights are never multiplied in a narrower type."""
     read = facts.inputs[0].dtype if facts.inputs else ""
     if not read:
         return "", "types of inputs are not recorded"
@@ -194,12 +194,12 @@ def _by_operands(facts: LayerFacts) -> tuple[str, str]:
 
 
 def _reads_weights(facts: LayerFacts) -> bool:
-    """A convolution has its weights built in; a matrix product may read both factors."""
+    """Return whether a layer has its weights built in, as a convolution; a matrix product may read both factors."""
     return bool(re.search(r"conv|correlation|fullyconnected", facts.type, re.I))
 
 
 def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
-    """A layer that multiplies no matrices computes in the one type that all its data have."""
+    """Return the common type of all data: a layer that multiplies no matrices computes in it."""
     tensors = (*facts.inputs, *facts.outputs)
     if not tensors or not all(one.dtype for one in tensors):
         return "", "types of tensors are not recorded"
@@ -211,7 +211,7 @@ def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
 
 
 def _data_types(tensors: Iterable[Operand]) -> set[str]:
-    """Without the types of indices and conditions, where there are others."""
+    """Return the types of tensors, without those of indices and conditions if there are others."""
     types = {one.dtype for one in tensors}
     return types - set(_INDICES) or types
 
@@ -228,7 +228,7 @@ def _unit(facts: LayerFacts, kernel: Kernel, precision: str) -> MultiplyUnit:
 
 
 def _factor_type(circuit: Circuit, precision: str) -> str:
-    """A tensor core cannot multiply float32 as it is: it multiplies its TF32 part."""
+    """Return the type of the factors: a tensor core multiplies the TF32 part of float32."""
     return "tf32" if circuit == "tensor core" and precision == "float32" else precision
 
 
@@ -258,7 +258,7 @@ def _of_onnxruntime(facts: LayerFacts) -> tuple[str, str]:
 
 
 def _of_integers(facts: LayerFacts, positions: Sequence[int]) -> tuple[str, str]:
-    """The type of the weights where both factors are recorded: `uint8` times `int8` is an INT8 product."""
+    """Return the type of an integer product: `uint8` times `int8` is an INT8 product."""
     types = [facts.inputs[place].dtype for place in positions if place < len(facts.inputs)]
     known = [dtype for dtype in types if _base(dtype) == "int8"] or [
         one.dtype for one in facts.inputs if _base(one.dtype) == "int8" and prod(one.shape) > 1

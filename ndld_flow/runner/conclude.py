@@ -26,7 +26,7 @@ from ndld_flow.records.outcome import ENDINGS, RunOutcome, judge, outcome_of_cod
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, SourceRecord
 from ndld_flow.records.step_record import Outcome, RunStep
-from ndld_flow.runner.events import RunFailed, RunFinished, Said
+from ndld_flow.runner.events import Notice, RunFailed, RunFinished
 from ndld_flow.runner.outputs import FOLDER_LEASE, name_folder
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.runner.state import Request, RunState
@@ -81,7 +81,7 @@ def find_equal_run(run: RunState) -> RunFinished | None:
         return None
     damage = find_run_damage(earlier, latest, run.outputs.store.digests.digest)
     if damage:
-        run.listener(Said(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"))
+        run.listener(Notice(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"))
         return None
     folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
     run.outputs.mend_latest(folder)
@@ -249,7 +249,7 @@ def _leave_folder(run: RunState, error: BaseException) -> None:
         except Exception as problem:  # it must not replace the error that ended the run
             place = f"; its files so far are in {run.outputs.runs / run.recipe.name / run.id}" if run.opened else ""
             notice = f"the report of this failure cannot be written ({visible_name(str(problem))}){place}"
-            run.listener(Said(text=notice))
+            run.listener(Notice(text=notice))
 
 
 def _describe_failure(run: RunState, error: BaseException) -> RunFailure:

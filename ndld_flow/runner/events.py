@@ -22,7 +22,7 @@ class RunStarted(Record):
     steps: tuple[str, ...]
 
 
-class Said(Record):
+class Notice(Record):
     """A sentence for people, such as about the download of a model before the first step."""
 
     event: Literal["said"] = "said"
@@ -64,6 +64,11 @@ def describe_progress(name: str, done: int, total: int, what: str) -> StepProgre
     if what.startswith(WAITS) and not total:
         return StepWaits(name=name, waits_for=what.removeprefix(WAITS))
     return StepProgressed(name=name, done=done, total=total, what=what)
+
+
+def wait_for_other_run(step: str) -> StepWaits:
+    """Return the event for a step that another run is computing."""
+    return StepWaits(name=step, waits_for="another run that computes the same step")
 
 
 class StepFinished(Record):
@@ -160,7 +165,7 @@ class SweepFinished(Record):
 
 Event = (
     RunStarted
-    | Said
+    | Notice
     | StepStarted
     | StepWaits
     | StepProgressed

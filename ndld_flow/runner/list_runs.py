@@ -26,7 +26,7 @@ class RunSummary(Record):
     kind: Literal["run", "sweep"] = "run"
     started_at: datetime
     passed: bool
-    """Of a sweep: whether any point did."""
+    """Of a sweep: whether any point passed."""
     outcome: RunOutcome
     """`interrupted` also where the process was killed before it could record its end."""
     failed_in: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class RunSummary(Record):
     folder: str
     command: tuple[str, ...]
     points: int = 0
-    """Of a sweep."""
+    """Number of a sweep's points."""
     best: int | None = None
     """Number of a sweep's best point."""
     damage: str = ""

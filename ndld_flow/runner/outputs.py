@@ -167,8 +167,10 @@ class Outputs:
             probe.unlink(missing_ok=True)
             mark_store(self.root / "store")
         except OSError as error:
-            told = explain_disk(error, self.root) or f"it cannot be written ({error}). Choose another with --outputs."
-            raise OutputsError(f"outputs folder {self.root}: {told}") from None
+            message = (
+                explain_disk(error, self.root) or f"it cannot be written ({error}). Choose another with --outputs."
+            )
+            raise OutputsError(f"outputs folder {self.root}: {message}") from None
 
     def folders(self, recipe: str = "*") -> Iterator[Path]:
         """Return the folders of runs, oldest first, including active runs but not the points of sweeps."""
@@ -407,10 +409,10 @@ def _find_point(sweep: Path, reference: str, point: str) -> Path:
         return sweep / POINTS / f"{wanted:04}"
     example = f"{reference}#{best if best is not None else numbers[0] if numbers else 1}"
     if not point:
-        told = "its best" if best is not None else "its first"
-        raise NoPointError(f"{reference} is a sweep, not a run. Name a point of it: `{example}` is {told}.")
-    said = f"there is no such point in the sweep {name_folder(sweep)}" if wanted else "that is not a point's number"
-    raise NoPointError(f"{reference}#{point}: {said}. Name a point that has results, such as `{example}`.")
+        message = "its best" if best is not None else "its first"
+        raise NoPointError(f"{reference} is a sweep, not a run. Name a point of it: `{example}` is {message}.")
+    message = f"there is no such point in the sweep {name_folder(sweep)}" if wanted else "that is not a point's number"
+    raise NoPointError(f"{reference}#{point}: {message}. Name a point that has results, such as `{example}`.")
 
 
 def _best_point(sweep: Path) -> int | None:

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import cache
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.load import load_recipe
@@ -18,11 +18,11 @@ from ndld_flow.runner.conclude import command_of, find_equal_run, finish_run, ma
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (
     Listener,
+    Notice,
     RunFinished,
     RunStarted,
-    Said,
-    StepWaits,
     ignore,
+    wait_for_other_run,
 )
 from ndld_flow.runner.executors.executor import Executor, Task
 from ndld_flow.runner.outputs import Outputs
@@ -67,7 +67,7 @@ def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) ->
     """`run_recipe` for a recipe that is loaded already."""
     outputs = Outputs(request.outputs)
     with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.locks.working():
-        outputs.store.locks.warn_once(lambda text: listener(Said(text=text)))
+        outputs.store.locks.warn_once(lambda text: listener(Notice(text=text)))
         run = _open(recipe, request, listener)
         with recording_failure(run), explaining_disk(f"run of {request.recipe}", outputs.root):
             finished = _run(run, request)
@@ -101,7 +101,7 @@ def _open(recipe: Recipe, request: Request, listener: Listener) -> RunState:
     outputs.store.sweep_building()
     names = [step.name for step in recipe.steps]
     forced = choose_forced(request.force, names)
-    models = find_models(recipe.models, outputs.store, lambda text: listener(Said(text=text)))
+    models = find_models(recipe.models, outputs.store, lambda text: listener(Notice(text=text)))
     planner = Planner(recipe, outputs.store, _previous(outputs, recipe), forced)
     artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
     return RunState(
@@ -165,11 +165,8 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> li
     decisions = run.planner.decide(unit, run.digests)
     if _all_reused(decisions):
         return _place_reused(run, decisions, start)
-    with contextlib.ExitStack() as held:
-        # Steps in another order or group have other keys: two runs lock the same keys in the same order, or none.
-        for decision in decisions:
-            waits = StepWaits(name=decision.step.name, waits_for="another run that computes the same step")
-            held.enter_context(run.planner.store.locks.hold(decision.key, partial(run.listener, waits)))
+    keys = [(decision.key, decision.step.name) for decision in decisions]
+    with run.planner.store.locks.hold_keys(keys, lambda name: run.listener(wait_for_other_run(name))):
         decisions = run.planner.decide(unit, run.digests)  # another run may have computed it while this one waited
         if _all_reused(decisions):
             return _place_reused(run, decisions, start)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
-from ndld_flow.runner.events import Listener, Said, StepFinished, StepStarted, describe_progress
+from ndld_flow.runner.events import Listener, Notice, StepFinished, StepStarted, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.state import RunState
@@ -39,7 +39,7 @@ def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> 
     if found is None:
         return ""
     listener(
-        Said(
+        Notice(
             text=f"set aside: the result of step {step} was damaged ({found.damage}); it is kept in {found.place} and "
             "is recomputed"
         )

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -144,6 +144,18 @@ class Locks:
             yield
         finally:
             lock.release()
+
+    @contextlib.contextmanager
+    def hold_keys(self, steps: Iterable[tuple[str, str]], report_wait: Callable[[str], None]) -> Iterator[None]:
+        """Hold the keys of steps that run together, given as key and step's name.
+
+        Steps in another order or group have other keys, so two processes lock the same keys in the same order, or none.
+        `report_wait` is called with the name of a step whose key another process holds.
+        """
+        with contextlib.ExitStack() as held:
+            for key, step in steps:
+                held.enter_context(self.hold(key, partial(report_wait, step)))
+            yield
 
     def is_held(self, name: str) -> bool:
         """Return whether another process holds a lock at this moment."""

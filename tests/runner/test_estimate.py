@@ -23,8 +23,8 @@ def test_times_are_added_up_as_often_as_steps_are_done() -> None:
     assert found.seconds == 2 + 220
     assert found.low_s < 222 < found.high_s
     assert found.unknown == ()
-    assert found.said.startswith("about 3 min 42 s (3 min")
-    assert found.said.endswith("from earlier runs")
+    assert found.text.startswith("about 3 min 42 s (3 min")
+    assert found.text.endswith("from earlier runs")
 
 
 def test_a_step_of_another_name_counts_as_others_of_its_type_did() -> None:
@@ -38,7 +38,7 @@ def test_step_types_that_never_ran_are_told() -> None:
     found = add_up(todo, {("clean", "sanitize"): [60.0]})
     assert found is not None
     assert (found.unknown, found.step_type_count) == (("convert_fp16",), 2)
-    assert found.said.endswith("; 1 of 2 step types never ran here")
+    assert found.text.endswith("; 1 of 2 step types never ran here")
 
 
 def test_where_nothing_is_known_nothing_is_said() -> None:

@@ -139,7 +139,7 @@ def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
     task = make_task(Deeds(in_folder))
     watch = TaskMonitor(task, TaskListener(task, ignore, threading.Lock()))
     watch.check()  # it is queued
-    watch.heard = time.monotonic() - SILENCE_S - 1
+    watch.last_message_s = time.monotonic() - SILENCE_S - 1
     with pytest.raises(LostError, match="its node has sent no message for 60 s"):
         watch.check()
 

@@ -9,7 +9,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.one_process import is_one_process
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.runner.events import Listener, StepWaits
+from ndld_flow.runner.events import Listener, wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, InProcess
 from ndld_flow.runner.executors.workers import Workers
 from ndld_flow.runner.state import Request
@@ -26,9 +26,7 @@ def choose_executor(jobs: int | None, needs_timeout: bool, listener: Listener, t
         raise RequestError(f"--jobs {jobs}: use at least 1.")
     alone = (jobs or 1) == 1 and not needs_timeout  # this process cannot stop itself
     if alone and is_one_process():
-        return InProcess(
-            lambda name: listener(StepWaits(name=name, waits_for="another run that computes the same step"))
-        )
+        return InProcess(lambda name: listener(wait_for_other_run(name)))
     return Workers(jobs or 1, listener, trust=trust)
 
 

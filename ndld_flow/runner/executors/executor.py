@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
@@ -60,10 +58,8 @@ def compute_steps(
     """
     if task.held:
         return execute_steps(task.works, store, report_start)
-    with contextlib.ExitStack() as held:
-        # Steps in another order or group have other keys: two processes lock the same keys in the same order, or none.
-        for work in task.works:
-            held.enter_context(store.locks.hold(make_key(work.parts), partial(report_wait, work.step.name)))
+    keys = ((make_key(work.parts), work.step.name) for work in task.works)
+    with store.locks.hold_keys(keys, report_wait):
         found = None if task.fresh else find_records(task.works, store)
         return found if found is not None else execute_steps(task.works, store, report_start)
 

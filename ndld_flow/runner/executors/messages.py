@@ -30,7 +30,7 @@ class Line(Record):
 class Progressed(Line):
     """Progress of the step at a position in the task."""
 
-    said: Literal["progressed"] = "progressed"
+    kind: Literal["progressed"] = "progressed"
     place: int
     done: int
     total: int
@@ -40,7 +40,7 @@ class Progressed(Line):
 class Logged(Line):
     """A line of the log of the step at a position in the task."""
 
-    said: Literal["logged"] = "logged"
+    kind: Literal["logged"] = "logged"
     place: int
     text: str
 
@@ -48,27 +48,27 @@ class Logged(Line):
 class Waits(Line):
     """Another process is computing the same step."""
 
-    said: Literal["waits"] = "waits"
+    kind: Literal["waits"] = "waits"
     name: str
 
 
 class Started(Line):
     """All locks are held: from here on the time limit counts."""
 
-    said: Literal["begins"] = "begins"
+    kind: Literal["started"] = "started"
 
 
 class Done(Line):
     """The task is finished."""
 
-    said: Literal["done"] = "done"
+    kind: Literal["done"] = "done"
     records: tuple[StepRecord, ...]
 
 
 class Refused(Line):
     """The task ended with an error that the user can act on."""
 
-    said: Literal["refused"] = "refused"
+    kind: Literal["refused"] = "refused"
     error: str
     """Name of its class in `ndld_flow.base.errors`."""
     text: str
@@ -77,14 +77,14 @@ class Refused(Line):
 class Failed(Line):
     """The task ended with a bug."""
 
-    said: Literal["failed"] = "failed"
+    kind: Literal["failed"] = "failed"
     error: str
     text: str
     traceback: str
 
 
 Answer = Done | Refused | Failed
-Message = Annotated[Progressed | Logged | Waits | Started | Done | Refused | Failed, Field(discriminator="said")]
+Message = Annotated[Progressed | Logged | Waits | Started | Done | Refused | Failed, Field(discriminator="kind")]
 
 
 @cache

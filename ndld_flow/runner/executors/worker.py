@@ -19,7 +19,7 @@ from ndld_flow.base import errors
 from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
 from ndld_flow.base.text import shortened
 from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
-from ndld_flow.processes.worker import Tell, claim_output, seldom
+from ndld_flow.processes.worker import ReportProgress, claim_output, throttled
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import compute_steps
 from ndld_flow.runner.executors.messages import Answer, Done, Failed, Line, Logged, Progressed, Refused, Started, Waits
@@ -36,7 +36,7 @@ class _Output:
     def __init__(self, output: int) -> None:
         self._file = os.fdopen(output, "wb")
         self._lock = threading.Lock()
-        self._reports: dict[int, Tell] = {}
+        self._reports: dict[int, ReportProgress] = {}
 
     def send(self, line: Line) -> None:
         with self._lock:
@@ -46,7 +46,7 @@ class _Output:
     def progress(self, place: int, done: int, total: int, what: str) -> None:
         """Report the progress of the step at a position in the task, at a limited rate."""
         report = self._reports.get(place) or self._reports.setdefault(
-            place, seldom(partial(self._send_progress, place))
+            place, throttled(partial(self._send_progress, place))
         )
         report(done, total, what)
 

@@ -19,7 +19,7 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.launch import end_group, name_signal
 from ndld_flow.records.step_record import StepRecord
-from ndld_flow.runner.events import Listener, StepWaits, ignore
+from ndld_flow.runner.events import Listener, ignore, wait_for_other_run
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.messages import (
     Answer,
@@ -299,7 +299,7 @@ class TaskListener:
 
     def waits(self, name: str) -> None:
         with self.lock:
-            self.listener(StepWaits(name=name, waits_for="another run that computes the same step"))
+            self.listener(wait_for_other_run(name))
 
 
 class _WorkerPool:

@@ -122,8 +122,10 @@ def _judge_at_end(tried: TriedPoints, finalists: Mapping[int, Finalist]) -> Iter
     """Yield the final judgements of the points; a winner that fails when it is measured again has not passed."""
     for point, judged in zip(tried.points, tried.judgements, strict=True):
         again = finalists[point.number].judgement if point.number in finalists else judged
-        said = f"measured again: {again.reason}" if again is not judged and again.outcome != "passed" else judged.reason
-        yield replace(judged, outcome=again.outcome, reason=said)
+        reason = (
+            f"measured again: {again.reason}" if again is not judged and again.outcome != "passed" else judged.reason
+        )
+        yield replace(judged, outcome=again.outcome, reason=reason)
 
 
 def _describe_step(step: RunStep) -> PointStep:
@@ -176,7 +178,7 @@ def _identity(ended: Ended) -> str:
         for point in (*ended.tried.points, *(finalist.point for finalist in ended.finalists.values()))
     ]
     judgements = [*ended.tried.judgements, *(finalist.judgement for finalist in ended.finalists.values())]
-    said: list[JsonValue] = [[judged.outcome, judged.reason] for judged in judgements]
+    reason: list[JsonValue] = [[judged.outcome, judged.reason] for judged in judgements]
     gates: list[JsonValue] = [gate.text for gate in sweep.base.gates]
     section = hide_all_credentials(sweep.section.model_dump(mode="json"))
-    return digest_json([sweep.base.name, sweep.base.file.description, section, gates, points, said])
+    return digest_json([sweep.base.name, sweep.base.file.description, section, gates, points, reason])

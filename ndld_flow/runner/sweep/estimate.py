@@ -46,7 +46,7 @@ class Estimate(Record):
     """Step types that never ran here: their time is not included."""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The estimate in words."""
         about = f"about {seconds(self.seconds)} ({seconds(self.low_s)} to {seconds(self.high_s)}) from earlier runs"
         if not self.unknown:

@@ -14,7 +14,7 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.step_record import StepRecord
-from ndld_flow.runner.events import Listener, Said
+from ndld_flow.runner.events import Listener, Notice
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Unit, arrange_steps
@@ -210,7 +210,7 @@ def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
 
 def _only_notices(listener: Listener) -> Listener:
     """Return a listener that passes on notices, such as downloads, and no other events."""
-    return lambda event: listener(event) if isinstance(event, Said) else None
+    return lambda event: listener(event) if isinstance(event, Notice) else None
 
 
 def _advance_over_store(points: Sequence[PointRun], state: SweepState) -> None:

@@ -17,7 +17,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.runner.conclude import make_id, recording_failure
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Listener, Said, SweepFinished, SweepStarted, synchronized
+from ndld_flow.runner.events import Listener, Notice, SweepFinished, SweepStarted, synchronized
 from ndld_flow.runner.executors.choose_executor import open_executor
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.run import choose_forced
@@ -43,7 +43,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     outputs, listener = Outputs(request.outputs), synchronized(listener)
     check_target(sweep, request)
     with explaining_disk(f"sweep of {request.recipe}", outputs.root), outputs.store.locks.working():
-        outputs.store.locks.warn_once(lambda text: listener(Said(text=text)))
+        outputs.store.locks.warn_once(lambda text: listener(Notice(text=text)))
         outputs.store.sweep_building()
         with open_sweep_state(sweep, request, outputs, listener) as state:
             # A sweep that fails leaves the folder of a run of its base recipe, with the reason.
@@ -84,8 +84,8 @@ def _measure_winners(sweep: Sweep, tried: TriedPoints, state: SweepState) -> dic
     numbers = choose_finalists(tried, sweep)
     winners = [point for point in tried.points if point.number in numbers]
     if sum(point.session is not None for point in winners) > 1:
-        told = ", ".join(str(point.number) for point in winners)
-        state.listener(Said(text=f"measuring the best again, in turns: points {told}"))
+        numbers_text = ", ".join(str(point.number) for point in winners)
+        state.listener(Notice(text=f"measuring the best again, in turns: points {numbers_text}"))
     return dict(measure_again(winners, state))
 
 
@@ -102,7 +102,7 @@ def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> Sw
         return None
     damage = find_sweep_damage(earlier, latest)
     if damage:
-        listener(Said(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"))
+        listener(Notice(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"))
         return None
     folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
     outputs.mend_latest(folder)
@@ -110,7 +110,7 @@ def _find_equal(record: SweepRecord, outputs: Outputs, listener: Listener) -> Sw
 
 
 def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
-    ended.state.listener(Said(text=f"writing the reports of {len(record.points)} points"))
+    ended.state.listener(Notice(text=f"writing the reports of {len(record.points)} points"))
     folder = write_sweep_folder(record, ended)
     return _describe_end(record, str(folder), time.perf_counter() - ended.start, nothing_to_do=False)
 

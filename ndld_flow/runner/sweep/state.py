@@ -13,7 +13,7 @@ from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.step_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
-from ndld_flow.runner.events import Listener, PointFinished, Said, describe_progress
+from ndld_flow.runner.events import Listener, Notice, PointFinished, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.outputs import Outputs
@@ -70,7 +70,7 @@ class SweepState:
         found = {}
         for name, source in recipe.models.items():
             if source not in self.models:
-                self.models[source] = find_model(source, self.store, lambda text: self.listener(Said(text=text)))
+                self.models[source] = find_model(source, self.store, lambda text: self.listener(Notice(text=text)))
             model = self.models[source]
             found[name] = replace(model, artifact=replace(model.artifact, label=name))
         return found
@@ -78,7 +78,7 @@ class SweepState:
     def check_models(self) -> None:
         """Raise ModelError when a model has changed since the sweep started."""
         for source, found in self.models.items():
-            now = find_model(source, self.store, lambda text: self.listener(Said(text=text)))
+            now = find_model(source, self.store, lambda text: self.listener(Notice(text=text)))
             if now.record.digest != found.record.digest:
                 raise ModelError(
                     f"model {source.source}: it changed while the sweep ran, so the inputs of the last points are "

@@ -127,10 +127,10 @@ def _log_lines(sweep: SweepRecord) -> list[str]:
     for point in sweep.points:
         values = ", ".join(f"{name} {value}" for name, value in point.values.items())
         lines.append(f"point {point.number} ({values}): {point.outcome} {point.reason}".rstrip())
-    for sitting in sweep.sittings:
-        began, ended = sitting.started_at.isoformat(), sitting.ended_at.isoformat()
-        points = ", ".join(map(str, sitting.points))
+    for session in sweep.sittings:
+        began, ended = session.started_at.isoformat(), session.ended_at.isoformat()
+        points = ", ".join(map(str, session.points))
         lines.append(
-            f"session {sitting.number} on {sitting.device or 'no device'}: {began} to {ended}: points {points}"
+            f"session {session.number} on {session.device or 'no device'}: {began} to {ended}: points {points}"
         )
     return [*lines, f"stopped: {sweep.stopped_because}"]

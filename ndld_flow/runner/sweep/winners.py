@@ -228,11 +228,11 @@ def choose_finalists(tried: TriedPoints, sweep: Sweep) -> list[int]:
         return []
     contenders, count = _contenders(tried, {}, {}), sweep.section.winners
     chosen = choose_winners(contenders, goals, count)
-    sitting = {point.number: point.session for point in tried.points}
-    if len(goals) > 1 or len(set(sitting.values())) == 1:
+    session = {point.number: point.session for point in tried.points}
+    if len(goals) > 1 or len(set(session.values())) == 1:
         return chosen
     # A slow session hides its best points: those that are good within their session have a chance too.
-    steadied = choose_winners(remove_session_drift(contenders, sitting), goals, count)
+    steadied = choose_winners(remove_session_drift(contenders, session), goals, count)
     return list(dict.fromkeys([*chosen[:count], *steadied[:count], *chosen, *steadied]))[: 2 * count]
 
 

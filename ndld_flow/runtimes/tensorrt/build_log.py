@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.processes.worker import Tell
+from ndld_flow.processes.worker import ReportProgress
 from ndld_flow.records.build import BuildMemory
 from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
 
@@ -110,7 +110,7 @@ def make_logger(trt: Bindings, log: BuildLog) -> Bound:
     return Logger()
 
 
-def make_monitor(trt: Bindings, tell: Tell) -> Bound:
+def make_monitor(trt: Bindings, tell: ReportProgress) -> Bound:
     """An IProgressMonitor of these bindings that tells people where the builder is."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]

@@ -10,20 +10,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ndld_flow.processes.worker import begin, end
+from ndld_flow.processes.worker import exit_worker, start_worker
 
 SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 
 
 def main(folder: Path) -> None:
     """Run the job in the folder."""
-    tell = begin()
+    tell = start_worker()
     tell(0, 1, "fusing")
     try:
         _fuse(folder, json.loads((folder / JOB).read_text(encoding="utf-8")))
     except Exception as error:  # errors of the library; the parent process reports them
         (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
-    end()
+    exit_worker()
 
 
 def _fuse(folder: Path, job: dict[str, Any]) -> None:

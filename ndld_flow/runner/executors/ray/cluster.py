@@ -53,7 +53,7 @@ class Conversation:
 
     lines: queue.SimpleQueue[BridgeMessage]
 
-    def hear(self, timeout_s: float) -> BridgeMessage | None:
+    def receive(self, timeout_s: float) -> BridgeMessage | None:
         """Return the next message; None when none comes in time."""
         try:
             return self.lines.get(timeout=timeout_s)
@@ -88,27 +88,27 @@ class RayCluster:
 
     def _await_connection(self) -> None:
         try:
-            answer = self._conversations[0].hear(CONNECT_TIMEOUT_S)
+            answer = self._conversations[0].receive(CONNECT_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
         if answer is None or answer.kind != "ended":
-            said = answer.text if answer is not None else f"no answer within {CONNECT_TIMEOUT_S:g} s"
+            reason = answer.text if answer is not None else f"no answer within {CONNECT_TIMEOUT_S:g} s"
             self.close()
-            raise _not_reached(self.address, said)
+            raise _not_reached(self.address, reason)
 
     @contextlib.contextmanager
     def converse(self, ask: str, text: str, options: Mapping[str, JsonValue] | None = None) -> Iterator[Conversation]:
         """Request a task (`compute`) or the nodes (`look`); cancel an unfinished one at the end of the block."""
         number = next(self._numbers)
-        converse = Conversation(queue.SimpleQueue())
+        conversation = Conversation(queue.SimpleQueue())
         with self._lock:
-            self._conversations[number] = converse
+            self._conversations[number] = conversation
             if self.disconnected:
-                converse.lines.put(_connection_lost(number))
+                conversation.lines.put(_connection_lost(number))
         self._write({"id": number, "ask": ask, "text": text, "options": dict(options or {})})
         try:
-            yield converse
+            yield conversation
         finally:
             with self._lock:
                 unfinished = self._conversations.pop(number, None) is not None
@@ -138,26 +138,26 @@ class RayCluster:
             for text in self._process.stdout:
                 line = BridgeMessage.model_validate_json(text)
                 with self._lock:
-                    converse = (
+                    conversation = (
                         self._conversations.get(line.id)
                         if line.kind == "message"
                         else self._conversations.pop(line.id, None)
                     )
-                if converse is not None:
-                    converse.lines.put(line)
+                if conversation is not None:
+                    conversation.lines.put(line)
         with self._lock:
             self.disconnected, conversations, self._conversations = True, self._conversations, {}
-        for number, converse in conversations.items():
-            converse.lines.put(_connection_lost(number))
+        for number, conversation in conversations.items():
+            conversation.lines.put(_connection_lost(number))
 
 
 def _connection_lost(number: int) -> BridgeMessage:
     return BridgeMessage(id=number, kind="lost", text="the connection to Ray ended")
 
 
-def _not_reached(address: str, said: str) -> BackendError:
+def _not_reached(address: str, reason: str) -> BackendError:
     return BackendError(
-        f"Ray at {visible_name(address)}: {shortened(visible_name(said), 300).rstrip('.')}. This machine must be a "
+        f"Ray at {visible_name(address)}: {shortened(visible_name(reason), 300).rstrip('.')}. This machine must be a "
         "node of the cluster (`ray start --address=HOST:PORT`); if that needs a token, store it in ~/.ray/auth_token "
         "and set RAY_AUTH_MODE=token. `local` starts a cluster on this machine."
     )
@@ -230,10 +230,10 @@ def read_nodes(answer: Sequence[Mapping[str, Any]]) -> list[Node]:
 def _read_answer(answer: Mapping[str, Any]) -> NodeAnswer:
     if "answer" in answer:
         return NodeAnswer.from_line(answer["answer"])
-    said = shortened(visible_name(str(answer["refusal"])), 300)
+    reason = shortened(visible_name(str(answer["refusal"])), 300)
     return NodeAnswer(
         machine="",
-        complaint=f"Ray's node {answer['address']} cannot work: {said}. Install the same ndld-flow and Python there",
+        complaint=f"Ray's node {answer['address']} cannot work: {reason}. Install the same ndld-flow and Python there",
     )
 
 

@@ -78,10 +78,10 @@ class TaskMonitor:
 
     task: Task
     listener: ProgressListener
-    heard: float | None = None
+    last_message_s: float | None = None
     """Time of its node's last message (monotonic seconds); None while it is queued."""
 
-    def hear(self, line: BridgeMessage) -> Sequence[StepRecord] | None:
+    def handle(self, line: BridgeMessage) -> Sequence[StepRecord] | None:
         """Handle a message; return the task's records, or None while it is running.
 
         Raises the error that ended it; StepTimeoutError; BackendError when the node cannot compute such tasks at all;
@@ -90,9 +90,9 @@ class TaskMonitor:
         if line.kind == "refused":
             raise BackendError(f"Ray's node cannot work: {shortened(visible_name(line.text), 300)}.")
         if line.kind != "message":
-            lost = NotStartedError if self.heard is None else LostError
+            lost = NotStartedError if self.last_message_s is None else LostError
             raise lost(line.text or "it ended without an answer")
-        self.heard = time.monotonic()
+        self.last_message_s = time.monotonic()
         message = read_node_message(line.text)
         if isinstance(message, Progressed):
             self.listener.progress(message.place, message.done, message.total, message.what)
@@ -119,7 +119,7 @@ class TaskMonitor:
 
     def check(self) -> None:
         """Raise LostError when the node has been silent for too long."""
-        if self.heard is not None and time.monotonic() - self.heard > SILENCE_S:
+        if self.last_message_s is not None and time.monotonic() - self.last_message_s > SILENCE_S:
             raise LostError(f"its node has sent no message for {SILENCE_S:g} s")
 
 
@@ -226,12 +226,12 @@ class OnRay:
         fitting = self._find_fitting(demand, store)
         _refuse_other_machine(task, fitting)
         order = self._transport.write_order(task, store, trust=self._trust).to_line()
-        with self._connected().converse("compute", order, make_options(demand, fitting)) as converse:
+        with self._connected().converse("compute", order, make_options(demand, fitting)) as conversation:
             monitor = TaskMonitor(task, TaskListener(task, self._listener, self._listener_lock))
             look_at = time.monotonic() + LOOK_EVERY_S
             while True:
-                line = converse.hear(1.0)
-                records = monitor.hear(line) if line is not None else None
+                line = conversation.receive(1.0)
+                records = monitor.handle(line) if line is not None else None
                 if records is not None:
                     return self._receive(records, store)
                 monitor.check()
@@ -239,7 +239,7 @@ class OnRay:
                     found = self._find_new(task, store, before)
                     if found is not None:
                         return found
-                    if monitor.heard is None and not find_nodes(demand, self._look(store)):
+                    if monitor.last_message_s is None and not find_nodes(demand, self._look(store)):
                         raise NotStartedError("the only node that could compute it has stopped")
                     look_at = time.monotonic() + LOOK_EVERY_S
 
@@ -266,8 +266,8 @@ class OnRay:
 
     def _look(self, store: Store) -> list[Node]:
         question = self._transport.ask(store).to_line()
-        with self._connected().converse("look", question) as converse:
-            answer = converse.hear(NODES_TIMEOUT_S)
+        with self._connected().converse("look", question) as conversation:
+            answer = conversation.receive(NODES_TIMEOUT_S)
         if answer is None or answer.kind != "ended":
             raise NotStartedError("Ray does not list its nodes")
         return read_nodes(json.loads(answer.text))
@@ -284,8 +284,8 @@ class OnRay:
 
 
 def _must_give_up(losses: Sequence[LostError]) -> bool:
-    begun = sum(not isinstance(lost, NotStartedError) for lost in losses)
-    return begun >= MAX_ATTEMPTS or len(losses) - begun >= MAX_PLACEMENTS
+    started = sum(not isinstance(lost, NotStartedError) for lost in losses)
+    return started >= MAX_ATTEMPTS or len(losses) - started >= MAX_PLACEMENTS
 
 
 def _refuse_other_machine(task: Task, fitting: Sequence[Node]) -> None:

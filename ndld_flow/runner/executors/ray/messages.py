@@ -51,26 +51,26 @@ class NodeAnswer(Line):
 class Alive(Line):
     """Nothing new, but the node is at work."""
 
-    said: Literal["alive"] = "alive"
+    kind: Literal["alive"] = "alive"
 
 
 class MissingArtifacts(Line):
     """The node cannot start: artifacts could not be read completely from the remote store."""
 
-    said: Literal["lacks"] = "lacks"
+    kind: Literal["missing_artifacts"] = "missing_artifacts"
     digests: tuple[str, ...]
 
 
 class Stopped(Line):
     """The task exceeded its time limit."""
 
-    said: Literal["stopped"] = "stopped"
+    kind: Literal["stopped"] = "stopped"
 
 
 class Died(Line):
     """The process that computed the task died."""
 
-    said: Literal["died"] = "died"
+    kind: Literal["died"] = "died"
     text: str
     killed: bool = False
     """Whether a signal ended it."""
@@ -79,7 +79,7 @@ class Died(Line):
 NodeMessage = Alive | Progressed | Logged | Waits | Done | Refused | Failed | MissingArtifacts | Stopped | Died
 FinalMessage = Done | Refused | Failed | MissingArtifacts | Stopped | Died
 
-_NODE_MESSAGE: TypeAdapter[NodeMessage] = TypeAdapter(Annotated[NodeMessage, Field(discriminator="said")])
+_NODE_MESSAGE: TypeAdapter[NodeMessage] = TypeAdapter(Annotated[NodeMessage, Field(discriminator="kind")])
 
 
 def read_node_message(line: str) -> NodeMessage:

@@ -1,4 +1,4 @@
-"""How tasks and results travel between the driver's store and Ray's nodes."""
+"""Transfer of tasks and results between the driver's store and Ray's nodes."""
 
 from __future__ import annotations
 
