@@ -48,7 +48,7 @@ def own(store: Store, steps: tuple[RecipeStep, ...]) -> Iterator[Path]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(beside, "_OBSERVE_EVERY_S", 0.02)
 
 
 def announced(store: Store) -> list[Path]:

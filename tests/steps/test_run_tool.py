@@ -200,7 +200,7 @@ def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(
     with pytest.raises(RequestError) as refused:
         use(other, "import os; raise SystemExit(os.environ['TOKEN'])", environment={"TOKEN": None})
     assert "s3cr3t" not in str(refused.value)
-    assert "It said last: $TOKEN" in str(refused.value)
+    assert "Its last output: $TOKEN" in str(refused.value)
 
 
 def test_inputs_and_files_are_handed_over(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_lines_come_while_it_works_however_they_end(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
 def test_a_timeout_ends_it_and_what_it_started(tmp_path: Path) -> None:
     start = time.monotonic()
-    with pytest.raises(RequestError, match=r"did not end within 1 s and was stopped.*It said last: waiting"):
+    with pytest.raises(RequestError, match=r"did not end within 1 s and was stopped.*Its last output: waiting"):
         use(tmp_path, SLEEPS, str(tmp_path / "pids"), "$Output", timeout="1 s")
     assert time.monotonic() - start < 10
     assert_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
