@@ -21,7 +21,7 @@ from ndld_flow.base.errors import OutputsError
 if TYPE_CHECKING:
     import pandas
 
-    from ndld_flow.drawing.choices import Look, Reading
+    from ndld_flow.drawing.options import Look, Reading
     from ndld_flow.graph.inspect.inspect_model import Query
     from ndld_flow.models.op_listing import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
@@ -249,8 +249,8 @@ def draw(
     page that opens bodies, searches, and shows attributes and values; it reads weights below 64 MiB unless
     `reading.values` is False.
     """
-    from ndld_flow.drawing.choices import Look, Reading
     from ndld_flow.drawing.draw import check_look, picture_bytes
+    from ndld_flow.drawing.options import Look, Reading
     from ndld_flow.runner.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from ndld_flow.drawing.families import FAMILIES, TITLES, Family
 from ndld_flow.drawing.graph import Box, DrawnGraph, DrawnNode, Layout, Point, Route
 from ndld_flow.drawing.layout import Direction, Extent, lay_out
-from ndld_flow.drawing.lettering import shown, text_width
 from ndld_flow.drawing.palettes import Colours
-from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, pieces_of
+from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, pieces_of, shown, text_width
 
 _LABEL, _DETAIL, _EDGE = 13.0, 10.5, 10.0
 """Font sizes."""

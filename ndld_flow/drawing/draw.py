@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import number
-from ndld_flow.drawing.choices import Look
 from ndld_flow.drawing.compose import Style, compose
 from ndld_flow.drawing.graph import DrawnGraph
+from ndld_flow.drawing.options import Look
 from ndld_flow.drawing.palettes import colours_for
 from ndld_flow.drawing.raster import raster_bytes
 from ndld_flow.drawing.svg import svg_text

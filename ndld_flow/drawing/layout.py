@@ -16,10 +16,8 @@ from itertools import pairwise
 from typing import Literal
 
 from ndld_flow.drawing.columns import Band, Columns, choose_cuts, cut_apart, set_columns
-from ndld_flow.drawing.components import components
 from ndld_flow.drawing.graph import Box, Layout, Point, Route
-from ndld_flow.drawing.layered import Layered, build_layers
-from ndld_flow.drawing.layering import Edge
+from ndld_flow.drawing.layered import Edge, Layered, build_layers, components
 from ndld_flow.drawing.ordering import reduce_crossings
 from ndld_flow.drawing.placing import find_spines, place_across
 

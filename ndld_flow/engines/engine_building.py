@@ -28,7 +28,7 @@ from ndld_flow.machine.versions import read_version
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
 from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info
-from ndld_flow.profiles.read.tensorrt_layers import join_layers
+from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
 from ndld_flow.runtimes.tensorrt.library import SPOKEN, import_bindings

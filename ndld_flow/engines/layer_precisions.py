@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ndld_flow.engines.configuration import DATA_TYPES
 from ndld_flow.engines.network import ParsedNetwork
-from ndld_flow.profiles.read.onnx_origins import nodes_of_metadata
+from ndld_flow.profiles.read.engine_layers import nodes_of_metadata
 from ndld_flow.records.build import Constraint
 from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
 

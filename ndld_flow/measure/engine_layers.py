@@ -9,9 +9,8 @@ from pathlib import Path
 from ndld_flow.measure.layer_pass import LayerPass
 from ndld_flow.measure.timing_pass import Timing
 from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info
-from ndld_flow.profiles.read.tensorrt_layers import describe_engine_layer
-from ndld_flow.profiles.read.tensorrt_passes import timeline
-from ndld_flow.profiles.read.trtexec_times import Pass
+from ndld_flow.profiles.read.tensorrt_profile import describe_engine_layer, timeline
+from ndld_flow.profiles.read.trtexec_files import Pass
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording

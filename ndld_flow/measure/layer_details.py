@@ -12,8 +12,8 @@ from ndld_flow.measure.layer_origins import origin_name
 from ndld_flow.measure.layer_tensors import Alignment, align
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.precision.constraints.constraints import join_precisions
-from ndld_flow.profiles.read.multiply_accumulates import count_macs
-from ndld_flow.profiles.read.onnxruntime_events import MeasuredNode
+from ndld_flow.profiles.read.layer_work import count_macs
+from ndld_flow.profiles.read.onnxruntime_profile import MeasuredNode
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
 from ndld_flow.records.profile import Layer, LayerRole
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx_ir as ir
 
 from ndld_flow.models.element_types import subgraphs_of
-from ndld_flow.profiles.read.onnxruntime_events import Key, MeasuredNode
+from ndld_flow.profiles.read.onnxruntime_profile import Key, MeasuredNode
 
 _CAST = "InsertedPrecisionFreeCast_"
 """Before the name of a tensor that was cast to a type the provider has a kernel for."""

@@ -19,8 +19,7 @@ from ndld_flow.measure.layer_recording import OPTIMISED, WARMUP_PASSES, record_l
 from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.models.files import load_model
 from ndld_flow.models.tensors import Array
-from ndld_flow.profiles.read.onnxruntime_events import MAX_EVENTS, MeasuredPasses, read_passes
-from ndld_flow.profiles.read.onnxruntime_timeline import read_timeline
+from ndld_flow.profiles.read.onnxruntime_profile import MAX_EVENTS, MeasuredPasses, read_passes, read_timeline
 from ndld_flow.records.latency import LatencySummary
 from ndld_flow.records.profile import Layer, Span
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU

@@ -10,7 +10,7 @@ from math import prod
 import onnx_ir as ir
 
 from ndld_flow.models.tensors import numpy_dtype
-from ndld_flow.profiles.read.onnxruntime_events import TypeAndShape
+from ndld_flow.profiles.read.onnxruntime_profile import TypeAndShape
 from ndld_flow.records.profile import TensorInfo
 
 

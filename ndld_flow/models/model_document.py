@@ -13,7 +13,6 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import shortened
-from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import NodeKind
 from ndld_flow.drawing.model_document import (
@@ -28,6 +27,7 @@ from ndld_flow.drawing.model_document import (
     ModelTensor,
     TensorKind,
 )
+from ndld_flow.drawing.options import Reading
 from ndld_flow.models.drawn_graph import (
     MOST_NODES,
     DimNames,

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name, shortened, visible_name
-from ndld_flow.profiles.diagnose.asked_precision import missed_precisions
-from ndld_flow.profiles.diagnose.diagnose_engine import insights_of_engine
+from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
+from ndld_flow.profiles.diagnose.requested_precision import missed_precisions
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_builds import BuiltView, collect_build

@@ -16,9 +16,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from ndld_flow.drawing.engine_graph import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.families import FAMILIES, family_of_layer
 from ndld_flow.drawing.graph import Layout
-from ndld_flow.drawing.layer_edges import LayerEdge, Terminal, edges_of
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.page_data import GraphPayload

@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 
 from ndld_flow.base.text import short_name, visible_name, visible_text
+from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.families import FAMILIES
-from ndld_flow.drawing.layer_edges import LayerEdge, Terminal
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelOperator, ModelScope
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload

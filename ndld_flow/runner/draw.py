@@ -7,9 +7,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from ndld_flow.base.errors import OutputsError, RequestError
-from ndld_flow.drawing.choices import Look, Reading
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import DrawnGraph
+from ndld_flow.drawing.options import Look, Reading
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.report.collector_at_rest import collector_at_rest

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.drawing.choices import Look
 from ndld_flow.drawing.compose import Style, compose
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.families import FAMILIES, TITLES, family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
-from ndld_flow.drawing.lettering import shown, text_width
+from ndld_flow.drawing.options import Look
 from ndld_flow.drawing.palettes import PALETTES, colours_for, mix, parts
-from ndld_flow.drawing.picture import Rectangle, Text, pieces_of
+from ndld_flow.drawing.picture import Rectangle, Text, pieces_of, shown, text_width
 from tests.support.run_fixtures import HOSTILE_NAMES
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.drawing.graph import Box, Layout, Point, Route
-from ndld_flow.drawing.layered import Layered, build_layers
-from ndld_flow.drawing.layering import assign_layers, topological_order
+from ndld_flow.drawing.layered import Layered, assign_layers, build_layers, topological_order
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.ordering import count_crossings, reduce_crossings
 

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ndld_flow.profiles.diagnose.diagnose_engine import insights_of_engine
+from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.lint_subject import is_product
 from ndld_flow.records.build import Build

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.profiles.read.multiply_accumulates import _FORMULAS, count_macs
+from ndld_flow.profiles.read.layer_work import _FORMULAS, count_macs
 
 B, S, L, H = 2, 6, 10, 16
 """Batch, length, length of keys and values, hidden size."""

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.cli.triage_table import print_triage
-from ndld_flow.drawing.choices import Reading
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.families import family_of_layer, layer_word
+from ndld_flow.drawing.options import Reading
 from ndld_flow.profiles.diagnose.triage import triage
+from ndld_flow.profiles.read.engine_layers import format_of_tensorrt
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
-from ndld_flow.profiles.read.tensor_formats import format_of_tensorrt
 from tests.support.engine_samples import build, detector, write_engine_run
 from tests.support.run_fixtures import HOSTILE_NAMES
 from tests.support.trtexec_exports import layer_info, layer_info_11, layer_times, small_engine

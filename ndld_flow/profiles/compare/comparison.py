@@ -9,8 +9,7 @@ from itertools import permutations
 
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
 from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
-from ndld_flow.profiles.compare.layer_times import LayerTimes
-from ndld_flow.profiles.compare.layer_verdicts import judge_layers
+from ndld_flow.profiles.compare.layer_verdicts import LayerTimes, judge_layers
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.metric_verdicts import Bounds, geometric_mean, judge, say_change

@@ -1,4 +1,4 @@
-"""Exact confidence intervals of medians and of their ratio, without a seed or resampling."""
+"""Exact confidence intervals of medians and of their ratio, without a seed or resampling; Student's t distribution."""
 
 from __future__ import annotations
 
@@ -133,3 +133,19 @@ def _first_beyond(distribution: Iterable[tuple[float, float]], tail: float) -> f
 def _median(values: Sequence[float]) -> float:
     ordered, middle = sorted(values), len(values) // 2
     return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+def two_sided_p(t: float, freedom: int) -> float:
+    """Return the chance that |T| is at least |t| with so many (1 or more) degrees of freedom.
+
+    It uses the finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
+    """
+    angle = math.atan2(abs(t), math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term, total = (cosine if odd else 1.0), 0.0
+    for step in range(1 + odd, freedom, 2):
+        total += term
+        term *= step / (step + 1) * cosine**2
+    inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return min(1.0, max(0.0, 1 - inside))

@@ -14,8 +14,7 @@ from itertools import combinations, pairwise
 from typing import get_args
 
 from ndld_flow.profiles.compare.layer_features import Interner, LayerFeatures
-from ndld_flow.profiles.compare.layer_groups import dims_of
-from ndld_flow.profiles.compare.match_confidence import ALIKE
+from ndld_flow.profiles.compare.match_evidence import ALIKE, dims_of
 from ndld_flow.profiles.compare.pair_matching import Link, match_pair
 from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.profile import Layer, Profile

@@ -13,9 +13,20 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ndld_flow.profiles.compare.layer_features import RADIUS, LayerFeatures, Level, overlap
-from ndld_flow.profiles.compare.layer_groups import Edge, components, edges_by_nodes, only_ones, shared_part
-from ndld_flow.profiles.compare.match_confidence import NAMELESS, Evidence, confidence_of, method_of
-from ndld_flow.profiles.compare.name_trust import NameTrust, agree, names_of
+from ndld_flow.profiles.compare.match_evidence import (
+    NAMELESS,
+    Edge,
+    Evidence,
+    NameTrust,
+    agree,
+    components,
+    confidence_of,
+    edges_by_nodes,
+    method_of,
+    names_of,
+    only_ones,
+    shared_part,
+)
 from ndld_flow.profiles.compare.sequence import align, longest_increasing
 from ndld_flow.records.comparison import MatchMethod
 from ndld_flow.records.profile import Layer

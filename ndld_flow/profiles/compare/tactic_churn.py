@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.profiles.compare.layer_times import LayerTimes
+from ndld_flow.profiles.compare.layer_verdicts import LayerTimes
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import LayerRow

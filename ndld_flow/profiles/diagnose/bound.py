@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose.insight import Bound
 from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers
-from ndld_flow.profiles.diagnose.rules_dispatch import (
+from ndld_flow.profiles.diagnose.rules_launches import (
     ENQUEUE_BOUND,
     are_tiny,
     executed_layers,

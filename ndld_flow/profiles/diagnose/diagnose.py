@@ -1,21 +1,19 @@
-"""Apply all rules to a profile."""
+"""Diagnose profiles and engines: apply all rules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ndld_flow.profiles.diagnose import (
-    rules_concentration,
-    rules_conditions,
-    rules_dispatch,
-    rules_leftovers,
-    rules_overheads,
-    rules_placement,
-    rules_roofline,
-    rules_steadiness,
-    rules_transfers,
-)
+from ndld_flow.profiles.diagnose import rules_engines, rules_overheads, rules_placement, rules_roofline
+from ndld_flow.profiles.diagnose import rules_engines as rules_builds
+from ndld_flow.profiles.diagnose import rules_fusion as rules_leftovers
+from ndld_flow.profiles.diagnose import rules_launches as rules_dispatch
+from ndld_flow.profiles.diagnose import rules_measurement as rules_conditions
+from ndld_flow.profiles.diagnose import rules_measurement as rules_steadiness
+from ndld_flow.profiles.diagnose import rules_overheads as rules_transfers
+from ndld_flow.profiles.diagnose import rules_roofline as rules_concentration
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.subject import Subject
@@ -73,3 +71,31 @@ def insights_of(subject: Subject) -> tuple[Insight, ...]:
     """Return the result of `diagnose` for a subject that already exists."""
     found = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
     return tuple(sorted(found, key=lambda insight: -insight.score))
+
+
+EngineRule = Callable[[EngineSubject], Iterator[Insight]]
+
+ENGINE_RULES: tuple[EngineRule, ...] = (
+    rules_engines.outputs_are_made_up,
+    rules_engines.weights_are_missing,
+    rules_engines.constraints_ignored,
+    rules_engines.asked_but_not_given,
+    rules_engines.weights_beyond_half,
+    rules_builds.layers_unknown,
+    rules_engines.single_precision_only,
+    rules_engines.single_precision_among_half,
+    rules_engines.reformats_at_the_ends,
+    rules_engines.reformats_inside,
+    rules_engines.shapes_between_host_and_device,
+    rules_builds.opt_at_one_end,
+    rules_builds.memory_for_the_largest,
+    rules_builds.costs_of_compatibility,
+    rules_builds.timing_cache,
+    *LINTS,
+)
+"""Rules in order of severity: those that make an engine unusable or wrong first."""
+
+
+def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:
+    """Return the findings on an engine, in the order of the rules."""
+    return tuple(insight for rule in ENGINE_RULES for insight in rule(subject))

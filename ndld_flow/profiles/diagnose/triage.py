@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ndld_flow.profiles.diagnose.bound import bound_of
-from ndld_flow.profiles.diagnose.diagnose import insights_of
-from ndld_flow.profiles.diagnose.diagnose_engine import insights_of_engine
+from ndld_flow.profiles.diagnose.diagnose import insights_of, insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.insight import Bound, Insight
 from ndld_flow.profiles.diagnose.subject import Subject

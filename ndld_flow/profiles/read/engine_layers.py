@@ -1,26 +1,144 @@
-"""Reader for `trtexec --exportLayerInfo` and TensorRT's engine inspector: layers with types, tensors and tactics.
+"""Read TensorRT layers from `trtexec --exportLayerInfo` and the engine inspector: types, tensors, tactics, ONNX nodes.
 
 `{"Layers": [...], "Bindings": [names]}` in TensorRT 8 to 10; since 11 `"I/O Tensors": [{Name, IOMode, DataType, ...}]`
-replaces the bindings, and a tensor's `Format/Datatype` is split in two. Without detailed profiling verbosity, layers
-are only names.
-"""
+replaces the bindings, and `Format/Datatype` of a tensor is split in two. Without detailed profiling verbosity, layers
+are only names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
-from ndld_flow.base.dtype_names import dtype_of_tensorrt
-from ndld_flow.profiles.read.evidence_of_layers import weights_of, window_of
-from ndld_flow.profiles.read.json_values import objects_in, shape_of, text_of, whole_of
-from ndld_flow.profiles.read.onnx_origins import nodes_of_metadata, nodes_of_name
-from ndld_flow.profiles.read.tensor_formats import format_of_tensorrt
-from ndld_flow.profiles.read.text_files import read_whole
+from ndld_flow.base.dtype_names import dtype_of_tensorrt, without_dtype
+from ndld_flow.profiles.read.layer_work import LayerWork, elements, work_of
 from ndld_flow.profiles.read.tolerant_json import Parsed, parse_tolerantly
-from ndld_flow.profiles.read.work_of_layers import LayerWork, elements, work_of
+from ndld_flow.profiles.read.untrusted_files import objects_in, read_whole, shape_of, text_of, whole_of
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, multiplies_matrices
 from ndld_flow.records.profile import LayerRole, LayerWeight, TensorInfo
+
+_WINDOW = {"Kernel": "kernel_shape", "Stride": "strides", "Dilation": "dilations"}
+"""The inspector's name -> ONNX's name."""
+
+
+def weights_of(entry: Mapping[str, object]) -> tuple[LayerWeight, ...]:
+    """Return the sizes of a layer's constants, `{"Count": 9408}` or `{"Dimensions": [64, 3, 7, 7]}`."""
+    return tuple(LayerWeight(shape=shape) for shape in _sizes(entry))
+
+
+def _sizes(entry: Mapping[str, object]) -> Iterator[tuple[int, ...]]:
+    for name in ("Weights", "ConvWeights"):
+        constant = entry.get(name)
+        count = whole_of(constant.get("Count")) if isinstance(constant, dict) else None
+        if count is not None and count > 0:
+            yield (count,)
+    for constant in objects_in(entry.get("Constants")):
+        shape = shape_of(constant.get("Dimensions"))
+        if shape is not None and elements(shape):
+            yield shape
+
+
+def window_of(entry: Mapping[str, object]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return the window of a convolution by ONNX's names of its parts; empty for other layers."""
+    found: list[tuple[str, tuple[int, ...]]] = []
+    for name, attribute in _WINDOW.items():
+        part = shape_of(entry.get(name, entry.get(f"Conv{name}")))
+        if part is not None:
+            found.append((attribute, part))
+    groups = whole_of(entry.get("Groups", entry.get("ConvGroups")))
+    if found and groups is not None:
+        found.append(("group", (groups,)))
+    return tuple(found)
+
+
+_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f\s,;]*(?:\[|\Z))", re.DOTALL)
+_FOREIGN = re.compile(r"\{ForeignNode\[(.*?)\]\}", re.DOTALL)
+_POINTWISE = re.compile(r"PWN\(|\)")
+_JOINS = re.compile(r" \+ |, | \|\| ")
+_OWN = re.compile(
+    r"\(Unnamed Layer|\{ForeignNode|__my[el]|"
+    r"(?:un)?squeeze_(?:before|after|node)_|reshape_(?:before|after)_|copied_|onnx::|shuffle_between_|"
+    r"(?:Host|Shape|Device)\w*To\w+|[^^]*\^bb\^"
+)
+"""Prefixes of names that TensorRT or an exporter generates; no node's name starts with them."""
+_WEIGHT = re.compile(r".*\.(?:weight|bias)(?:_scale|_zero_point)?", re.DOTALL)
+"""Quantised weights appear in a layer's name next to its nodes."""
+_COPY = "Reformatting CopyNode "
+_MYELIN_END = re.compile(r"_myl\d+_\d+\Z")
+"""Suffix by which Myelin numbers its kernels."""
+_MAX_NODES = 2_000
+
+
+def nodes_of_metadata(metadata: str) -> tuple[str, ...]:
+    """Return the nodes listed in an engine's metadata, each once.
+
+    With detailed profiling verbosity the engine lists them: `[ONNX Layer: Conv_0]`, separated by the characters 1e
+    and 1f.
+    """
+    return _each_once(found[1] for found in _METADATA.finditer(metadata))
+
+
+def nodes_of_name(name: str) -> tuple[str, ...]:
+    """Return the nodes that a layer's name is composed of; none for layers that TensorRT inserted.
+
+    Examples are `Conv_0 + Relu_1`, `PWN(Sigmoid_3, Mul_4)`, `A || B`, and `{ForeignNode[first...last]}`, which names
+    the first and the last node.
+    """
+    if name.startswith(_COPY):
+        return ()
+    return _each_once(_parts(_MYELIN_END.sub("", name)))
+
+
+def _parts(name: str) -> Iterator[str]:
+    for foreign in _FOREIGN.finditer(name):
+        yield from foreign[1].split("...", 1)
+    rest = _POINTWISE.sub(" + ", _FOREIGN.sub("", name)) if "PWN(" in name else _FOREIGN.sub("", name)
+    yield from _JOINS.split(rest)
+
+
+def _each_once(names: Iterator[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        plain = name.strip(" +,\x1e\x1f")
+        if plain and not (_OWN.match(plain) or _WEIGHT.fullmatch(plain)) and len(found) < _MAX_NODES:
+            found[plain] = None
+    return tuple(found)
+
+
+_CODE = re.compile(r"\((?:k)?(\w+)\)")
+_CODES = {"nhwc": "hwc", "nchw": "linear"}
+"""TensorRT-RTX's name -> name in `TensorFormat`."""
+_WIDE = {"two": 2, "four": 4, "eight": 8, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
+_VECTORIZED = re.compile(rf"({'|'.join(_WIDE)}) wide channel vectorized")
+_MULTIPLE = re.compile(r"channel % (\d+)")
+_LONGEST = 40
+_LONGEST_TOLD = 200
+
+
+@lru_cache(maxsize=4096)
+def format_of_tensorrt(text: str) -> str:
+    """Return a tensor's memory format by the names of TensorRT's enum `TensorFormat`: `linear`, `chw32`, `hwc8`.
+
+    The inspector writes it as prose that includes the type: `Row major linear FP32`, or `Channel major FP16 format
+    where channel % 8 == 0`. Unknown words are kept without the type; the result is empty for a bare type.
+    """
+    lowered = " ".join(text[:_LONGEST_TOLD].lower().split())
+    code = _CODE.search(lowered)
+    if code:
+        return _CODES.get(code[1], code[1])[:_LONGEST]
+    space = "d" if "3 spatial dimensions" in lowered else ""
+    wide = _VECTORIZED.search(lowered)
+    if wide:
+        return f"c{space}hw{_WIDE[wide[1]]}"
+    if "channel major" in lowered:
+        multiple = _MULTIPLE.search(lowered)
+        return f"{space}hwc{multiple[1] if multiple else ''}"
+    if "linear" in lowered:
+        return "linear"
+    return without_dtype(lowered).removesuffix("format").strip(" ,.:")[:_LONGEST]
+
 
 _NO_TACTIC = ("0x0", "0x0000000000000000")
 _COPIES = ("hosttodevice", "devicetohost", "shapehosttodevice", "devicetoshapehost", "memcpy")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.profiles.read.text_files import read_ends
+from ndld_flow.profiles.read.untrusted_files import read_ends
 
 Kind = Literal["profile", "build", "trtexec", "trex", "onnxruntime"]
 Part = Literal["profile", "build", "onnxruntime", "times", "layer times", "engine", "log", "metadata", "device"]

@@ -2,24 +2,248 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import re
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, TypeVar
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.profiles.read.engine_layers import EngineInfo, read_engine_info, split_bindings
+from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info, split_bindings
 from ndld_flow.profiles.read.sources import Source
-from ndld_flow.profiles.read.tensorrt_layers import join_layers
-from ndld_flow.profiles.read.tensorrt_passes import measured_passes, timeline
-from ndld_flow.profiles.read.trex_metadata import DeviceMetadata, read_device, take_metadata
-from ndld_flow.profiles.read.trtexec_layer_times import LayerTimes, read_layer_times
-from ndld_flow.profiles.read.trtexec_log import TrtexecLog, read_log
-from ndld_flow.profiles.read.trtexec_times import Passes, read_times
+from ndld_flow.profiles.read.trtexec_files import (
+    DEFAULT_WARMUP_MS,
+    MAX_PASSES,
+    DeviceMetadata,
+    LayerTime,
+    LayerTimes,
+    Pass,
+    Passes,
+    TrtexecLog,
+    read_device,
+    read_layer_times,
+    read_log,
+    read_times,
+    statistics_of,
+    take_metadata,
+)
 from ndld_flow.records.machine import Machine
-from ndld_flow.records.profile import Profile, TensorInfo
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
+
+
+@dataclass(frozen=True)
+class MeasuredLayers:
+    """The layers of a profile, with notes about them."""
+
+    layers: tuple[Layer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def join_layers(engine: EngineInfo | None, times: LayerTimes | None) -> MeasuredLayers:
+    """Join both exports; either may be missing.
+
+    Names repeat: the n-th row of a name belongs to its n-th layer.
+    """
+    known = engine.layers if engine is not None else ()
+    if times is None:
+        layers = [describe_engine_layer(index, layer) for index, layer in enumerate(known)]
+        return MeasuredLayers(tuple(layers), ("layers have no times: there is no --exportProfile",) if known else ())
+    pairs, leftover = _pairs(known, times.rows)
+    joined = [describe_engine_layer(index, layer, (ms,)) for index, (layer, ms) in enumerate(pairs)]
+    return MeasuredLayers(tuple(joined), tuple(_layer_notes(engine, times, leftover)))
+
+
+def _pairs(known: Sequence[EngineLayer], rows: Sequence[LayerTime]) -> tuple[list[tuple[EngineLayer, float]], int]:
+    """Return the engine's layers with their times in row order, then the layers without a row, and the number of
+    those."""
+    waiting: dict[str, deque[EngineLayer]] = defaultdict(deque)
+    for layer in known:
+        waiting[layer.name].append(layer)
+    pairs = [(waiting[row.name].popleft() if waiting[row.name] else bare_layer(row.name), row.ms) for row in rows]
+    left = [layer for layers in waiting.values() for layer in layers]
+    return [*pairs, *((layer, 0.0) for layer in left)], len(left)
+
+
+def describe_engine_layer(index: int, known: EngineLayer, samples_ms: tuple[float, ...] = ()) -> Layer:
+    """Return a layer as described by the engine, with its samples."""
+    return Layer(
+        index=index,
+        name=known.name,
+        type=known.type or ("Reformat" if known.role == "reformat" else "unknown"),
+        weights_dtype=known.weights_dtype,
+        groups=known.groups,
+        inputs=known.inputs,
+        outputs=known.outputs,
+        onnx_nodes=known.onnx_nodes,
+        samples_ms=samples_ms,
+        role=known.role,
+        tactic=known.tactic,
+        stream=known.stream,
+        macs=known.work.macs,
+        read_bytes=known.work.read_bytes,
+        written_bytes=known.work.written_bytes,
+        weight_bytes=known.work.weight_bytes,
+        weights=known.weights,
+        attributes=known.window,
+    ).with_arithmetic()
+
+
+def _layer_notes(engine: EngineInfo | None, times: LayerTimes, leftover: int) -> Iterator[str]:
+    if times.pass_count == 1:
+        yield "layers were measured in a single pass, profiler on: small differences between them are not significant"
+    else:
+        what = "medians" if times.are_medians else "means"
+        of = f" of {times.pass_count} passes" if times.pass_count else ""
+        yield f"layer times are {what}{of} with TensorRT's profiler on, not single samples: trtexec exports no others"
+    if engine is None:
+        yield "types, tensors and tactics of layers are unknown: there is no --exportLayerInfo"
+    elif not engine.is_detailed:
+        yield "layers are known by name only: trtexec reports more with --profilingVerbosity=detailed"
+    if leftover:
+        yield f"{leftover} layers of the engine have no time in the profile and are shown with 0 at the end"
+
+
+_WARMUP = re.compile(r"\+ (\d{1,9}(?:\.\d{1,6})?)\s?ms warm up")
+
+
+@dataclass(frozen=True)
+class MeasuredPasses:
+    """The timing pass of a profile."""
+
+    runs: tuple[ProfileRun, ...] = ()
+    warmup_passes: int = 0
+    warmup_ms: float = 0.0
+    median_pass: Pass | None = None
+    notes: tuple[str, ...] = ()
+
+
+def measured_passes(times: Passes | None, log: TrtexecLog) -> MeasuredPasses:
+    """Return the passes after the warm-up, or the log's median if there are no passes."""
+    if times is None or not times.passes:
+        return _from_summary(log)
+    told = _WARMUP.search(log.text("inference_options", "Duration"))
+    warmup_ms = float(told[1]) if told else DEFAULT_WARMUP_MS
+    kept = times.after_warmup(warmup_ms)
+    first = kept[0].h2d_at
+    run = ProfileRun(
+        latency_ms=tuple(one.latency for one in kept),
+        starts_ms=tuple(one.h2d_at - first for one in kept),
+        enqueue_ms=() if _is_coarse(kept) else tuple(one.enqueue for one in kept),
+        h2d_ms=tuple(one.h2d for one in kept),
+        compute_ms=tuple(one.compute for one in kept),
+        d2h_ms=tuple(one.d2h for one in kept),
+    )
+    dropped = len(times.passes) - len(kept)
+    by_latency = sorted(kept, key=lambda one: one.latency)
+    notes = [*_warmup_notes(dropped, warmup_ms, told is None), *_pass_notes(times, kept), *_told_otherwise(run, log)]
+    return MeasuredPasses((run,), dropped, warmup_ms, by_latency[(len(kept) - 1) // 2], tuple(notes))
+
+
+def _from_summary(log: TrtexecLog) -> MeasuredPasses:
+    """Return a run with one sample per quantity: the medians of trtexec's summary."""
+    summary = log.section("performance_summary")
+    keys = ("Latency", "Enqueue Time", "H2D Latency", "GPU Compute Time", "D2H Latency")
+    medians = {key: statistics_of(summary.get(key)).get("median") for key in keys}
+    latency, enqueue, h2d, compute, d2h = (() if medians[key] is None else (medians[key] or 0.0,) for key in keys)
+    if not latency or latency[0] <= 0:
+        return MeasuredPasses()
+    told = ", ".join(f"{name} {value:g} ms" for name, value in log.latency.items())
+    return MeasuredPasses(
+        runs=(ProfileRun(latency_ms=latency, enqueue_ms=enqueue, h2d_ms=h2d, compute_ms=compute, d2h_ms=d2h),),
+        notes=(f"there is no --exportTimes: the one sample is the median of trtexec's summary ({told})",),
+    )
+
+
+def _warmup_notes(dropped: int, warmup_ms: float, is_assumed: bool) -> Iterator[str]:
+    if dropped:
+        why = "trtexec's default; no log records another value" if is_assumed else "as trtexec's own summary does"
+        yield f"{dropped} passes of the first {warmup_ms:g} ms are left out as warm-up ({why})"
+
+
+def _pass_notes(times: Passes, kept: Sequence[Pass]) -> Iterator[str]:
+    if times.unreadable:
+        yield f"{times.unreadable} passes of --exportTimes could not be read"
+    if not times.is_all:
+        yield f"only the first {MAX_PASSES:,} passes were read"
+    if _is_coarse(kept):
+        yield (
+            "enqueue times of single passes are left out: trtexec exports their starts and ends with six digits, "
+            f"which is exact only to {_enqueue_step(kept):g} ms"
+        )
+
+
+def _is_coarse(kept: Sequence[Pass]) -> bool:
+    """Return True if times are rounded to more than half the duration of an enqueue, so that their median would
+    mislead.
+    """
+    return _enqueue_step(kept) > fmean(one.enqueue for one in kept) / 2
+
+
+def _enqueue_step(kept: Sequence[Pass]) -> float:
+    """Return the resolution of the largest time, in ms: the value of its sixth digit."""
+    largest = max(abs(one.enqueue_at) + one.enqueue for one in kept)
+    return float(10 ** (math.floor(math.log10(largest)) - 5)) if largest else 0.0
+
+
+def _told_otherwise(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
+    """Yield figures of trtexec's own summary that differ from or add to these."""
+    enqueue = statistics_of(log.section("performance_summary").get("Enqueue Time")).get("median")
+    if enqueue is not None and not run.enqueue_ms:
+        yield f"an enqueue took {enqueue:g} ms (median), by trtexec's own summary"
+    told = log.latency.get("median")
+    if told and abs(run.median_ms / told - 1) > 1e-3:
+        yield (
+            f"the log's median of {told:g} ms is not the median of these passes ({run.median_ms:g} ms): do they belong "
+            "to one measurement?"
+        )
+    throughput = re.match(r"[\d.e+]{1,20}", log.text("performance_summary", "Throughput"))
+    if throughput:
+        yield (
+            f"trtexec counted {throughput[0]} passes a second over its whole measurement, waits between passes "
+            "included; throughput here is that of the median pass"
+        )
+
+
+def timeline(one: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, ...], str]:
+    """Return spans of the median pass and of its layers end to end, and a description of them."""
+    spans = list(_pass_spans(one)) if one is not None else []
+    begin = min((span.start_ms for span in spans), default=0.0)
+    spans = [span.model_copy(update={"start_ms": span.start_ms - begin}) for span in spans]
+    compute = next((span.start_ms for span in spans if span.lane == "compute"), 0.0)
+    timed = [(place, layer) for place, layer in enumerate(layers) if layer.median_ms > 0]
+    spans.extend(_layer_spans(timed, compute))
+    words = ["enqueue, copies and compute of the median pass"] if one is not None else []
+    if timed:
+        words.append("layers laid end to end by their own times: gaps and overlaps are unknown")
+    return tuple(sorted(spans, key=lambda span: (span.start_ms, span.lane))), "; ".join(words)
+
+
+def _pass_spans(one: Pass) -> Iterator[Span]:
+    pieces: tuple[tuple[str, float, float, str], ...] = (
+        ("enqueue", one.enqueue_at, one.enqueue, "overhead"),
+        ("H2D", one.h2d_at, one.h2d, "transfer"),
+        ("compute", one.compute_at, one.compute, "pass"),
+        ("D2H", one.d2h_at, one.d2h, "transfer"),
+    )
+    for lane, start, duration, kind in pieces:
+        if duration > 0:
+            yield Span.model_validate(
+                {"lane": lane, "name": lane, "start_ms": start, "duration_ms": duration, "kind": kind}
+            )
+
+
+def _layer_spans(timed: Iterable[tuple[int, Layer]], begin: float) -> Iterator[Span]:
+    at = begin
+    for place, layer in timed:
+        lane = "GPU" if layer.stream is None else f"stream {layer.stream}"
+        yield Span(lane=lane, name=layer.name, start_ms=at, duration_ms=layer.median_ms, layer=place)
+        at += layer.median_ms
+
 
 _OPTIONS = ("model_options", "build_options", "system_options", "inference_options")
 _Read = TypeVar("_Read")
