@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class Planted:
     module: Path
     """Relative to the root."""
     mutant: Mutant
+    source: str
+    """The module's text before the change."""
 
     @property
     def module_name(self) -> str:
@@ -50,18 +52,18 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
         return 2
     planted = choose(root, modules, options.count, options.seed)
     survivors: list[Planted] = []
-    related = RelatedTests(root)
+    # The copy is made at once, so that the tree may change while the trials run.
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Copy(copy_project(root, Path(folder)), options.marks, options.limit)
+        related = RelatedTests(copy.root)
         for number, each in enumerate(planted, start=1):
             tests = options.tests or related.rank(each.module_name)[: options.files]
-            changed = each.mutant.apply((copy.root / each.module).read_text(encoding="utf-8"))
-            outcome, detail = copy.try_change(each.module, changed, tests)
+            outcome, detail = copy.try_change(each.module, each.mutant.apply(each.source), tests)
             print(f"{number}/{len(planted)} {outcome:10} {each.place} {each.mutant.kind}: {detail}", flush=True)
             if outcome != "caught":
                 survivors.append(each)
     for each in survivors:
-        print(f"\n{each.place} ({each.mutant.kind})\n{describe(root, each)}")
+        print(f"\n{each.place} ({each.mutant.kind})\n{describe(each)}")
     caught = len(planted) - len(survivors)
     print(f"\ncaught {caught} of {len(planted)} (seed {options.seed}, {len(modules)} modules)")
     return int(caught * 100 < options.require * len(planted))
@@ -126,19 +128,16 @@ def choose(root: Path, modules: Sequence[Path], count: int, seed: int) -> list[P
     for module in sorted(wanted):
         sites = find_sites(texts[module])
         chosen = random_numbers.sample(sites, min(wanted[module], len(sites)))
-        planted += [Planted(module, random_numbers.choice(site)) for site in chosen]
+        planted += [Planted(module, random_numbers.choice(site), texts[module]) for site in chosen]
     random_numbers.shuffle(planted)
     return planted
 
 
-def describe(root: Path, planted: Planted) -> str:
+def describe(planted: Planted) -> str:
     """Return the change as a unified diff."""
-    source = (root / planted.module).read_text(encoding="utf-8")
-    return "\n".join(_diff_lines(source, planted.mutant.apply(source), planted.module.as_posix()))
-
-
-def _diff_lines(before: str, after: str, name: str) -> Iterator[str]:
-    return difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=1, lineterm="")
+    before, after = planted.source.splitlines(), planted.mutant.apply(planted.source).splitlines()
+    name = planted.module.as_posix()
+    return "\n".join(difflib.unified_diff(before, after, name, name, n=1, lineterm=""))
 
 
 if __name__ == "__main__":

@@ -137,6 +137,8 @@ SECONDS = {"build.time": Metric(value=2.0, unit="s"), "speed.latency": Metric(va
         ("speed.latency * speed.latency == 250000", 250000.0, 250000.0, ""),
         ("1 / speed.latency == 0.002", 0.002, 0.002, ""),
         ("speed.latency == 0.5 s", 500.0, 500.0, "ms"),
+        ("build.time + 1 == 3", 3.0, 3.0, "s"),
+        ("(1 + 2) * build.time == 6", 6.0, 6.0, "s"),
     ],
 )
 def test_seconds_and_milliseconds_go_together(text: str, left: float, right: float, unit: str) -> None:
