@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ndld_flow.base.quantities import MINUS
 from ndld_flow.profiles.compare.comparison import RoundsEvidence, compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.rounds import RoundsPlan, choose_clock, describe_rounds, spread_of
@@ -110,6 +111,53 @@ def test_a_difference_that_only_wall_time_sees_is_never_called_unchanged() -> No
     assert (both.verdict, both.clock) == ("regressed", "cpu")
     assert both.low < 1.1
     assert both.high > 1.4
+
+
+@pytest.mark.parametrize(
+    ("candidate", "why"),
+    [
+        (
+            side(11),
+            "10.0 ms -> 11.0 ms: +10 % (+8.6 % to +11 %) by CPU time; the median by wall time: +10 % (+8.6 % to +11 %)",
+        ),
+        (
+            side(11, cpu_ms=12, threads=2),
+            "10.0 ms -> 11.0 ms: +10 % (+8.6 % to +11 %) by wall time; the median by CPU time: +20 % (+18 % to +22 %)",
+        ),
+        (
+            side(12, cpu_ms=10, queued_ms=2),
+            "10.0 ms -> 10.0 ms: ±0 % (-1.3 % to +22 %) by CPU time; the median by wall time: +20 % (+18 % to +22 %); "
+            "the clocks disagree, so the interval spans both",
+        ),
+    ],
+)
+def test_the_reason_names_the_deciding_clock_and_shows_the_other(candidate: RoundSide, why: str) -> None:
+    found = verdict_in(compare_by(rounds_of(side(10), candidate)))
+    assert found.why.replace(MINUS, "-") == f"{why}; alternating passes, decided"
+
+
+@pytest.mark.parametrize("metric", ["latency.median", "latency.min", "throughput"])
+@pytest.mark.parametrize("clocks", ["agree", "disagree"])
+def test_swapping_the_sides_inverts_values_and_interval(metric: str, clocks: str) -> None:
+    candidate = side(11) if clocks == "agree" else side(12, cpu_ms=10, queued_ms=2)
+    found = compare_by(rounds_of(side(10), candidate))
+    there, back = (verdict_in(found, metric, base) for base in (0, 1))
+    assert (back.base_value, back.candidate_value) == pytest.approx((there.candidate_value, there.base_value))
+    assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
+    assert there.candidate_value == pytest.approx((there.base_value or 0) * there.ratio)
+    expected = {"latency.median": 10.0035, "latency.min": 9.95, "throughput": 1e3 / 10.0035}[metric]
+    assert there.base_value == pytest.approx(expected, rel=1e-4)
+
+
+def test_too_few_rounds_invert_without_an_end() -> None:
+    found = compare_by(rounds_of(side(10), side(11), FEWEST_ROUNDS - 1))
+    assert [(one.low, one.high) for one in (verdict_in(found), verdict_in(found, base=1))] == [(0, math.inf)] * 2
+
+
+def test_a_difference_that_only_wall_time_sees_counts_beyond_the_threshold() -> None:
+    for queued, disagree in (((0.0, 0.3), False), ((0.0, 0.6), True), ((0.3, 0.0), False), ((0.6, 0.0), True)):
+        base, candidate = (side(10 + waits, cpu_ms=10, queued_ms=waits) for waits in queued)
+        assert rounds_in(compare_by(rounds_of(base, candidate, 12))).clocks_disagree is disagree, queued
 
 
 def test_noise_that_only_wall_time_suffers_changes_nothing() -> None:
