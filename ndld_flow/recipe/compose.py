@@ -10,6 +10,7 @@ A recipe may have a `defaults:` list that names other recipes (in its folder, or
 from __future__ import annotations
 
 import contextlib
+import copy
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,10 @@ WITHOUT_SWEEP = "~sweep"
 
 DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
 """Interpolations whose value is not in any file: a recipe with one is composed each time."""
+
+_MOST_COMPOSED = 64
+_COMPOSED: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+"""Results of this process, by the text of the recipe and its overrides, which alone decide them."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,10 @@ def compose_file(
     note = memory / f"{key}.json" if memory is not None and key is not None else None
     both = _recall(note)
     if both is None:
+        by_text = key is not None and not _uses_folders(file, overrides, folders)
         followed = [_normalise(override, folders) for override in overrides if override != WITHOUT_SWEEP]
         with reading_environment(allowed=trust):
-            both = _compose(file, followed, folders)
+            both = _compose_once(file, followed, folders, by_text=by_text)
         for values in both:
             if WITHOUT_SWEEP in overrides:
                 values.pop("sweep", None)
@@ -129,13 +135,18 @@ def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[
     texts = [file.text, *overrides]
     if any(hide_credentials(text) != text for text in texts):
         return None  # nothing of it is kept
-    if "defaults" in file.values or any(_chooses_group(override, folders) for override in overrides):
+    if _uses_folders(file, overrides, folders):
         texts += config_texts(folders)
     if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
         return None
     return digest_json(
         ["as written too", version("hydra-core"), version("ndld-flow"), str(file.path.absolute()), *texts]
     )
+
+
+def _uses_folders(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> bool:
+    """Return whether a recipe's values come from other files as well."""
+    return "defaults" in file.values or any(_chooses_group(override, folders) for override in overrides)
 
 
 def _recall(note: Path | None) -> list[dict[str, Any]] | None:
@@ -161,6 +172,20 @@ def _normalise(override: str, folders: Sequence[Path]) -> str:
     if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders):
         return override
     return f"++{override}"
+
+
+def _compose_once(
+    file: YamlFile, overrides: Sequence[str], folders: Sequence[Path], *, by_text: bool
+) -> list[dict[str, Any]]:
+    """Compose a recipe, or repeat the result for the same text: a sweep composes its recipe many times."""
+    if not by_text:
+        return _compose(file, overrides, folders)
+    key = (file.text, *overrides)
+    if key not in _COMPOSED:
+        if len(_COMPOSED) >= _MOST_COMPOSED:
+            _COMPOSED.clear()
+        _COMPOSED[key] = _compose(file, overrides, folders)
+    return copy.deepcopy(_COMPOSED[key])
 
 
 def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
