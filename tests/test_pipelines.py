@@ -139,6 +139,7 @@ def test_variants_are_checked_before_they_are_measured(checkout: Path, sample_mo
     assert len(cleaned) == 1, "what they share is done once"
 
 
+@pytest.mark.thorough
 def test_a_batch_sweep_counts_items(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     points = "sweep.over={inputs.x.shape.0: [1, 4]}"
     record = sweep(sample_model, "sweep_batch", *LEAST, "~sweep.over", f"+{points}")
@@ -162,6 +163,7 @@ def test_the_same_engine_is_built_again(checkout: Path, sample_model: Callable[[
     assert "Tactic churn" in Path("outputs/sweeps/sweep-rtx-builds/latest/report.html").read_text()
 
 
+@pytest.mark.thorough
 def test_a_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     done = api.run("pipelines/edit_blocks.yaml", [f"model.source={sample_model('rec')}"])
     assert done.passed, done.verdict
@@ -172,6 +174,7 @@ def test_a_block_is_written_once(checkout: Path, sample_model: Callable[[str], P
     assert sum(node.op_type == "Softmax" for node in model.functions[0].node) == 1, "one attention in each block"
 
 
+@pytest.mark.thorough
 def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     done = api.run("pipelines/edit_fuse.yaml", [f"model.source={sample_model('rec')}"])
     assert done.passed, done.verdict

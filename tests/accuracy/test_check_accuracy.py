@@ -286,6 +286,7 @@ def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path
     assert ran.result.metrics["max_abs"].value == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.thorough
 def test_state_inputs_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     silero = sample_model("silero")
     given: Given = {"input": {"shape": [1, 512]}, "state": {"data": "zeros"}, "sr": {"range": [16000, 16001]}}

@@ -226,6 +226,7 @@ class TestInBrowser:
         found = api.diff("before.onnx", "after.onnx")
         return watch.open(browser, draw_diff(found, ("before", "after"), folder / "report.html"), **options)
 
+    @pytest.mark.thorough
     def test_the_page_can_be_searched(
         self, browser: Browser, watch: Watch, in_folder: Path, pair: tuple[str, str]
     ) -> None:

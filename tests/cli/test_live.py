@@ -59,6 +59,7 @@ def test_a_terminal_shows_progress_and_keeps_a_line_for_each_step(in_folder: Pat
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h"), "the cursor is given back"
 
 
+@pytest.mark.thorough
 def test_the_second_run_in_a_terminal_says_that_there_is_nothing_to_do(in_folder: Path) -> None:
     make_toy(in_folder).run()
     code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust")

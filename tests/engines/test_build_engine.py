@@ -431,6 +431,7 @@ def test_a_release_that_is_not_here_is_said(tmp_path: Path) -> None:
         build_engine(asked.request(tmp_path / "build"), lambda *_: None)
 
 
+@pytest.mark.thorough
 def test_the_log_of_a_build_that_failed_is_kept(tmp_path: Path) -> None:
     asked = Asked(write_model(tmp_path / "types.onnx", BROKEN_TYPES), RTX)
     with pytest.raises(ModelError) as raised:

@@ -185,6 +185,7 @@ def test_the_second_run_builds_nothing(transformer: Transformer, toy: Toy) -> No
     assert started(events) == []
 
 
+@pytest.mark.thorough
 def test_a_constraint_rebuilds_what_depends_on_it(transformer: Transformer, toy: Toy) -> None:
     changed = "steps.precise.op_types.Erf=fp16"
     plan = toy.plan(changed)

@@ -66,6 +66,7 @@ def titles(build: Build) -> str:
     return "\n".join(one.title for one in insights_of_engine(EngineSubject(build.as_profile(), build)))
 
 
+@pytest.mark.thorough
 def test_convolutions_compute_in_the_type_of_their_operands(builds: dict[str, Build]) -> None:
     """RTX writes what INT8 convolutions compute as FP32, and rescales it in the next kernel."""
     assert {layer.precision for layer in products(builds["of_half"])} == {"float16"}
@@ -76,6 +77,7 @@ def test_convolutions_compute_in_the_type_of_their_operands(builds: dict[str, Bu
     assert {layer.groups for layer in of_int8} == {1}
 
 
+@pytest.mark.thorough
 def test_which_circuit_multiplies_is_not_known_before_the_gpu_is(builds: dict[str, Build]) -> None:
     assert {layer.unit for build in builds.values() for layer in products(build)} == {""}
     assert builds["of_int8"].as_profile().tensor_cores is None

@@ -113,6 +113,7 @@ def test_a_cache_of_the_users_is_a_start(tmp_path: Path, library: Path) -> None:
     assert use_of(build(without, tmp_path)).saved_entries is None, "only the user's file is used, and nothing is kept"
 
 
+@pytest.mark.thorough
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, library: Path) -> None:
     (tmp_path / "caches").write_text("a file where the folder would be")
     use = use_of(build(asked(tmp_path, library), tmp_path))

@@ -299,6 +299,7 @@ def test_a_real_model_shows_what_fp16_cannot_hold(sample_model: Callable[[str], 
     assert any(f.check == "fp16_range" and "batch_norm_0.w_2" in f.message for f in found.findings)
 
 
+@pytest.mark.thorough
 def test_channels_a_hundredfold_apart_are_reported(tmp_path: Path) -> None:
     builder = models.GraphBuilder(1)
     rows = builder.op("MatMul", "x", builder.weight(3, 40, scale=2.0))

@@ -92,6 +92,7 @@ def by_name(checks: list[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
+@pytest.mark.thorough
 def test_the_real_tensorrt_rtx_builds_for_gpus_that_are_not_here(tmp_path: Path) -> None:
     library, loaded = installed_rtx(), "tensorrt_rtx" in sys.modules
     checks = by_name(examine(tmp_path))

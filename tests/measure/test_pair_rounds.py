@@ -144,6 +144,7 @@ def test_a_wait_is_neither_cpu_time_nor_queueing() -> None:
     assert works.wall_ms - works.cpu_ms - works.queued_ms < 0.1 * works.wall_ms + 1
 
 
+@pytest.mark.thorough
 def test_a_recipe_compares_by_rounds(model: Path, in_folder: Path) -> None:
     (in_folder / "model.onnx").write_bytes(model.read_bytes())
     (in_folder / "pair.yaml").write_text(RECIPE)

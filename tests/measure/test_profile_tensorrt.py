@@ -293,6 +293,7 @@ def test_a_profiler_that_tells_nothing_is_an_error(trt: Bench, monkeypatch: pyte
     assert trt.profile(engine)[1].layers == ()
 
 
+@pytest.mark.thorough
 def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
     allowed = r'input "x": shape 5x8 is outside of what the engine allows \(1x8 to 4x8, optimization profile 0\)'
     with pytest.raises(RequestError, match=allowed):

@@ -407,6 +407,7 @@ def test_a_layer_that_is_kept_in_fp32_is_not_reported_to_overflow(tmp_path: Path
         assert not any(f"{name!r}" in note for name in kept for note in notes)
 
 
+@pytest.mark.thorough
 def test_recognition(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     source = sample_model("rec")
     path, _ = convert(source, tmp_path)
@@ -428,6 +429,7 @@ def test_voice_activity_with_ifs_and_states(rate: int, sample_model: Callable[[s
     agree(source, path, feeds, 2e-2)
 
 
+@pytest.mark.thorough
 def test_light_resnet50(tmp_path: Path) -> None:
     source = LIGHT / "light_resnet50.onnx"
     path, result = convert(source, tmp_path)

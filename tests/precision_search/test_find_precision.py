@@ -393,6 +393,7 @@ main()
 """
 
 
+@pytest.mark.thorough
 def test_a_killed_search_goes_on_where_it_was_and_convert_fp16_takes_it(recipe: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], cwd=recipe.parent, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL

@@ -51,6 +51,7 @@ def test_who_is_killed_for_want_of_memory_is_the_worker(in_folder: Path, tally: 
     count.refused += 1
 
 
+@pytest.mark.thorough
 def test_a_bug_of_a_step_is_told_as_one_with_its_place(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
     ended = ndld_flow("run", str(write_recipe(deeds, "bug")), "--trust", cwd=in_folder)

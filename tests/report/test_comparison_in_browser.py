@@ -201,6 +201,7 @@ def test_the_largest_change_comes_first_and_columns_sort(show: Open) -> None:
     assert [row["#"] for row in rows_of(page)] == [str(place + 1) for place in range(61)]
 
 
+@pytest.mark.thorough
 def test_rows_are_narrowed_by_what_changed(show: Open) -> None:
     page = show("pair")
     only = page.get_by_role("group", name="Show only")
@@ -258,6 +259,7 @@ def test_a_filter_and_a_selection_outlive_a_change_of_base(show: Open) -> None:
     expect(detail).to_contain_text(f"speed-up {after / before:.3f}×")  # noqa: RUF001
 
 
+@pytest.mark.thorough
 def test_a_fused_row_tells_all_its_layers_and_how_they_met(show: Open) -> None:
     page = show("pair")
     page.get_by_label("Filter layers").fill("p2o.Add.4")

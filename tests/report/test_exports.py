@@ -417,6 +417,7 @@ def test_settings_of_matplotlib_are_left_as_they_are_and_change_nothing(tmp_path
         mpl.rcdefaults()
 
 
+@pytest.mark.thorough
 def test_pictures_of_little_and_of_much(tmp_path: Path) -> None:
     bare = [one.model_copy(update={"layers": (), "layer_runs": ()}) for one in profiles_of(["main", "branch"])]
     exact = section("model", bare, ["unchanged"]).model_copy(update={"rows": (), "layer_verdicts": ()})

@@ -307,6 +307,7 @@ def test_names_of_strangers_do_nothing(browser: Browser, watch: Watch, tmp_path:
     page.context.close()
 
 
+@pytest.mark.thorough
 def test_dark_narrow_and_printed(show: Pages) -> None:
     page = show.open("cnn", color_scheme="dark", viewport={"width": 420, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 420

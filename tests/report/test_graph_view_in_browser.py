@@ -75,6 +75,7 @@ def in_sight(page: Page, node: int) -> bool:
     return bool(page.evaluate("node => view.inSight(node)", node))
 
 
+@pytest.mark.thorough
 def test_all_is_in_sight_at_first(page: Page) -> None:
     assert all(in_sight(page, node) for node in range(42))
     expect(page.locator(".graph-map")).to_be_hidden()
@@ -112,6 +113,7 @@ def test_a_drag_moves_the_picture_and_picks_nothing(page: Page) -> None:
     assert place(page, 7) == (pytest.approx(x), pytest.approx(y))
 
 
+@pytest.mark.thorough
 def test_the_wheel_zooms_around_the_pointer_when_it_should(page: Page) -> None:
     x, y = place(page, 12)
     before = scale(page)
@@ -270,6 +272,7 @@ def test_other_modes_keep_the_one_that_is_shown(page: Page) -> None:
     expect(page.get_by_role("group", name="Colour by")).to_be_hidden()
 
 
+@pytest.mark.thorough
 def test_a_tooltip_says_what_the_page_says(page: Page) -> None:
     page.mouse.move(*place(page, 5))
     expect(page.locator(".tooltip")).to_have_text("layer_5\n225 µs")
@@ -286,6 +289,7 @@ def test_dark_and_light(page: Page) -> None:
     assert colour(page, 0) == light
 
 
+@pytest.mark.thorough
 def test_a_change_of_width_shows_all_again(page: Page) -> None:
     page.set_viewport_size({"width": 700, "height": 800})
     page.wait_for_function("view.canvas.clientWidth < 700")

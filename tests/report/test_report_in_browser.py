@@ -259,6 +259,7 @@ def test_a_series_can_be_taken_out(open_report: Open, reports: dict[str, Path]) 
     expect(plot.get_by_role("button", name="half")).to_have_attribute("aria-pressed", "false")
 
 
+@pytest.mark.thorough
 def test_every_pass_is_drawn_once(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     page.wait_for_selector('[data-live="passes"] .dots', state="attached")  # drawn after the page is ready
@@ -269,6 +270,7 @@ def test_every_pass_is_drawn_once(open_report: Open, reports: dict[str, Path]) -
     assert drawn == 800
 
 
+@pytest.mark.thorough
 def test_densities_have_one_scale(open_report: Open, tmp_path: Path) -> None:
     """As many passes cover as much of the picture, be they close together or, with an outlier, far apart."""
     narrow, wide = (
@@ -325,6 +327,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(open_report: Open, repo
     assert theme(page) == "light"
 
 
+@pytest.mark.thorough
 def test_a_step_opens_by_key_and_by_link(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     sanitize = page.locator("#step-2 > details")
@@ -351,6 +354,7 @@ def test_without_script_the_verdict_the_steps_and_the_slowest_layers_are_there(
     expect(layers.locator("#layers-1")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_paper_shows_what_a_screen_folds_away(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

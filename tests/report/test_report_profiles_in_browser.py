@@ -141,6 +141,7 @@ def longest_span(one: Profile) -> Span:
 # --- timeline ---
 
 
+@pytest.mark.thorough
 def test_dragging_measures_and_escape_clears(page: Page, half: Profile) -> None:
     part = Part(page)
     part.canvas.scroll_into_view_if_needed()
@@ -158,6 +159,7 @@ def test_dragging_measures_and_escape_clears(page: Page, half: Profile) -> None:
     expect(part.told).to_have_text(re.compile("in all$"))
 
 
+@pytest.mark.thorough
 def test_a_click_on_a_span_selects_its_row_even_behind_a_filter(page: Page, half: Profile) -> None:
     part = Part(page)
     part.field.fill("type:clip")
@@ -387,6 +389,7 @@ def test_the_chart_of_types_shows_totals_means_and_shares_and_filters(page: Page
     assert part.field.input_value() == ""
 
 
+@pytest.mark.thorough
 def test_the_pie_tells_its_parts_and_leads_to_their_layers(page: Page) -> None:
     part = Part(page)
     pie = part.live("pie").locator("svg")

@@ -210,6 +210,7 @@ def test_a_brush_by_keyboard_filters_the_table(pages: Pages) -> None:
     expect(rows(page)).to_have_text("24 rows")
 
 
+@pytest.mark.thorough
 def test_a_brush_is_dragged_along_an_axis(pages: Pages) -> None:
     page = pages.show("builds")
     hit = axis(page, "engine.optimization_level").locator(".brush-hit")
@@ -236,6 +237,7 @@ def test_a_brush_is_dragged_along_an_axis(pages: Pages) -> None:
     hit.dblclick()
 
 
+@pytest.mark.thorough
 def test_what_the_table_hides_is_a_shadow_in_the_pictures(pages: Pages) -> None:
     page = pages.show("builds")
     page.locator("#trade svg[role=application]").wait_for()
@@ -244,6 +246,7 @@ def test_what_the_table_hides_is_a_shadow_in_the_pictures(pages: Pages) -> None:
     expect(page.locator("#trade .mark.dim").first).to_be_attached()
 
 
+@pytest.mark.thorough
 def test_axes_are_chosen(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#parallel").scroll_into_view_if_needed()
@@ -328,6 +331,7 @@ def test_the_legend_tells_of_what_there_is(pages: Pages) -> None:
     expect(page.locator("#trade .mark-keys")).to_have_text("on the frontpassed")
 
 
+@pytest.mark.thorough
 def test_what_was_measured_again_is_told_beside_what_was_first(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#trade .scatter .mark-best").hover(force=True)
@@ -346,6 +350,7 @@ def test_bytes_that_lie_near_each_other_are_told_in_their_unit(pages: Pages) -> 
 # --- curves ---
 
 
+@pytest.mark.thorough
 def test_a_curve_marks_saturation_and_selects(pages: Pages) -> None:
     page = pages.show("batches")
     page.locator("#curves").scroll_into_view_if_needed()

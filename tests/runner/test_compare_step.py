@@ -107,6 +107,7 @@ def run(folder: Path, gate: str, how: str) -> RunRecord:
     return RunRecord.model_validate_json((Path(api.run("pair.yaml").folder) / "run.json").read_text())
 
 
+@pytest.mark.thorough
 def test_profiles_of_one_recipe_are_compared(in_folder: Path) -> None:
     record = run(in_folder, '"latency.min <= +900 %"', "pass")
     assert record.passed

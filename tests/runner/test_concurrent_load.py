@@ -139,6 +139,7 @@ def test_a_record_tells_what_ran_beside_its_measurement(deeds: Deeds) -> None:
         assert record.beside == ()
 
 
+@pytest.mark.thorough
 def test_a_step_that_measures_nothing_looks_at_nobody(deeds: Deeds, steps: tuple[RecipeStep, ...]) -> None:
     with closing(Workers(1, trust=True)) as workers, announcing(steps[:1], "other", deeds.store):
         (record,) = workers.submit(deeds.task(name="plain"), deeds.store).result()

@@ -117,6 +117,7 @@ def test_a_waiting_step_names_what_it_waits_for_and_who_holds_it(tmp_path: Path)
         assert last == "holds" or re.fullmatch(waits(other), last)
 
 
+@pytest.mark.thorough
 def test_containers_of_one_host_that_share_a_store_exclude_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def open_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.thorough
 @as_others
 def test_users_with_stores_of_their_own_exclude_each_other(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = open_folder / "shared"

@@ -128,6 +128,7 @@ def test_an_error_leaves_a_folder_with_the_reason(
     assert "\x1b" not in page
 
 
+@pytest.mark.thorough
 def test_a_killed_worker_leaves_its_last_lines(in_folder: Path, isolated_steps: None) -> None:
     toy = make(in_folder)
     record = run(toy, "killed", KilledError)

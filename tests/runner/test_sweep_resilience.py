@@ -155,6 +155,7 @@ def test_records_tell_when_a_sitting_was(toy: SweepToy) -> None:
     assert first.device == "scales"
 
 
+@pytest.mark.thorough
 def test_a_sitting_tells_its_machine_where_that_is_another(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {""}

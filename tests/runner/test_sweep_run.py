@@ -155,6 +155,7 @@ def test_the_recipe_alone_is_run_without_its_sweep(toy: SweepToy) -> None:
     assert api.run(toy.recipe, ["~sweep"], outputs=toy.outputs, trust=True).passed
 
 
+@pytest.mark.thorough
 def test_two_sweeps_say_the_same(toy: SweepToy, tmp_path: Path) -> None:
     record, _ = toy.run()
     (toy.folder / "outputs").rename(tmp_path / "elsewhere")

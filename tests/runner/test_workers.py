@@ -140,6 +140,7 @@ def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
         assert alone.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
+@pytest.mark.thorough
 def test_who_dies_once_is_replaced(deeds: Deeds, workers: Workers) -> None:
     assert workers.submit(deeds.task("act: die once, word: fine"), deeds.store).result()[0].summary == "fine"
     assert len({pid for _, pid in deeds.done}) == 2
@@ -176,6 +177,7 @@ def test_a_step_that_takes_too_long_is_stopped_with_all_it_started(deeds: Deeds,
     assert workers.submit(deeds.task("word: fine", timeout_s=60), deeds.store).result()[0].summary == "fine"
 
 
+@pytest.mark.thorough
 def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
     told: list[Event] = []
     with closing(Workers(1, told.append, trust=True)) as workers:
@@ -200,6 +202,7 @@ def test_a_task_that_has_not_begun_can_be_cancelled(deeds: Deeds) -> None:
         assert [name for name, _ in deeds.done] == ["one", "three"]
 
 
+@pytest.mark.thorough
 @on_linux
 def test_closing_ends_all_at_once(deeds: Deeds, mark: str) -> None:
     with closing(Workers(2, trust=True)) as workers:
@@ -244,6 +247,7 @@ def test_steps_tell_one_at_a_time(deeds: Deeds) -> None:
             assert future.result()
 
 
+@pytest.mark.thorough
 def test_any_command_may_start_a_worker(deeds: Deeds) -> None:
     greeting = "import os, sys; print('Welcome!', flush=True); os.execv(sys.argv[1], sys.argv[1:])"
     with closing(Workers(1, trust=True, command=(sys.executable, "-c", greeting, *COMMAND))) as workers:

@@ -355,6 +355,7 @@ def test_what_is_not_deterministic_is_never_reused(in_folder: Path) -> None:
     assert reason(recipe) == "never reused"
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(os.name == "nt", reason="process groups are POSIX")
 def test_ctrl_c_ends_the_program_and_what_it_started(in_folder: Path) -> None:
     pids = in_folder / "pids"
