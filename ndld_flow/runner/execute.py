@@ -349,14 +349,14 @@ def _prepare_turn(work: Work, folder: Path, store: Store, at_work: RunningStep) 
 
 
 def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> StepRecord:
-    made, result = work.step.type.cls.kinds()[1], finished.result
-    if not (out / made.main).is_file():
+    output, result = work.step.type.cls.kinds()[1], finished.result
+    if not (out / output.main).is_file():
         raise RequestError(
             f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) declares the output "
-            f"{made.kind} but wrote no {made.main}. Write it to `out / {made.main!r}`."
+            f"{output.kind} but wrote no {output.main}. Write it to `out / {output.main!r}`."
         )
-    artifact = store.keep(made.kind, out, step_logger(work.step.name).warning)
-    kept = made(store.object_folder(artifact.digest) / made.main, work.step.name, artifact.digest)
+    artifact = store.keep(output.kind, out, step_logger(work.step.name).warning)
+    kept = output(store.object_folder(artifact.digest) / output.main, work.step.name, artifact.digest)
     return StepRecord(
         key=make_key(work.parts),
         parts=work.parts,
@@ -378,10 +378,10 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
     )
 
 
-def _describe_change(work: Work, made: Artifact) -> GraphChange | None:
+def _describe_change(work: Work, output: Artifact) -> GraphChange | None:
     """Return the change of a model by a step that does not describe it itself."""
     if work.step.type.cls.kinds() != (Onnx, Onnx):
         return None
     from ndld_flow.models.files import describe_change
 
-    return describe_change(work.source.path, made.path)
+    return describe_change(work.source.path, output.path)

@@ -76,10 +76,10 @@ def _find_origin(subject: FoundSubject, outputs: Outputs) -> _Origin:
     record = records[found.step]
     assert record is not None  # it has a profile
     name = record.parents["from"]
-    made = records.get(name)
+    model_record = records.get(name)
     source = run.models.get(name, run.source)
-    artifact = source.artifact if made is None else made.artifact
-    path = source.path if made is None else str(outputs.store.object_folder(artifact.digest) / Onnx.main)
+    artifact = source.artifact if model_record is None else model_record.artifact
+    path = source.path if model_record is None else str(outputs.store.object_folder(artifact.digest) / Onnx.main)
     if not Path(path).is_file():
         raise RequestError(f"{subject.label} cannot be measured again: its model {path} is no longer there.")
     model: dict[str, JsonValue] = {"source": str(Path(path).absolute()), "blake3": artifact.digest}

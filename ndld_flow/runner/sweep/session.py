@@ -188,7 +188,7 @@ def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: Sweep
             reused=reused,
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
-            beside=tuple(dict.fromkeys(said for record in records for said in record.beside)),
+            beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
             machine=_name_other_machine(records),
         )
     )
