@@ -1,4 +1,4 @@
-"""What `doctor` says of TensorRT and the GPU, with libraries that crash, hang, are too old, or work."""
+"""`doctor` on TensorRT and the GPU, with libraries that crash, hang, are too old, or work."""
 
 from __future__ import annotations
 

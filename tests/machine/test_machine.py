@@ -1,4 +1,4 @@
-"""The machine's fingerprint and its conditions."""
+"""The machine's description and its conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ndld-flow` as processes whose writes go wrong as planned."""
+"""`ndld-flow` as processes whose writes fail as planned."""
 
 from __future__ import annotations
 

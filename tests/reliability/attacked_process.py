@@ -1,4 +1,4 @@
-"""`ndld-flow` in a process that may die: command lines go in, what became of each comes out."""
+"""`ndld-flow` in a process that may die: reads command lines, writes the outcome of each."""
 
 from __future__ import annotations
 

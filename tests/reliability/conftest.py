@@ -1,4 +1,4 @@
-"""Fixtures that attacks share."""
+"""Fixtures of the attacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a file when the power fails or a person meddles, done to one on purpose."""
+"""Damages of files, as by a power failure or by manual changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with the writes of a process, told to `faults.c` in a file that both see."""
+"""Planned faults of a process's writes, in a file that `faults.c` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code watched while it runs: what it writes, starts and connects to, wherever that happens in this process."""
+"""Code under audit: its writes, processes and connections in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON that a stranger changed: values that no field expects, names that lead elsewhere, texts that are no text."""
+"""Hostile changes of JSON: unexpected values, names that lead out of folders, invalid texts."""
 
 from __future__ import annotations
 

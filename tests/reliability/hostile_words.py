@@ -1,4 +1,4 @@
-"""Words, values and structures that nobody means well with, and recipes that have them."""
+"""Hostile words, values and structures, and recipes with them."""
 
 from __future__ import annotations
 

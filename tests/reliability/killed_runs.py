@@ -1,4 +1,4 @@
-"""Runs as processes that are killed, and what must hold when the next one is done."""
+"""Runs as processes that are killed, and the invariants after the next run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that no exporter writes: each is one thing wrong, or one thing far too large."""
+"""Models that no exporter writes: each has one error, or one part that is far too large."""
 
 from __future__ import annotations
 

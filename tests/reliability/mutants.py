@@ -1,4 +1,4 @@
-"""Models that were good once: bytes and fields of them changed at random, the same for the same seed."""
+"""Valid models with bytes and fields changed at random, by a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an outputs folder must be whatever was done to its writers: all that is to be seen is whole."""
+"""Invariants of an outputs folder after any attack on its writers: every visible file is complete."""
 
 from __future__ import annotations
 

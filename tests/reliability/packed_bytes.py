@@ -1,4 +1,4 @@
-"""What a page says, packed or not."""
+"""The contents of a page, packed or not."""
 
 from __future__ import annotations
 

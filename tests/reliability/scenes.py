@@ -1,4 +1,4 @@
-"""Commands whose writes are attacked: what is there before, what is typed, and what must be true afterwards."""
+"""Commands whose writes are attacked: the state before, the command, and the conditions afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that are loaded before libc and make a real process's system calls odd."""
+"""Libraries that are preloaded before libc and alter a real process's system calls."""
 
 from __future__ import annotations
 

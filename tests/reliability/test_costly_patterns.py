@@ -1,4 +1,4 @@
-"""Regular expressions that take for ever: patterns come from recipes, names from models, both from strangers."""
+"""Regular expressions with exponential time: both patterns and names are untrusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many processes on one store: each thing is done once, nothing in use is removed, nobody waits for ever."""
+"""Many processes on one store: each step is computed once, nothing in use is removed, and none waits forever."""
 
 from __future__ import annotations
 

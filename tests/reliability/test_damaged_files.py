@@ -1,4 +1,4 @@
-"""Any file of the outputs is cut, changed or lost: nothing damaged is delivered, and the next run makes it good."""
+"""Any file of the outputs is truncated, changed or lost: nothing damaged is delivered, and the next run repairs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every write of the tool fails once, or stays failing; the power is cut at every write. Nothing is lost."""
+"""Every write of the tool fails once or permanently; the power fails at every write. Nothing is lost."""
 
 from __future__ import annotations
 

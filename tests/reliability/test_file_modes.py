@@ -1,4 +1,4 @@
-"""What is written may be read and changed by whom the user's umask says, runs nowhere, and follows nobody's links."""
+"""Written files have the permissions of the umask, are not executable, and follow no foreign links."""
 
 from __future__ import annotations
 

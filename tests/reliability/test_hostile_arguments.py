@@ -1,4 +1,4 @@
-"""Whatever stands on the command line is refused in one paragraph, and nothing is written but what was asked for."""
+"""Hostile command lines are refused in one paragraph, and only requested files are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that are no files, or name data that they must not read: refused, never waited for, nothing copied."""
+"""Models that are special files, or name files that they must not read: refused without waiting or copying."""
 
 from __future__ import annotations
 

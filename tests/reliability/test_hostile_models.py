@@ -1,4 +1,4 @@
-"""Whatever the bytes of a model: every verb and step that reads it works, or ends with exit code 2 and a paragraph."""
+"""Hostile models: every verb and step that reads one works, or ends with exit code 2 and a paragraph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles and exports that other tools made, or strangers: read, or refused in one paragraph, in bounded time."""
+"""Untrusted profiles and exports: read, or refused in one paragraph, in bounded time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever stands in a recipe, an override, a sweep section or an argument: one paragraph and exit code 2."""
+"""Hostile recipes, overrides, sweep sections and arguments: one paragraph and exit code 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own records with hostile contents: a store and run folders that came from somebody else."""
+"""Our own records with hostile contents: a store and run folders from an untrusted source."""
 
 from __future__ import annotations
 

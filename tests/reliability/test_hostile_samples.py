@@ -1,4 +1,4 @@
-"""Samples and labels that strangers made: read, or refused in one paragraph, in bounded time; no code runs."""
+"""Untrusted samples and labels: read, or refused in one paragraph, in bounded time; no code runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What strangers name says nothing to a reader's browser, terminal, spreadsheet or CI system."""
+"""Hostile names have no effect on a reader's browser, terminal, spreadsheet or CI system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step that takes its process down takes nothing else down: the tool tells, keeps what was finished, and goes on."""
+"""A step that crashes its process crashes nothing else: the tool reports it, keeps results, and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever is killed, the next run finishes and delivers what an undisturbed one would have."""
+"""After any process is killed, the next run finishes and delivers the result of an undisturbed one."""
 
 from __future__ import annotations
 

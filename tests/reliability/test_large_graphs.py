@@ -1,4 +1,4 @@
-"""What is done for each node does not grow with their number: counted, not timed."""
+"""Work per node is independent of their number: counted, not timed."""
 
 from __future__ import annotations
 

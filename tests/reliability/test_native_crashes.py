@@ -1,4 +1,4 @@
-"""Models that native libraries crash on, or never end with: that costs a process, and not the tool."""
+"""Models on which native libraries crash or hang: they cost a process, not the tool."""
 
 from __future__ import annotations
 

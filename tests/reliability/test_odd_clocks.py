@@ -1,4 +1,4 @@
-"""Clocks that jump, stand in another century, or differ from those of the files: the newest stays the newest."""
+"""Clocks that jump, are decades off, or differ from those of the files: the newest run stays the newest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""File systems without locks, links or permissions, and outputs that lie on several: slower at most, never wrong."""
+"""File systems without locks, links or permissions, and outputs across several: slower, but never wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disks that really are full, or really may not be written: mounted where only the attacked processes see them."""
+"""Disks that are full or read-only, mounted so that only the attacked processes see them."""
 
 from __future__ import annotations
 

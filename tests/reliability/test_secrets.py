@@ -1,4 +1,4 @@
-"""Passwords and tokens, in the environment and in URLs, reach nothing that is written or said."""
+"""Passwords and tokens, in the environment and in URLs, are never written or printed."""
 
 from __future__ import annotations
 

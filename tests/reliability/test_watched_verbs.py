@@ -1,4 +1,4 @@
-"""Verbs that read a model end with words when native code crashes on it, and as they are told to."""
+"""Verbs that read a model end with a message when native code crashes, and on signals."""
 
 from __future__ import annotations
 

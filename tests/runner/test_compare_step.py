@@ -1,4 +1,4 @@
-"""The step compare_profiles: what it reads, writes and says."""
+"""The step compare_profiles: its inputs, outputs and messages."""
 
 from __future__ import annotations
 

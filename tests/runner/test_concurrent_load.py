@@ -1,4 +1,4 @@
-"""What a measuring step notes of others: who was at work meanwhile, how long, and nobody else."""
+"""Concurrent steps that a measuring step records: all that ran meanwhile, with durations, and no others."""
 
 from __future__ import annotations
 

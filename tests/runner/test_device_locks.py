@@ -1,4 +1,4 @@
-"""A measuring step holds its device alone: by the records' intervals, and by real processes that wait and die."""
+"""Exclusive device locks of measuring steps: by recorded intervals, and with real processes that wait and die."""
 
 from __future__ import annotations
 

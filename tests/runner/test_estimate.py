@@ -1,4 +1,4 @@
-"""How long a sweep may take, from what its steps took before."""
+"""Estimated durations of sweeps, from earlier durations of their steps."""
 
 from __future__ import annotations
 

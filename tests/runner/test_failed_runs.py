@@ -1,4 +1,4 @@
-"""A run that started leaves a folder, whatever ended it: record, log, recipe, a report that opens with the reason."""
+"""A run that has started leaves a folder however it ends: record, log, recipe, and a report with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long history: what looks at one run reads no other, and what looks at all of them reads each once."""
+"""A long history: commands on one run read no other run, and commands on all runs read each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known before a run begins: notes and obstacles of steps, code that needs trust, steps that may read more."""
+"""Checks before a run starts: notes and obstacles of steps, code that needs trust, additional inputs."""
 
 from __future__ import annotations
 

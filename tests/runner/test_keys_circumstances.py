@@ -1,4 +1,4 @@
-"""Measurements are keyed by what decides them: the host, the set of CPUs, limits, GPUs and variables."""
+"""Keys of measurements contain the host, the set of CPUs, limits, GPUs and variables."""
 
 from __future__ import annotations
 

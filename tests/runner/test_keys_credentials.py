@@ -1,4 +1,4 @@
-"""Keys are made of true values; what is shown is without credentials, and is never computed with."""
+"""Keys are computed from true values; displayed values are without credentials and never enter keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's key holds what the step reads, and nothing else."""
+"""A step's key contains everything that the step reads, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step's key holds the modules that its code imports: a change in one computes anew, in another file it does not."""
+"""A step's key contains the modules that its code imports: only their changes recompute it."""
 
 from __future__ import annotations
 

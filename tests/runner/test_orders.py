@@ -1,4 +1,4 @@
-"""Tasks as text: what a worker gets is what was asked, or it refuses."""
+"""Tasks as text: a worker computes exactly the requested task, or refuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A point of a sweep as a command: the overrides give the recipe what the point sets, to the letter."""
+"""A point of a sweep as a command: its overrides set exactly the point's values."""
 
 from __future__ import annotations
 

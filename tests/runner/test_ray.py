@@ -1,4 +1,4 @@
-"""Ray: tasks reach the right node, and whatever dies, every record arrives once."""
+"""Ray: tasks reach the right node, and every record arrives once, whatever dies."""
 
 from __future__ import annotations
 

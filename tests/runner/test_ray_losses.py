@@ -1,4 +1,4 @@
-"""Tasks that Ray loses: what is tried again, how often, and what is said in the end. Ray itself is played here."""
+"""Tasks that Ray loses: attempts, their limits, and the final errors, with a simulated cluster."""
 
 from __future__ import annotations
 

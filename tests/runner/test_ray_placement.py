@@ -1,4 +1,4 @@
-"""Where Ray may put a task, and what it takes there."""
+"""Placement of tasks on Ray's nodes, and the resources they take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runner, with steps of which all is known."""
+"""The runner, with deterministic toy steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outputs that several users share: by real users, where the tests may become them."""
+"""Outputs that several users share, with real users where the tests can switch to them."""
 
 from __future__ import annotations
 

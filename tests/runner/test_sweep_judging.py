@@ -1,4 +1,4 @@
-"""What points of a sweep come to, when steps fail, say no, or do not tell what they are asked for."""
+"""Judgements of points whose steps fail or do not record a needed metric."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished sweeps and their points: found, listed, named, drawn, compared, collected."""
+"""Finished sweeps and their points: find, list, name, draw, compare and collect them."""
 
 from __future__ import annotations
 

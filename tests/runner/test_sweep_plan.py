@@ -1,4 +1,4 @@
-"""What `plan` says of a sweep is what `run` then does, whatever is finished."""
+"""`plan` of a sweep agrees with the following `run`, whatever results exist."""
 
 from __future__ import annotations
 

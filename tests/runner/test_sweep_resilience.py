@@ -1,4 +1,4 @@
-"""Sweeps that are killed, cut off, too slow, or not alone: nothing that was finished is lost or done twice."""
+"""Sweeps that are killed, interrupted, too slow or concurrent: no result is lost or computed twice."""
 
 from __future__ import annotations
 

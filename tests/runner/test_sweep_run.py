@@ -1,4 +1,4 @@
-"""Sweeps from beginning to end, with toy steps: what is done, how often, and what is said of it."""
+"""Complete sweeps with toy steps: the computed steps, their number, and the reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe, a point of a sweep and their readers report when a gate stays undecided."""
+"""Outcomes of runs, points and reports with undecided gates."""
 
 from __future__ import annotations
 

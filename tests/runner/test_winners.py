@@ -1,4 +1,4 @@
-"""How winners that were measured again stand against the best of them."""
+"""Comparisons of winners that were measured again with the best of them."""
 
 from __future__ import annotations
 

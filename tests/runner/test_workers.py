@@ -1,4 +1,4 @@
-"""Worker processes: what they answer, and that nothing is left of them, however they or their driver end."""
+"""Worker processes: their answers, and that nothing is left of them, however they or their driver end."""
 
 from __future__ import annotations
 

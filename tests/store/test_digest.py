@@ -1,4 +1,4 @@
-"""Digests of files are remembered for as long as nothing about the files changes."""
+"""Digests of files are cached as long as the files do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases: others see them while their holders live, and none begins while they are counted."""
+"""Leases: other processes see them while their holders are alive, and none starts while they are counted."""
 
 from __future__ import annotations
 

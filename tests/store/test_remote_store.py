@@ -1,4 +1,4 @@
-"""A store elsewhere: whole or not there, and never believed."""
+"""A remote store: artifacts are complete or missing, and never trusted."""
 
 from __future__ import annotations
 

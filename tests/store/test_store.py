@@ -1,4 +1,4 @@
-"""The store: whole or not there, whoever writes, dies or meddles."""
+"""The store: artifacts are complete or missing, whatever process writes, dies or interferes."""
 
 from __future__ import annotations
 

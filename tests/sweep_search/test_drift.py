@@ -1,4 +1,4 @@
-"""What a machine does between sittings does not decide who is measured again."""
+"""A machine's drift between measurement sessions does not decide which points are measured again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each setting alone does: numbers in, numbers out."""
+"""Main effects of settings, computed from given points."""
 
 from __future__ import annotations
 

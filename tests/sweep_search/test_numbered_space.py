@@ -1,4 +1,4 @@
-"""A space's points have numbers, in the order of a grid; what is excluded has none."""
+"""The points of a space are numbered in the order of a grid; excluded points have no number."""
 
 from __future__ import annotations
 

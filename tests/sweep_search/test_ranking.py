@@ -1,4 +1,4 @@
-"""Which points are best, tied with the best, on the front, and measured again."""
+"""The best points, ties with the best, the Pareto front, and points that are measured again."""
 
 from __future__ import annotations
 

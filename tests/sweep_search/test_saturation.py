@@ -1,4 +1,4 @@
-"""A search ends when going on brings too little."""
+"""A search ends when further points gain too little."""
 
 from __future__ import annotations
 

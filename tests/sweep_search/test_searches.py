@@ -1,4 +1,4 @@
-"""Grid, one at a time, random and hill climb: which points they ask for, and in which order."""
+"""Grid, one at a time, random and hill climb: their points and the order."""
 
 from __future__ import annotations
 

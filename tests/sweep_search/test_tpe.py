@@ -1,4 +1,4 @@
-"""TPE: what is asked of Optuna, and what is made of its answers."""
+"""TPE: the questions to Optuna, and the use of its answers."""
 
 from __future__ import annotations
 
