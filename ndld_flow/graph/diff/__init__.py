@@ -1,1 +1,1 @@
-"""What is different between two models."""
+"""The differences between two models."""

@@ -1,4 +1,4 @@
-"""What a node's attributes say: as a key that equal ones share, and as people write it."""
+"""Attributes of nodes as keys that equal ones share, and as text."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ndld_flow.models.tensors import shape_text
 _LONGEST = 160
 _SHOWN = 12
 _ELEMENT_TYPES = ("to", "dtype", "output_dtype", "output_datatype", "stash_type")
-"""Attributes whose number is an element type."""
+"""Attributes whose integer is an element type."""
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def is_graph(attribute: ir.Attr) -> bool:
-    """Whether it holds graphs: they are looked at node by node instead."""
+    """Return whether an attribute holds graphs, which are compared node by node instead."""
     return not attribute.is_ref() and attribute.type in _GRAPHS
 
 
 def attribute_key(attribute: ir.Attr) -> Hashable:
-    """The same for equal attributes and for no others; of graphs, only how many there are."""
+    """Return a key that only equal attributes share; for graphs, only their number."""
     if attribute.is_ref():
         return ("reference", attribute.ref_attr_name)
     return (attribute.type.name, _value_key(attribute))
@@ -40,12 +40,12 @@ def _value_key(attribute: ir.Attr) -> Hashable:
         return tuple(digest_of(tensor) for tensor in value)
     if attribute.type in _GRAPHS:
         return len(value) if attribute.type == ir.AttributeType.GRAPHS else 1
-    # As text NaN is equal to itself, and 0.0 is not -0.0.
+    # As text, NaN equals itself, and 0.0 differs from -0.0.
     return repr(tuple(value)) if isinstance(value, list | tuple) else repr(value)
 
 
 def attribute_text(attribute: ir.Attr | None) -> str | None:
-    """`[1, 1]`, `float16`, `@alpha` for a function's parameter; None for None."""
+    """Return `[1, 1]`, `float16`, `@alpha` for a function's parameter; None for None."""
     if attribute is None:
         return None
     if attribute.is_ref():
@@ -58,13 +58,13 @@ def attribute_text(attribute: ir.Attr | None) -> str | None:
     if is_graph(attribute):
         return "a graph" if attribute.type == ir.AttributeType.GRAPH else f"{len(value)} graphs"
     if isinstance(value, list | tuple):
-        told = [_scalar(one) for one in value[:_SHOWN]]
-        return f"[{', '.join([*told, f'… {len(value)}'] if len(value) > _SHOWN else told)}]"
+        elements = [_scalar(element) for element in value[:_SHOWN]]
+        return f"[{', '.join([*elements, f'… {len(value)}'] if len(value) > _SHOWN else elements)}]"
     return _scalar(value)
 
 
 def tensor_text(tensor: ir.TensorProtocol) -> str:
-    """`float32 1x3 [1, 2, 3]`."""
+    """Return `float32 1x3 [1, 2, 3]`."""
     return f"{dtype_text(tensor.dtype)} {shape_text(shape_of(tensor))} {values_text(tensor)}"
 
 

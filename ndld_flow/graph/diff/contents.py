@@ -1,4 +1,4 @@
-"""Whether two tensors hold the same, and how far apart they are, within a few megabytes of memory."""
+"""Comparison of the contents of two tensors, within a few megabytes of memory."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _PIECE_BYTES = 2**22
 _PIECE_ELEMENTS = 3 * 2**16
 _SAMPLE_BYTES = 4096
 _SHOWN = 6
-"""Elements of a longer tensor that are shown."""
+"""Elements of a longer tensor that are printed."""
 _SHOWN_WHOLE = 10
-"""A tensor of no more elements is shown whole."""
+"""Largest tensor that is printed as a whole."""
 
 _Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Distance:
-    """How far apart two tensors of one shape are."""
+    """The difference between two tensors of one shape."""
 
     elements: int
     differing: int
     max_abs_difference: float | None
-    """None where elements have no difference, such as strings; infinite for a number against NaN or an infinity."""
+    """None if elements cannot be subtracted, such as strings; infinite for a number against NaN or an infinity."""
 
 
 def shape_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
@@ -44,17 +44,17 @@ def shape_of(tensor: ir.TensorProtocol) -> tuple[int, ...]:
 
 
 def digest_of(tensor: ir.TensorProtocol) -> bytes:
-    """Of type, shape and all contents."""
+    """Return the digest of type, shape and all contents."""
     return _digest(tensor, None)
 
 
 def sample_digest(tensor: ir.TensorProtocol) -> bytes:
-    """Of type, shape, and the contents' beginning, middle and end: enough to tell weights apart, and quickly read."""
+    """Return the digest of type, shape, and start, middle and end of the contents: enough to distinguish weights."""
     return _digest(tensor, _SAMPLE_BYTES)
 
 
 def same_contents(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
-    """Whether type, shape and every bit are the same. What lies in the same place of the same file is not read."""
+    """Return whether type, shape and every bit agree. Data at the same location of the same file are not read."""
     if one is other:
         return True
     if one.dtype != other.dtype or shape_of(one) != shape_of(other):
@@ -63,14 +63,14 @@ def same_contents(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
         return _sparse_key(one) == _sparse_key(other)
     if one.dtype == ir.DataType.STRING:
         return bool(np.array_equal(one.numpy(), other.numpy()))
-    if isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor) and _same_place(one, other):
+    if isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor) and _same_location(one, other):
         return True
     pieces = itertools.zip_longest(byte_pieces(one, _PIECE_BYTES), byte_pieces(other, _PIECE_BYTES))
     return all(left == right for left, right in pieces)
 
 
 def distance_of(one: ir.TensorProtocol, other: ir.TensorProtocol) -> Distance | None:
-    """None where elements cannot be set against each other: other shapes, other kinds of elements, sparse tensors."""
+    """Return the difference; None if elements cannot be compared: other shapes or kinds of elements, sparse tensors."""
     if shape_of(one) != shape_of(other) or isinstance(one, SparseInitializer) or isinstance(other, SparseInitializer):
         return None
     if one.dtype == other.dtype == ir.DataType.STRING:
@@ -86,14 +86,14 @@ def distance_of(one: ir.TensorProtocol, other: ir.TensorProtocol) -> Distance | 
 
 
 def values_text(tensor: ir.TensorProtocol) -> str:
-    """`[1, 3, 320, 320]`; of many elements the first."""
+    """Return `[1, 3, 320, 320]`; only the first of many elements."""
     if isinstance(tensor, SparseInitializer):
         return f"{tensor.stored_count:,} stored values"
     shown = first_values(tensor, tensor.size if tensor.size <= _SHOWN_WHOLE else _SHOWN)
-    told = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in shown]
-    if not shape_of(tensor) and told:
-        return told[0]
-    return f"[{', '.join([*told, '…'] if tensor.size > len(told) else told)}]"
+    texts = [f"{value:.6g}" if isinstance(value, float) else str(value) for value in shown]
+    if not shape_of(tensor) and texts:
+        return texts[0]
+    return f"[{', '.join([*texts, '…'] if tensor.size > len(texts) else texts)}]"
 
 
 def _digest(tensor: ir.TensorProtocol, sample: int | None) -> bytes:
@@ -116,19 +116,19 @@ def _sample(tensor: ir.TensorProtocol, width: int) -> bytes:
         data = memoryview(tensor.tobytes())
         return b"".join(data[start : start + width] for start in starts)
     with Path(tensor.path).open("rb", buffering=0) as file:
-        found = b""
+        sampled = b""
         for start in starts:
             file.seek((tensor.offset or 0) + start)
-            found += file.read(width)
-        return found
+            sampled += file.read(width)
+        return sampled
 
 
-def _same_place(one: ir.ExternalTensor, other: ir.ExternalTensor) -> bool:
+def _same_location(one: ir.ExternalTensor, other: ir.ExternalTensor) -> bool:
     return (one.offset or 0) == (other.offset or 0) and Path(one.path).samefile(other.path)
 
 
 def _sparse_key(tensor: ir.TensorProtocol) -> tuple[bytes, bytes] | None:
-    """Stored values and positions without the name; None for what is not sparse."""
+    """Return stored values and positions without the name; None for a dense tensor."""
     if not isinstance(tensor, SparseInitializer):
         return None
     values, indices = type(tensor.proto.values)(), type(tensor.proto.indices)()
@@ -139,12 +139,12 @@ def _sparse_key(tensor: ir.TensorProtocol) -> tuple[bytes, bytes] | None:
 
 
 def _elements(tensor: ir.TensorProtocol) -> Iterator[_Array]:
-    """Pieces of as many elements, whatever their width."""
+    """Yield pieces of equally many elements, regardless of their width."""
     return element_pieces(tensor, _PIECE_ELEMENTS * tensor.dtype.bitwidth // 8)
 
 
 def _piece_distance(one: _Array, other: _Array) -> tuple[int, float]:
-    """How many elements differ, and by how much at most. NaN is equal to NaN here."""
+    """Return the number of differing elements and the largest difference. NaN equals NaN here."""
     unequal = one != other
     if one.dtype.kind in "fc":
         unequal &= ~(np.isnan(one) & np.isnan(other))

@@ -1,4 +1,10 @@
-"""x"""
+"""The differences between two models.
+
+::
+
+    found = diff_models(load_model(before), load_model(after))
+    found.one_line          # 1 node added, 3 renamed; 2 weights changed
+"""
 
 from __future__ import annotations
 
@@ -7,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import onnx_ir as ir
 
 from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
-from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
+from ndld_flow.graph.diff.listing import changed_text, counts_of, first, most_important, text_changes
 from ndld_flow.graph.diff.match_models import match_models
 from ndld_flow.graph.diff.matches import Sides, side_of
 from ndld_flow.graph.diff.node_changes import diff_nodes, node_changes
@@ -26,7 +32,7 @@ from ndld_flow.records.model_diff import (
 
 
 def diff_functions(sides: Sides) -> FunctionsDiff:
-    """Local functions. What is different in their bodies is told of nodes, inputs and outputs."""
+    """Compare local functions. Changes in their bodies are listed with nodes, inputs and outputs."""
     pairs = sides.matches.functions
     mine, theirs = list(sides.before.model.functions.values()), list(sides.after.model.functions.values())
     added, removed = pairs.lone(theirs), pairs.lone(mine)
@@ -41,12 +47,12 @@ def diff_functions(sides: Sides) -> FunctionsDiff:
         counts=counts_of(len(added), len(removed), changed),
         added=first(map(_item, added)),
         removed=first(map(_item, removed)),
-        changed=weightiest(changed),
+        changed=most_important(changed),
     )
 
 
 def diff_opsets(sides: Sides) -> tuple[OpsetChange, ...]:
-    """Of the model, and of the functions that both have."""
+    """Compare the opsets of the models, and of the functions that both have."""
     before, after = sides.before.model, sides.after.model
     changes = list(_opset_changes("", before.opset_imports, after.opset_imports))
     for one, other in sides.matches.functions:
@@ -55,10 +61,12 @@ def diff_opsets(sides: Sides) -> tuple[OpsetChange, ...]:
 
 
 def diff_texts(before: ir.Model, after: ir.Model) -> tuple[TextChange, ...]:
-    """Versions, who made the model, what is said about it."""
-    told = [changed_text("metadata", *pair, detail=key) for key, pair in _texts(before, after).items()]
-    told += text_changes("metadata", _metadata(before), _metadata(after))
-    return first(TextChange(key=one.detail, before=one.before, after=one.after) for one in told if one is not None)
+    """Compare versions, producers, doc strings and metadata."""
+    candidates = [changed_text("metadata", *pair, detail=key) for key, pair in _texts(before, after).items()]
+    candidates += text_changes("metadata", _metadata(before), _metadata(after))
+    return first(
+        TextChange(key=one.detail, before=one.before, after=one.after) for one in candidates if one is not None
+    )
 
 
 def _texts(before: ir.Model, after: ir.Model) -> dict[str, tuple[str | None, str | None]]:
@@ -70,7 +78,7 @@ def _texts(before: ir.Model, after: ir.Model) -> dict[str, tuple[str | None, str
 
 
 def _text(value: object) -> str | None:
-    """What is not said and what is said to be empty are one to protobuf."""
+    """Return a value as text; None for an absent or empty value, which are the same in protobuf."""
     return str(value) if value not in (None, "", 0) else None
 
 
@@ -86,11 +94,11 @@ def _opset_changes(scope: str, before: Mapping[str, int], after: Mapping[str, in
 
 
 def _function_changes(before: ir.Function, after: ir.Function, sides: Sides) -> Iterator[Change]:
-    told = [
+    candidates = [
         changed_text("name", function_address(before), function_address(after)),
         changed_text("doc string", before.doc_string or None, after.doc_string or None),
     ]
-    yield from (change for change in told if change is not None)
+    yield from (change for change in candidates if change is not None)
     for name in sorted({*before.attributes, *after.attributes}):
         one, other = before.attributes.get(name), after.attributes.get(name)
         if (one and attribute_key(one)) != (other and attribute_key(other)):
@@ -113,7 +121,7 @@ def _nodes_differ(before: ir.Function, after: ir.Function, sides: Sides) -> bool
 
 
 def _default(attribute: ir.Attr | None) -> str | None:
-    """A function's parameter may have no default."""
+    """Return the default of a function's parameter as text, or `required`."""
     if attribute is not None and attribute.value is None:
         return "required"
     return attribute_text(attribute)
@@ -124,11 +132,11 @@ def _item(function: ir.Function) -> FunctionItem:
 
 
 def diff_models(before: ir.Model, after: ir.Model, *, compare_values: bool = True) -> ModelDiff:
-    """What is different in `after`, as seen from `before`.
+    """Return the changes from `before` to `after`.
 
-    A model with the same contents under other names shows as renamed, a node put into an edge as one node. Weights on
-    disk are compared in pieces, and not read where both models have the same place of one file. Without
-    `compare_values` the values of weights are left out, though some bytes of each are read to recognise it.
+    A model with the same contents under other names appears as renamed, a node inserted into an edge as one node.
+    Weights on disk are compared in pieces, and not read if both models have the same location of one file. Without
+    `compare_values` values of weights are not compared, though some bytes of each are read to recognise it.
     """
     sides = Sides(side_of(before), side_of(after), match_models(before, after))
     return ModelDiff(

@@ -1,4 +1,4 @@
-"""Evidence of which layer is which: the weights and the windows of the ONNX nodes that a layer came from.
+"""Evidence for matching layers: the weights and the windows of the ONNX nodes that a layer came from.
 
 Names do not identify a node: exporters number what they write, and one layer more shifts every later number.
 """
@@ -21,7 +21,7 @@ _WINDOW = ("kernel_shape", "strides", "dilations", "group")
 _DIGITS = 16
 """64 bits of a digest: no two of a model's weights are the same by chance."""
 _MOST_WEIGHTS = 32
-"""Of one layer: a fused subgraph may hold thousands, and a few identify it."""
+"""Limit for one layer: a fused subgraph may have thousands, and a few identify it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def evidence_of(origins: Iterable[ir.Node]) -> Evidence:
 
 
 def add_evidence(layers: Sequence[Layer], model: Path) -> tuple[Layer, ...]:
-    """Return the layers with the evidence of the nodes that they name; as they are where the model cannot be read."""
+    """Return the layers with the evidence of the nodes that they name; unchanged if the model cannot be read."""
     try:
         graph = load_model(model).graph
     except ModelError:
@@ -62,7 +62,7 @@ def _with_evidence(layer: Layer, origins: Sequence[ir.Node]) -> Layer:
 
 
 def _weight(value: ir.Value) -> LayerWeight | None:
-    """None for what is computed."""
+    """Return the weight of a constant value; None for a computed one."""
     tensor = value.const_value
     producer = value.producer()
     if tensor is None and producer is not None and producer.op_type == "Constant":
@@ -75,7 +75,7 @@ def _weight(value: ir.Value) -> LayerWeight | None:
 
 
 def _digest(tensor: ir.TensorProtocol) -> str:
-    """Empty where the values cannot be read, such as for want of the file that holds them."""
+    """Return a digest; empty if the values cannot be read, such as from a missing file."""
     try:
         return sample_digest(tensor).hex()[:_DIGITS]
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def _digest(tensor: ir.TensorProtocol) -> str:
 
 
 def _window(node: ir.Node) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """The integers of the attributes that describe a window; empty for a node without one."""
+    """Return the integers of the attributes that describe a window; empty for a node without one."""
     found: list[tuple[str, tuple[int, ...]]] = []
     for name in _WINDOW:
         attribute = node.attributes.get(name)

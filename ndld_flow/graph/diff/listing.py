@@ -1,4 +1,4 @@
-"""Lists of what is different, as a record keeps them."""
+"""Lists of changes within the limits of a record."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ndld_flow.models.node_details import dtype_text
 from ndld_flow.records.model_diff import Aspect, Change, Counted, TensorItem
 
 MOST_ITEMS = 500
-"""Of each list; counts tell of all."""
+"""Limit of each list; counts include all items."""
 _LONGEST = 200
-_ASIDE: frozenset[Aspect] = frozenset({"name", "consequence", "metadata", "doc string", "storage"})
-"""What matters less than the rest, and goes first where a list is cut."""
+_MINOR: frozenset[Aspect] = frozenset({"name", "consequence", "metadata", "doc string", "storage"})
+"""Less important aspects, which are dropped first if a list is truncated."""
 
 
 class _Changed(Protocol):
@@ -31,48 +31,48 @@ _AnyChanged = TypeVar("_AnyChanged", bound=_Changed)
 
 
 def counts_of(added: int, removed: int, changed: Sequence[_Changed]) -> dict[Counted, int]:
-    """How many; what there is none of is missing."""
+    """Return the counts that are not 0."""
     counts: Counter[Counted] = Counter({"added": added, "removed": removed, "changed": len(changed)})
-    for one in changed:
-        aspects = {change.aspect for change in one.changes}
+    for item in changed:
+        aspects = {change.aspect for change in item.changes}
         counts.update(aspects)
         counts["followed"] += aspects == {"consequence"}
     return {word: counts[word] for word in sorted(counts) if counts[word]}
 
 
 def first(items: Iterable[_AnyItem]) -> tuple[_AnyItem, ...]:
-    """As many as are kept."""
+    """Return the items within the limit."""
     return tuple(islice(items, MOST_ITEMS))
 
 
-def weightiest(changed: Iterable[_AnyChanged]) -> tuple[_AnyChanged, ...]:
-    """As many as are kept, in their order but for those that only got another name, which come last."""
-    return first(sorted(changed, key=lambda one: all(change.aspect in _ASIDE for change in one.changes)))
+def most_important(changed: Iterable[_AnyChanged]) -> tuple[_AnyChanged, ...]:
+    """Return the items within the limit, in order, with minor changes such as renames last."""
+    return first(sorted(changed, key=lambda item: all(change.aspect in _MINOR for change in item.changes)))
 
 
 def text_changes(
-    aspect: Aspect, before: Mapping[str, str], after: Mapping[str, str], but: frozenset[str] = frozenset()
+    aspect: Aspect, before: Mapping[str, str], after: Mapping[str, str], excluded: frozenset[str] = frozenset()
 ) -> list[Change]:
-    """Keys whose texts differ."""
-    keys = [key for key in dict.fromkeys([*before, *after]) if key not in but]
+    """Return the changes of keys whose texts differ."""
+    keys = [key for key in dict.fromkeys([*before, *after]) if key not in excluded]
     changes = [changed_text(aspect, before.get(key), after.get(key), key) for key in sorted(keys)]
     return [change for change in changes if change is not None]
 
 
 def changed_text(aspect: Aspect, before: str | None, after: str | None, detail: str = "") -> Change | None:
-    """None when the two are equal. Long texts are shortened, and then tell how long they were."""
+    """Return a change, or None if the texts are equal. A long text is shortened, with its original length."""
     if before == after:
         return None
-    return Change(aspect=aspect, detail=shortened(detail, _LONGEST), before=_told(before), after=_told(after))
+    return Change(aspect=aspect, detail=shortened(detail, _LONGEST), before=_shortened(before), after=_shortened(after))
 
 
 def tensor_item(value: ir.Value, scope: str) -> TensorItem:
-    """A value as its model declares it."""
+    """Return a value as its model declares it."""
     return TensorItem(scope=scope, name=value.name or "", dtype=dtype_of(value), shape=dims_of(value))
 
 
 def dtype_of(value: ir.Value) -> str:
-    """`float32`; what is no dense tensor as ONNX writes it; empty where not said."""
+    """Return `float32`; for other types than dense tensors, ONNX's name; empty if undeclared."""
     if value.type is None or isinstance(value.type, ir.TensorType):
         return "" if value.dtype is None else dtype_text(value.dtype)
     return type_name(value.type) or ""
@@ -84,7 +84,7 @@ def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
-def _told(text: str | None) -> str | None:
+def _shortened(text: str | None) -> str | None:
     if text is None or len(text) <= _LONGEST:
         return text
     return f"{shortened(text, _LONGEST)} ({len(text):,} characters)"

@@ -1,4 +1,7 @@
-"""x"""
+"""Matching of two models: graphs from the outermost inwards, their ports and weights, and their nodes.
+
+Nodes are matched by names, then by labels of their surroundings, then by matched neighbours.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ from ndld_flow.records.model_diff import MatchedBy
 
 
 def match_inputs(before: ir.Graph, after: ir.Graph, is_body: bool, matches: Matches) -> None:
-    """By name; what is left by position, if as many are left. A body's inputs are known by their positions first."""
+    """Match inputs by name, then by position if equally many are left. A body's inputs match by position first."""
     pairs = matches.values
     if is_body and len(before.inputs) == len(after.inputs):
         for pair in zip(before.inputs, after.inputs, strict=True):
             pairs.join(*pair, "position")
     for pair in unique_pairs(before.inputs, after.inputs, _name):
         pairs.join(*pair, "name")
-    for pair in _in_their_order(pairs.lone(before.inputs), pairs.lone(after.inputs)):
+    for pair in _pairs_in_order(pairs.lone(before.inputs), pairs.lone(after.inputs)):
         pairs.join(*pair, "position")
 
 
 def match_outputs(before: ir.Graph, after: ir.Graph, is_body: bool, matches: Matches) -> None:
-    """As inputs are matched."""
+    """Match outputs as inputs are matched."""
     pairs = matches.outputs
     mine, theirs = _ports(before), _ports(after)
     if is_body and len(mine) == len(theirs):
@@ -39,14 +42,14 @@ def match_outputs(before: ir.Graph, after: ir.Graph, is_body: bool, matches: Mat
     for one in unique_pairs(mine, theirs, lambda port: output_of(port).name):
         pairs.join(*one, "name")
     lone = pairs.lone(mine), pairs.lone(theirs)
-    same = _in_their_order([output_of(port) for port in lone[0]], [output_of(port) for port in lone[1]])
+    same = _pairs_in_order([output_of(port) for port in lone[0]], [output_of(port) for port in lone[1]])
     if same:
         for pair in zip(*lone, strict=True):
             pairs.join(*pair, "position")
 
 
 def match_outputs_by_source(before: ir.Graph, after: ir.Graph, matches: Matches) -> None:
-    """Outputs that are left, and give what is one tensor in both."""
+    """Match remaining outputs whose tensors are partners."""
     pairs = matches.outputs
     mine, theirs = pairs.lone(_ports(before)), pairs.lone(_ports(after))
     for pair in unique_pairs(mine, theirs, lambda port: matches.values.number(output_of(port))):
@@ -54,7 +57,7 @@ def match_outputs_by_source(before: ir.Graph, after: ir.Graph, matches: Matches)
 
 
 def match_weights(before: ir.Graph, after: ir.Graph, labelling: Labelling) -> None:
-    """By name and contents; then by names, unless these have come to mean others, and by contents."""
+    """Match weights by name and contents, then by name, unless names were reassigned, and by contents."""
     pairs, mine, theirs = labelling.matches.values, weights_of(before), weights_of(after)
 
     def both(value: ir.Value) -> Hashable:
@@ -71,51 +74,51 @@ def match_weights(before: ir.Graph, after: ir.Graph, labelling: Labelling) -> No
 
 
 def match_read_values(nodes: Sequence[Pair[ir.Node]], matches: Matches) -> None:
-    """Initializers and inputs that are left, where the same nodes read them in the same places."""
+    """Match remaining initializers and inputs that the same nodes read at the same positions."""
     pairs = matches.values
     readers: Counter[Pair[ir.Value]] = Counter()
     for mine, theirs in nodes:
         for one, other in zip(mine.inputs, theirs.inputs, strict=False):
             if one is not None and other is not None and one not in pairs and other not in pairs:
-                readers[one, other] += _may_be_one(one, other)
+                readers[one, other] += _may_match(one, other)
     for pair in best_pairs({pair: count for pair, count in readers.items() if count}):
         pairs.join(*pair, "neighbours")
 
 
 def match_equal_weights(before: Sequence[ir.Value], after: Sequence[ir.Value], labelling: Labelling) -> None:
-    """Weights that are left and hold the same, in their order where several do."""
+    """Match remaining weights with equal contents, in order if there are several."""
     pairs = labelling.matches.values
     for pair in ordered_pairs(pairs.lone(before), pairs.lone(after), labelling.weight):
         pairs.join(*pair, "values")
 
 
 def weights_of(graph: ir.Graph) -> list[ir.Value]:
-    """A graph's initializers that have contents."""
+    """Return a graph's initializers that have contents."""
     return [value for value in graph.initializers.values() if value.const_value is not None]
 
 
 def output_of(port: Port) -> ir.Value:
-    graph, place = port
-    return graph.outputs[place]
+    graph, position = port
+    return graph.outputs[position]
 
 
 def _ports(graph: ir.Graph) -> list[Port]:
-    return [(graph, place) for place in range(len(graph.outputs))]
+    return [(graph, position) for position in range(len(graph.outputs))]
 
 
 def _name(value: ir.Value) -> Hashable:
     return value.name or None
 
 
-def _in_their_order(mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> list[Pair[ir.Value]]:
-    """All of them, one after the other, when they are as many and each has the other's type; else none."""
+def _pairs_in_order(mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> list[Pair[ir.Value]]:
+    """Return all pairs in order if there are equally many values with equal types, or none."""
     if len(mine) != len(theirs) or any(one.dtype != other.dtype for one, other in zip(mine, theirs, strict=True)):
         return []
     return list(zip(mine, theirs, strict=True))
 
 
-def _may_be_one(one: ir.Value, other: ir.Value) -> bool:
-    """Two inputs; or two initializers that have the type or the shape in common."""
+def _may_match(one: ir.Value, other: ir.Value) -> bool:
+    """Return whether both are inputs, or initializers with the same type or shape."""
     mine, theirs = one.const_value, other.const_value
     if mine is None or theirs is None:
         return mine is theirs and one.is_graph_input() and other.is_graph_input()
@@ -123,17 +126,17 @@ def _may_be_one(one: ir.Value, other: ir.Value) -> bool:
 
 
 _STEPS = (3, 2, 1, 3, 2, 1)
-"""How far around a node is looked: near a change only little is still the same. What is found then helps the rest."""
+"""Sizes of the surroundings that are compared: near a change only small ones agree, and their matches help others."""
 _MANY = 16
-"""Of more look-alikes that read one tensor none is tried."""
+"""More pairs of similar readers of one tensor than this are not tried."""
 _HUB = 64
-"""A tensor that more nodes read, such as a shared constant, says little about any of them."""
+"""A tensor with more readers, such as a shared constant, is weak evidence for any of them."""
 
-Look = Callable[[ir.Node], Hashable]
+Label = Callable[[ir.Node], Hashable]
 
 
 class NodeMatching:
-    """Two graphs whose inputs, outputs and initializers have been matched as far as they can be."""
+    """Matches the nodes of two graphs whose inputs, outputs and initializers have been matched."""
 
     def __init__(self, before: ir.Graph, after: ir.Graph, matches: Matches, labelling: Labelling) -> None:
         self.before, self.after = list(before), list(after)
@@ -142,13 +145,13 @@ class NodeMatching:
         self.labelling = labelling
 
     def run(self) -> list[Pair[ir.Node]]:
-        """Match what can be; returns all pairs of these graphs."""
+        """Match nodes and return all pairs of these graphs."""
         if self._names_agree():
             self._by_names()
         self._by_structure()
         self._by_names()
         self._spread(self.labelling.op)
-        self._spread(lambda _: 0, self._stand_in_one_place)
+        self._spread(lambda _: 0, self._have_same_surroundings)
         self._join(self._unique(node_label), "name")
         self._join(self._unique(_first_output), "outputs")
         self._spread(self.labelling.own)
@@ -191,68 +194,68 @@ class NodeMatching:
     def _lone(self) -> tuple[list[ir.Node], list[ir.Node]]:
         return self.matches.nodes.lone(self.before), self.matches.nodes.lone(self.after)
 
-    def _unique(self, key: Look) -> list[Pair[ir.Node]]:
+    def _unique(self, key: Label) -> list[Pair[ir.Node]]:
         return unique_pairs(*self._lone(), key)
 
     def _join(self, pairs: Iterable[Pair[ir.Node]], matched_by: MatchedBy) -> list[Pair[ir.Node]]:
         return [pair for pair in pairs if join_nodes(self.matches, *pair, matched_by)]
 
-    def _spread(self, look: Look, fits: Callable[[ir.Node, ir.Node], bool] = lambda *_: True) -> None:
-        """Go from what has partners to its neighbours, as far as these look alike."""
+    def _spread(self, label: Label, fits: Callable[[ir.Node, ir.Node], bool] = lambda *_: True) -> None:
+        """Match neighbours of matched nodes, as far as they look alike."""
         if not all(self._lone()):
             return
-        found = [pair for pair in self._at_the_rim(look) if fits(*pair)]
+        found = [pair for pair in self._at_the_boundary(label) if fits(*pair)]
         frontier = [(mine, theirs) for mine in self.before if (theirs := self.matches.nodes.after(mine)) is not None]
         while True:
-            found += [pair for one in frontier for pair in self._neighbours(*one, look) if fits(*pair)]
+            found += [pair for one in frontier for pair in self._neighbours(*one, label) if fits(*pair)]
             scores = {pair: self._likeness(*pair) for pair in found}
             frontier = self._join(best_pairs(scores), "neighbours")
             found = []
             if not frontier:
                 return
 
-    def _at_the_rim(self, look: Look) -> Iterator[Pair[ir.Node]]:
-        """Readers of inputs and initializers, makers of outputs."""
+    def _at_the_boundary(self, label: Label) -> Iterator[Pair[ir.Node]]:
+        """Yield candidates at the boundary: readers of inputs and initializers, producers of outputs."""
         before, after = self.graphs
         for value in (*before.inputs, *before.initializers.values()):
             partner = self.matches.values.after(value)
             if partner is not None:
-                yield from self._readers(value, partner, look)
-        for place in range(len(before.outputs)):
-            port = self.matches.outputs.after((before, place))
+                yield from self._readers(value, partner, label)
+        for position in range(len(before.outputs)):
+            port = self.matches.outputs.after((before, position))
             if port is not None and port[0] is after:
-                yield from self._makers(before.outputs[place], output_of(port), look)
+                yield from self._producers(before.outputs[position], output_of(port), label)
 
-    def _neighbours(self, mine: ir.Node, theirs: ir.Node, look: Look) -> Iterator[Pair[ir.Node]]:
+    def _neighbours(self, mine: ir.Node, theirs: ir.Node, label: Label) -> Iterator[Pair[ir.Node]]:
         for one, other in zip(mine.inputs, theirs.inputs, strict=False):
-            yield from self._makers(one, other, look)
+            yield from self._producers(one, other, label)
             if one is not None and other is not None and self._is_shared_by_few(one, other):
-                yield from self._readers(one, other, look)
+                yield from self._readers(one, other, label)
         for one, other in zip(mine.outputs, theirs.outputs, strict=False):
-            yield from self._readers(one, other, look)
+            yield from self._readers(one, other, label)
 
     def _is_shared_by_few(self, one: ir.Value, other: ir.Value) -> bool:
         return self.matches.values.are_partners(one, other) and len(one.uses()) <= _HUB and len(other.uses()) <= _HUB
 
-    def _makers(self, one: ir.Value | None, other: ir.Value | None, look: Look) -> Iterator[Pair[ir.Node]]:
+    def _producers(self, one: ir.Value | None, other: ir.Value | None, label: Label) -> Iterator[Pair[ir.Node]]:
         if one is None or other is None or one.index() != other.index():
             return
         mine, theirs = one.producer(), other.producer()
-        if mine is not None and theirs is not None and self._are_free(mine, theirs) and look(mine) == look(theirs):
+        if mine is not None and theirs is not None and self._are_free(mine, theirs) and label(mine) == label(theirs):
             yield mine, theirs
 
-    def _readers(self, one: ir.Value, other: ir.Value, look: Look) -> Iterator[Pair[ir.Node]]:
-        mine, theirs = self._free_readers(one, 0, look), self._free_readers(other, 1, look)
+    def _readers(self, one: ir.Value, other: ir.Value, label: Label) -> Iterator[Pair[ir.Node]]:
+        mine, theirs = self._free_readers(one, 0, label), self._free_readers(other, 1, label)
         for key, nodes in mine.items():
             if len(nodes) * len(theirs.get(key, ())) <= _MANY:
                 yield from product(nodes, theirs.get(key, ()))
 
-    def _free_readers(self, value: ir.Value, side: int, look: Look) -> dict[Hashable, list[ir.Node]]:
-        """(look, input) -> readers without a partner, in this graph."""
+    def _free_readers(self, value: ir.Value, side: int, label: Label) -> dict[Hashable, list[ir.Node]]:
+        """Return (label, input) -> readers in this graph without a partner."""
         found: dict[Hashable, list[ir.Node]] = defaultdict(list)
         for use in value.uses():
             if use.node.graph is self.graphs[side] and use.node not in self.matches.nodes:
-                found[look(use.node), use.idx].append(use.node)
+                found[label(use.node), use.idx].append(use.node)
         return found
 
     def _are_free(self, mine: ir.Node, theirs: ir.Node) -> bool:
@@ -261,21 +264,21 @@ class NodeMatching:
         return is_here and mine not in nodes and theirs not in nodes
 
     def _likeness(self, mine: ir.Node, theirs: ir.Node) -> int:
-        """What they read counts more than who reads them, and their names decide between equals."""
+        """Score a pair: inputs count more than readers, and names break ties."""
         neighbours = 3 * self._same_inputs(mine, theirs) + 2 * self._same_readers(mine, theirs)
         return neighbours + (node_label(mine) == node_label(theirs))
 
-    def _stand_in_one_place(self, mine: ir.Node, theirs: ir.Node) -> bool:
-        """Whether another operator may have taken a node's place: it reads the same, and the same read it."""
+    def _have_same_surroundings(self, mine: ir.Node, theirs: ir.Node) -> bool:
+        """Return whether a node may have replaced another: they share inputs and readers."""
         return self._same_inputs(mine, theirs) > 0 and self._same_readers(mine, theirs) > 0
 
     def _same_inputs(self, mine: ir.Node, theirs: ir.Node) -> int:
         return sum(
-            one is not None and other is not None and self._are_one(one, other)
+            one is not None and other is not None and self._match(one, other)
             for one, other in zip(mine.inputs, theirs.inputs, strict=False)
         )
 
-    def _are_one(self, one: ir.Value, other: ir.Value) -> bool:
+    def _match(self, one: ir.Value, other: ir.Value) -> bool:
         values = self.matches.values
         if one in values or other in values:
             return values.are_partners(one, other)
@@ -288,18 +291,18 @@ class NodeMatching:
             for use in one.uses():
                 reader = self.matches.nodes.after(use.node)
                 same += reader is not None and use.idx < len(reader.inputs) and reader.inputs[use.idx] is other
-            same += one.is_graph_output() and other.is_graph_output() and self._give_one_output(one, other)
+            same += one.is_graph_output() and other.is_graph_output() and self._are_same_output(one, other)
         return same
 
-    def _give_one_output(self, one: ir.Value, other: ir.Value) -> bool:
+    def _are_same_output(self, one: ir.Value, other: ir.Value) -> bool:
         before, _ = self.graphs
-        ports = [(before, place) for place, value in enumerate(before.outputs) if value is one]
+        ports = [(before, position) for position, value in enumerate(before.outputs) if value is one]
         partners = (self.matches.outputs.after(port) for port in ports)
         return any(port is not None and output_of(port) is other for port in partners)
 
 
 def join_nodes(matches: Matches, before: ir.Node, after: ir.Node, matched_by: MatchedBy) -> bool:
-    """Make two nodes partners, and what they make with them."""
+    """Make two nodes and their outputs partners."""
     if not matches.nodes.join(before, after, matched_by):
         return False
     for one, other in zip(before.outputs, after.outputs, strict=False):
@@ -313,7 +316,7 @@ def _first_output(node: ir.Node) -> str | None:
 
 
 def match_models(before: ir.Model, after: ir.Model) -> Matches:
-    """Find out what of two models is one. The same with the sides exchanged."""
+    """Match the parts of two models. The result is the same with the sides exchanged."""
     matches = Matches()
     _match_functions(before, after, matches)
     functions = {
@@ -342,12 +345,12 @@ def _match_functions(before: ir.Model, after: ir.Model, matches: Matches) -> Non
 
 
 def _function_shape(function: ir.Function) -> Hashable:
-    """What a function that was only renamed keeps: its parameters' number and its operators in their order."""
+    """Return what a renamed function keeps: the number of its parameters and its operators in order."""
     return (len(function.inputs), len(function.outputs), tuple(op_name(node) for node in function))
 
 
 def _match_graphs(graphs: list[Pair[ir.Graph]], are_bodies: bool, matches: Matches, labelling: Labelling) -> None:
-    """Match graphs, and then the graphs in their nodes, which may read what is outside."""
+    """Match graphs, and then the graphs in their nodes, which may read outer values."""
     while graphs:
         nodes: list[Pair[ir.Node]] = []
         for before, after in graphs:
@@ -369,7 +372,7 @@ def _match_graph(
 
 
 def _join_bodies(before: ir.Node, after: ir.Node, matches: Matches) -> Iterator[Pair[ir.Graph]]:
-    """The graphs in two nodes, by their attributes."""
+    """Join the graphs in two nodes by their attributes, and yield the pairs."""
     theirs = dict(own_subgraphs(after))
     for attribute, graph in own_subgraphs(before):
         other = theirs.get(attribute)
@@ -378,16 +381,16 @@ def _join_bodies(before: ir.Node, after: ir.Node, matches: Matches) -> Iterator[
 
 
 def _match_moved(before: ir.Model, after: ir.Model, matches: Matches, labelling: Labelling) -> None:
-    """What has gone from one graph into another: nodes by their names or outputs, weights also by what they hold."""
+    """Match parts that moved to another graph: nodes by name or output, weights also by contents."""
     mine, theirs = list(all_graphs(before)), list(all_graphs(after))
     nodes = [[node for graph in graphs for node in graph] for graphs in (mine, theirs)]
-    lone = [matches.nodes.lone(some) for some in nodes]
+    lone = [matches.nodes.lone(items) for items in nodes]
     for pair in unique_pairs(lone[0], lone[1], lambda node: (node_label(node), labelling.op(node))):
         join_nodes(matches, *pair, "name")
         _match_graphs(list(_join_bodies(*pair, matches)), True, matches, labelling)
     values = [[value for graph in graphs for value in weights_of(graph)] for graphs in (mine, theirs)]
     keys: tuple[Callable[[ir.Value], Hashable], ...] = (lambda one: (one.name, labelling.weight(one)), labelling.weight)
     for key in keys:
-        weights = [matches.values.lone(some) for some in values]
+        weights = [matches.values.lone(items) for items in values]
         for one, other in unique_pairs(weights[0], weights[1], key):
             matches.values.join(one, other, "values")

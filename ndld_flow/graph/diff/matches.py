@@ -1,4 +1,8 @@
-"""x"""
+"""Partners among the parts of two models, and the two models themselves.
+
+Every pairing keeps pairs that are certain from both sides and drops others, so that the result is the same with the
+sides exchanged.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ Pair = tuple[Thing, Thing]
 
 
 class Pairs(Generic[Thing]):
-    """Things of one kind, such as nodes: each has one partner at most."""
+    """Pairs of one kind, such as nodes; each thing has at most one partner."""
 
     def __init__(self) -> None:
         self._after: dict[Thing, Thing] = {}
@@ -31,7 +35,7 @@ class Pairs(Generic[Thing]):
         return iter(self._after.items())
 
     def join(self, before: Thing, after: Thing, matched_by: MatchedBy) -> bool:
-        """Make two things partners; False where one of them has one."""
+        """Make two things partners; return False if one of them already has one."""
         if before in self._numbers or after in self._numbers:
             return False
         self._numbers[before] = self._numbers[after] = len(self._after)
@@ -40,13 +44,13 @@ class Pairs(Generic[Thing]):
         return True
 
     def are_partners(self, before: Thing | None, after: Thing | None) -> bool:
-        """Whether two things are one; two that are missing are."""
+        """Return whether two things are partners; two absent ones are."""
         if before is None or after is None:
             return before is after
         return self._after.get(before) is after
 
     def number(self, thing: Thing) -> int | None:
-        """A number that only this thing and its partner have; None for one without a partner."""
+        """Return a number that only this thing and its partner have; None without a partner."""
         return self._numbers.get(thing)
 
     def after(self, before: Thing) -> Thing | None:
@@ -56,7 +60,7 @@ class Pairs(Generic[Thing]):
         return self._matched_by[before]
 
     def lone(self, things: Iterable[Thing]) -> list[Thing]:
-        """Those that have no partner."""
+        """Return the things without a partner."""
         return [thing for thing in things if thing not in self._numbers]
 
 
@@ -66,26 +70,26 @@ Key = Callable[[Thing], Hashable]
 
 
 def unique(things: Iterable[Thing], key: Key[Thing]) -> dict[Hashable, Thing]:
-    """Key -> the one thing that has it; things of key None, and those that share one, are left out."""
+    """Return key -> the only thing that has it; things with key None or a shared key are dropped."""
     groups = _groups(things, key)
     return {key: group[0] for key, group in groups.items() if len(group) == 1}
 
 
 def unique_pairs(before: Iterable[Thing], after: Iterable[Thing], key: Key[Thing]) -> list[Pair[Thing]]:
-    """Things whose key nothing else has on its own side."""
+    """Return pairs of things whose key is unique on each side."""
     left, right = unique(before, key), unique(after, key)
     return [(thing, right[key]) for key, thing in left.items() if key in right]
 
 
 def ordered_pairs(before: Iterable[Thing], after: Iterable[Thing], key: Key[Thing]) -> list[Pair[Thing]]:
-    """Of a key that as many things have on both sides, the first with the first, the second with the second, ..."""
+    """Return pairs in order for each key that equally many things have on both sides."""
     left, right = _groups(before, key), _groups(after, key)
     same = [(group, right[key]) for key, group in left.items() if len(right.get(key, ())) == len(group)]
     return [pair for some, others in same for pair in zip(some, others, strict=True)]
 
 
 def best_pairs(scores: Mapping[Pair[Thing], int]) -> list[Pair[Thing]]:
-    """Of pairs with their likeness, those of which each likes the other better than anyone else."""
+    """Return the pairs in which each thing is the other's only best-scored partner."""
     rivals: dict[tuple[int, Thing], list[tuple[int, Thing]]] = defaultdict(list)
     for (before, after), score in scores.items():
         rivals[0, before].append((score, after))
@@ -95,10 +99,10 @@ def best_pairs(scores: Mapping[Pair[Thing], int]) -> list[Pair[Thing]]:
 
 
 def names_agree(before: Sequence[Thing], after: Sequence[Thing], name: Key[Thing], look: Key[Thing]) -> bool:
-    """Whether things of one name look alike, rather than like things of other names.
+    """Return whether things of the same name look alike, rather than like things of other names.
 
-    Exporters number what they make: one node more, and every name behind it belongs to another node. Some few may have
-    been exchanged on purpose.
+    Exporters number nodes: one node more, and every later name belongs to another node. A few nodes may have been
+    exchanged on purpose.
     """
     names = unique_pairs(before, after, name)
     looks = dict(unique_pairs(before, after, look))
@@ -127,18 +131,18 @@ def _only_best(scored: list[tuple[int, Thing]]) -> Thing | None:
 
 
 Port = tuple[ir.Graph, int]
-"""An output of a graph, by its position: several may give one value."""
+"""An output of a graph by position: several may be the same value."""
 
 
 @dataclass(frozen=True)
 class Matches:
-    """Partners of every kind."""
+    """The partners of every kind."""
 
     functions: Pairs[ir.Function] = field(default_factory=Pairs)
     graphs: Pairs[ir.Graph] = field(default_factory=Pairs)
     nodes: Pairs[ir.Node] = field(default_factory=Pairs)
     values: Pairs[ir.Value] = field(default_factory=Pairs)
-    """Graphs' inputs, initializers, and what nodes with partners make."""
+    """Graph inputs, initializers, and outputs of matched nodes."""
     outputs: Pairs[Port] = field(default_factory=Pairs)
 
 
@@ -152,7 +156,7 @@ class Side:
 
     @property
     def nodes(self) -> Iterator[ir.Node]:
-        """Of all graphs, in the model's order."""
+        """The nodes of all graphs, in the model's order."""
         return (node for graph in self.scopes for node in graph)
 
     def scope_of(self, node: ir.Node) -> str:
@@ -163,7 +167,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Sides:
-    """Both, and what of one is what of the other."""
+    """Both models and their matches."""
 
     before: Side
     after: Side
@@ -171,7 +175,7 @@ class Sides:
 
     @property
     def node_pairs(self) -> Iterator[Pair[ir.Node]]:
-        """In the order of the model before."""
+        """The matched nodes, in the order of the model before."""
         for node in self.before.nodes:
             partner = self.matches.nodes.after(node)
             if partner is not None:

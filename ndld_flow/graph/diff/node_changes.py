@@ -1,4 +1,4 @@
-"""x"""
+"""Changes of nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from ndld_flow.base.text import shortened
 from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
-from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
+from ndld_flow.graph.diff.listing import changed_text, counts_of, first, most_important, text_changes
 from ndld_flow.graph.diff.matches import Matches, Pair, Side, Sides
 from ndld_flow.models.node_details import constant_tensor, is_constant
 from ndld_flow.models.node_precision import precision_of
@@ -20,13 +20,13 @@ from ndld_flow.records.model_diff import Change, NodeChanged, NodeItem, NodesDif
 from ndld_flow.records.precision import PRECISION_KEY
 
 _FARTHEST = 256
-"""Nodes on the way; who comes so far has left the place of one edit."""
+"""Limit of visited values: a longer path has left the region of one edit."""
 
 
 def follows(before: ir.Value | None, after: ir.Value | None, matches: Matches) -> bool:
-    """Whether what came or went explains that `after` is read in the place of `before`.
+    """Return whether added or removed nodes explain that `after` is read instead of `before`.
 
-    One of them then has no partner, and behind what has none lies what is the same in both, or nothing at all.
+    Then one of them has no partner, and upstream of it both have the same values, or none.
     """
     values = matches.values
     if all(value is None or value in values for value in (before, after)):
@@ -36,11 +36,11 @@ def follows(before: ir.Value | None, after: ir.Value | None, matches: Matches) -
 
 
 def _sources(value: ir.Value | None, matches: Matches) -> set[int] | None:
-    """The nearest values upstream that have partners, by their numbers; None when that leads too far."""
+    """Return the numbers of the nearest upstream values with partners; None if they are too far."""
     found: set[int] = set()
-    waiting, seen = [value], {value}
-    while waiting:
-        one = waiting.pop()
+    pending, seen = [value], {value}
+    while pending:
+        one = pending.pop()
         if one is None:
             continue
         number = matches.values.number(one)
@@ -50,7 +50,7 @@ def _sources(value: ir.Value | None, matches: Matches) -> set[int] | None:
         producer = one.producer()
         new = [source for source in (producer.inputs if producer is not None else ()) if source not in seen]
         seen.update(new)
-        waiting += new
+        pending += new
         if len(seen) > _FARTHEST:
             return None
     return found
@@ -60,7 +60,7 @@ _MOST_PORTS = 8
 
 
 def diff_nodes(sides: Sides) -> NodesDiff:
-    """Nodes of all graphs."""
+    """Compare the nodes of all graphs."""
     nodes = sides.matches.nodes
     added, removed = nodes.lone(sides.after.nodes), nodes.lone(sides.before.nodes)
     changed = list(_changed(sides))
@@ -68,12 +68,12 @@ def diff_nodes(sides: Sides) -> NodesDiff:
         counts=counts_of(len(added), len(removed), changed),
         added=first(_whole_item(node, sides.after) for node in added),
         removed=first(_whole_item(node, sides.before) for node in removed),
-        changed=weightiest(changed),
+        changed=most_important(changed),
     )
 
 
 def full_op_name(node: ir.Node) -> str:
-    """`domain::Name:overload`."""
+    """Return `domain::Name:overload`."""
     return f"{op_name(node)}:{node.overload}" if node.overload else op_name(node)
 
 
@@ -104,24 +104,24 @@ def _whole_item(node: ir.Node, side: Side) -> NodeItem:
 
 
 def node_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
-    """What is different about one node."""
-    told = [
+    """Yield the changes of one node."""
+    candidates = [
         changed_text("name", before.name or None, after.name or None),
         _scope_change(before, after, sides),
         changed_text("operator", full_op_name(before), full_op_name(after)),
         changed_text("precision", precision_of(before) or None, precision_of(after) or None),
         changed_text("doc string", before.doc_string or None, after.doc_string or None),
     ]
-    yield from (change for change in told if change is not None)
+    yield from (change for change in candidates if change is not None)
     yield from _attribute_changes(before, after)
     yield from _input_changes(before, after, sides)
     yield from _output_changes(before, after)
-    but = frozenset({PRECISION_KEY})
-    yield from text_changes("metadata", before.metadata_props, after.metadata_props, but)
+    excluded = frozenset({PRECISION_KEY})
+    yield from text_changes("metadata", before.metadata_props, after.metadata_props, excluded)
 
 
 def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | None:
-    """A graph whose node or function was renamed is the same graph."""
+    """Return a change of graph; a graph whose node or function was renamed is the same graph."""
     assert isinstance(before.graph, ir.Graph)
     if sides.matches.graphs.after(before.graph) is after.graph:
         return None
@@ -141,34 +141,34 @@ def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
 
 
 def hold_tensors(before: ir.Node, after: ir.Node) -> bool:
-    """Whether both are Constants that hold tensors, which are told among the weights."""
+    """Return whether both are Constants with tensors, which are compared as weights."""
     return all(is_constant(node) and constant_tensor(node.outputs[0]) is not None for node in (before, after))
 
 
 def _with_digest(attribute: ir.Attr | None) -> str:
-    """For what is longer than what is shown of it."""
+    """Return the text of an attribute with a digest, for values that differ beyond the text."""
     digest = blake3(repr(attribute and attribute_key(attribute)).encode()).hexdigest(4)
     return f"{attribute_text(attribute)} (digest {digest})"
 
 
 def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
-    for place, (one, other) in enumerate(zip_longest(_inputs(before), _inputs(after))):
+    for position, (one, other) in enumerate(zip_longest(_inputs(before), _inputs(after))):
         if not sides.matches.values.are_partners(one, other):
             aspect = "consequence" if follows(one, other, sides.matches) else "input"
             old, new = value_texts(one, other)
-            yield Change(aspect=aspect, detail=str(place), before=old, after=new)
+            yield Change(aspect=aspect, detail=str(position), before=old, after=new)
 
 
 def _output_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
-    """Outputs that one of the two does not give. Other names are told of tensors."""
-    for place, (one, other) in enumerate(zip_longest(before.outputs, after.outputs)):
+    """Yield outputs that only one of the nodes has. Renames are listed with tensors."""
+    for position, (one, other) in enumerate(zip_longest(before.outputs, after.outputs)):
         mine, theirs = _name(one) or None, _name(other) or None
         if (mine is None) != (theirs is None):
-            yield Change(aspect="output", detail=str(place), before=mine, after=theirs)
+            yield Change(aspect="output", detail=str(position), before=mine, after=theirs)
 
 
 def _inputs(node: ir.Node) -> list[ir.Value | None]:
-    """Without what is left out at the end."""
+    """Return a node's inputs without absent ones at the end."""
     inputs = list(node.inputs)
     while inputs and inputs[-1] is None:
         inputs.pop()
@@ -176,9 +176,9 @@ def _inputs(node: ir.Node) -> list[ir.Value | None]:
 
 
 def value_texts(before: ir.Value | None, after: ir.Value | None) -> Pair[str | None]:
-    """Two values' names; of equal names also who makes them."""
+    """Return two values' names; for equal names also their producers."""
     if before is not None and after is not None and before.name == after.name:
-        return f"{before.name} of {_maker(before)}", f"{after.name} of {_maker(after)}"
+        return f"{before.name} of {_producer_text(before)}", f"{after.name} of {_producer_text(after)}"
     return _name(before), _name(after)
 
 
@@ -186,7 +186,7 @@ def _name(value: ir.Value | None) -> str | None:
     return None if value is None else value.name or ""
 
 
-def _maker(value: ir.Value) -> str:
+def _producer_text(value: ir.Value) -> str:
     producer = value.producer()
     if producer is not None:
         return f"{op_name(producer)} {node_label(producer)}"

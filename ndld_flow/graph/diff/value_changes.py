@@ -1,4 +1,4 @@
-"""What is different about the tensors of two models: those that nodes make, and the inputs and outputs of graphs."""
+"""Changes of tensors: outputs of nodes, and inputs and outputs of graphs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ndld_flow.graph.diff.listing import (
     dims_of,
     dtype_of,
     first,
+    most_important,
     tensor_item,
     text_changes,
-    weightiest,
 )
 from ndld_flow.graph.diff.matches import Pair, Pairs, Port, Side, Sides
 from ndld_flow.graph.diff.node_changes import follows, value_texts
@@ -26,25 +26,25 @@ _Values = Callable[[ir.Graph], Sequence[ir.Value]]
 
 
 def diff_tensors(sides: Sides) -> TensorsDiff:
-    """What nodes make and graphs do not give. That only one model says a type or a shape is no difference."""
+    """Compare inner tensors. A type or shape that only one model declares is no change."""
     changed = list(_changed_tensors(sides))
-    return TensorsDiff(counts=counts_of(0, 0, changed), changed=weightiest(changed))
+    return TensorsDiff(counts=counts_of(0, 0, changed), changed=most_important(changed))
 
 
 def diff_inputs(sides: Sides) -> TensorsDiff:
-    """Inputs of the graphs and functions that both models have."""
+    """Compare the inputs of the graphs and functions that both models have."""
     pairs: Pairs[Port] = Pairs()
     for graph, partner in sides.matches.graphs:
-        places = {value: place for place, value in enumerate(partner.inputs)}
-        for place, value in enumerate(graph.inputs):
+        positions = {value: position for position, value in enumerate(partner.inputs)}
+        for position, value in enumerate(graph.inputs):
             other = sides.matches.values.after(value)
-            if other in places:
-                pairs.join((graph, place), (partner, places[other]), sides.matches.values.matched_by(value))
+            if other in positions:
+                pairs.join((graph, position), (partner, positions[other]), sides.matches.values.matched_by(value))
     return _diff_ports(sides, pairs, lambda graph: graph.inputs)
 
 
 def diff_outputs(sides: Sides) -> TensorsDiff:
-    """Outputs of the graphs and functions that both models have."""
+    """Compare the outputs of the graphs and functions that both models have."""
     return _diff_ports(sides, sides.matches.outputs, lambda graph: graph.outputs)
 
 
@@ -55,8 +55,8 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
     changed = []
     for before, after in pairs:
         one, other = values_of(before[0])[before[1]], values_of(after[0])[after[1]]
-        told = _interface_changes if before[0] is sides.before.model.graph else _tensor_changes
-        changes = [*told(one, other), *_source_changes(one, other, sides)]
+        changes_between = _interface_changes if before[0] is sides.before.model.graph else _tensor_changes
+        changes = [*changes_between(one, other), *_source_changes(one, other, sides)]
         if before in moved:
             changes.append(Change(aspect="position", before=str(before[1]), after=str(after[1])))
         if changes:
@@ -78,23 +78,23 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
         ),
         added=first(new),
         removed=first(old),
-        changed=weightiest(changed),
+        changed=most_important(changed),
     )
 
 
 def _ports(side: Side, sides: Sides, values_of: _Values) -> list[Port]:
-    """Those of graphs that both models have: a body that comes or goes does so with its node."""
+    """Return the ports of graphs that both models have: a body is added or removed with its node."""
     graphs = [graph for graph in side.scopes if graph in sides.matches.graphs]
-    return [(graph, place) for graph in graphs for place in range(len(values_of(graph)))]
+    return [(graph, position) for graph in graphs for position in range(len(values_of(graph)))]
 
 
 def _port_item(port: Port, side: Side, values_of: _Values) -> TensorItem:
-    graph, place = port
-    return tensor_item(values_of(graph)[place], side.scopes[graph])
+    graph, position = port
+    return tensor_item(values_of(graph)[position], side.scopes[graph])
 
 
 def _moved(pairs: Pairs[Port]) -> set[Port]:
-    """Those that stand elsewhere among the ones that both graphs have."""
+    """Return the ports whose position among the common ones changed."""
     by_graph: dict[ir.Graph, list[Pair[Port]]] = defaultdict(list)
     for before, after in pairs:
         by_graph[before[0]].append((before, after))
@@ -107,14 +107,14 @@ def _moved(pairs: Pairs[Port]) -> set[Port]:
 
 
 def _interface_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
-    """Of what the model itself declares, every word."""
-    told = [
+    """Yield every change of a declared input or output of the model."""
+    candidates = [
         changed_text("name", before.name or "", after.name or ""),
         changed_text("dtype", dtype_of(before) or None, dtype_of(after) or None),
         changed_text("shape", _shape_text(before), _shape_text(after)),
         changed_text("doc string", before.doc_string or None, after.doc_string or None),
     ]
-    yield from (change for change in told if change is not None)
+    yield from (change for change in candidates if change is not None)
     yield from text_changes("metadata", before.metadata_props, after.metadata_props)
 
 
@@ -141,17 +141,17 @@ def _changed_tensors(sides: Sides) -> Iterator[TensorChanged]:
 
 
 def _tensor_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
-    """Of what shape inference fills in, what contradicts the other model."""
-    told = [changed_text("name", before.name or "", after.name or "")]
+    """Yield changes of an inner tensor: its name, and types and shapes that contradict each other."""
+    candidates = [changed_text("name", before.name or "", after.name or "")]
     if dtype_of(before) and dtype_of(after):
-        told.append(changed_text("dtype", dtype_of(before), dtype_of(after)))
+        candidates.append(changed_text("dtype", dtype_of(before), dtype_of(after)))
     if _contradict(dims_of(before), dims_of(after)):
-        told.append(changed_text("shape", _shape_text(before), _shape_text(after)))
-    yield from (change for change in told if change is not None)
+        candidates.append(changed_text("shape", _shape_text(before), _shape_text(after)))
+    yield from (change for change in candidates if change is not None)
 
 
 def _contradict(before: tuple[int | str | None, ...] | None, after: tuple[int | str | None, ...] | None) -> bool:
-    """Shape inference makes names up as it goes, and each time others: a free dimension is like any other."""
+    """Return whether shapes contradict each other; all free dimensions are equal, as inference invents their names."""
     if before is None or after is None:
         return False
     numbers = [tuple(dim if isinstance(dim, int) else None for dim in dims) for dims in (before, after)]

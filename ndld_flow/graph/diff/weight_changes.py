@@ -1,4 +1,4 @@
-"""What is different about the weights of two models: initializers, and what Constant nodes hold."""
+"""Changes of weights: initializers and tensors of Constant nodes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ndld_flow.graph.diff.contents import Distance, distance_of, same_contents, shape_of, values_text
-from ndld_flow.graph.diff.listing import changed_text, counts_of, first, text_changes, weightiest
+from ndld_flow.graph.diff.listing import changed_text, counts_of, first, most_important, text_changes
 from ndld_flow.graph.diff.match_models import weights_of
 from ndld_flow.graph.diff.matches import Pair, Side, Sides
 from ndld_flow.graph.diff.node_changes import hold_tensors
@@ -20,20 +20,20 @@ from ndld_flow.records.model_diff import Change, Storage, WeightChanged, WeightI
 
 
 def diff_weights(sides: Sides, compare_values: bool) -> WeightsDiff:
-    """Of all graphs. Values are read in pieces, and not at all where both lie in one place."""
+    """Compare the weights of all graphs. Values are read in pieces, and not at all if both have the same location."""
     values = sides.matches.values
     mine, theirs = _weights(sides.before), _weights(sides.after)
     pairs = [(one, other) for one in mine if (other := values.after(one)) in theirs and other is not None]
     kept = {value for pair in pairs for value in pair}
     added = [_item(value, scope) for value, scope in theirs.items() if value not in kept]
     removed = [_item(value, scope) for value, scope in mine.items() if value not in kept]
-    told = [*((pair, (mine[pair[0]], theirs[pair[1]])) for pair in pairs), *_constants(sides)]
-    changed = [found for pair, scopes in told if (found := _changed(pair, scopes, sides, compare_values))]
+    candidates = [*((pair, (mine[pair[0]], theirs[pair[1]])) for pair in pairs), *_constants(sides)]
+    changed = [found for pair, scopes in candidates if (found := _changed(pair, scopes, sides, compare_values))]
     return WeightsDiff(
         counts=counts_of(len(added), len(removed), changed),
         added=first(added),
         removed=first(removed),
-        changed=weightiest(changed),
+        changed=most_important(changed),
         values_compared=compare_values,
     )
 
@@ -56,20 +56,20 @@ def _changed(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides, compare_valu
 
 
 def _declared_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) -> Iterator[Change]:
-    """All that is told without reading values."""
+    """Yield the changes that need no values."""
     before, after = pair
     mine, theirs = _tensor(before), _tensor(after)
-    told = [
+    candidates = [
         changed_text("dtype", dtype_text(mine.dtype), dtype_text(theirs.dtype)),
         changed_text("shape", shape_text(shape_of(mine)), shape_text(shape_of(theirs))),
     ]
     if before.producer() is None:
-        told += _initializer_changes(pair, scopes, sides)
-    yield from (change for change in told if change is not None)
+        candidates += _initializer_changes(pair, scopes, sides)
+    yield from (change for change in candidates if change is not None)
 
 
 def _initializer_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) -> Iterator[Change | None]:
-    """What is told of a Constant's node and tensor, and of an initializer here."""
+    """Yield changes of an initializer that are listed with the node and tensor for a Constant."""
     before, after = pair
     mine, theirs = _tensor(before), _tensor(after)
     yield from (
@@ -84,7 +84,7 @@ def _initializer_changes(pair: Pair[ir.Value], scopes: Pair[str], sides: Sides) 
 
 
 def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Change | None, Distance | None]:
-    """Values, element by element where some differ. Of another type they differ by what rounding made of them."""
+    """Compare values, element by element if some differ; after a change of type, only by rounding."""
     if same_contents(before, after):
         return None, None
     distance = distance_of(before, after)
@@ -95,14 +95,14 @@ def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Chang
 
 
 def _constants(sides: Sides) -> Iterator[tuple[Pair[ir.Value], Pair[str]]]:
-    """What Constant nodes of both models make, with the addresses of their graphs."""
+    """Yield the outputs of matched Constant nodes, with the addresses of their graphs."""
     for before, after in sides.node_pairs:
         if before.outputs[0] in sides.matches.values and hold_tensors(before, after):
             yield (before.outputs[0], after.outputs[0]), (sides.before.scope_of(before), sides.after.scope_of(after))
 
 
 def _weights(side: Side) -> dict[ir.Value, str]:
-    """Initializer -> its graph's address."""
+    """Return initializer -> its graph's address."""
     return {value: scope for graph, scope in side.scopes.items() for value in weights_of(graph)}
 
 
