@@ -1,4 +1,4 @@
-"""The recipe's `inputs:`: shapes and values of the model's inputs, in one place for every step."""
+"""The recipe's `inputs:`: shapes and values of the model's inputs, shared by all steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _check_named(data: T) -> T:
 Data = Annotated[
     Annotated[tuple[Annotated[str, Field(min_length=1)], ...], AfterValidator(_check_named), Tag("several")]
     | Annotated[str | int | float, AfterValidator(_check_named), Tag("one")],
-    # So that a mistake in a list is told of its item, and of the item only.
+    # A mistake in a list is reported for its item only.
     Discriminator(lambda data: "several" if isinstance(data, list | tuple) else "one"),
     WithJsonSchema(
         {
@@ -39,23 +39,23 @@ Data = Annotated[
         }
     ),
 ]
-"""Where an input's values come from: one of `GENERATED`, a number that every element is, or files."""
+"""The source of an input's values: one of `GENERATED`, a number for every element, or files."""
 
 
 def patterns_of(data: Data) -> tuple[str, ...]:
-    """What names the files that values come from, or nothing when they are generated."""
+    """Return the patterns of files that values come from; none when they are generated."""
     if isinstance(data, tuple):
         return data
     return (data,) if isinstance(data, str) and data not in GENERATED else ()
 
 
 def names_one_file(data: Data) -> bool:
-    """Whether `data` is the path of a file, there or not: then its contents count, and not its name."""
+    """Return True for the path of a single file, existing or not: its contents count, not its name."""
     return isinstance(data, str) and data not in GENERATED and not is_several(data)
 
 
 def without_names(data: Data) -> str | int | float:
-    """What `data` says besides its files: the type of a single one, or `files`."""
+    """Return `data` without file names: the suffix of a single file, or `files`."""
     if isinstance(data, str) and names_one_file(data):
         return PurePath(data).suffix
     return "files" if patterns_of(data) or isinstance(data, tuple) else data
@@ -65,7 +65,7 @@ class InputSpec(Settings):
     """Shape and values of one model input."""
 
     shape: Shape | None = None
-    """The one shape to use. Give either this or `opt` (with `min` and `max`)."""
+    """The shape to use. Give either this or `opt` (with `min` and `max`)."""
     min: Shape | None = None
     """Smallest shape an engine must accept."""
     opt: Shape | None = None
@@ -73,19 +73,19 @@ class InputSpec(Settings):
     max: Shape | None = None
     """Largest shape an engine must accept."""
     data: Data = "random"
-    """`random`, `zeros`, `ones`, a number that every element is, or files: a `.npy`, `.npz` or `.pb` (a TensorProto),
-    an image, a video, a folder of these, an ONNX test data set, a glob (`images/**/*.png`), or a list of these. Of
-    several, steps that run more than one sample use them all, others the first."""
+    """`random`, `zeros`, `ones`, a number for every element, or files: a `.npy`, `.npz` or `.pb` (a TensorProto), an
+    image, a video, a folder of these, an ONNX test data set, a glob (`images/**/*.png`), or a list of these. Steps
+    that run several samples use all files, others the first."""
     every: Annotated[int, Field(ge=1)] = 1
-    """Of a video or an animation, every N-th frame is a sample."""
+    """Use every N-th frame of a video or an animation as a sample."""
     range: tuple[float, float] = (0.0, 1.0)
-    """Random floats are uniform in [low, high); random integers are drawn from the same half-open range."""
+    """Range of random values: floats are uniform in [low, high), integers are drawn from the same half-open range."""
     layout: Literal["NCHW", "NHWC"] = "NCHW"
-    """Where an image's channels go."""
+    """Position of an image's channels."""
     mean: tuple[float, ...] = (0.0,)
-    """Subtracted from an image's pixels (scaled to 0..1 first), one number or one for each channel."""
+    """Subtracted from an image's pixels after scaling to 0..1: one number, or one for each channel."""
     std: tuple[float, ...] = (1.0,)
-    """Divides an image's pixels after `mean`."""
+    """Divisor of an image's pixels after `mean` is subtracted."""
 
     @model_validator(mode="after")
     def _check_shapes(self) -> InputSpec:
@@ -101,15 +101,15 @@ class InputSpec(Settings):
 
     @property
     def run_shape(self) -> Shape | None:
-        """The shape to run the model at; None leaves it to the model (free dimensions become 1)."""
+        """Return the shape to run the model with; None leaves it to the model (free dimensions become 1)."""
         return self.shape if self.shape is not None else self.opt
 
     @property
     def shapes(self) -> InputSpec:
-        """The shapes alone, for steps that generate or read no values."""
+        """Return the shapes alone, for steps that use no values."""
         return InputSpec(shape=self.shape, min=self.min, opt=self.opt, max=self.max)
 
     @property
     def data_patterns(self) -> tuple[str, ...]:
-        """What names the files that the values come from; empty when they are generated."""
+        """Return the patterns of files that the values come from; empty when they are generated."""
         return patterns_of(self.data)

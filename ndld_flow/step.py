@@ -1,9 +1,9 @@
-"""What a step is: a frozen, strict, typed value with one method.
+"""The step: a frozen, strict, typed value with one method.
 
 ::
 
     class ConvertFp16(Step[Onnx, Onnx]):
-        '''Convert a model to FP16.'''              # what `ndld-flow steps` shows
+        '''Convert a model to FP16.'''              # shown by `ndld-flow steps`
 
         libraries = ("onnx", "onnxruntime")           # their versions are part of the key
 
@@ -13,8 +13,8 @@
         def run(self, source: Onnx, out: Path, context: Context) -> Result:
             ...                                        # read source.path, write out / "model.onnx"
 
-The file name is the word in the recipe. Discovery, help, schema, validation, keys and the contract tests need nothing
-else.
+The file name is the step's name in recipes. Discovery, help, schema, validation, keys and the contract tests need
+nothing else.
 """
 
 from __future__ import annotations
@@ -81,24 +81,24 @@ Mark = TypeVar("Mark")
 
 
 class Reuse(enum.Enum):
-    """Where the result of a step may be used again."""
+    """The machines on which the result of a step may be reused."""
 
     ANYWHERE = "anywhere"
-    """A pure transform: the same on every machine."""
+    """A pure transform: its result is the same on every machine."""
     THIS_MACHINE = "this_machine"
-    """Engines, and numbers that depend on the kind of CPU and GPU: the same on every machine of a kind."""
+    """Engines, and numbers that depend on the type of CPU and GPU: the same on every machine of a type."""
     THIS_HOST = "this_host"
-    """A measurement: for this host, with the same CPUs, limits, GPUs, power limits and variables."""
+    """A measurement, valid on this host with the same CPUs, limits, GPUs, power limits and variables."""
     SAME_KIND = "same_kind"
-    """A measurement that holds for every host of the same kind under the same limits."""
+    """A measurement, valid on every host of the same type under the same limits."""
     NEVER = "never"
 
 
 @dataclass(frozen=True)
 class Reads:
-    """Marks a setting that names an earlier step (or `source`) whose artifact is read too.
+    """Marks a setting that names an earlier step (or `source`) whose artifact the step reads too.
 
-    ``reference: Annotated[str, Reads(Onnx)] = "source"``; `run` gets it by `context.read("reference")`.
+    ``reference: Annotated[str, Reads(Onnx)] = "source"``; `run` gets it from `context.read("reference")`.
     """
 
     kind: type[Artifact]
@@ -106,13 +106,14 @@ class Reads:
 
 @dataclass(frozen=True)
 class DataFile:
-    """Marks a setting that is a file's path, or several; their contents, not their names, are in the step's key."""
+    """Marks a setting that holds one or more file paths; the files' contents, not their names, are part of the step's
+    key.
+    """
 
 
 @dataclass(frozen=True)
 class SampleData:
-    """Marks a setting that is a mapping, input -> `Data`; of those that are files, contents and order are in the step's
-    key."""
+    """Marks a setting that maps inputs to `Data`; contents and order of files are part of the step's key."""
 
 
 @dataclass(frozen=True)
@@ -120,80 +121,80 @@ class RunsCode:
     """Marks a setting that names code to run, such as a plugin library: a recipe that sets it needs `--trust`."""
 
     part: Callable[[Any], Any] = lambda value: value
-    """What of the setting's value names code; empty where nothing does."""
+    """Returns the part of the value that names code; empty where it names none."""
 
 
 @dataclass(frozen=True)
 class Foresight:
-    """What is known of a step before anything runs, from its settings and this machine alone."""
+    """Facts about a step before anything runs, from its settings and this machine alone."""
 
     notes: tuple[str, ...] = ()
-    """What it would do here, for `plan`: `TensorRT 10.8: weakly typed; FP16, TF32`."""
+    """Its work on this machine, for `plan`: `TensorRT 10.8: weakly typed; FP16, TF32`."""
     problems: tuple[str, ...] = ()
-    """What is wrong with the settings for the libraries they are meant for, each with what to do."""
+    """Conflicts of the settings with the chosen libraries, each with a remedy."""
     lacks: tuple[str, ...] = ()
-    """What this machine lacks for it, each with how to get it. A run that needs the step ends with these, and with the
-    problems, before it begins."""
+    """Requirements missing on this machine, each with the way to get it. A run that needs the step ends with these
+    and the problems before it starts."""
 
     @property
     def obstacles(self) -> tuple[str, ...]:
         return (*self.problems, *self.lacks)
 
     def of_step(self, name: str) -> Foresight:
-        """The same with the step's name in it, where steps can only say `steps.NAME`: they do not know theirs."""
-        told = (self.notes, self.problems, self.lacks)
-        return Foresight(*(tuple(each.replace("steps.NAME", f"steps.{name}") for each in some) for some in told))
+        """Return the same with `steps.NAME` replaced by the step's name, which steps themselves do not know."""
+        groups = (self.notes, self.problems, self.lacks)
+        return Foresight(*(tuple(each.replace("steps.NAME", f"steps.{name}") for each in group) for group in groups))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a step tells about its work besides the files it wrote."""
+    """The outcome of a step besides the files it wrote."""
 
     summary: str
-    """One line for people: `672 -> 326 nodes`."""
+    """A summary of one line: `672 -> 326 nodes`."""
     passed: bool = True
     """False: the step failed, and the run ends with exit code 1."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """The numbers that gates may name: each a `Metric`, such as `latency.median` -> 3.2 ms, or a plain number."""
+    """Numbers that gates may name: each a `Metric`, such as `latency.median` -> 3.2 ms, or a plain number."""
     change: GraphChange | None = None
-    """For steps that change a model; the runner counts nodes and weights where it is not told."""
+    """The change of a model; the runner counts nodes and weights where a step leaves it out."""
     inconclusive: bool = False
-    """With `passed` False: nothing failed, but a check could not be decided; the run ends with exit code 4."""
+    """With `passed` False: nothing failed, but a check was undecided; the run ends with exit code 4."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a step may use of its surroundings."""
+    """The resources and inputs of a step while it runs."""
 
     name: str
     """The step's name in the recipe."""
     inputs: Mapping[str, InputSpec]
-    """The recipe's `inputs:`, as far as `used_input` returns them."""
+    """The parts of the recipe's `inputs:` that `used_input` returned."""
     artifacts: Mapping[str, Artifact]
-    """Setting marked `Reads` -> the artifact it names."""
+    """Setting marked `Reads` -> artifact of the step that it names."""
     scratch: Path
     """An empty folder on the same disk as the store, removed after the step."""
     log: logging.Logger
-    """Goes to the step's log, not to the terminal."""
+    """Writes to the step's log, not to the terminal."""
     progress: Callable[[int, int, str], None]
-    """`progress(done, total, what)`, as often as wanted; total 0 means unknown."""
+    """Reports progress as `progress(done, total, what)`; a total of 0 means unknown."""
     caches: Path
-    """A folder that lasts, shared by all runs of these outputs: for what only saves time, such as timing caches."""
+    """A persistent folder shared by all runs of these outputs, for data that only saves time, such as timing caches."""
     hold_device: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Hold a device, such as `cpu` or `gpu-0`, alone within the block: for a step that knows only from what it reads
-    which device it measures. Others set `device`."""
+    """Hold a device, such as `cpu` or `gpu-0`, exclusively within the block: for steps that learn only from their
+    input which device they measure. Others set `device`."""
 
     def read(self, setting: str) -> Artifact:
-        """The artifact of the step that the setting names."""
+        """Return the artifact of the step that the setting names."""
         return self.artifacts[setting]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One of the measuring steps that take turns, with all that `run` would get."""
+    """One of the measuring steps that take turns, with the arguments of its `run`."""
 
     step: Any
-    """The step, of the class whose `run_together` gets it."""
+    """The step, of the class whose `run_together` is called."""
     source: Any
     """The artifact it reads."""
     out: Path
@@ -201,99 +202,103 @@ class Turn:
 
 
 class Step(Settings, Generic[In, Out]):
-    """Base of all steps: fields are settings, `run` does the work and nothing else.
+    """Base class of all steps: its fields are settings, `run` does the work.
 
-    `Step[In, Out]` says which kind is read and which is made.
+    `Step[In, Out]` names the kinds of artifact that are read and written.
     """
 
     version: ClassVar[int] = 1
-    """Raise it when the same settings would give another result than before."""
+    """Increase it when the same settings would give a different result than before."""
     reuse: ClassVar[Reuse] = Reuse.ANYWHERE
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version is part of the key."""
     read_key: ClassVar[str] = "from"
-    """How a recipe calls what this step reads."""
+    """The recipe key that names the artifact read."""
     uses_inputs: ClassVar[bool] = False
     """True when the step reads the recipe's `inputs:`."""
     reads_first_sample: ClassVar[bool] = False
-    """True when it reads no more than the first of the files that an input's `data:` means."""
+    """True when it reads only the first of the files that an input's `data:` names."""
     stops_run: ClassVar[bool] = False
-    """True when nothing after this step makes sense once it has failed."""
+    """True when later steps are pointless after this one has failed."""
     reads_through: ClassVar[tuple[str, ...]] = ()
-    """Settings marked `Reads`, or `from`: what the steps that they name read is read too, as
-    `context.read("base/from")`, so that this step can repeat what they did."""
+    """Settings marked `Reads`, or `from`, whose steps' own inputs are read too, as `context.read("base/from")`, so
+    that this step can repeat their work."""
     returns: ClassVar[tuple[Returns, ...] | None] = None
-    """The metrics it returns (`declared_metrics.py`), by which gates are checked before anything runs. None: only the
-    run tells, as of a step of a user's that declares nothing."""
+    """The metrics it returns (`declared_metrics.py`), against which gates are checked before anything runs. None:
+    known only after a run, as for a user's step that declares none."""
     takes_turns: ClassVar[bool] = False
-    """True for a measuring step: all of its type that a recipe has on one device go through `run_together`, so that
-    the machine's drift hits them alike."""
+    """True for a measuring step: all steps of its type on one device run through `run_together`, so that drift of
+    the machine affects them equally."""
 
     @abstractmethod
     def run(self, source: In, out: Path, context: Context) -> Result:
-        """Read `source`, write the made kind's files into the empty folder `out`.
+        """Read `source` and write the files of the output kind into the empty folder `out`.
 
-        Raises a `RequestError` when the model or the machine cannot do what the settings ask.
+        Raises a `RequestError` when the model or the machine does not support the settings.
         """
 
     @classmethod
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
-        """Do several steps of this type; one that takes turns goes round and round them (A B A B ...)."""
+        """Run several steps of this type; a step that takes turns cycles through them (A B A B ...)."""
         return [turn.step.run(turn.source, turn.out, turn.context) for turn in turns]
 
     def foresee(self) -> Foresight:
-        """What these settings will do on this machine, or why they cannot. Cheap: every plan and run asks."""
+        """Return notes on the work on this machine, or obstacles. It must be cheap: every plan and run calls it."""
         return Foresight()
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
-        """Return the part of an entry of the recipe's `inputs:` that this step reads with these settings: all of it,
-        nothing (None), or such as `spec.shapes`. The step is given no more, and no more of it is in its key.
+        """Return the part of an entry of the recipe's `inputs:` that this step reads with these settings.
+
+        It may be all of it, nothing (None), or a part such as `spec.shapes`. The step gets only that, and only that is
+        part of its key.
         """
         return spec if type(self).uses_inputs else None
 
     def reused_where(self) -> Reuse:
-        """Where this step's result may be used again; by default what its class says."""
+        """Return where this step's result may be reused; by default the class's `reuse`."""
         return type(self).reuse
 
     def library_versions(self) -> dict[str, str]:
-        """Libraries that shape the result -> their versions; by default those that the class names."""
+        """Return libraries that determine the result -> their versions; by default those of the class."""
         return {name: read_version(name) for name in type(self).libraries}
 
     def passed_variables(self) -> tuple[str, ...]:
-        """Return the names of environment variables that shape the result by these settings; none by default."""
+        """Return the names of environment variables that determine the result with these settings; none by default."""
         return ()
 
     @classmethod
     def parts(cls) -> Mapping[str, type[BaseModel]]:
-        """What its settings name besides settings, such as operations: `ndld-flow steps STEP.PART` explains one."""
+        """Return named parts of its settings, such as operations, which `ndld-flow steps STEP.PART` explains."""
         return {}
 
     @property
     def device(self) -> str:
-        """A device this step measures and must hold alone, such as `cpu`; it may depend on settings."""
+        """Return the device that this step measures and holds exclusively, such as `cpu`; it may depend on settings."""
         return ""
 
     @classmethod
     def kinds(cls) -> tuple[type[Artifact], type[Artifact]]:
-        """The kind this step reads and the kind it makes, from its header `Step[In, Out]`."""
+        """Return the kinds read and written, from the header `Step[In, Out]`."""
         for base in cls.__mro__:
             metadata: dict[str, Any] = getattr(base, "__pydantic_generic_metadata__", {})
             if metadata.get("origin") is Step:
-                reads, makes = metadata["args"]
-                return reads, makes
+                reads, writes = metadata["args"]
+                return reads, writes
         raise TypeError(f"{cls.__name__} must inherit from Step[In, Out], such as Step[Onnx, Onnx]")
 
     @classmethod
     def marked(cls, mark: type[Mark]) -> dict[str, Mark]:
-        """Settings annotated with a mark (`Reads`, `DataFile`) -> that mark. Not those of nested settings."""
+        """Return settings annotated with a mark (`Reads`, `DataFile`) -> that mark, without those of nested
+        settings.
+        """
         return marked_settings(cls, mark)
 
     def held(self, mark: type[Mark]) -> list[Held[Mark]]:
-        """Values of settings that have a mark, nested ones too; those that say nothing are left out."""
+        """Return the values of settings that have a mark, nested ones included, except unset ones."""
         return list(_held_in(self, mark, ()))
 
     def named_code(self) -> list[Held[RunsCode]]:
-        """What of these settings names code to run: only a recipe that is trusted may have any."""
+        """Return the settings that name code to run, which needs a trusted recipe."""
         named = (replace(held, value=held.mark.part(held.value)) for held in self.held(RunsCode))
         return [held for held in named if held.value]
 
@@ -303,7 +308,7 @@ class Held(Generic[Mark]):
     """The value of a setting that has a mark."""
 
     place: tuple[str | int, ...]
-    """Where it stands in the step's settings: `("operations", 3, "merge_model", "model")`."""
+    """Path of the setting in the step: `("operations", 3, "merge_model", "model")`."""
     mark: Mark
     value: Any
     """Never None, and never the setting's default."""
@@ -314,13 +319,13 @@ class Held(Generic[Mark]):
 
 
 def marked_settings(model: type[BaseModel], mark: type[Mark]) -> dict[str, Mark]:
-    """Settings of a model annotated with a mark -> that mark."""
+    """Return the settings of a model annotated with a mark -> that mark."""
     return {name: found for name, marks in _annotations(model).items() for found in marks if isinstance(found, mark)}
 
 
 @cache
 def _annotations(model: type[BaseModel]) -> dict[str, list[object]]:
-    """Settings of a model -> what their annotations hold besides types."""
+    """Return the settings of a model -> the metadata of their annotations."""
     return {
         name: [*info.metadata, *(each for argument in get_args(info.annotation) for each in get_args(argument))]
         for name, info in model.model_fields.items()
@@ -341,7 +346,7 @@ def _held_in(value: object, mark: type[Mark], place: tuple[str | int, ...]) -> I
 
 
 def _parts(value: object) -> Iterator[tuple[str | int, object]]:
-    """The items of a list, or the values of a mapping."""
+    """Yield the items of a list or the values of a mapping, with their keys."""
     if isinstance(value, tuple | list):
         yield from enumerate(value)
     elif isinstance(value, Mapping):

@@ -11,7 +11,7 @@ from ndld_flow.accuracy.agreement import Measuring
 from ndld_flow.accuracy.labelled_comparison import LabelledJudgement
 from ndld_flow.accuracy.layers import ComparedLayers
 from ndld_flow.accuracy.model_comparison import ComparedOutput, Comparison
-from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, Tolerance, outside
+from ndld_flow.accuracy.tolerance import SLICE_BOUNDS, UNITS, Tolerance, outside
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import number, percent
@@ -19,7 +19,6 @@ from ndld_flow.base.text import short_name, suggest
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, SampleAgreement, higher_is_better
 from ndld_flow.records.metric import Metric
 
-UNITS = {"snr_db": "dB", "psnr_db": "dB"}
 _MOST_OUTPUTS = 16
 """Models with more outputs have no metrics of single outputs: the list would be too long to read."""
 LITTLE_EVIDENCE = "is weak evidence"

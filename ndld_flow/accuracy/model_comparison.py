@@ -18,9 +18,9 @@ from ndld_flow.models.element_types import element_of
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
-from ndld_flow.runtimes.onnxruntime.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.samples.generated_values import is_float, is_integer
+from ndld_flow.samples.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 

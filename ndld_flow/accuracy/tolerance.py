@@ -17,6 +17,8 @@ from ndld_flow.records.accuracy import OutputKind, higher_is_better
 AtLeast = Annotated[float, Field(ge=0)]
 
 
+UNITS = {"snr_db": "dB", "psnr_db": "dB"}
+"""Metric -> its unit; other metrics have none."""
 SLICE_BOUNDS: Mapping[str, Mapping[str, float]] = {
     "default": {"slice_rms": 0.05, "slice_max": 0.10, "position_rms": 0.20},
     "loose": {"slice_rms": 0.20, "slice_max": 0.40, "position_rms": 0.60},
@@ -88,7 +90,7 @@ class Tolerance(Settings):
         """
         names = [name for name, info in cls.model_fields.items() if info.default is None]
         return tuple(
-            Returns(f"{prefix}{name}", "dB" if name.endswith("_db") else "", given, when)
+            Returns(f"{prefix}{name}", UNITS.get(name, ""), given, when)
             for name in names
             if name not in ("rtol", "atol", "topk")
         )

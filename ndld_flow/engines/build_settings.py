@@ -1,4 +1,4 @@
-"""What may be asked of an engine, in one place: the settings of the step `build_engine`. Imports nothing heavy."""
+"""The settings of the step `build_engine`. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _not_a_number(given: object) -> object:
 
 
 Release = Annotated[str, BeforeValidator(_not_a_number), Field(pattern=r"^$|^\d+(\.\d+){0,3}$")]
-"""A release of a library, as text."""
+"""A release of a library, as text: `10.8`."""
 
 ComputeCapability = Annotated[
     str,
@@ -45,18 +45,18 @@ ComputeCapability = Annotated[
 
 _INT32 = 2**31 - 1  # what the bindings take
 PoolBytes = Annotated[Bytes, Field(le=2**63 - 1)]
-"""As many as a size in TensorRT may be."""
+"""Bytes within the range of a size in TensorRT."""
 
 
 class ShapeSetting(Settings):
     """The shapes of one input that an optimization profile allows; for a shape tensor, its values."""
 
     min: Shape
-    """Smallest."""
+    """The smallest."""
     opt: Shape
-    """The one to choose tactics for."""
+    """The one that tactics are chosen for."""
     max: Shape
-    """Largest."""
+    """The largest."""
 
     @model_validator(mode="after")
     def _check_order(self) -> ShapeSetting:
@@ -71,11 +71,11 @@ class BatchSetting(Settings):
     """Sizes of the free leading dimension that every input shares."""
 
     min: Annotated[int, Field(ge=1)] = 1
-    """Smallest."""
+    """The smallest."""
     opt: Annotated[int, Field(ge=1)] = 1
-    """The one to choose tactics for."""
+    """The one that tactics are chosen for."""
     max: Annotated[int, Field(ge=1)] = 1
-    """Largest."""
+    """The largest."""
 
     @model_validator(mode="after")
     def _check_order(self) -> BatchSetting:
@@ -85,59 +85,60 @@ class BatchSetting(Settings):
 
 
 class TensorFormatSetting(Settings):
-    """How one of the engine's inputs or outputs lies in memory."""
+    """The data type and memory format of one of the engine's inputs or outputs."""
 
     dtype: Literal["", "fp32", "fp16", "bf16", "int8", "int32", "int64", "uint8", "bool"] = ""
-    """Data type; only weakly typed networks can have another than the model's."""
+    """Data type; only weakly typed networks can have a different one than the model."""
     formats: tuple[str, ...] = ()
-    """Formats that are allowed, by TensorRT's names: `linear`, `chw32`, `hwc8`, ..."""
+    """Allowed formats, in TensorRT's names: `linear`, `chw32`, `hwc8`, ..."""
 
 
 class AdvancedSettings(Settings):
-    """The rest of TensorRT's IBuilderConfig, by its own words. What is not set is TensorRT's default."""
+    """The rest of TensorRT's IBuilderConfig, in its own terms. Settings left out keep TensorRT's default."""
 
     io_formats: dict[str, TensorFormatSetting] = {}
     """Input or output -> its format."""
     direct_io: bool = False
     """Refuse to reformat inputs and outputs (DIRECT_IO)."""
     tiling: Literal["none", "fast", "moderate", "full"] | None = None
-    """How hard to look for tilings (tiling_optimization_level)."""
+    """Effort of the search for tilings (tiling_optimization_level)."""
     l2_limit: PoolBytes | None = None
-    """L2 cache that tilings may count on (l2_limit_for_tiling)."""
+    """L2 cache that tilings may use (l2_limit_for_tiling)."""
     timing_iterations: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    """How often each tactic is timed (avg_timing_iterations)."""
+    """Number of times that each tactic is timed (avg_timing_iterations)."""
     max_tactics: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    """How many tactics are timed at most (max_num_tactics)."""
+    """Largest number of tactics to time (max_num_tactics)."""
     memory_pools: dict[MemoryPool, PoolBytes] = {}
-    """Limits of memory pools besides `workspace`."""
+    """Limits of memory pools other than `workspace`."""
     weight_streaming: bool = False
-    """Let weights stay on the host and stream in (WEIGHT_STREAMING); needs strong typing."""
+    """Keep weights on the host and stream them in (WEIGHT_STREAMING); needs strong typing."""
     preview_features: dict[str, bool] = {}
-    """Preview features by TensorRT's names, such as `RUNTIME_ACTIVATION_RESIZE_10_10`, on or off."""
+    """Preview features in TensorRT's names, such as `RUNTIME_ACTIVATION_RESIZE_10_10`, on or off."""
     quantization_flags: tuple[str, ...] = ()
-    """Quantization flags by TensorRT's names."""
+    """Quantization flags in TensorRT's names."""
     parser_flags: tuple[str, ...] = ()
-    """Flags of the ONNX parser by TensorRT's names."""
+    """Flags of the ONNX parser in TensorRT's names."""
     flags: tuple[str, ...] = ()
-    """More builder flags by TensorRT's names, such as `STRICT_NANS`, `MONITOR_MEMORY`, `DISTRIBUTIVE_INDEPENDENCE`."""
+    """More builder flags in TensorRT's names, such as `STRICT_NANS`, `MONITOR_MEMORY`, `DISTRIBUTIVE_INDEPENDENCE`."""
     dla_core: Annotated[int, Field(ge=0, le=_INT32)] | None = None
     """Build for this DLA core."""
     gpu_fallback: bool = False
-    """Let layers that a DLA cannot run go to the GPU."""
+    """Run layers that the DLA does not support on the GPU."""
     engine_capability: Literal["standard", "safety", "dla_standalone"] | None = None
-    """What the engine is restricted to."""
+    """Restriction of the engine's capability."""
     runtime_platform: Literal["same_as_build", "windows_amd64"] | None = None
-    """System the engine will run on; one for Windows is built on Linux x86-64 and does not run there."""
+    """System that the engine will run on; an engine for Windows is built on Linux x86-64 and does not run there."""
     compilation_cache: bool = True
-    """Let the builder keep compiled code (off: DISABLE_COMPILATION_CACHE)."""
+    """Let the builder cache compiled code (off: DISABLE_COMPILATION_CACHE)."""
     max_threads: Annotated[int, Field(ge=1, le=_INT32)] | None = None
-    """Threads of the builder."""
+    """Largest number of builder threads."""
     build_route: str | None = None
-    """Knobs of the compiler, since 11.1: `-name=value ...`, of those that TensorRT lists (all_build_routes)."""
+    """Compiler options, since 11.1: `-name=value ...`, of those that TensorRT lists (all_build_routes)."""
     remote_auto_tuning: str | None = None
     """Configuration of remote auto tuning, since 10.13, for safety engines."""
     extra_memory_target: Annotated[float, Field(ge=0, le=1)] | None = None
-    """Part of the weight memory that each optimization profile may add of what it would unhindered; left out: all."""
+    """Additional weight memory of each optimization profile, as a part of what it would take without a limit; left
+    out: no limit."""
 
     @model_validator(mode="after")
     def _check_agreement(self) -> AdvancedSettings:
@@ -149,25 +150,25 @@ class AdvancedSettings(Settings):
 
 
 class BuildSettings(Settings):
-    """Settings of an engine. Which a release has is told by `refusals.refuse_settings`."""
+    """Settings of an engine. `refusals.refuse_settings` rejects those that a release lacks."""
 
     backend: EngineBackend | None = None
     """`tensorrt` or `tensorrt_rtx`; left out: the one that is installed, TensorRT when both are."""
     release: Release = ""
-    """The release it must be, such as `"10.8"`; left out: whichever is found."""
+    """The required release, such as `"10.8"`; left out: the one that is found."""
     library: Annotated[Path | None, RunsCode()] = None
-    """Where another TensorRT lies than the installed one: a virtual environment that has it, or the folder of an
-    unpacked TensorRT archive."""
+    """A TensorRT other than the installed one: a virtual environment that has it, or the folder of an unpacked
+    TensorRT archive."""
     profiles: tuple[dict[str, ShapeSetting], ...] = ()
     """Optimization profiles, each input -> its shapes; left out: one profile of the recipe's `inputs:`."""
     batch: BatchSetting | None = None
-    """For inputs whose only free dimension is the first; left out, that is 1."""
+    """Batch sizes, for inputs whose only free dimension is the first; left out: 1."""
     compute_capabilities: tuple[ComputeCapability, ...] = ()
-    """GPUs to build for, whether or not they are here, such as `8.6` (TensorRT-RTX only); left out: this machine's, and
-    with TensorRT-RTX every RTX GPU from Ampere on."""
+    """Compute capabilities to build for, present or not, such as `8.6` (TensorRT-RTX only); left out: this
+    machine's, and with TensorRT-RTX every RTX GPU from Ampere on."""
     typing: Typing = "default"
     """`default`: TensorRT's own (weak up to 10.x, strong since 11 and in RTX); `strong`: types are the model's;
-    `obey`, `prefer`: what `constrain_precision` asked for must, or may, be done."""
+    `obey`, `prefer`: constraints of `constrain_precision` must, or may, be applied."""
     tf32: bool = True
     """Let fp32 layers compute in TF32."""
     fp16: bool = False
@@ -181,47 +182,47 @@ class BuildSettings(Settings):
     calibration_cache: Annotated[Path | None, DataFile()] = None
     """INT8 calibration cache of an earlier calibration."""
     placeholder_ranges: bool = False
-    """Give every tensor a made-up INT8 range: for measuring speed only, outputs are wrong."""
+    """Give every tensor a placeholder INT8 range: only for measuring speed, outputs are wrong."""
     sparse_weights: bool = False
     """Allow tactics for weights with structured sparsity."""
     tactic_sources: tuple[TacticSourceName, ...] | None = None
     """Libraries that tactics may come from; left out: TensorRT's default; empty: none."""
     native_instance_norm: bool | None = None
-    """Use TensorRT's own InstanceNormalization rather than the plugin's."""
+    """Use TensorRT's own InstanceNormalization instead of the plugin's."""
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
     """0 builds fastest, 5 searches longest; left out: TensorRT's 3."""
     max_aux_streams: Annotated[int, Field(ge=0, le=_INT32)] | None = None
-    """How many more streams layers may run on side by side; left out: TensorRT decides."""
+    """Largest number of auxiliary streams that layers may run on in parallel; left out: TensorRT decides."""
     hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = "none"
-    """Other GPUs that the engine must run on too."""
+    """Other GPUs that the engine must run on."""
     workspace: PoolBytes | None = None
-    """Scratch memory that tactics may use; left out: all of the device's."""
+    """Scratch memory that tactics may use; left out: all memory of the device."""
     weights: Weights = "fixed"
-    """`refit`: weights can be changed later; `refit_individual`: those of `refittable_weights`; `refit_identical`: only
-    the same can be put in again. `strip`: they are left out of the engine, and the same must be put in before it runs;
-    `strip_refit`: the same or others."""
+    """`refit`: weights can be changed later; `refit_individual`: those of `refittable_weights`; `refit_identical`:
+    only identical weights can be put back. `strip`: weights are left out of the engine, and the same ones must be
+    added before it runs; `strip_refit`: the same or others."""
     refittable_weights: tuple[str, ...] = ()
-    """With `weights: refit_individual`: the initializers that can be changed later, by name."""
+    """With `weights: refit_individual`: names of the initializers that can be changed later."""
     version_compatible: bool = False
     """Let later releases of TensorRT run the engine."""
     exclude_lean_runtime: bool = False
     """With `version_compatible`: leave the runtime out of the engine."""
     plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
-    """Plugin libraries to load, and to put into a version compatible engine."""
+    """Plugin libraries to load, and to embed in a version compatible engine."""
     gpu: Annotated[int, Field(ge=0, le=_INT32)] = 0
     """GPU to build on."""
     timing_cache: bool = True
-    """Keep what was timed for later builds on this machine with this release."""
+    """Keep timings for later builds on this machine with this release."""
     timing_cache_file: Annotated[Path | None, DataFile()] = None
-    """A timing cache to start from as well, such as one that is shipped with the recipe."""
+    """An additional timing cache to start from, such as one shipped with the recipe."""
     error_on_timing_cache_miss: bool = False
-    """Say no when a tactic is not in the timing cache, rather than time it."""
+    """Fail when a tactic is not in the timing cache, instead of timing it."""
     attempt: Annotated[int, Field(ge=1)] = 1
-    """Build the same engine once more under another number, to see whether it comes out the same: a sweep over
-    `attempt: [1, 2, 3]` tells which layers change their tactic. Above 1 every tactic is timed anew: this machine's
-    timing cache is neither read nor added to, as it would give the tactics of before."""
+    """Number of a repeated build, to see whether the engine is reproducible: a sweep over `attempt: [1, 2, 3]` shows
+    which layers change their tactic. Above 1 every tactic is timed again: this machine's timing cache, which would
+    return the earlier tactics, is neither read nor written."""
     verbosity: Literal["none", "layer_names", "detailed"] = "detailed"
-    """What the engine knows of its own layers; reports need `detailed`."""
+    """Details that the engine keeps of its own layers; reports need `detailed`."""
     advanced: AdvancedSettings = AdvancedSettings()
     """The rest of TensorRT's builder configuration."""
 
@@ -247,12 +248,12 @@ class BuildSettings(Settings):
             raise ValueError("`error_on_timing_cache_miss` needs a timing cache")
         if self.attempt > 1 and (self.timing_cache_file or self.error_on_timing_cache_miss):
             raise ValueError(
-                f"`attempt: {self.attempt}` times every tactic anew: leave `timing_cache_file` and "
+                f"`attempt: {self.attempt}` times every tactic again: leave `timing_cache_file` and "
                 "`error_on_timing_cache_miss` out"
             )
         return self
 
     @property
     def shares_timings(self) -> bool:
-        """Whether the timing cache of this machine is read and added to."""
+        """Return True where the timing cache of this machine is read and written."""
         return self.timing_cache and self.attempt == 1

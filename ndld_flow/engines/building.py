@@ -16,7 +16,7 @@ from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
 from ndld_flow.engines.chosen_library import choose_library, tell_missing
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
-from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library
+from ndld_flow.runtimes.tensorrt.library import TITLES, Library
 from ndld_flow.store.kinds import Engine
 from ndld_flow.store.sharing import make_folder, share
 
@@ -96,9 +96,9 @@ def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Excepti
     if not ended.signal_name:
         return ended.died("building")
     killed = ended.signal_name == "SIGKILL"
-    why = "the system may be short of memory" if killed else f"{SPOKEN[library.backend]} or a plugin crashed"
+    why = "the system may be short of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
     return KilledError(
-        f"the process that built {request.label} with {SPOKEN[library.backend]} {library.version} died of "
+        f"the process that built {request.label} with {TITLES[library.backend]} {library.version} died of "
         f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_words(request.out / Engine.log)} "
         f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
     )

@@ -10,7 +10,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.engines.optimization_profiles import make_profile
 from ndld_flow.records.build import BuiltProfile
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _HEADER = re.compile(rb"TRT-\d+-(\w+)\r?\n")
 _CALIBRATORS = {b"EntropyCalibration2": "IInt8EntropyCalibrator2", b"MinMaxCalibration": "IInt8MinMaxCalibrator"}

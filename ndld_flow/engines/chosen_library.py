@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library import INSTALLING, SPOKEN, Library, find_library
+from ndld_flow.runtimes.tensorrt.library import INSTALLING, TITLES, Library, find_library
 from ndld_flow.runtimes.tensorrt.release_names import known_releases
 
 _ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
@@ -23,7 +23,7 @@ def tell_missing(settings: BuildSettings, library: Library) -> str:
         return ""
     wanted = settings.release if settings.release.count(".") == 3 else f"{settings.release}.*"
     pip = f"`pip install '{_ON_PYPI[library.backend]}=={wanted}'`"
-    name = SPOKEN[library.backend]
+    name = TITLES[library.backend]
     if not library.found:
         return f"{name} {settings.release} is not installed: {pip}, or name the folder of one in `library`"
     here = "is installed" if library.origin == "installed" else f"is in the {library.origin}"

@@ -11,7 +11,7 @@ from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, Te
 from ndld_flow.engines.needed_names import WEIGHTS_FLAGS
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.engines.typing_modes import TypingPlan
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 VERBOSITIES = {"none": "NONE", "layer_names": "LAYER_NAMES_ONLY", "detailed": "DETAILED"}
 DATA_TYPES = {

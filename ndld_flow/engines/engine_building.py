@@ -31,10 +31,9 @@ from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import join_layers
 from ndld_flow.records.build import Build, BuiltProfile, Constraint, TimingCacheUse
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog, join_reasons, make_logger, make_monitor
-from ndld_flow.runtimes.tensorrt.library import SPOKEN, import_bindings
+from ndld_flow.runtimes.tensorrt.library import TITLES, Bindings, Bound, import_bindings
 from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 from ndld_flow.runtimes.tensorrt.release_names import names_of_bindings
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Engine
 
@@ -214,7 +213,7 @@ def _run_builder(building: _Building, ready: _Ready) -> _Built:
 
 
 def _title(building: _Building) -> str:
-    return f"{SPOKEN[building.request.settings.backend or 'tensorrt']} {building.trt.__version__}"
+    return f"{TITLES[building.request.settings.backend or 'tensorrt']} {building.trt.__version__}"
 
 
 def _reasons(building: _Building) -> str:

@@ -15,9 +15,8 @@ from ndld_flow.engines.refusals import refuse_settings
 from ndld_flow.engines.typing_modes import decide_typing
 from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
 from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library
-from ndld_flow.runtimes.tensorrt.release_names import Names, names_of_release
-from ndld_flow.runtimes.tensorrt.release_words import release_title, short_release
+from ndld_flow.runtimes.tensorrt.library import TITLES, Library
+from ndld_flow.runtimes.tensorrt.release_names import Names, names_of_release, release_title, short_release
 from ndld_flow.step import Foresight
 
 
@@ -42,7 +41,7 @@ def foresee_build(settings: BuildSettings) -> Foresight:
 
 
 def _notes(settings: BuildSettings, names: Names, library: Library, release: str) -> Iterator[str]:
-    title = f"{SPOKEN[names.backend]} {short_release(release)}"
+    title = f"{TITLES[names.backend]} {short_release(release)}"
     where = "" if library.origin in ("installed", "not installed") else f" ({short_name(library.origin)})"
     said = [decide_typing(settings, names).words, *_profiles(settings), _target(settings, names.backend)]
     yield f"{title}{where}: {'; '.join(said)}"

@@ -9,7 +9,7 @@ from ndld_flow.engines.configuration import DATA_TYPES
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.profiles.read.engine_layers import nodes_of_metadata
 from ndld_flow.records.build import Constraint
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _FLAGS: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8", "fp8": "FP8", "int4": "INT4"}
 """Precisions that a builder must be allowed to use, as members of BuilderFlag."""

@@ -15,8 +15,7 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.profile import TensorInfo
 from ndld_flow.runtimes.tensorrt.build_log import join_reasons, reason_of
-from ndld_flow.runtimes.tensorrt.library import SPOKEN
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import TITLES, Bindings, Bound
 
 _SHOWN_ERRORS = 5
 _NO_PLUGIN = re.compile(r"plugin not found|plugin creator", re.IGNORECASE)
@@ -80,7 +79,7 @@ def _tell_errors(backend: EngineBackend, version: str, parser: Bound) -> str:
     more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
     what = "; ".join(dict.fromkeys(told)) or "it does not say why"
     return (
-        f"{SPOKEN[backend]} {version} cannot use this model: {what}{more}. "
+        f"{TITLES[backend]} {version} cannot use this model: {what}{more}. "
         "Replace such nodes, load plugins for them (`plugins`), or mend the types with Casts."
     )
 

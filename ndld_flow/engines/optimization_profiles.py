@@ -16,7 +16,7 @@ from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import BatchSetting, BuildSettings, ShapeSetting
 from ndld_flow.inputs import InputSpec, Shape
 from ndld_flow.records.build import BuiltProfile, ShapeRange
-from ndld_flow.runtimes.tensorrt.untyped import Bound
+from ndld_flow.runtimes.tensorrt.library import Bound
 
 _INFERRED = "inferred batch"
 
@@ -123,7 +123,7 @@ def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where:
     known = [given.name for given in inputs]
     for name in names:
         if name not in known:
-            raise RequestError(f'{where}: "{short_name(name)}" is no input of the model; {suggest(name, known)}')
+            raise RequestError(f'{where}: "{short_name(name)}" is not an input of the model; {suggest(name, known)}')
 
 
 def _said_range(given: NetworkInput, said: ShapeSetting | None, where: str) -> ShapeRange:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _PLAIN = (
     "avg_timing_iterations",

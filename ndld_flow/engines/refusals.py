@@ -9,8 +9,7 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.contradictions import list_contradictions
 from ndld_flow.engines.needed_names import Need, list_needs
 from ndld_flow.engines.rtx_limits import list_rtx_limits
-from ndld_flow.runtimes.tensorrt.release_names import Names
-from ndld_flow.runtimes.tensorrt.release_words import members, release_title, when_there
+from ndld_flow.runtimes.tensorrt.release_names import Names, members, release_title, releases_text
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
@@ -38,13 +37,13 @@ def _is_there(need: Need, names: Names) -> bool:
 
 
 def _when(need: Need, names: Names) -> str:
-    when = when_there(names.backend, need.owner, need.name)
+    when = releases_text(names.backend, need.owner, need.name)
     return f" ({when})" if when else ""
 
 
 def _instead(need: Need, names: Names) -> str:
     """Names that no release has are misspelt."""
-    if need.own_word and not when_there(names.backend, need.owner, need.name):
+    if need.own_word and not releases_text(names.backend, need.owner, need.name):
         return suggest(need.name, members(names, need.owner)) or need.instead
     return need.instead
 

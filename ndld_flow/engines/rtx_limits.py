@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings
-from ndld_flow.runtimes.tensorrt.release_names import Names
-from ndld_flow.runtimes.tensorrt.release_words import members
+from ndld_flow.runtimes.tensorrt.release_names import Names, members
 
 
 @dataclass(frozen=True)

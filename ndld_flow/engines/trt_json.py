@@ -12,7 +12,7 @@ from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.records.build import LayersBasis
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 
 def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedNetwork) -> tuple[str, LayersBasis]:

@@ -9,7 +9,7 @@ from typing import Literal
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library import SPOKEN, find_library
+from ndld_flow.runtimes.tensorrt.library import TITLES, find_library
 from ndld_flow.step import Foresight
 
 _ON_NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx", "tensorrt_rtx")
@@ -40,6 +40,6 @@ def _missing_for_engine(backend: EngineBackend, library: Path | None) -> Iterato
         yield missing
     if not has_nvidia_gpu():
         yield (
-            f"no NVIDIA GPU here, and profile needs one for {SPOKEN[backend]}: leave the step out with '~steps.NAME', "
+            f"no NVIDIA GPU here, and profile needs one for {TITLES[backend]}: leave the step out with '~steps.NAME', "
             "or use `backend: onnxruntime`"
         )

@@ -23,8 +23,8 @@ from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.records.accuracy import OutputKind, higher_is_better
 from ndld_flow.records.precision_search import PrecisionSearch, Trial
-from ndld_flow.runtimes.onnxruntime.model_matching import shared_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples
 from ndld_flow.store.sharing import make_folder, share
 

@@ -18,7 +18,7 @@ from ndld_flow.records.base import Record
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.tensorrt.library import Library
-    from ndld_flow.runtimes.tensorrt.trial import Trial
+    from ndld_flow.runtimes.tensorrt.probe import Probe
 
 NEEDED = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "protobuf", "numpy", "hydra-core", "pydantic")
 
@@ -40,12 +40,12 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
     when there is none.
     """
     from ndld_flow.runtimes.tensorrt.library import find_libraries
-    from ndld_flow.runtimes.tensorrt.trial import try_gpu
+    from ndld_flow.runtimes.tensorrt.probe import probe_gpu
 
     machine = describe_machine()
     with ThreadPoolExecutor() as pool:  # each waits for a process of its own
         engines = pool.map(_check_engines, find_libraries(library))
-        gpu = pool.submit(try_gpu)
+        gpu = pool.submit(probe_gpu)
     return [
         Check(name="python", state="ok", found=f"{sys.version.split()[0]}, ndld-flow {read_version('ndld-flow')}"),
         Check(name="machine", state="ok", found=f"{machine.cpu} x {machine.cpu_count}, {machine.system}"),
@@ -86,7 +86,7 @@ def _check_provider(name: str) -> Check:
         return Check(name=shown, state="broken" if name == "cpu" else "absent", found=str(error))
 
 
-def _show_gpu(trial: Trial, driver: str) -> Check:
+def _show_gpu(trial: Probe, driver: str) -> Check:
     if trial.name:
         return _show_trial(trial, trial.name)
     if trial.works:
@@ -95,17 +95,17 @@ def _show_gpu(trial: Trial, driver: str) -> Check:
 
 
 def _check_engines(library: Library) -> list[Check]:
-    """Check one TensorRT. Its name has a hyphen, as that of its distribution."""
-    from ndld_flow.runtimes.tensorrt.trial import try_library
+    """What one TensorRT can do here. Its name has a hyphen, as its distribution has."""
+    from ndld_flow.runtimes.tensorrt.probe import probe_library
 
     name = library.backend.replace("_", "-")
     if not library.found:
         what, _, advice = library.missing.partition(": ")
         return [Check(name=name, state="absent", found=what, advice=advice)]
-    return list(_show_engines(library, name, try_library(library)))
+    return list(_show_engines(library, name, probe_library(library)))
 
 
-def _show_engines(library: Library, name: str, trials: list[Trial]) -> Iterator[Check]:
+def _show_engines(library: Library, name: str, trials: list[Probe]) -> Iterator[Check]:
     for trial in trials:
         shown = f"{name} {trial.name}".strip()
         if trial.name or not trial.works:
@@ -127,7 +127,7 @@ def _describe_names(library: Library) -> str:
     return f"its settings are guessed from {names.release}, the nearest known release, until it is loaded"
 
 
-def _show_trial(trial: Trial, name: str) -> Check:
+def _show_trial(trial: Probe, name: str) -> Check:
     return Check(name=name, state="ok" if trial.works else "absent", found=trial.found, advice=trial.advice)
 
 

@@ -1,4 +1,4 @@
-"""Arrays to run a model on, as the recipe's `inputs:` say."""
+"""Values of a model's inputs for one sample, as the recipe's `inputs:` specify them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ndld_flow.samples.wanted_inputs import Feed, WantedInput, named_sizes, want
 from ndld_flow.store.found_files import find_files
 
 _MOST_DIMENSIONS = 64
-"""Of an array of numpy's."""
+"""Most dimensions of a numpy array."""
 
 __all__ = ["Feed", "complete_feeds", "make_feeds", "note_assumed"]
 
@@ -34,47 +34,56 @@ def make_feeds(
     model: str = "the model",
     batch: int | None = None,
 ) -> dict[str, Feed]:
-    """Values for every input of a model, by name: one sample, of files the first one.
+    """Return values for every input of a model, by name: one sample, the first one of files.
 
-    Free dimensions take the size the recipe gives to the same name in another input, else 1. Each input has a random
-    stream of its own: equal seeds give equal values whatever the other inputs are. For more samples, raise `seed`, or
-    see `make_samples`. `batch` replaces the size of every free first dimension, and of dimensions of the same name;
-    values from files are repeated. Raises `RequestError` naming the input, what was found and what is expected.
+    Free dimensions take the size that the recipe gives to the same name in another input, else 1. Each input has a
+    random stream of its own: equal seeds give equal values whatever the other inputs are. For more samples, increase
+    `seed`, or see `make_samples`. `batch` replaces the size of every free first dimension, and of dimensions of the
+    same name; values from files are repeated. Raises `RequestError` naming the input, the found and the expected
+    values.
     """
     wanted = want_inputs(inputs, given, model)
     if batch is not None:
         wanted = with_batch(wanted, batch, model)
-    read = {one.name: _first(one) for one in wanted if one.given.data_patterns}
+    read = {wanted_input.name: _first(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
     return complete_feeds(wanted, read, seed)
 
 
 def complete_feeds(wanted: Sequence[WantedInput], read: Mapping[str, Feed], seed: int) -> dict[str, Feed]:
-    """Values for every input: those that were read, and generated ones for all others."""
-    shaped = (replace(one, pattern=read[one.name].values.shape) if one.name in read else one for one in wanted)
+    """Return values for every input: the given ones, and generated ones for all others."""
+    shaped = (
+        replace(wanted_input, pattern=read[wanted_input.name].values.shape)
+        if wanted_input.name in read
+        else wanted_input
+        for wanted_input in wanted
+    )
     sizes = named_sizes(list(shaped))
-    return {one.name: read.get(one.name) or _generated(one, sizes, seed) for one in wanted}
+    return {
+        wanted_input.name: read.get(wanted_input.name) or _generated(wanted_input, sizes, seed)
+        for wanted_input in wanted
+    }
 
 
 def note_assumed(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
-    """A sentence about inputs whose free dimensions nobody set, for people who did not mean 1; or none."""
+    """Return a sentence about inputs whose free dimensions were taken as 1; or none."""
     assumed = [f"{name} ({shape_text(feed.values.shape)})" for name, feed in feeds.items() if feed.assumed]
     if not assumed:
         return ()
     return (f"free dimensions not set in the recipe's `inputs:` were taken as 1: {', '.join(assumed)}",)
 
 
-def _first(one: WantedInput) -> Feed:
-    return next(open_file(one, find_files(one.given.data_patterns)[0]).feeds())[1]
+def _first(wanted_input: WantedInput) -> Feed:
+    return next(open_file(wanted_input, find_files(wanted_input.given.data_patterns)[0]).feeds())[1]
 
 
-def _generated(one: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:
-    given, dtype, pattern = one.given, one.dtype, one.pattern or ()
+def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:
+    given, dtype, pattern = wanted_input.given, wanted_input.dtype, wanted_input.pattern or ()
     shape = tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in pattern)
-    _check_size(one.name, dtype, shape)
+    _check_size(wanted_input.name, dtype, shape)
     if given.data == "random":
-        values, how = random_values(one.name, dtype, shape, given.range, seed)
+        values, how = random_values(wanted_input.name, dtype, shape, given.range, seed)
     elif isinstance(given.data, int | float):
-        values, how = constant_values(one.name, dtype, shape, given.data)
+        values, how = constant_values(wanted_input.name, dtype, shape, given.data)
     else:
         values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), str(given.data)
     assumed = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in pattern)

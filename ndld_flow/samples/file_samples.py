@@ -1,4 +1,4 @@
-"""The samples in one file: the file itself, an array's rows, or the frames of a video."""
+"""The samples in one file: the file itself, the rows of an array, or the frames of a video."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import visible_name
 from ndld_flow.models.tensors import Array, shape_text
-from ndld_flow.samples.images import PictureInput, count_frames, image_frames
+from ndld_flow.samples.images import ImageInput, count_frames, image_frames
 from ndld_flow.samples.value_files import StoredArray, cast_to_model, check_family, open_array
 from ndld_flow.samples.videos import count_video, video_frames
 from ndld_flow.samples.wanted_inputs import Feed, Pattern, WantedInput, fits
@@ -28,37 +28,37 @@ from ndld_flow.store.found_files import (
 
 
 class FileSamples(Protocol):
-    """The samples that one file gives one input."""
+    """The samples of one input in one file."""
 
     @property
     def has_frames(self) -> bool:
-        """Whether it is a video or an animation, as far as its type can tell."""
+        """Return True for a video or an animation, by the type of the file."""
 
     def count(self, most: int) -> int:
-        """How many there are, counted no further than `most`. Raises `RequestError` for a file that does not fit."""
+        """Return the number of samples, counted up to `most`. Raises `RequestError` for a file that does not fit."""
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
-        """Label and values of each sample. Raises `RequestError` naming the input and the file."""
+        """Yield label and values of each sample. Raises `RequestError` naming the input and the file."""
 
 
 def open_file(one: WantedInput, file: FoundFile) -> FileSamples:
-    """The samples in a file. Raises `RequestError` when it is of no type that is known."""
+    """Return the samples in a file. Raises `RequestError` when its type is unknown."""
     suffix = file.path.suffix.lower()
     if file.path.is_dir():
         return ArrayFile(one, file.label, _of_test_set(one, file.path))
     if suffix in VALUE_SUFFIXES:
         return ArrayFile(one, file.label, file.path)
     if suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
-        return PictureFile(one, file.label, file.path, PictureInput.of(one, file.path))
+        return ImageFile(one, file.label, file.path, ImageInput.of(one, file.path))
     raise RequestError(
-        f'input "{one.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file that '
-        f"can be read: {', '.join(KNOWN_SUFFIXES)}."
+        f'input "{one.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file of a '
+        f"supported type: {', '.join(KNOWN_SUFFIXES)}."
     )
 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """An array, which is one sample where its shape is the one wanted.
+    """An array, which is one sample where its shape matches the input.
 
     With one dimension more, each item of the first dimension is a sample. Where the size of the first dimension is
     fixed, an array with a multiple of it is split into as many samples.
@@ -80,7 +80,7 @@ class ArrayFile:
 
     @property
     def _pattern(self) -> Pattern | None:
-        """The shape a sample has in the file: one that is repeated may have any number of items."""
+        """Return the shape of a sample in the file: one that is repeated may have any number of items."""
         pattern = self.one.pattern
         return (None, *pattern[1:]) if self.one.repeat and pattern else pattern
 
@@ -119,13 +119,13 @@ class ArrayFile:
 
 
 @dataclass(frozen=True)
-class PictureFile:
+class ImageFile:
     """An image, or an animation or a video, of which every N-th frame is a sample."""
 
     one: WantedInput
     label: str
     path: Path
-    picture: PictureInput
+    picture: ImageInput
 
     @property
     def has_frames(self) -> bool:
@@ -163,7 +163,9 @@ def _of_test_set(one: WantedInput, folder: Path) -> Path:
 
 
 def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
-    """How many items of the first dimension make a sample; 0: the whole is one; None: the shape does not fit."""
+    """Return the number of items of the first dimension in a sample; 0 where the whole array is one; None where the
+    shape does not fit.
+    """
     if pattern is None or fits(shape, pattern):
         return 0
     if fits(shape[1:], pattern):
@@ -175,7 +177,7 @@ def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
 
 
 def _repeated(values: Array, items: int | str | None) -> Array:
-    """The items of a file, over and over, until there are as many as asked for."""
+    """Repeat the items of a file up to the requested number."""
     if not isinstance(items, int) or items == len(values):
         return values
     return np.take(values, np.arange(items) % len(values), axis=0)

@@ -1,4 +1,4 @@
-"""Values of a model's inputs that are made, not read: seeded random, zeros, ones."""
+"""Generated values of a model's inputs: seeded random, zeros, ones."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ndld_flow.models.tensors import Array
 
 
 class _Limits(Protocol):
-    """What numpy and ml_dtypes say about a dtype's range."""
+    """The range of a dtype in numpy and ml_dtypes."""
 
     min: Any
     max: Any
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """True for numpy's floats and ml_dtypes' (bfloat16, float8, ...)."""
+    """Return True for floats of numpy and of ml_dtypes (bfloat16, float8, ...)."""
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
 def is_integer(dtype: np.dtype[Any]) -> bool:
-    """True for numpy's integers and ml_dtypes' (int4, uint4, ...); bool is none."""
+    """Return True for integers of numpy and of ml_dtypes (int4, uint4, ...), but not for bool."""
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
 
 
 def random_stream(name: str, seed: int) -> np.random.Generator:
-    """A generator of this input's own: adding, removing or reordering inputs changes no other's values."""
+    """Return a generator for one input: adding, removing or reordering inputs does not change the values of others."""
     own = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return np.random.default_rng([seed, own])
 
@@ -40,7 +40,7 @@ def random_stream(name: str, seed: int) -> np.random.Generator:
 def random_values(
     name: str, dtype: np.dtype[Any], shape: Sequence[int], bounds: tuple[float, float], seed: int
 ) -> tuple[Array, str]:
-    """Values uniform in the half-open range `bounds`, and how they came to be in words. Bools are fair coins.
+    """Return values uniform in the half-open range `bounds`, and their description. Bools are fair coins.
 
     Raises `RequestError` when the range is empty or the dtype cannot hold it.
     """
@@ -49,7 +49,9 @@ def random_values(
         return stream.integers(0, 2, size=shape).astype(dtype), f"random bools, seed {seed}"
     low, high = bounds
     if not (math.isfinite(low) and math.isfinite(high) and low <= high):
-        raise RequestError(f'input "{name}": range [{low:g}, {high:g}) is none: give two finite numbers, low first.')
+        raise RequestError(
+            f'input "{name}": range [{low:g}, {high:g}) is not valid: give two finite numbers, low first.'
+        )
     if is_integer(dtype):
         return _integers(stream, name, dtype, shape, bounds), f"random integers [{low:g}, {high:g}), seed {seed}"
     _check_held(name, dtype, bounds, ml_dtypes.finfo(dtype))
@@ -57,7 +59,7 @@ def random_values(
 
 
 def constant_values(name: str, dtype: np.dtype[Any], shape: Sequence[int], value: float) -> tuple[Array, str]:
-    """The same number everywhere, and that in words. Raises `RequestError` when the dtype cannot hold it."""
+    """Return an array of one number, and its description. Raises `RequestError` when the dtype cannot hold it."""
     if is_integer(dtype) and value != int(value):
         raise RequestError(f'input "{name}" is {dtype.name}, which cannot hold {value}: give a whole number.')
     if dtype.kind != "b":
@@ -73,7 +75,7 @@ def _integers(
     low, high = math.ceil(bounds[0]), math.ceil(bounds[1])
     if low >= high:
         raise RequestError(
-            f'input "{name}" is {dtype.name} and no integer lies in its range [{bounds[0]:g}, {bounds[1]:g}): '
+            f'input "{name}" is {dtype.name} and no integer is in its range [{bounds[0]:g}, {bounds[1]:g}): '
             "widen `range:`."
         )
     _check_held(name, dtype, (low, high - 1), ml_dtypes.iinfo(dtype))

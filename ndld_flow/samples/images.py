@@ -1,4 +1,4 @@
-"""Values of a model's input made of pictures: images, and frames of animations."""
+"""Values of a model's input from images and frames of animations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "GIF")
 _ANIMATIONS = ("WEBP", "GIF")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 _DEEP_MODES = ("I", "F")
-"""How the names of pillow's modes of more than 8 bits begin; pillow cuts such pixels off at 255."""
+"""Prefixes of pillow's modes of more than 8 bits; pillow clips such pixels at 255."""
 
 
 @dataclass(frozen=True)
-class PictureInput:
-    """How pictures become values of an input: `[N, C, H, W]` or, by `layout`, `[N, H, W, C]`; without N where the
-    input has three dimensions."""
+class ImageInput:
+    """The conversion of images to values of an input: `[N, C, H, W]` or, by `layout`, `[N, H, W, C]`; without N where
+    the input has three dimensions.
+    """
 
     given: InputSpec
     dtype: np.dtype[np.generic]
@@ -35,26 +36,31 @@ class PictureInput:
     """None for three dimensions."""
     channels: int
     height: int | None
-    """None: the picture's own."""
+    """None for the image's own height."""
     width: int | None
 
     @classmethod
-    def of(cls, one: WantedInput, path: Path) -> PictureInput:
-        """Raises `RequestError` when the input's shape, dtype or normalisation is none that pictures can have."""
+    def of(cls, one: WantedInput, path: Path) -> ImageInput:
+        """Prepare the conversion.
+
+        Raises `RequestError` when the input's shape, dtype or normalisation does not fit images.
+        """
         where = f'input "{one.name}" from the image {path}'
         if one.pattern is None:
             raise shape_unknown(one.name)
         dtype = one.dtype
         if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
             raise RequestError(f"{where}: an image cannot become {dtype.name}.")
-        made = cls(one.given, dtype, *_sizes(one.pattern, one.given.layout, where))
-        _check_normalisation(made, where)
-        return made
+        conversion = cls(one.given, dtype, *_sizes(one.pattern, one.given.layout, where))
+        _check_normalisation(conversion, where)
+        return conversion
 
     def values(self, picture: Image.Image) -> Array:
-        """Height and width are resized (bilinear) to the input's, or stay the picture's own where these are free; one
-        picture fills the whole batch. Float inputs get pixels scaled to 0..1, less `mean`, divided by `std`; integer
-        inputs get the pixels 0..255 as they are."""
+        """Return the values of an image, resized (bilinear) to the input's height and width where these are fixed.
+
+        One image fills the whole batch. Float inputs get pixels scaled to 0..1, less `mean`, divided by `std`; integer
+        inputs get the pixels 0..255 unchanged.
+        """
         size = (self.width or picture.width, self.height or picture.height)
         resized = picture.convert(_MODES[self.channels]).resize(size, Image.Resampling.BILINEAR)
         pixels = np.asarray(resized).reshape(size[1], size[0], self.channels)
@@ -66,16 +72,16 @@ class PictureInput:
 
 
 def count_frames(path: Path, name: str) -> int:
-    """How many frames an image has: 1, but of animations. Of others only the beginning is read."""
+    """Return the number of frames: 1 except for animations. Only the header of other images is read."""
     with _opened(path, name) as image:
         return _frames(image)
 
 
 def image_frames(path: Path, name: str, every: int) -> Iterator[tuple[int | None, Image.Image]]:
-    """Every N-th frame of an animation with its place, or the image itself with None.
+    """Yield every N-th frame of an animation with its index, or the image itself with None.
 
-    Raises `RequestError` for what is no image, is cut off, is larger than pillow's limit, or has pixels of more than 8
-    bits.
+    Raises `RequestError` for a file that is not an image, is cut off, is larger than pillow's limit, or has pixels of
+    more than 8 bits.
     """
     with _opened(path, name) as image:
         frames = _frames(image)
@@ -113,13 +119,13 @@ def _open(path: Path) -> Image.Image:
 
 
 def _sizes(pattern: Pattern, layout: str, where: str) -> tuple[int | None, int, int | None, int | None]:
-    """Batch (None for three dimensions), channels, height and width (None: the picture's own)."""
+    """Return batch (None for three dimensions), channels, height and width (None: the image's own)."""
     if len(pattern) not in (3, 4):
         raise RequestError(f"{where}: an image needs 3 or 4 dimensions, the input has {shape_text(pattern)}.")
     numbers = [dim if isinstance(dim, int) else None for dim in pattern]
     batch = (numbers[0] or 1) if len(pattern) == 4 else None
-    one = numbers[-3:]
-    channels, height, width = one if layout == "NCHW" else (one[2], one[0], one[1])
+    first, second, third = numbers[-3:]
+    channels, height, width = (first, second, third) if layout == "NCHW" else (third, first, second)
     if channels is not None and channels not in _MODES:
         raise RequestError(
             f"{where}: the {layout} input {shape_text(pattern)} has {channels} channels, an image has 1, 3 or 4. "
@@ -128,13 +134,15 @@ def _sizes(pattern: Pattern, layout: str, where: str) -> tuple[int | None, int, 
     return batch, channels or 3, height, width
 
 
-def _check_normalisation(made: PictureInput, where: str) -> None:
-    if not is_float(made.dtype):
+def _check_normalisation(conversion: ImageInput, where: str) -> None:
+    if not is_float(conversion.dtype):
         return
-    for word, numbers in (("mean", made.given.mean), ("std", made.given.std)):
-        if len(numbers) not in (1, made.channels):
-            raise RequestError(f"{where}: `{word}` has {len(numbers)} numbers, the input {made.channels} channels.")
-    if 0.0 in made.given.std:
+    for word, numbers in (("mean", conversion.given.mean), ("std", conversion.given.std)):
+        if len(numbers) not in (1, conversion.channels):
+            raise RequestError(
+                f"{where}: `{word}` has {len(numbers)} numbers, the input {conversion.channels} channels."
+            )
+    if 0.0 in conversion.given.std:
         raise RequestError(f"{where}: `std` divides, so it may not hold 0.")
 
 

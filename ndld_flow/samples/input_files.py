@@ -1,4 +1,4 @@
-"""The samples in the files of a model's inputs, side by side."""
+"""The samples in the files of several inputs, combined."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _ALL = 2**62
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The files of those inputs that have some."""
+    """The files of the inputs that have any."""
 
     files: Mapping[str, Sequence[FileSamples]]
     counts: Mapping[str, int]
-    """Input -> how many samples its files have, as far as they were counted."""
+    """Input -> number of samples in its files, as far as counted."""
 
-    def tells_apart(self, count: int) -> bool:
-        """Whether so many samples have labels of their own."""
+    def has_distinct_labels(self, count: int) -> bool:
+        """Return True when this many samples have distinct labels."""
         return count <= max(self.counts.values(), default=0)
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
-        """Label and values of each sample; where no input has several, the same again and again."""
+        """Yield label and values of each sample; endless where no input has several."""
         if not self.files:
             yield from repeat(("", {}))
         streams = [self._stream(name) for name in self.files]
@@ -41,21 +41,21 @@ class InputFiles:
         return repeat(next(stream)) if self.counts[name] == 1 else stream
 
 
-def open_files(wanted: Sequence[WantedInput], asked: int | None) -> InputFiles:
-    """The files of those inputs that have some, checked as far as they say something of themselves.
+def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFiles:
+    """Open the files of inputs and check them by their headers.
 
-    Raises `RequestError` when some do not fit, when inputs have different numbers of samples, or when more are asked
-    for than there are. A single sample serves as many as some random input makes.
+    Raises `RequestError` when some do not fit, when inputs have different numbers of samples, or when more are
+    requested than there are. A single sample is repeated where a random input varies.
     """
     files = {one.name: _open(one) for one in wanted if one.given.data_patterns}
-    # Of a single input no more are looked for than are asked for; several must go together.
-    most = asked if asked is not None and len(files) == 1 else _ALL
+    # A single input is counted only up to the requested number; several inputs must have equal numbers.
+    most = requested if requested is not None and len(files) == 1 else _ALL
     problems: list[str] = []
     opened = InputFiles(files, {name: _count(own, most, problems) for name, own in files.items()})
     if problems:
         more = len(problems) - _PROBLEMS_SHOWN
         raise RequestError("; ".join(problems[:_PROBLEMS_SHOWN]) + (f"; and {more} files more" if more > 0 else ""))
-    _check_counts(opened.counts, asked, varies=any(one.given.data == "random" for one in wanted))
+    _check_counts(opened.counts, requested, varies=any(one.given.data == "random" for one in wanted))
     return opened
 
 
@@ -71,7 +71,7 @@ def _open(one: WantedInput) -> list[FileSamples]:
 
 
 def _count(files: Sequence[FileSamples], most: int, problems: list[str]) -> int:
-    """How many samples files have; what is wrong with some of them is added to `problems`."""
+    """Return the number of samples in files; problems of files are added to `problems`."""
     total = 0
     for file in files:
         if total >= most:
@@ -85,12 +85,12 @@ def _count(files: Sequence[FileSamples], most: int, problems: list[str]) -> int:
     return total
 
 
-def _check_counts(counts: Mapping[str, int], asked: int | None, *, varies: bool) -> None:
+def _check_counts(counts: Mapping[str, int], requested: int | None, *, varies: bool) -> None:
     several = {name: count for name, count in counts.items() if count > 1}
     if len(set(several.values())) > 1:
-        told = ", ".join(f'"{name}" has {count}' for name, count in several.items())
-        raise RequestError(f"samples: input {told}. Give the same number to each, or one that all share.")
-    there = max(counts.values(), default=None)
-    if asked is not None and there is not None and asked > there and (there > 1 or not varies):
-        names = ", ".join(f'"{name}"' for name, count in counts.items() if count == there)
-        raise RequestError(f"samples: {asked} are asked for, and the data of input {names} has {there}.")
+        counted = ", ".join(f'"{name}" has {count}' for name, count in several.items())
+        raise RequestError(f"samples: input {counted}. Give the same number to each, or one that all share.")
+    available = max(counts.values(), default=None)
+    if requested is not None and available is not None and requested > available and (available > 1 or not varies):
+        names = ", ".join(f'"{name}"' for name, count in counts.items() if count == available)
+        raise RequestError(f"samples: {requested} are requested, and the data of input {names} has {available}.")

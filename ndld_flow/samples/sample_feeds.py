@@ -1,4 +1,4 @@
-"""The samples a step runs a model on, read one after the other."""
+"""The samples that a step runs a model on, read one by one."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Sample:
 
 
 class Samples:
-    """Samples in their order. Each round reads them again: no more than one is in memory.
+    """Samples in their order, read anew in each iteration: only one is in memory.
 
-    Going through them raises `RequestError` for one that turns out not to fit.
+    Iterating raises `RequestError` for a sample that does not fit.
     """
 
     def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
         self._wanted, self._source, self._count, self._seed = wanted, source, count, seed
-        self._label_seeds = any(one.given.data == "random" for one in wanted) and not source.tells_apart(count)
+        self._label_seeds = any(one.given.data == "random" for one in wanted) and not source.has_distinct_labels(count)
         self.notes = note_assumed(next(iter(self)).feeds)
-        """What makes the samples say less than it seems."""
+        """Caveats: reasons why the samples are weaker evidence than they seem."""
 
     def __len__(self) -> int:
         return self._count
@@ -44,7 +44,7 @@ class Samples:
         for i in range(self._count):
             label, read = next(rounds, (None, {}))
             if label is None:
-                raise RequestError(f"there were {self._count} samples, and {i} of them are left: their files changed.")
+                raise RequestError(f"{i} of {self._count} samples are left: their files changed while they were used.")
             feeds = complete_feeds(self._wanted, read, self._seed + i)
             yield Sample(self._label(label, i), feeds)
 
@@ -56,10 +56,10 @@ class Samples:
 def make_samples(
     specs: Sequence[TensorSpec], given: Mapping[str, InputSpec], wanted: SampleSettings, model: str
 ) -> Samples:
-    """The samples that the recipe's `inputs:` and a step's settings say, for a model with these inputs.
+    """Return the samples of the recipe's `inputs:` and a step's settings, for a model with these inputs.
 
-    The first is read at once, of the others what their files say of themselves. Raises `RequestError` naming the input
-    and the file, what was found and what is expected; of several files that do not fit it names the first ones.
+    The first sample is read at once, others are checked by their files' headers. Raises `RequestError` naming the input
+    and the file, the found and the expected values; of several files that do not fit, the first ones.
     """
     check_names(wanted.data, specs, "data", model)
     own = {name: given.get(name, InputSpec()).model_copy(update={"data": data}) for name, data in wanted.data.items()}

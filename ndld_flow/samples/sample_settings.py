@@ -13,20 +13,20 @@ from ndld_flow.step import DataFile, RunsCode, SampleData
 
 
 class SampleSettings(Settings):
-    """What a step runs its model on. `make_samples` reads it."""
+    """The samples that a step runs its model on, created by `make_samples`."""
 
     data: Annotated[dict[str, Data], SampleData()] = Field(default={})
-    """Input name -> its values for this step, in place of `inputs.NAME.data`, and of the same forms: sample i is the
-    i-th file, frame or row. Shape, `mean`, `std`, `layout` and `every` stay those of `inputs:`."""
+    """Input name -> its values for this step, instead of `inputs.NAME.data` and in the same forms: sample i is the
+    i-th file, frame or row. Shape, `mean`, `std`, `layout` and `every` remain those of `inputs:`."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """How many samples; when not given, all that `data` has, or one where all of it is generated."""
+    """Number of samples; by default all that `data` has, or one where all values are generated."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Seed of random inputs: sample i gets `seed` + i."""
+    """Seed of random inputs: sample i uses `seed` + i."""
     loader: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of its label
-    and that; no more of them than `samples`. Its contents and those of the modules beside it that it imports are part
-    of the step's key; other files that it opens are not, unless it names them by `__file__`. It runs only when the
-    recipe is trusted."""
+    """A Python file whose function `samples()` yields for each sample a mapping, input -> array, or a pair of a
+    label and such a mapping; at most `samples` of them are read. The contents of the file and of the modules in its
+    folder that it imports are part of the step's key; other files that it opens are not, unless it names them by
+    `__file__`. It runs only when the recipe is trusted."""
 
     @model_validator(mode="after")
     def _check_loader(self) -> SampleSettings:

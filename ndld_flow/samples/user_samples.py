@@ -1,4 +1,4 @@
-"""Samples that a function of a person's file yields."""
+"""Samples yielded by a function of a user's file."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ _END = object()
 
 
 class UserSamples:
-    """What `samples()` of a file yields: mappings, input -> array, or pairs of a label and such a mapping.
+    """The samples of `samples()` in a file: mappings, input -> array, or pairs of a label and such a mapping.
 
-    Each round calls it again, and must get the same: two models that are compared see one round each. Raises
-    `RequestError` for what the code raises, with its line, and for samples that do not fit the model.
+    Each iteration calls it again and must get the same samples: two compared models take one iteration each. Raises
+    `RequestError` for exceptions of the code, with their line, and for samples that do not fit the model.
     """
 
-    def __init__(self, path: Path, wanted: Sequence[WantedInput], model: str, asked: int | None) -> None:
+    def __init__(self, path: Path, wanted: Sequence[WantedInput], model: str, requested: int | None) -> None:
         self._path, self._wanted, self._model = path, {one.name: one for one in wanted}, model
         module = load_user_module(path)
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         if FUNCTION not in known:
             raise RequestError(f"{path}: there is no function {FUNCTION!r} in it; {suggest(FUNCTION, known)}")
         self._function: Callable[[], Any] = getattr(module, FUNCTION)
-        self._count = asked if asked is not None else self._own_count()
+        self._count = requested if requested is not None else self._own_count()
         self._digests: dict[int, str] = {}
-        """Of the samples that were seen."""
+        """Sample index -> digest of its values."""
 
     def __len__(self) -> int:
         return self._count
 
-    def tells_apart(self, count: int) -> bool:
-        """Always: each sample has a label of its own."""
+    def has_distinct_labels(self, count: int) -> bool:
+        """Return True: each sample has a label of its own."""
         del count
         return True
 
     def feeds(self) -> Iterator[tuple[str, dict[str, Feed]]]:
-        """Label and values of each sample, no more than were asked for."""
+        """Yield label and values of each sample, up to the requested number."""
         with locating_errors(self._path):
             items = iter(self._function())
         for place in range(self._count):
@@ -59,14 +59,12 @@ class UserSamples:
 
     def _own_count(self) -> int:
         with locating_errors(self._path):
-            made = self._function()
-        if not hasattr(made, "__len__"):
-            raise RequestError(
-                f"{self._path}: {FUNCTION}() does not say how many it yields, and may be endless: give `samples:`."
-            )
-        if len(made) == 0:
-            raise RequestError(f"{self._path}: {FUNCTION}() has no sample.")
-        return len(made)
+            samples = self._function()
+        if not hasattr(samples, "__len__"):
+            raise RequestError(f"{self._path}: {FUNCTION}() returns no length and may be endless: give `samples:`.")
+        if len(samples) == 0:
+            raise RequestError(f"{self._path}: {FUNCTION}() returns no samples.")
+        return len(samples)
 
     def _checked(self, place: int, item: object) -> tuple[str, dict[str, Feed]]:
         label, given = f"{visible_name(self._path.name)} sample {place}", item
@@ -101,6 +99,6 @@ class UserSamples:
             hasher.update(feeds[name].values.tobytes())
         if self._digests.setdefault(place, hasher.hexdigest()) != hasher.hexdigest():
             raise RequestError(
-                f"{where} was another one when it was read before: what {FUNCTION}() yields must be the same each time "
-                "it is called. Seed what is random in it."
+                f"{where} changed since it was read before: {FUNCTION}() must yield the same samples in each call. "
+                "Seed its random numbers."
             )

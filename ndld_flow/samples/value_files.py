@@ -1,4 +1,4 @@
-"""Values of a model's inputs read from `.npy`, `.npz` and `.pb` files."""
+"""Values of a model's inputs from `.npy`, `.npz` and `.pb` files."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.samples.generated_values import is_float, is_integer
 
 MOST_UNPACKED_BYTES = 4 * 2**30
-"""Of an archive's array, what is unpacked at once; a small file may hold any number of zeros."""
+"""Most bytes of an archive's array that are unpacked at once; a small file may hold any number of zeros."""
 _HIGHEST_RATIO = 1032
-"""Of deflate. What claims to unpack to more was not written by it."""
+"""Highest ratio of deflate; data that claim a higher one were not written by it."""
 _MAPPED_FROM_BYTES = 64 * 2**20
 
 NO_HEADER = (ValueError, TypeError, EOFError, SyntaxError, tokenize.TokenError, RuntimeError)
-"""What numpy raises where the header of an array, which it reads as Python's tokens, is none."""
+"""Exceptions of numpy for an invalid header of an array, which it reads as Python tokens."""
 _UNREADABLE = (*NO_HEADER, DecodeError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
 class StoredArray:
-    """The shape and dtype of an array in a file, and its values when they are needed."""
+    """The shape and dtype of an array in a file, and a function that reads its values."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     read: Callable[[int], Iterator[Array]]
-    """Give the array in slices of so many items of its first dimension, or as a whole for 0. Of an archive, no more is
-    unpacked than is asked for. Raises `RequestError` where the file is not what its beginning says."""
+    """Yields the array in slices of this many items of its first dimension, or as a whole for 0. No more of an
+    archive is unpacked than needed. Raises `RequestError` where the content does not match the header."""
 
 
 def open_array(path: Path, name: str) -> StoredArray:
-    """The array for an input in a `.npy`, `.npz` or `.pb` file; raises `RequestError` when there is none.
+    """Open the array for an input in a `.npy`, `.npz` or `.pb` file; raises `RequestError` when there is none.
 
-    Pickled objects are refused: reading them would run their code. So are external data of a TensorProto. Of an
-    archive of several arrays the one that has the input's name is meant.
+    Pickled objects are refused, because reading them would run their code, and so are external data of a TensorProto.
+    In an archive of several arrays, the one with the input's name is used.
     """
     what, opened = {
         ".npy": ("a .npy file of numbers", _open_npy),
@@ -70,15 +70,15 @@ def open_array(path: Path, name: str) -> StoredArray:
 
 
 def check_family(found: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
-    """Raises `RequestError` unless both are floats, both integers, or both the same."""
+    """Check that both dtypes are floats, both integers, or equal. Raises `RequestError` otherwise."""
     if found != dtype and not any(family(found) and family(dtype) for family in (is_float, is_integer)):
         raise RequestError(f'input "{name}": {origin} holds {found.name}, the model expects {dtype.name}.')
 
 
 def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -> Array:
-    """The values in the model's dtype. Only within a family (floats, integers, bools) and without loss of range.
+    """Return the values in the model's dtype, within a family (floats, integers, bools) and without loss of range.
 
-    Raises `RequestError` naming the input, what was found and what the model expects.
+    Raises `RequestError` naming the input, the found and the expected dtype.
     """
     if values.dtype == dtype:
         return values
@@ -109,8 +109,8 @@ def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # 
     except MemoryError:
         raise RequestError(f'input "{name}": {path} does not fit into memory.') from None
     except _UNREADABLE as error:
-        told = short_name(" ".join(str(error).split()), 300)
-        raise RequestError(f'input "{name}": {path} is not {what}: {told}') from None
+        reason = short_name(" ".join(str(error).split()), 300)
+        raise RequestError(f'input "{name}": {path} is not {what}: {reason}') from None
 
 
 def _open_npy(path: Path, name: str) -> StoredArray:
@@ -149,7 +149,7 @@ def _open_npz(path: Path, name: str) -> StoredArray:
 
 
 def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
-    """Give an array of an archive in slices, or as a whole for 0."""
+    """Yield an array of an archive in slices, or as a whole for 0."""
     with zipfile.ZipFile(path) as archive, archive.open(chosen) as file:
         header = _read_header(file)
         at_once = not rows or header.fortran_order
@@ -158,7 +158,7 @@ def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
         if wanted_bytes > MOST_UNPACKED_BYTES:
             raise ValueError(
                 f"{size(wanted_bytes)} of {short_name(chosen.filename)} in it would be unpacked at once, more than "
-                f"{size(MOST_UNPACKED_BYTES)}. Save it as .npy, of which only what is needed is read"
+                f"{size(MOST_UNPACKED_BYTES)}. Save it as .npy, which is read in parts"
             )
         for _ in range(1 if at_once else header.shape[0] // rows):
             values = np.frombuffer(bytearray(file.read(wanted_bytes)), header.dtype, math.prod(shape))
@@ -171,7 +171,7 @@ def _unpack(path: Path, chosen: zipfile.ZipInfo, rows: int) -> Iterator[Array]:
 def _choose(archive: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     arrays = {info.filename.removesuffix(".npy"): info for info in archive.infolist() if not info.is_dir()}
     if name not in arrays and len(arrays) != 1:
-        held = ", ".join(short_name(one, 40) for one in list(arrays)[:5]) or "nothing"
+        held = ", ".join(short_name(array, 40) for array in list(arrays)[:5]) or "nothing"
         raise ValueError(f"it holds {held}{', ...' if len(arrays) > 5 else ''}, and one must be called {name!r}")
     return arrays[name] if name in arrays else next(iter(arrays.values()))
 
@@ -190,10 +190,10 @@ class _Header:
 
 
 def _read_header(file: IO[bytes]) -> _Header:
-    """Read up to where an array's values begin."""
+    """Read the header, up to the array's values."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"its format is {version[0]}.{version[1]}, which arrays of numbers do not need")
+        raise ValueError(f"its format is {version[0]}.{version[1]}, which is not used for arrays of numbers")
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = read(file)
     if dtype.hasobject:

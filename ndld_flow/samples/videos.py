@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from av import VideoFrame
 
 _FORMATS = "avi,matroska,webm,mov,mp4"
-"""FFmpeg's others include playlists, which name files and addresses to read."""
+"""Allowed formats; FFmpeg's others include playlists, which name files and addresses to read."""
 
 
 def count_video(path: Path, name: str, every: int, most: int) -> int:
-    """How many samples every N-th frame makes, counted no further than `most`.
+    """Return the number of samples of every N-th frame, counted up to `most`.
 
-    By decoding: what a container says of itself is often missing, or wrong where the file is cut off.
+    Frames are counted by decoding: a container's own count is often missing, or wrong where the file is cut off.
     """
     return sum(1 for _ in islice(_frames(path, name, every), most))
 
 
 def video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Image.Image]]:
-    """Every N-th frame of a video with its place, in the order they are shown.
+    """Yield every N-th frame of a video with its index, in display order.
 
-    Raises `BackendError` without PyAV, `RequestError` for what is no video, cannot be decoded, or has frames larger
-    than pillow's limit.
+    Raises `BackendError` without PyAV, `RequestError` for a file that is not a video, cannot be decoded, or has frames
+    larger than pillow's limit.
     """
     for place, frame in _frames(path, name, every):
         yield place, Image.fromarray(frame.to_ndarray(format="rgb24"))
@@ -55,8 +55,8 @@ def _frames(path: Path, name: str, every: int) -> Iterator[tuple[int, VideoFrame
                 if place % every == 0:
                     yield place, frame
     except (av.error.FFmpegError, OSError) as error:
-        told = f" after frame {place}" if place >= 0 else ""
-        raise RequestError(f'input "{name}": the video {path} cannot be decoded{told}: {error}') from None
+        position = f" after frame {place}" if place >= 0 else ""
+        raise RequestError(f'input "{name}": the video {path} cannot be decoded{position}: {error}') from None
     if place < 0:
         raise RequestError(f'input "{name}": the video {path} has no frame.')
 

@@ -1,4 +1,4 @@
-"""What is known of each input of a model before its values are made: the model's shape with the recipe's sizes in."""
+"""Inputs of a model before their values exist: the model's shape combined with the recipe's sizes."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 Pattern = tuple[int | str | None, ...]
-"""Sizes as far as model and recipe fix them; names and None stay free."""
+"""Sizes as far as model and recipe fix them; free dimensions are names or None."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """The values of one input and how they came to be."""
+    """The values of one input and their origin."""
 
     values: Array
     description: str
     """`random uniform [0, 1), seed 0, float32 1x3x320x320`."""
     assumed: bool = False
-    """A free dimension that nobody set was taken as 1."""
+    """A free dimension without a size was taken as 1."""
     is_from_file: bool = False
-    """The values were read, by a loader of the user's own too, and not generated."""
+    """The values were read, by a user's loader too, and not generated."""
 
 
 @dataclass(frozen=True)
 class WantedInput:
-    """One input with all that is known of its shape."""
+    """One input with the known part of its shape."""
 
     spec: TensorSpec
     given: InputSpec
     pattern: Pattern | None
-    """None where nobody says: a file brings its own."""
+    """None where neither model nor recipe gives a shape: a file determines its own."""
     place: int = 0
-    """Among the model's inputs."""
+    """Index among the model's inputs."""
     repeat: bool = False
-    """Values from a file that holds fewer items fill the first dimension over and over."""
+    """Values from a file with fewer items are repeated along the first dimension."""
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class WantedInput:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Raises `RequestError` for what cannot be fed."""
+        """Return the dtype. Raises `RequestError` for one that cannot be fed."""
         dtype = numpy_dtype(self.spec.dtype)
         if dtype is None or dtype.kind == "c":
             raise RequestError(
@@ -58,7 +58,7 @@ class WantedInput:
         return dtype
 
     def check_shape(self, found: Sequence[int], origin: str) -> None:
-        """Raises `RequestError` for a shape that is not the one wanted: `origin shape 1x4x8x8, expected is ...`."""
+        """Check a shape. Raises `RequestError` such as `origin shape 1x4x8x8, expected is ...`."""
         if self.pattern is not None and not fits(found, self.pattern):
             raise RequestError(
                 f'input "{self.name}": {origin} shape {shape_text(found)}, expected is {shape_text(self.pattern)} '
@@ -67,24 +67,26 @@ class WantedInput:
 
 
 def want_inputs(inputs: Sequence[TensorSpec], given: Mapping[str, InputSpec], model: str) -> list[WantedInput]:
-    """Every input of a model with what the recipe says of it.
+    """Return every input of a model with its settings in the recipe.
 
-    Raises `RequestError` for an input that the model has not, or a shape that is not the model's.
+    Raises `RequestError` for an input that the model does not have, or a shape that does not match the model's.
     """
     check_names(given, inputs, "inputs", model)
     return [_wanted(spec, given.get(spec.name, InputSpec()), place) for place, spec in enumerate(inputs)]
 
 
 def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where: str, model: str) -> None:
-    """Raises `RequestError` for a name that no input has; `where` says who names it."""
+    """Check that each name is an input. Raises `RequestError` otherwise; `where` is the setting that holds the
+    names.
+    """
     known = [spec.name for spec in inputs]
     for name in named:
         if name not in known:
-            raise RequestError(f'{where}: "{name}" is no input of {model}; {suggest(name, known)}')
+            raise RequestError(f'{where}: "{name}" is not an input of {model}; {suggest(name, known)}')
 
 
 def with_batch(wanted: Sequence[WantedInput], batch: int, model: str) -> list[WantedInput]:
-    """The same with a size for every free first dimension, and for dimensions of the same name."""
+    """Return the same with a size for every free first dimension, and for dimensions of the same name."""
     firsts = {one.name: one.spec.shape[0] for one in wanted if one.spec.shape}
     firsts = {name: dim for name, dim in firsts.items() if not isinstance(dim, int)}
     if not firsts:
@@ -101,7 +103,7 @@ def with_batch(wanted: Sequence[WantedInput], batch: int, model: str) -> list[Wa
 
 
 def named_sizes(wanted: Sequence[WantedInput]) -> dict[str, int]:
-    """Dimension name -> the size it has in the first input where it has one."""
+    """Return dimension name -> its size in the first input that has one."""
     sizes: dict[str, int] = {}
     for one in wanted:
         for dim, size in zip(one.spec.shape or (), one.pattern or (), strict=False):
@@ -111,25 +113,26 @@ def named_sizes(wanted: Sequence[WantedInput]) -> dict[str, int]:
 
 
 def fits(found: Sequence[int], pattern: Pattern) -> bool:
-    """Whether a shape has the pattern's sizes."""
+    """Return True when a shape has the pattern's sizes."""
     return len(found) == len(pattern) and all(
         want == size for want, size in zip(pattern, found, strict=True) if isinstance(want, int)
     )
 
 
 def _wanted(spec: TensorSpec, given: InputSpec, place: int) -> WantedInput:
-    """The model's shape with the recipe's sizes put in."""
-    asked = given.run_shape
-    if asked is not None:
-        WantedInput(spec, given, spec.shape).check_shape(asked, "the recipe says")
-        return WantedInput(spec, given, asked, place)
+    """Return the model's input with the recipe's sizes."""
+    shape = given.run_shape
+    if shape is not None:
+        WantedInput(spec, given, spec.shape).check_shape(shape, "the recipe says")
+        return WantedInput(spec, given, shape, place)
     if spec.shape is None and not given.data_patterns:
         raise shape_unknown(spec.name)
     return WantedInput(spec, given, spec.shape, place)
 
 
 def shape_unknown(name: str) -> RequestError:
-    """The error for an input whose shape neither the model nor the recipe says."""
+    """Return the error for an input whose shape neither the model nor the recipe gives."""
     return RequestError(
-        f'input "{name}": the model does not say its shape. Give it in the recipe: inputs: {{{name}: {{shape: [...]}}}}'
+        f'input "{name}": the model does not declare its shape. Give it in the recipe: '
+        f"inputs: {{{name}: {{shape: [...]}}}}"
     )

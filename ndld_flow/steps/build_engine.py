@@ -19,8 +19,8 @@ from ndld_flow.store.kinds import Engine, Onnx
 class BuildEngine(BuildSettings, Step[Onnx, Engine]):
     """Build a TensorRT or TensorRT-RTX engine of a model.
 
-    A process of its own builds it. The engine comes with the record of its build: every setting, what TensorRT made of
-    them, its layers and how it knows them, memory, and the builder's log.
+    The engine is built in a separate process. A record of the build comes with it: every setting and its effect in
+    TensorRT, layers and the source of their details, memory, and the builder's log.
     """
 
     version: ClassVar[int] = 1
@@ -47,12 +47,12 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
             scratch=context.scratch,
         )
         build = build_engine(request, context.progress)
-        for said in (*build.notes, *build.warnings):
-            context.log.info("%s", said)
+        for message in (*build.notes, *build.warnings):
+            context.log.info("%s", message)
         return Result(_summary(build), metrics=_metrics(build))
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
-        """Return the shapes, and the number that a shape tensor holds; nothing where `profiles` says all."""
+        """Return the shapes, and the number that a shape tensor holds; None where `profiles` gives all shapes."""
         if self.profiles:
             return None
         return spec.shapes.model_copy(update={"data": spec.data}) if isinstance(spec.data, int) else spec.shapes
@@ -63,7 +63,9 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return foresee_build(self._settings())
 
     def reused_where(self) -> Reuse:
-        """TensorRT-RTX times nothing while it builds: its engines are the same wherever they are built."""
+        """Return where the engine may be reused. TensorRT-RTX times nothing during a build: its engines do not depend
+        on the machine.
+        """
         return Reuse.ANYWHERE if self._is_built_ahead else Reuse.THIS_MACHINE
 
     def library_versions(self) -> dict[str, str]:
@@ -71,13 +73,13 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
         try:
             library = choose_library(self._settings())
-        except BackendError:  # `foresee` says it better
+        except BackendError:  # `foresee` reports it in more detail
             return {}
         return {library.backend: library.version or "not installed", "polygraphy": read_version("polygraphy")}
 
     @property
     def device(self) -> str:
-        """The GPU that tactics are timed on, to be held alone; none for engines that are built ahead of time."""
+        """Return the GPU that tactics are timed on, held exclusively; none for engines built ahead of time."""
         return "" if self._is_built_ahead else f"gpu-{self.gpu}"
 
     @property
@@ -99,8 +101,8 @@ def _summary(build: Build) -> str:
 
 
 def _ignored(build: Build) -> str:
-    """Told in the terminal: an engine in other precisions than those that were asked for is no detail."""
-    ignored = sum(one.is_ignored for one in build.constraints)
+    """Return the number of ignored constraints for the summary: it changes the engine's precision."""
+    ignored = sum(constraint.is_ignored for constraint in build.constraints)
     return f", {ignored} of {len(build.constraints)} constraints ignored" if ignored else ""
 
 

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
-    """Run two models on the same inputs and compare every output; fail when they are too far apart.
+    """Run two models on the same inputs, compare every output, and fail where they differ too much.
 
-    Outputs of floats are judged channel by channel, each against its own spread, and the worst decides: scores between
-    0 and 1 count as much as boxes in pixels. Channels that the samples do not activate are reported as not seen. NaN or
-    infinity that only one of the two has always fails. Maps of class numbers are judged by the overlap of each class;
+    Float outputs are judged channel by channel, each against its own spread, and the worst decides: scores between 0
+    and 1 count as much as boxes in pixels. Channels that the samples do not activate are reported as not seen. NaN or
+    infinity in only one of the models always fails. Maps of class numbers are judged by the overlap of each class;
     other integers, bools and strings must be equal unless the output has a tolerance of its own. With `metric` and
-    `labels` both models are judged by a metric of your own on a labelled set, too.
+    `labels` both models are also judged by your own metric on a labelled set.
     """
 
     # 3: outputs are judged slice by slice.
@@ -59,78 +59,79 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     )
 
     reference: Annotated[str, Reads(Onnx)] = "source"
-    """The step whose model is right, or `source`."""
+    """The step whose model is the reference, or `source`."""
     tolerance: Tolerance | None = Tolerance()
-    """How far outputs may be apart; when not given, every channel must agree within the `default` bounds of
-    `slices`. With `null`, outputs without a tolerance of their own are measured and not judged, except for NaN and
+    """Bounds on the differences of outputs; by default every channel must agree within the `default` bounds of
+    `slices`. With `null`, outputs without a tolerance of their own are measured but not judged, except for NaN and
     infinity."""
     output_tolerance: dict[str, Tolerance] = Field(default={})
     """Output name -> its own tolerance, which replaces `tolerance` there."""
     arithmetic: Literal["stored", "native"] = "stored"
-    """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type, as a GPU stores it: ONNX Runtime computes
-    such models in fp32 there and hides what overflows. `native`: whatever the execution provider does."""
+    """`stored`: on a CPU every fp16 and bf16 tensor is rounded to its type, as a GPU stores it; ONNX Runtime would
+    compute such models in fp32 there and hide overflows. `native`: the arithmetic of the execution provider."""
     topk: Annotated[int, Field(ge=2)] = 5
     """k of the metric `topK`: the share of rows whose largest element is among the candidate's k largest."""
     softmax: tuple[NamePattern, ...] = ()
-    """Outputs that are logits, by names or patterns: the metric `kl` is of their softmax."""
+    """Names or patterns of outputs that are logits: the metric `kl` is computed on their softmax."""
     axis: int = -1
-    """Along which outputs are probabilities or logits, for `kl`."""
+    """The axis along which outputs are probabilities or logits, for `kl`."""
     layers: bool | tuple[NamePattern, ...] = False
-    """Compare the tensors inside both models too, and tell where their values part: all, or those that names or
-    patterns of tensors or nodes choose. What is outside the tolerance counts as parted; it is told, not judged."""
+    """Compare the tensors inside both models too, and report where they diverge: all tensors, or those that names or
+    patterns of tensors or nodes select. Divergence means a difference outside the tolerance; it is reported, not
+    judged."""
     metric: Annotated[Path | None, DataFile(), RunsCode()] = None
-    """A Python file with a metric of your own on a labelled set: `def metric(outputs, label)` for one sample, of which
-    the mean is taken, or `def evaluate(predictions)` for the whole set, an iterable of pairs of both. `outputs` are
-    arrays by the reference's names. Either returns a number, called `metric`, or several by name. Its contents
-    and those of the modules beside it that it imports are part of the step's key; other files that it opens are not,
-    unless it names them by `__file__`. It runs only when the recipe is trusted."""
+    """A Python file with your own metric on a labelled set: `def metric(outputs, label)` for one sample, of which
+    the mean is taken, or `def evaluate(predictions)` for the whole set, an iterable of pairs of both. `outputs` maps
+    the reference's names to arrays. Either returns a number, named `metric`, or a mapping of names to numbers. The
+    contents of the file and of the modules in its folder that it imports are part of the step's key; other files
+    that it opens are not, unless it names them by `__file__`. It runs only when the recipe is trusted."""
     labels: Annotated[Path | None, DataFile()] = None
-    """What `metric` gets as label: a .csv with the columns `file` and `label`, a .json object (file -> label), or a
-    .npy with one label a row, in the order of the samples. Labels without a sample are refused unless `samples` says
-    how many to take."""
+    """The labels for `metric`: a .csv with the columns `file` and `label`, a .json object (file -> label), or a .npy
+    with one label a row, in the order of the samples. Labels without a sample are an error unless `samples` limits
+    their number."""
     metric_tolerance: dict[str, MetricTolerance] = Field(default={})
-    """Name of a metric of your own -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`. `min` and `max` bound
-    the candidate's; `drop` and `rise` how much less or more it has than the reference, in the metric's own unit, and
-    `relative_drop` and `relative_rise` as a part of the reference's. `1 %` is 0.01."""
+    """Name of your own metric -> its bounds, such as `{accuracy: {min: 90 %, drop: 1 %}}`. `min` and `max` bound the
+    candidate's value; `drop` and `rise` its difference from the reference, in the metric's own unit; `relative_drop`
+    and `relative_rise` its difference relative to the reference. `1 %` is 0.01."""
     provider: str = "cpu"
     """Execution provider that runs the candidate: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
-    """Options of that provider, such as `device_id`. Those that name libraries or files, and any not known to be
-    harmless, need a recipe that is trusted."""
+    """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
+    a trusted recipe."""
     reference_provider: str | None = None
-    """Execution provider that runs the reference; the candidate's when not given."""
+    """Execution provider that runs the reference; by default the candidate's."""
     optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
-    """Graph optimization level of ONNX Runtime, for both."""
+    """Graph optimization level of ONNX Runtime, for both models."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """Threads within an operator; 0 leaves it to ONNX Runtime."""
+    """Threads within an operator; 0 lets ONNX Runtime choose."""
 
     @model_validator(mode="after")
     def _check_metric(self) -> CheckAccuracy:
         if (self.metric is None) != (self.labels is None):
             given, lacking = ("labels", "metric") if self.metric is None else ("metric", "labels")
-            raise ValueError(f"`{given}` needs `{lacking}`: a metric of your own judges outputs by their labels")
+            raise ValueError(f"`{given}` needs `{lacking}`: your own metric judges outputs by their labels")
         if self.metric_tolerance and self.metric is None:
-            raise ValueError("`metric_tolerance` bounds a metric of your own: give `metric` and `labels` too")
+            raise ValueError("`metric_tolerance` bounds your own metric: give `metric` and `labels` too")
         return self
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarise
         from ndld_flow.accuracy.model_comparison import compare_models
 
-        asked, pair = self._asked(), self._pair(source, context)
-        asked.check_names(pair.outputs)
+        criteria, pair = self._criteria(), self._pair(source, context)
+        criteria.check_names(pair.outputs)
         tensors, labelled = self._tensors(pair), self._labelled(pair)
-        compared = compare_models(pair, asked.measuring, labelled is not None, context.scratch, context.progress)
+        compared = compare_models(pair, criteria.measuring, labelled is not None, context.scratch, context.progress)
         judged = labelled.judge(compared) if labelled is not None else None
-        accuracy = compose_accuracy(asked, compared, judged, self._compare_layers(pair, tensors, context))
-        for said in (*accuracy.notes, *compared.log.splitlines()):
-            context.log.info("%s", said)
+        accuracy = compose_accuracy(criteria, compared, judged, self._compare_layers(pair, tensors, context))
+        for message in (*accuracy.notes, *compared.log.splitlines()):
+            context.log.info("%s", message)
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
         return Result(summarise(accuracy), accuracy.passed, metrics_of(accuracy))
 
-    def _asked(self) -> Criteria:
+    def _criteria(self) -> Criteria:
         from ndld_flow.accuracy.accuracy_record import Criteria
 
         return Criteria(self.tolerance, self.output_tolerance, self.topk, self.axis, self.softmax)
@@ -139,11 +140,11 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         from ndld_flow.accuracy.model_comparison import pair_models
 
         reference = context.read("reference")
-        mine = self._side(Path(reference.path), reference.label, self.reference_provider)
-        theirs = self._side(source.path, source.label, None)
+        mine = self._model(Path(reference.path), reference.label, self.reference_provider)
+        theirs = self._model(source.path, source.label, None)
         return pair_models(mine, theirs, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
 
-    def _side(self, path: Path, label: str, provider: str | None) -> ComparedModel:
+    def _model(self, path: Path, label: str, provider: str | None) -> ComparedModel:
         from ndld_flow.accuracy.model_comparison import ComparedModel
         from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
@@ -167,7 +168,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return prepare_labelled(self.metric, self.labels, self.metric_tolerance, samples, spare=spare)
 
     def _tensors(self, pair: ModelPair) -> Sequence[str] | None:
-        """Those inside the models to compare; None for all of them."""
+        """Return the tensors inside the models to compare; None for all."""
         from ndld_flow.accuracy.layers import choose_tensors
 
         return choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None

@@ -1,4 +1,4 @@
-"""Compare two profiles, and hold the difference against gates."""
+"""Compare two profiles and check the differences against gates."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     """Compare two profiles by metrics and by layers, and check gates; `from` is the candidate.
 
-    The two models are measured again, against each other: each round starts a fresh process of each, which alternate
-    pass by pass, and rounds follow until the evidence decides or a limit is reached. They decide the median and the
-    quickest latency; the profiles' own process runs, in pairs where they were measured in turns, decide the rest. Both
-    models are in memory at once meanwhile.
+    The two models are measured again, against each other: each round starts a new process for each model, the two
+    alternate pass by pass, and rounds continue until the evidence decides or a limit is reached. Rounds decide the
+    median and the minimum latency; the profiles' own process runs, paired where they were measured in turns, decide the
+    rest. Both models are in memory at the same time.
     """
 
     version: ClassVar[int] = 2
@@ -58,29 +58,29 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     base: Annotated[str, Reads(ProfileDocument)]
     """The step whose profile is the base."""
     gates: tuple[str, ...] = ()
-    """Sentences that must hold: `latency.median <= +5 %`, `latency.median <= -10 %`, `load <= +20 ms`,
-    `latency.p99 <= 30 ms`. A signed limit relates to the base."""
+    """Conditions that must hold: `latency.median <= +5 %`, `latency.median <= -10 %`, `load <= +20 ms`, `latency.p99
+    <= 30 ms`. A signed limit is relative to the base."""
     when_undecided: Literal["inconclusive", "pass", "fail"] = "inconclusive"
-    """What a gate that stays undecided does, as the interval contains its limit: end the run as inconclusive, with exit
-    code 4, or pass, or fail."""
+    """Effect of a gate that stays undecided because the interval contains its limit: end the run as inconclusive
+    with exit code 4, pass, or fail."""
     metric: str | None = None
-    """The metric whose verdict is the comparison's; by default `latency.median` where rounds were measured, and
-    `latency.min` elsewhere: the quickest pass of a process run is what other load disturbs least."""
+    """The metric whose verdict is the comparison's; by default `latency.median` where rounds were measured, else
+    `latency.min`: the fastest pass of a process run is least disturbed by other load."""
     threshold: Fraction = 0.03
-    """Relative difference that counts: a metric improved or regressed when the interval of its ratio lies wholly beyond
-    it, and is unchanged when the interval lies wholly within."""
+    """Relative difference that counts: a metric improved or regressed when the interval of its ratio is entirely
+    beyond it, and is unchanged when the interval is entirely within."""
     rounds: Annotated[int, Field(ge=0)] = 12
-    """Rounds, at most, while a gate or the verdict is undecided. 0 measures none, so that the process runs of the two
+    """Largest number of rounds, while a gate or the verdict is undecided. With 0 the process runs of the two
     profiles decide everything."""
     min_rounds: Annotated[int, Field(ge=FEWEST_ROUNDS)] = FEWEST_ROUNDS
-    """Rounds, at least, before anything is decided."""
+    """Least number of rounds before anything is decided."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 60_000.0
-    """No further round begins when the least number of rounds, or more, has taken so long."""
+    """No further round starts when at least `min_rounds` have taken this long."""
     noise: Annotated[Path | None, DataFile()] = None
-    """A file that `ndld-flow noise` wrote: how much two processes of the same model differ on this machine. By default
-    1 %, or what the rounds themselves show, whichever is more."""
+    """A file written by `ndld-flow noise`: the difference of two processes of the same model on this machine. By
+    default 1 %, or the spread of the rounds, whichever is larger."""
     allow: tuple[Allowance, ...] = ()
-    """Circumstances that may differ or be unknown although verdicts are refused then; `unknown`: all that were not
+    """Circumstances that may differ or be unknown without refusing a verdict; `unknown` allows all that were not
     recorded."""
 
     @field_validator("gates")
@@ -98,8 +98,8 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     def _check_rounds(self) -> CompareProfiles:
         if 0 < self.rounds < self.min_rounds:
             raise ValueError(
-                f"`rounds: {self.rounds}` is fewer than the {self.min_rounds} rounds that nothing is decided before "
-                "(`min_rounds`); 0 measures none"
+                f"`rounds: {self.rounds}` is less than `min_rounds: {self.min_rounds}`, so nothing would be decided; "
+                "0 measures no rounds"
             )
         return self
 
@@ -133,7 +133,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         return Rules(threshold=self.threshold, metric=metric, allow=frozenset(self.allow))
 
     def measure(self, measured: Sequence[Measured], context: Context) -> RoundsEvidence:
-        """Measure rounds until the gates and the verdict are decided, or return the reason why there are none.
+        """Measure rounds until the gates and the verdict are decided, or return the reason why none can be measured.
 
         `context` has the base's and the candidate's model as `base/from` and `from/from`, and their engines.
         """
@@ -160,9 +160,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         from ndld_flow.profiles.compare.differences import circumstances_of
         from ndld_flow.steps.profile import ProfileModel
 
-        profiles = [one.profile for one in measured]
+        profiles = [each.profile for each in measured]
         if not self.rounds:
-            return "`rounds: 0` asks for none", []
+            return "`rounds: 0` measures none", []
         if circumstances_of(profiles[0], profiles[1], frozenset(self.allow)).forbidden:
             return "the circumstances differ", []
         if any(profile.machine != describe_machine() for profile in profiles):
@@ -170,7 +170,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         try:
             models = [ProfileModel.model_validate_json(json.dumps(profile.options)) for profile in profiles]
         except ValidationError:
-            return "the profiles were not made by the step `profile`", []
+            return "the profiles were not written by the step `profile`", []
         if models[0].device != models[1].device:
             return "the profiles were measured on two devices", []
         return "", models
@@ -209,7 +209,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
 
 def _side(setting: str, measured: Measured, model: ProfileModel, context: Context) -> Side:
-    """Return what is measured for a profile: the model and the engine that its step read, with its settings."""
+    """Return the model and the engine that the profile's step read, with its settings."""
     from ndld_flow.measure.profiling_request import Side
 
     prefix = f"{setting}/"
@@ -221,7 +221,7 @@ def _side(setting: str, measured: Measured, model: ProfileModel, context: Contex
 
 
 def _without_layers(measured: Measured) -> Measured:
-    """Layers have no part in what rounds decide, and matching them takes time."""
+    """Return a copy without layers, which rounds do not decide; matching them takes time."""
     return replace(measured, profile=measured.profile.model_copy(update={"layers": (), "layer_runs": ()}))
 
 
@@ -252,17 +252,17 @@ def _read(place: int, document: Artifact) -> Measured:
 def _subjects(measured: list[Measured], paths: tuple[Path, Path]) -> list[Subject]:
     from ndld_flow.records.comparison import Subject
 
-    labels = [one.step for one in measured]
+    labels = [each.step for each in measured]
     if labels[0] == labels[1]:
         labels[1] += " again"
     return [
-        Subject(label=label, location=str(path), kind="profile", measured_at=one.profile.measured_at)
-        for label, path, one in zip(labels, paths, measured, strict=True)
+        Subject(label=label, location=str(path), kind="profile", measured_at=each.profile.measured_at)
+        for label, path, each in zip(labels, paths, measured, strict=True)
     ]
 
 
 def _metrics(profile: ProfileComparison) -> dict[str, Metric]:
-    """The ratio of every metric with its interval, and how much of the layers' time was matched."""
+    """Return the ratio of every metric with its interval, and the share of the layers' time that was matched."""
     found: dict[str, Metric] = {}
     for verdict in profile.verdicts:
         if verdict.base == 0:
@@ -275,9 +275,9 @@ def _metrics(profile: ProfileComparison) -> dict[str, Metric]:
 
 
 def _summary(comparison: Comparison) -> str:
-    said = f"{comparison.verdict}: {comparison.why}"
+    verdict = f"{comparison.verdict}: {comparison.why}"
     undecided = [gate for gate in comparison.gates if gate.outcome != "passed"]
     if not undecided:
-        return said
-    told = "; ".join(f"gate `{gate.gate}` {gate.outcome} ({gate.why})" for gate in undecided)
-    return f"{told}; {said}"
+        return verdict
+    gates = ";  ".join(f"gate `{gate.gate}` {gate.outcome} ({gate.why})" for gate in undecided)
+    return f"{gates}; {verdict}"

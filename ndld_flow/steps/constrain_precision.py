@@ -1,4 +1,4 @@
-"""Say which precision layers are to have."""
+"""Constrain the precision of layers."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ PrecisionOrNone = Precision | Literal["none"]
 
 
 class ConstrainPrecision(Step[Onnx, Onnx]):
-    """Ask for a precision of layers; engines and `apply_precision` carry it out.
+    """Constrain the precision of layers; engines and `apply_precision` apply it.
 
-    The constraints are written into the nodes' metadata, and nothing else changes. What `"*"` in `layers` says comes
-    first, then `list_file`, `op_types` and the other `layers`, each in its order, and `found_by` last; what comes later
-    wins, and `none` takes a constraint away. Patterns and operators take the nodes that can have the precision: no
-    Shape becomes fp16, and nothing that computes with sizes. Patterns leave alone what `convert_fp16` calls sensitive,
-    too.
+    The constraints are written into the nodes' metadata; nothing else changes. `"*"` in `layers` comes first, then
+    `list_file`, `op_types` and the other `layers`, each in its order, and `found_by` last; later ones win, and `none`
+    removes a constraint. Patterns and operators select the nodes that can have the precision: never a Shape for fp16,
+    nor computations on sizes. Patterns also skip the operators that `convert_fp16` lists as sensitive.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
@@ -40,13 +39,13 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     op_types: dict[str, PrecisionOrNone] = Field(default={})
     """Operator -> precision, such as `{Softmax: fp32}`."""
     list_file: Annotated[Path | None, DataFile()] = None
-    """A list of `name:precision`, one a line or with commas between, as TAO writes it; names may be globs."""
+    """A list of `name:precision` entries, one a line or separated by commas, in TAO's format; names may be globs."""
     allow_empty: bool = False
-    """Let rules pass that select no node."""
+    """Accept rules that select no node."""
     keep: bool = True
-    """Keep constraints that the model has already."""
+    """Keep constraints that the model already has."""
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
-    """A `find_precision` step: the nodes that it found get fp32, whatever else is said of them."""
+    """A `find_precision` step: the nodes that it found get fp32, whatever other rules apply."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.precision.constraints.rules import constrain_file
@@ -54,8 +53,8 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
 
         found = self._found(context)
         done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, found)
-        told = [] if found is None else settings_notes(found, source.label, {})
-        for note in (*done.change.notes, *told):
+        notes = [] if found is None else settings_notes(found, source.label, {})
+        for note in (*done.change.notes, *notes):
             context.log.info("%s", note)
         for name, precision in done.constraints.items():
             context.log.info("%s: %s", precision, name)

@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
 
 class ValuesOutside(Settings):
-    """Which weights are too large or too small for fp16."""
+    """Limits of weights that are too large or too small for fp16."""
 
     max_abs: Annotated[float, Field(gt=0)] = 65504.0
-    """A weight with a larger absolute value keeps its nodes in fp32. fp16 ends at 65504. Stand-ins for infinity, as in
-    masks, do not count: scalars from 1e9 on, other values from 1e30 on."""
+    """A weight with a larger absolute value keeps its nodes in fp32. The largest fp16 number is 65504. Stand-ins for
+    infinity, as in masks, do not count: scalars from 1e9 on, other values from 1e30 on."""
     min_abs: Annotated[float, Field(ge=0)] = 0.0
-    """Values nearer to 0 than this are too small; 0 turns the test off. fp16 has 6e-8, and all its bits from 6.1e-5."""
+    """Values closer to 0 than this are too small; 0 disables the test. The smallest fp16 number is 6e-8; full
+    precision starts at 6.1e-5."""
     share: Annotated[Fraction, Field(le=1)] = 0.0
-    """A weight keeps its nodes in fp32 when more than this fraction of its values other than 0 is too small."""
+    """A weight keeps its nodes in fp32 when more than this fraction of its non-zero values is too small."""
 
 
 class Block(Settings):
-    """What stays fp32. A node inside a blocked If, Loop or Scan is blocked too."""
+    """Nodes that stay fp32. A node inside a blocked If, Loop or Scan is blocked too."""
 
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax` or `com.microsoft::FusedConv`."""
     nodes: tuple[NamePattern, ...] = ()
     """Names of nodes: globs (`encoder.*`), or `/.../` for a regular expression (RE2's syntax) searched in the name."""
     values_outside: ValuesOutside | None = None
-    """Nodes that read a weight with values outside this range; `{}` means: that fp16 cannot hold."""
+    """Nodes that read a weight with values outside these limits; `{}` uses the limits of fp16."""
     sensitive: bool = True
-    """Operators that fp16 is too coarse for or that few back ends have in fp16: CumSum, GridSample, MaxRoiPool,
+    """Operators that fp16 is too coarse for or that few runtimes support in fp16: CumSum, GridSample, MaxRoiPool,
     RoiAlign; EyeLike, windows, random numbers, and scattering that adds or multiplies."""
 
 
@@ -63,7 +64,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
     keep_io: bool = True
     """Keep the model's inputs and outputs in fp32. False makes them fp16."""
     block: Block = Block()
-    """What to keep in fp32."""
+    """Nodes to keep in fp32."""
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
     """A `find_precision` step: the nodes that it found stay fp32 too."""
 

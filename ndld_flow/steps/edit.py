@@ -22,14 +22,14 @@ from ndld_flow.store.kinds import Onnx
 
 
 def _some(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
-    # not `min_length`: pydantic counts the items that passed, and would tell of it besides the mistake in an item
+    # not `min_length`: pydantic counts the valid items only, and would report it besides the mistake in an item
     if not operations:
         raise ValueError("name at least one operation")
     return operations
 
 
 def _version(word: str, operation: Operation) -> str:
-    """Return an operation's own version, with that of the package that brings it, or a digest of code that has none."""
+    """Return an operation's own version with that of its package, or a digest of code without one."""
     origin = origin_of(word)
     module = sys.modules[type(operation).__module__]
     code = find_imported_by(module) if origin else None
@@ -40,7 +40,7 @@ def _version(word: str, operation: Operation) -> str:
 
 
 class Edit(Step[Onnx, Onnx]):
-    """Change the graph by an ordered list of operations.
+    """Change the graph with an ordered list of operations.
 
     Each entry of the list is one operation with its settings; `ndld-flow steps edit.OPERATION` explains one:
 
@@ -48,16 +48,16 @@ class Edit(Step[Onnx, Onnx]):
           - remove_nodes: {select: {op_type: Dropout}, bridge: true}
           - rename_nodes: {select: "conv_*", to: "backbone_{name}"}
 
-    All operations work on one model in memory, weights in external data stay on disk. Then the model is sorted, its
-    shapes are inferred, the ONNX checker passes it, and what changed is recorded. An operation that selects nothing is
-    an error.
+    All operations work on one model in memory; weights in external data stay on disk. Afterwards the model is sorted,
+    its shapes are inferred, the ONNX checker verifies it, and the changes are recorded. An operation that selects
+    nothing is an error.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_some)] = Field(json_schema_extra={"minItems": 1})
-    """What to do, in order."""
+    """The operations, in order."""
 
     @classmethod
     def parts(cls) -> Mapping[str, type[BaseModel]]:
@@ -65,7 +65,7 @@ class Edit(Step[Onnx, Onnx]):
         return {**{word: operation for word, operation in found.items() if operation}, "select": NodeSelect}
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
-        """Return what its operations read, which is no file."""
+        """Return the shapes and generated values that its operations read; files are never read."""
         if not any(entry.operation.uses_inputs for entry in self.operations):
             return None
         return spec.shapes if spec.data_patterns else spec

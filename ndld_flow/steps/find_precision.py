@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.accuracy.tolerance import Tolerance, outside
+from ndld_flow.accuracy.tolerance import UNITS, Tolerance, outside
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import count, milliseconds, number
 from ndld_flow.base.text import short_name
@@ -29,19 +29,18 @@ if TYPE_CHECKING:
     from ndld_flow.samples.sample_feeds import Samples
 
 _NOT_SHAPING = {"tolerance", "trials", "time"}
-"""Settings that change which trials are made, and not what comes of one."""
-_UNITS = {"snr_db": "dB", "psnr_db": "dB"}
+"""Settings that change which trials run, but not the outcome of one."""
 _NAMED = 3
 
 
 class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
-    """Find a small set of nodes to keep in fp32, and say why each is in it.
+    """Find a small set of nodes to keep in fp32, with the reason for each.
 
-    The model is converted again and again with other nodes kept, run on the samples with every tensor rounded as
-    hardware stores it, and compared with the model as it is. First comes what each node alone does wrong and what its
-    values and weights are against the format's limits, then bisection over operators, regions and nodes; in the end
-    no node can be left out. Says no when the bound is not met; the best set is delivered all the same. `found_by` of
-    `convert_fp16`, `constrain_precision` and `quantize` takes the result.
+    The model is converted repeatedly with different nodes kept, run on the samples with every tensor rounded as
+    hardware stores it, and compared with the original. The search starts from the error of each node alone and from its
+    values and weights relative to the format's limits, then bisects over operators, regions and nodes; at the end no
+    single node can be left out. The step fails when the tolerance is not met, and still delivers the best set.
+    `found_by` of `convert_fp16`, `constrain_precision` and `quantize` accepts the result.
     """
 
     # 2: outputs are judged slice by slice.
@@ -57,25 +56,25 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     )
 
     precision: Literal["fp16", "bf16", "int8"] = "fp16"
-    """The precision that the rest of the model is to have."""
+    """The precision of the rest of the model."""
     tolerance: Tolerance = Tolerance()
-    """How far outputs may be apart. When `slices` is not given, every channel is judged by the `default` bounds
+    """Bounds on the differences of outputs. By default every channel is judged by the `default` bounds of `slices`
     for fp16 and by the `loose` ones for bf16 and int8."""
     keep_io: bool = True
-    """For fp16: keep the model's inputs and outputs in fp32, as `convert_fp16` is told."""
+    """For fp16: keep the model's inputs and outputs in fp32, as in `convert_fp16`."""
     sensitive: bool = True
-    """For fp16: keep what `block.sensitive` of `convert_fp16` keeps."""
+    """For fp16: keep the operators of `block.sensitive` of `convert_fp16`."""
     keep: tuple[NamePattern, ...] = ()
-    """Names of nodes that are kept from the start and not searched: globs (`head.*`), or `/.../` for a regular
-    expression (RE2's syntax)."""
+    """Names of nodes that are always kept and not searched: globs (`head.*`), or `/.../` for a regular expression
+    (RE2's syntax)."""
     op_types: tuple[str, ...] = ()
-    """Search among nodes of these operators only; all others get the precision. Empty: among all."""
+    """Search only nodes of these operators; all others get the precision. Empty: search all."""
     trials: Annotated[int, Field(ge=1)] = 200
-    """How many sets may be tried."""
+    """Largest number of trials."""
     time: Milliseconds = 600_000.0
-    """How long trials may go on; the best set is delivered then, and told to be no more than that."""
+    """Time limit of all trials; when it ends, the best set so far is delivered and reported as such."""
     int8: QuantizeSettings = QuantizeSettings()
-    """For int8: how to quantise, as `quantize` is told."""
+    """For int8: the settings of `quantize`."""
 
     @model_validator(mode="after")
     def _check_precision(self) -> FindPrecision:
@@ -95,7 +94,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
         subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))
         wanted = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
-        key = digest_json([self._shaping(), source.digest, digest_samples(samples)])
+        key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
         found = PrecisionSearcher(wanted, subject, Workspace(context.scratch, file, context.progress)).run()
         (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
@@ -121,8 +120,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
         return Fp16Reducer(source.path, self.keep, self.keep_io, self.sensitive)
 
-    def _shaping(self) -> JsonValue:
-        """What shapes the outcome of a trial; of the tolerance, what elements are counted by."""
+    def _trial_key(self) -> JsonValue:
+        """Return the settings that determine the outcome of a trial; of the tolerance, those that elements are counted
+        by.
+        """
         settings = json.loads(self.model_dump_json(exclude=_NOT_SHAPING))
         libraries: dict[str, JsonValue] = {**self.library_versions()}
         elementwise = list(self._tolerance.elementwise())
@@ -143,14 +144,16 @@ def _log(found: PrecisionSearch, context: Context) -> None:
         context.log.info("trial %d (%s): %s: %s", trial.number, trial.phase, trial.what, trial.metrics or trial.trouble)
     for node in found.kept:
         name = short_name(node.node or node.outputs[0])
-        context.log.info("kept: %s %s: %s", node.op_type, name, "; ".join(one.sentence for one in node.evidence))
+        context.log.info(
+            "kept: %s %s: %s", node.op_type, name, "; ".join(evidence.sentence for evidence in node.evidence)
+        )
 
 
 def _metrics(found: PrecisionSearch) -> dict[str, Metric]:
     counts = {"kept": len(found.kept), "candidates": found.candidate_count, "trials": len(found.trials)}
     metrics = {name: Metric(value=value) for name, value in counts.items()}
     for prefix, values in (("", found.metrics_found), ("whole.", found.metrics_whole)):
-        metrics |= {f"{prefix}{name}": Metric(value=value, unit=_UNITS.get(name, "")) for name, value in values.items()}
+        metrics |= {f"{prefix}{name}": Metric(value=value, unit=UNITS.get(name, "")) for name, value in values.items()}
     return metrics
 
 
@@ -167,7 +170,7 @@ def _summary(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
 
 
 def _change(found: PrecisionSearch) -> str:
-    """`: cosine NaN -> 0.99999`; what it was before only where it ran, and something is kept."""
+    """Return `: cosine NaN -> 0.99999`; the earlier value only where it was measured and nodes are kept."""
     metric = next((name for name in (*found.tolerance, "cosine") if name in found.metrics_found), "")
     if not metric:
         return ""
@@ -178,5 +181,5 @@ def _change(found: PrecisionSearch) -> str:
 
 
 def _unmet(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
-    said = [] if "nonfinite" in found.metrics_found else outside(found.metrics_found, bounds)
-    return f"; the bound is not met{f' ({said[0]})' if said else ''}"
+    reasons = [] if "nonfinite" in found.metrics_found else outside(found.metrics_found, bounds)
+    return f"; the tolerance is not met{f' ({reasons[0]})' if reasons else ''}"

@@ -15,7 +15,7 @@ from ndld_flow.store.kinds import Onnx
 
 
 class FixShapes(Step[Onnx, Onnx]):
-    """Give inputs fixed shapes, and infer every shape that follows from them, in subgraphs too.
+    """Fix the shapes of inputs, and infer all shapes that follow from them, in subgraphs too.
 
     Without `shapes` and `dims` the shapes of the recipe's `inputs:` are used.
     """

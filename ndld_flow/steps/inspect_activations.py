@@ -1,4 +1,4 @@
-"""Look at what a model computes inside, on real inputs."""
+"""Inspect the tensors inside a model on real inputs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ndld_flow.accuracy.accuracy_record import UNITS
-from ndld_flow.accuracy.tolerance import Tolerance
+from ndld_flow.accuracy.tolerance import UNITS, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import number
 from ndld_flow.base.settings import Settings
@@ -33,17 +32,17 @@ class Noise(Settings):
     """Noise on the inputs of the candidate, or of both models."""
 
     kind: Literal["normal", "uniform", "salt_pepper"] = "normal"
-    """`normal` and `uniform` are added; `salt_pepper` makes elements the smallest or largest value of their input."""
+    """`normal` and `uniform` are added; `salt_pepper` sets elements to the smallest or largest value of their input."""
     deviation: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """`normal`: standard deviation, in the units of what the model is fed (behind `mean` and `std`)."""
+    """`normal`: standard deviation, in the units of the model's input (after `mean` and `std`)."""
     amplitude: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """`uniform`: from less this to this."""
+    """`uniform`: the noise is in [-amplitude, amplitude]."""
     share: Annotated[Fraction, Field(gt=0, le=1)] | None = None
-    """`salt_pepper`: of the elements, half of them each."""
+    """`salt_pepper`: the share of elements that are replaced, half by each value."""
     inputs: tuple[str, ...] = ()
-    """Which inputs get it; all of floats when empty."""
+    """Inputs that get noise; by default all float inputs."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Equal seeds give equal noise; sample i gets `seed` + i."""
+    """Seed of the noise; sample i uses `seed` + i."""
     applies_to: Literal["candidate", "both"] = "candidate"
     """`candidate`: the reference runs on the clean inputs, so that the differences include the effect of the noise.
     `both`: both models run on the same noisy inputs, so that the differences are those of the models alone."""
@@ -56,7 +55,7 @@ class Noise(Settings):
             raise ValueError(f"noise of kind `{self.kind}` needs `{mine}`")
         extra = [name for name in amounts.values() if getattr(self, name) is not None]
         if extra:
-            raise ValueError(f"`{extra[0]}` says nothing of noise of kind `{self.kind}`: it has `{mine}`")
+            raise ValueError(f"`{extra[0]}` does not apply to noise of kind `{self.kind}`: give `{mine}`")
         return self
 
     @property
@@ -69,11 +68,11 @@ def _has_reference(step: InspectActivations, *_: str) -> bool:
 
 
 class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
-    """Run a model on real inputs and look at the tensors inside it.
+    """Run a model on real inputs and inspect the tensors inside it.
 
-    It keeps maps of channels, histograms, ranges, and counts of NaN, infinity and saturated values, for the report.
-    With a `reference` both models run on the same inputs, and their tensors are compared one by one, matched by name.
-    Without `tensors`, `op_types` and `every`, up to 32 tensors over the whole model are chosen.
+    It records maps of channels, histograms, ranges, and counts of NaN, infinity and saturated values for the report.
+    With a `reference` both models run on the same inputs, and their tensors are compared, matched by name. Without
+    `tensors`, `op_types` and `every`, up to 32 tensors over the whole model are selected.
     """
 
     # Not `anywhere`: kernels differ between CPUs and between execution providers.
@@ -87,46 +86,46 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     )
 
     reference: Annotated[str | None, Reads(Onnx)] = None
-    """A step whose model runs beside, or `source`."""
+    """A step whose model runs on the same inputs for comparison, or `source`."""
     tensors: tuple[NamePattern, ...] = ()
-    """Tensors to look at, by their names or those of nodes or inputs: globs (`conv*`), or `/.../` for a regular
-    expression (RE2's syntax) that is searched in the name."""
+    """Tensors to inspect, by names of tensors, nodes or inputs: globs (`conv*`), or `/.../` for a regular expression
+    (RE2's syntax) that is searched in the name."""
     op_types: tuple[str, ...] = ()
-    """All tensors that these operators give, such as `Conv`."""
+    """Inspect all outputs of these operators, such as `Conv`."""
     every: Annotated[int, Field(ge=1)] | None = None
-    """Every so many-th tensor of floats."""
+    """Inspect every N-th float tensor."""
     until: str | None = None
-    """A tensor or node behind which the run stops: what comes after does not run, and may be broken."""
+    """A tensor or node after which the run stops: later nodes do not run, and may be invalid."""
     noise: Noise | None = None
-    """Noise on inputs, to see how sensitive the model is to small differences."""
+    """Noise on inputs, to measure the model's sensitivity to small differences."""
     layout: dict[NamePattern, Literal["NCHW", "NHWC", "NCL", "NLC", "NCDHW", "NC", "flat"]] = Field(default={})
-    """Name or pattern -> what a tensor's dimensions are, where the guess from its operators is wrong."""
+    """Name or pattern -> layout of a tensor's dimensions, where the guess from its operators is wrong."""
     format: Literal["fp16", "bf16", "fp32", "fp8e4m3", "fp8e5m2"] = "fp16"
-    """Ranges are held against what this format can hold."""
+    """Format whose range the values are compared with."""
     arithmetic: Literal["stored", "native"] = "stored"
-    """`stored`: every fp16 and bf16 tensor is rounded to its type at the node that makes it, as hardware stores it,
-    whatever the execution provider would do. `native`: as the execution provider computes; on CPUs that is fp32."""
+    """`stored`: every fp16 and bf16 tensor is rounded to its type after the node that computes it, as hardware
+    stores it. `native`: the arithmetic of the execution provider; on CPUs that is fp32."""
     shown: Annotated[int, Field(ge=0)] = 4
-    """Samples of which maps are kept; statistics are of all."""
+    """Number of samples whose maps are kept; statistics cover all samples."""
     channels: Annotated[int, Field(ge=1)] = 64
-    """Channels of a tensor that are kept as maps, those that differ most from the reference's first, or without
-    reference those of the largest energy."""
+    """Channels of a tensor that are kept as maps: those that differ most from the reference, or have the largest
+    energy without one."""
     map_side: Annotated[int, Field(ge=1, le=4096)] = 256
-    """Height and width of a map, at most: larger ones keep the largest value, by size, of several."""
+    """Largest height and width of a map; larger ones keep the element of largest magnitude of each block."""
     map_bytes: Bytes = 10 * 2**20
-    """All maps together; each gets a fair share, and is made smaller until it fits. Of the default, a page can hold
-    nearly all, even of noise; more stays in the files beside it."""
+    """Bytes of all maps together; each gets a fair share, and is reduced until it fits. A report page embeds nearly
+    all of the default, even of noise; more stays in separate files."""
     arrays: bool = False
-    """Keep all values of the samples shown too, as `.npy`."""
+    """Also keep all values of the samples shown, as `.npy`."""
     fail_on: tuple[Literal["nan", "inf", "saturated"], ...] = ()
-    """Say no when any tensor looked at holds one of these. Empty only looks."""
+    """Fail when any inspected tensor contains one of these. Empty: never fail."""
     provider: str = "cpu"
     """Execution provider that runs the models: `cpu`, `cuda`, `tensorrt`, or ONNX Runtime's full name."""
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
-    """Options of that provider, such as `device_id`. Those that name libraries or files, and any not known to be
-    harmless, need a recipe that is trusted."""
+    """Options of that provider, such as `device_id`. Options that name libraries or files, and unknown options, need
+    a trusted recipe."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """Threads within an operator; 0 leaves it to ONNX Runtime."""
+    """Threads within an operator; 0 lets ONNX Runtime choose."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.accuracy.activations.inspection import InspectedModel, inspect_tensors
@@ -182,7 +181,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
 
 
 def _metrics(found: Activations) -> dict[str, Metric]:
-    """Counts over all tensors, and each metric of the tensor where it is worst."""
+    """Return counts over all tensors, and each metric of the tensor where it is worst."""
     worst: dict[str, list[float]] = {}
     for layer in found.divergence:
         for name, value in layer.metrics.items():
@@ -214,7 +213,7 @@ def _summary(found: Activations, metrics: dict[str, Metric]) -> str:
 
 
 def _distance(far: LayerDivergence, reference: str) -> str:
-    """Of the tensor that is furthest from the reference's."""
+    """Describe the tensor that is furthest from the reference's."""
     if far.nonfinite:
         return f"{far.nonfinite} of these in {short_name(far.tensor)} not in {reference}"
     if not far.metrics.get("relative_rms"):
@@ -226,11 +225,11 @@ _COUNTED = {"nan": "NaN", "inf": "infinite", "saturated": "saturated"}
 
 
 def _line(tensor: CapturedTensor, layer: LayerDivergence | None) -> str:
-    """One tensor on one line of the log."""
+    """Return one line of the log for a tensor."""
     held = tensor.range
-    told = [f"{number(held.minimum)} to {number(held.maximum)}, rms {number(held.rms)}"]
+    parts = [f"{number(held.minimum)} to {number(held.maximum)}, rms {number(held.rms)}"]
     counts = {"NaN": held.nan_count, "infinite": held.inf_count, "saturated": tensor.saturated}
-    told += [f"{count} {word}" for word, count in counts.items() if count]
+    parts += [f"{count} {word}" for word, count in counts.items() if count]
     if layer is not None:
-        told += [f"{name} {number(layer.metrics[name])}" for name in ("cosine", "max_abs") if name in layer.metrics]
-    return f"{tensor.position} {tensor.op_type} {short_name(tensor.tensor)}: {', '.join(told)}"
+        parts += [f"{name} {number(layer.metrics[name])}" for name in ("cosine", "max_abs") if name in layer.metrics]
+    return f"{tensor.position} {tensor.op_type} {short_name(tensor.tensor)}: {', '.join(parts)}"

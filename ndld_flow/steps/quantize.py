@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from ndld_flow.samples.sample_feeds import Samples
 
 _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude"})
-"""Of how to quantise; the rest it decides itself."""
+"""Settings of quantisation that ModelOpt accepts; it decides the rest itself."""
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     """Quantise a model to 8 bits: Q/DQ pairs with ranges measured on samples, or weights alone.
 
-    By default what pays is quantised: on a CPU dense convolutions and matrix products, which gain 1.3 to 2 times, and
-    not depthwise convolutions and chains of small operators, which lose by it and are what accuracy suffers from;
-    `min_intensity` sets the border. A `find_precision` with `precision: int8` finds layers to leave out; `found_by`
-    takes its result. `sanitize` first, so that BatchNormalization is folded, and see what it cost with
-    `check_accuracy`.
+    By default only profitable layers are quantised: on a CPU dense convolutions and matrix products, which become 1.3
+    to 2 times faster, but not depthwise convolutions and chains of small operators, which become slower and cost most
+    of the accuracy; `min_intensity` sets the limit. A `find_precision` with `precision: int8` finds layers to leave
+    out; `found_by` takes its result. Run `sanitize` first, so that BatchNormalization is folded, and `check_accuracy`
+    after.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
@@ -43,11 +43,11 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     )
 
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
-    """A `find_precision` step with `precision: int8`: the nodes that it found stay as they are."""
+    """A `find_precision` step with `precision: int8`: the nodes that it found are not quantised."""
 
     modelopt: ModelOpt | None = None
-    """Let NVIDIA ModelOpt do it, for TensorRT: FP8, INT8 or INT4. It gets the samples, `method` (`minmax` or
-    `entropy`), `op_types`, `exclude` and what `found_by` names, and decides the rest itself."""
+    """Quantise with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. It gets the samples, `method` (`minmax` or
+    `entropy`), `op_types`, `exclude` and the nodes of `found_by`, and decides the rest itself."""
 
     @model_validator(mode="after")
     def _check_modelopt(self) -> Self:
@@ -76,7 +76,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             return super().library_versions() | modelopt_versions(self.modelopt.python)
         if self.reduce_range != "auto":
             return super().library_versions()
-        # The result hangs on this CPU.
+        # The result depends on this CPU.
         return super().library_versions() | {"weights here": "7 bits" if self.reduces_range else "8 bits"}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
@@ -126,7 +126,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         search = read_search_result(context.read("found_by").path)
         refuse_other_precision(search, "int8", "quantize")
         if self.modelopt is not None:
-            return search  # it quantises otherwise than the search did
+            return search  # ModelOpt's quantisation differs from the search's
         for note in settings_notes(search, source.label, settings_of(self)):
             context.log.warning("%s", note)
         return search

@@ -1,4 +1,4 @@
-"""Let any program change a model."""
+"""Run any program that changes a model."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ _NAMED = ("Input", "File")
 
 
 class RunTool(Step[Onnx, Onnx]):
-    """Let any program change the model.
+    """Run any program that changes the model.
 
-    The program is started without a shell; each argument is one item of the list. In arguments and in `environment`
-    these stand for paths:
+    The program runs without a shell; each argument is one item of the list. Arguments and `environment` may contain
+    these placeholders:
 
-        $Model          the model it reads, with external data beside it
-        $Output         where it must write its model; external data beside it
-        $Scratch        an empty folder for whatever it needs
-        $Input{NAME}    a .npy file with the values of this input, as the recipe's `inputs:` say
+        $Model          the model to read, with external data in the same folder
+        $Output         the file to write the model to; external data go to the same folder
+        $Scratch        an empty temporary folder
+        $Input{NAME}    a .npy file with the values of this input from the recipe's `inputs:`
         $File{NAME}     the file of this name in `files`
         $$              a dollar sign
 
-    For example `command: [python, "$File{prune.py}", --model, $Model, --to, $Output]` with `files: [prune.py]`. It
-    stands where you stand, and of your environment gets PATH, HOME, LANG, LC_ALL, LC_CTYPE and TZ only, besides what
-    `environment` says. What it prints is in the step's log. It is done when it ends with code 0 and its model passes
-    the ONNX checker; a timeout, an error or Ctrl-C ends it with all it started.
+    For example `command: [python, "$File{prune.py}", --model, $Model, --to, $Output]` with `files: [prune.py]`. It runs
+    in the current directory; from your environment it gets only PATH, HOME, LANG, LC_ALL, LC_CTYPE and TZ, and the
+    variables of `environment`. Its output goes to the step's log. It succeeds when it exits with code 0 and its model
+    passes the ONNX checker; a timeout, an error or Ctrl-C ends it and all processes that it started.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
@@ -54,19 +54,20 @@ class RunTool(Step[Onnx, Onnx]):
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
     command: Annotated[tuple[str, ...], RunsCode()] = Field(min_length=1)
-    """The program, found on PATH or by its path, and its arguments. The program and arguments that are files are part
-    of the step's key by their contents: a changed script runs again."""
+    """The program, found on PATH or by its path, and its arguments. Contents of the program and of arguments that
+    are files are part of the step's key: a changed script runs again."""
     files: Annotated[tuple[Path, ...], DataFile()] = ()
-    """Files that shape the result, such as scripts, modules and configurations; their contents are part of the key."""
+    """Files that determine the result, such as scripts, modules and configurations; their contents are part of the
+    key."""
     environment: dict[str, str | None] = Field(default={})
-    """Variables to set; null passes ours on, whose value is in the step's key. Of one that is a credential by its name
-    (`HF_TOKEN`, `..._PASSWORD`) it is not, and not recorded; what null passes on is hidden in the log."""
+    """Variables to set; null passes on the current value, which is part of the step's key and hidden in the log. The
+    value of a credential by its name (`HF_TOKEN`, `..._PASSWORD`) is neither part of the key nor recorded."""
     timeout: Annotated[Milliseconds, Field(gt=0)] = 3_600_000.0
-    """How long it may take, such as `10 min`; an hour by default."""
+    """Time limit, such as `10 min`; an hour by default."""
     in_place: bool = False
-    """The program changes $Model itself: it gets a copy, which is the result; there is no $Output."""
+    """The program changes $Model itself: it gets a copy, which becomes the result; there is no $Output."""
     deterministic: bool = True
-    """Whether it makes the same model of the same files each time, so that the result may be used again; `false` runs
+    """The program writes the same model for the same files each time, so that the result may be reused; `false` runs
     it every time."""
 
     @model_validator(mode="after")
@@ -74,20 +75,23 @@ class RunTool(Step[Onnx, Onnx]):
         used = set(self._placeholders())
         for word, name in used:
             if word not in (_NAMED if name is not None else _WORDS):
-                told = suggest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
-                raise ValueError(f"there is no ${word}; {told} (`$$` is a dollar sign)")
+                near = suggest(word, [*_WORDS, *(f"{word}{{NAME}}" for word in _NAMED)])
+                raise ValueError(f"there is no ${word}; {near} (`$$` is a dollar sign)")
             if word == "File" and [path.name for path in self.files].count(name or "") > 1:
                 raise ValueError(f"`files` has several {name!r}: files of one name cannot be told apart")
             if word == "File" and name not in self._files_by_name:
-                told = suggest(name or "", self._files_by_name) or "it is empty"
-                raise ValueError(f"`files` has no {name!r}; {told}")
+                near = suggest(name or "", self._files_by_name) or "it is empty"
+                raise ValueError(f"`files` has no {name!r}; {near}")
         if (("Output", None) in used) == self.in_place:
-            told = "with `in_place` there is no $Output" if self.in_place else "say where it writes its model: $Output"
-            raise ValueError(told)
+            raise ValueError(
+                "with `in_place` there is no $Output"
+                if self.in_place
+                else "name the file it writes its model to: $Output"
+            )
         return self
 
     def _placeholders(self) -> Iterator[tuple[str, str | None]]:
-        """`("Model", None)`, `("Input", "x")`, ... in arguments and environment."""
+        """Yield `("Model", None)`, `("Input", "x")`, ... from arguments and environment."""
         for text in (*self.command, *(value for value in self.environment.values() if value is not None)):
             for found in _PLACEHOLDER.finditer(text):
                 if found[0] != "$$":
@@ -99,7 +103,7 @@ class RunTool(Step[Onnx, Onnx]):
 
     @property
     def _program(self) -> str | None:
-        """The program's file, None when there is none of that name."""
+        """Return the program's file, or None when there is none of that name."""
         return shutil.which(self.command[0].replace("$$", "$"))
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
@@ -117,7 +121,7 @@ class RunTool(Step[Onnx, Onnx]):
         named = [self._program or "", *(part for argument in self.command[1:] for part in {argument, _value(argument)})]
         used = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
         found = super().library_versions()
-        # The recipe names `files` by their names, so that it matters which name has which contents.
+        # The recipe refers to `files` by name, so the name of each content matters.
         for path in (*used, *(path for path in self.files if path.is_file())):
             found |= {_unused(f"file {path.name}", found): _digest(path)}
         for path in used:
@@ -128,7 +132,9 @@ class RunTool(Step[Onnx, Onnx]):
         return found
 
     def passed_variables(self) -> tuple[str, ...]:
-        """Return those that the program gets of ours; who may fetch something (a token) does not decide what it is."""
+        """Return the variables that the program inherits, except credentials: a token only allows access to a
+        result.
+        """
         passed = (name for name, value in self.environment.items() if value is None)
         return tuple(name for name in passed if not is_secret_variable(name))
 
@@ -141,26 +147,26 @@ class RunTool(Step[Onnx, Onnx]):
         folder.mkdir()
         scratch.mkdir()
         model = copy_model(source.path, folder) if self.in_place else source.path
-        put = self._putting({"Model": model, "Output": folder / Onnx.main, "Scratch": scratch}, context)
+        replace = self._replacer({"Model": model, "Output": folder / Onnx.main, "Scratch": scratch}, context)
         program = Program(
-            command=[put(argument) for argument in self.command],
-            environment=self._environment(put, scratch),
+            command=[replace(argument) for argument in self.command],
+            environment=self._environment(replace, scratch),
             timeout_s=self.timeout / 1e3,
             secrets={name: os.environ.get(name, "") for name, value in self.environment.items() if value is None},
         )
         context.progress(0, 0, f"running {program.name}")
         hear = log_to(context.log, context.progress)
         run_program(program, hear) if self.in_place else run_on_model(program, model, hear)
-        for left in move_model(folder / Onnx.main, out, program.name):
-            context.log.info("%s is not kept: the model does not name it", left)
+        for file in move_model(folder / Onnx.main, out, program.name):
+            context.log.info("%s is not kept: the model does not refer to it", file)
         change = describe_change(source.path, out / Onnx.main)
         before, after = change.before.node_count, change.after.node_count
         return Result(
             f"{program.name}: {before} -> {after} nodes", metrics={"nodes": Metric(value=after)}, change=change
         )
 
-    def _putting(self, paths: Mapping[str, Path], context: Context) -> Callable[[str], str]:
-        """Puts paths where a text has placeholders; an input's values are written when they are asked for."""
+    def _replacer(self, paths: Mapping[str, Path], context: Context) -> Callable[[str], str]:
+        """Return a function that replaces placeholders by paths; an input's values are written when first used."""
         from ndld_flow.graph.model_tool import write_input
 
         def path_of(found: re.Match[str]) -> str:
@@ -174,21 +180,21 @@ class RunTool(Step[Onnx, Onnx]):
 
         return lambda text: _PLACEHOLDER.sub(path_of, text)
 
-    def _environment(self, put: Callable[[str], str], scratch: Path) -> dict[str, str]:
+    def _environment(self, replace: Callable[[str], str], scratch: Path) -> dict[str, str]:
         from ndld_flow.processes.program import minimal_environment
 
         passed = (name for name, value in self.environment.items() if value is None)
-        said = {name: put(value) for name, value in self.environment.items() if value is not None}
-        return {**minimal_environment(scratch, passed), **said}
+        given = {name: replace(value) for name, value in self.environment.items() if value is not None}
+        return {**minimal_environment(scratch, passed), **given}
 
 
 def _value(argument: str) -> str:
-    """What follows in `--config=FILE`."""
+    """Return the value in `--config=FILE`."""
     return argument.partition("=")[2]
 
 
 def _unused(name: str, taken: Mapping[str, str]) -> str:
-    """Return a name that no other file has: those of different folders may be called the same."""
+    """Return a name that no other file has: files in different folders may have the same name."""
     names = (f"{name} {number}" if number > 1 else name for number in count(1))
     return next(each for each in names if each not in taken)
 
@@ -203,6 +209,6 @@ def _digest(path: Path) -> str:
 
 @lru_cache
 def _digest_of(path: Path, *stamp: int) -> str:
-    """Return the first digits: enough to tell a change, and short enough for people."""
-    del stamp  # only to be told apart by
+    """Return the first digits: enough to detect a change, and short enough to read."""
+    del stamp  # part of the cache's key only
     return digest_file(path)[:16]

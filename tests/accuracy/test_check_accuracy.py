@@ -19,7 +19,7 @@ from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement
 from ndld_flow.records.metric import Metric
 from ndld_flow.report.collect_accuracy import collect_accuracy
-from ndld_flow.runtimes.onnxruntime.model_matching import pair_names
+from ndld_flow.samples.model_matching import pair_names
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 from tests.support.models_run import Given, Ran, run_step, write_model
@@ -272,7 +272,7 @@ def test_models_that_cannot_run_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("setting", ["provider", "reference_provider"])
 def test_each_model_runs_on_the_provider_asked_for(setting: str, tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match='"warp" is no execution provider'):
+    with pytest.raises(BackendError, match='"warp" is not an execution provider'):
         compare(tmp_path, SAME, SAME, None, **{setting: "warp"})
 
 

@@ -248,7 +248,7 @@ def test_a_shape_tensor_has_values(came: Mapping[str, Came]) -> None:
         ("free", ("x [batch, length] has free dimensions", "mask [batch, length]", "profiles[0]", "x: {min: [1, 1]")),
         ("half_a_profile", ("profiles[0] lacks shapes: mask [batch, length]",)),
         ("no_shape_values", ("shape [2] is a shape tensor, whose values are missing",)),
-        ("wrong_input", ('profiles[0]: "X" is no input of the model', 'did you mean "x"?')),
+        ("wrong_input", ('profiles[0]: "X" is not an input of the model', 'did you mean "x"?')),
     ],
 )
 def test_shapes_that_lack_are_named(came: Mapping[str, Came], name: str, told: tuple[str, ...]) -> None:

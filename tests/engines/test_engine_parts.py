@@ -84,7 +84,7 @@ def test_missing_shapes_are_named_with_their_dimensions_and_what_to_write() -> N
 
 
 def test_an_input_that_the_recipe_names_and_the_model_lacks_is_no_silence() -> None:
-    with pytest.raises(RequestError, match='inputs: "X" is no input of the model; did you mean'):
+    with pytest.raises(RequestError, match='inputs: "X" is not an input of the model; did you mean'):
         choose_profiles([IMAGE], BuildSettings(), {"X": InputSpec(shape=(1, 3, 8, 8))})
 
 

@@ -16,7 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.runner.doctor import Check, examine
 from ndld_flow.runtimes.tensorrt.library import find_library
-from ndld_flow.runtimes.tensorrt.trial import Trial, try_gpu, try_library
+from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
 from tests.runtimes.test_tensorrt_library import hide_installed, installed_rtx, make_environment, write
 
 OURS = f"3.{sys.version_info.minor}"
@@ -70,10 +70,10 @@ __version__ = "10.8.0.43"
 """TensorRT as far as the trial goes, on host memory."""
 
 
-def try_fake(folder: Path, code: str, limit_s: float = 30) -> list[Trial]:
+def try_fake(folder: Path, code: str, limit_s: float = 30) -> list[Probe]:
     place = make_environment(folder / "venv")
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", code)
-    return try_library(find_library("tensorrt", place), limit_s)
+    return probe_library(find_library("tensorrt", place), limit_s)
 
 
 @pytest.fixture
@@ -124,14 +124,14 @@ def test_a_driver_too_old_for_the_real_library_is_told_in_words(
     assert checks["gpu"].state == "ok"
     assert checks["gpu"].found == "NVIDIA Stand-in (compute capability 8.6), CUDA up to 11.4"
     engines = checks["tensorrt-rtx on this GPU"]
-    assert engines.found == "the driver knows CUDA up to 11.4, and this TensorRT-RTX needs a later one"
+    assert engines.found == "the driver supports CUDA up to 11.4, and this TensorRT-RTX needs a later version"
     assert engines.advice == "update the NVIDIA driver"
     assert checks["tensorrt-rtx ahead of time"].state == "ok"
 
 
 def test_a_driver_without_a_gpu_is_told(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_STANDIN_INIT", "100")
-    (only,) = try_gpu()
+    (only,) = probe_gpu()
     assert not only.works
     assert only.found == "the NVIDIA driver finds no GPU (error 100, no CUDA-capable device is detected)"
 
@@ -149,7 +149,7 @@ def test_a_gpu_that_answers_tells_what_may_be_done_with_it(
     packages = tmp_path / "packages"
     write(packages / "pynvml.py", NVML)
     monkeypatch.setenv("PYTHONPATH", str(packages))
-    found = {trial.name: trial for trial in try_gpu()}
+    found = {trial.name: trial for trial in probe_gpu()}
     assert list(found) == ["", "cuda runtime", "gpu sampling", "gpu clocks"]
     assert found[""].works
     assert found["cuda runtime"].works
@@ -160,7 +160,7 @@ def test_a_gpu_that_answers_tells_what_may_be_done_with_it(
 def test_a_gpu_without_nvml_says_how_to_get_it(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "packages/pynvml.py", "raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
-    sampling = next(trial for trial in try_gpu() if trial.name == "gpu sampling")
+    sampling = next(trial for trial in probe_gpu() if trial.name == "gpu sampling")
     assert (sampling.works, sampling.advice) == (False, "pip install nvidia-ml-py")
 
 
@@ -168,15 +168,15 @@ def test_a_gpu_without_nvml_says_how_to_get_it(driver: Path, tmp_path: Path, mon
     ("break_it", "found"),
     [
         (("max(0, value)", "value"), "TensorRT computes relu(-1, 2, -3, 4) as [-1.0, 2.0, -3.0, 4.0]"),
-        (("return Engine()", "return None"), "TensorRT does not open the engine it built: it does not say why"),
-        (("return True", "return False"), "TensorRT does not run the engine it built: it does not say why"),
+        (("return Engine()", "return None"), "TensorRT does not open the engine it built: it gives no reason"),
+        (("return True", "return False"), "TensorRT does not run the engine it built: it gives no reason"),
         (
             ('return b"plan"', 'self.logger.log(ILogger.Severity.ERROR, "no kernel\\n for it"); return None'),
             "TensorRT builds no engine: no kernel for it",
         ),
         (
             ("self.logger = logger", f"logger.log(ILogger.Severity.ERROR, {OLD_DRIVER!r}); raise TypeError('nullptr')"),
-            "the driver knows CUDA up to 13.0, and this TensorRT needs a later one",
+            "the driver supports CUDA up to 13.0, and this TensorRT needs a later version",
         ),
         (("return Network()", "raise RuntimeError('odd')"), "RuntimeError: odd"),
     ],
@@ -192,19 +192,19 @@ def test_each_way_to_fail_on_a_gpu_is_told(tmp_path: Path, driver: Path, break_i
 def test_a_crash_names_what_was_tried(tmp_path: Path) -> None:
     (crashed,) = try_fake(tmp_path, "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert not crashed.works
-    assert crashed.found == "the process that tried it crashed with SIGSEGV"
+    assert crashed.found == "the process that probed it crashed with SIGSEGV"
     shutil.rmtree(tmp_path / "venv")
     later = "class ComputeCapability:\n    @property\n    def __members__(self): import os; os.abort()\n"
     code = f"{WORKS}{later}ComputeCapability = ComputeCapability()\n"
     loads, crashed = try_fake(tmp_path, code)
     assert loads.works
-    assert (crashed.name, crashed.found) == ("ahead of time", "the process that tried it crashed with SIGABRT")
+    assert (crashed.name, crashed.found) == ("ahead of time", "the process that probed it crashed with SIGABRT")
 
 
 def test_a_hang_ends_at_the_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     (hung,) = try_fake(tmp_path, "import time; time.sleep(60)", limit_s=1)
-    assert hung.found == "the process that tried it did not answer within 1 s"
+    assert hung.found == "the process that probed it did not answer within 1 s"
     assert time.monotonic() - begun < 4
 
 

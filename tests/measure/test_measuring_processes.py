@@ -240,13 +240,13 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     assert metrics["latency.spread"].value >= 0
     assert metrics["memory.peak_bytes"].value == max(run.peak_memory_bytes for run in base.runs)
     assert " over 2 runs (4 passes) on CPU, 3 layers" in results[0].summary
-    with pytest.raises(BackendError, match=r'^step odd: "warp" is no execution provider'):
+    with pytest.raises(BackendError, match=r'^step odd: "warp" is not an execution provider'):
         ProfileModel.run_together([turn("fine"), turn("odd", provider="warp")])
 
 
 def test_a_model_that_fails_when_run_is_told_as_ever(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", FAILS)
-    with pytest.raises(ModelError, match=r"fails when run: .*MatMul.* It was fed x float32 1x8, z float32 1x4"):
+    with pytest.raises(ModelError, match=r"fails at run time: .*MatMul.* Its inputs were x float32 1x8, z float32 1x4"):
         measure(tmp_path, request(path))
 
 

@@ -271,9 +271,9 @@ def test_what_is_measured_is_held_alone() -> None:
 
 def test_what_cannot_be_profiled_is_told(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.onnx", CHAIN)
-    with pytest.raises(BackendError, match="no execution provider"):
+    with pytest.raises(BackendError, match="not an execution provider"):
         profile(model, tmp_path / "a", provider="warp")
-    with pytest.raises(RequestError, match=r'"z" is no input of candidate; (did you mean|known:) "?x'):
+    with pytest.raises(RequestError, match=r'"z" is not an input of candidate; (did you mean|known:) "?x'):
         profile(model, tmp_path / "b", {"z": {"shape": [1]}})
     with pytest.raises(RequestError, match="expected is nx8"):
         profile(model, tmp_path / "c", {"x": {"shape": [1, 9]}})

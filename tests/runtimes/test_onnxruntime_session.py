@@ -15,8 +15,7 @@ import pytest
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name, memory_of, short_name, with_fallbacks
-from ndld_flow.runtimes.onnxruntime.native_output import catch_native_output
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, catch_native_output, open_model
 from tests.support.models_run import write_model
 
 RELU = "g (float[n, 2] x) => (float[n, 2] y) { y = Relu(x) }"
@@ -77,7 +76,7 @@ def test_a_provider_that_does_not_load_is_an_error(
 
 
 def test_unknown_providers_name_the_nearest() -> None:
-    with pytest.raises(BackendError, match=r'"cudda" is no execution provider .* (did you mean "cuda"|known: cpu)'):
+    with pytest.raises(BackendError, match=r'"cudda" is not an execution provider .* (did you mean "cuda"|known: cpu)'):
         full_name("cudda")
     missing = next(p for p in ort.get_all_providers() if p not in ort.get_available_providers())
     with pytest.raises(BackendError, match=f"has no {missing}; it has .*cpu"):
@@ -115,7 +114,7 @@ def test_models_that_are_refused(tmp_path: Path, capfd: pytest.CaptureFixture[st
 def test_models_that_fail_when_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     graph = "g (float[n] x) => (float[m] y) <int64[1] s = {7}> { y = Reshape(x, s) }"
     model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
-    with pytest.raises(ModelError, match=r"m\.onnx fails when run: .*Reshape.* It was fed x float32 3; check"):
+    with pytest.raises(ModelError, match=r"m\.onnx fails at run time: .*Reshape.* Its inputs were x float32 3; check"):
         model.bind({"x": np.zeros(3, np.float32)}).once()
     with pytest.raises(ModelError, match="Unexpected input data type"):
         model.bind({"x": np.zeros(7, np.float64)}).once()

@@ -106,7 +106,7 @@ def test_zeros_and_ones() -> None:
     [
         (X, {"shape": [1, 4, 8, 8]}, ["x", "1x4x8x8", "batchx3xhxw"]),
         (X, {"shape": [3, 8, 8]}, ["3x8x8", "batchx3xhxw"]),
-        (TensorSpec("x", "float32", None), {}, ["x", "does not say its shape", "shape:"]),
+        (TensorSpec("x", "float32", None), {}, ["x", "does not declare its shape", "shape:"]),
         (TensorSpec("x", "string", (1,)), {}, ["x", "string"]),
         (TensorSpec("x", "seq(tensor(float))", None), {"shape": [1]}, ["x", "seq(tensor(float))"]),
         (TensorSpec("x", "uint8", (1,)), {"range": [-1.0, 5.0]}, ["uint8", "0 to 255", "-1"]),
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_told(spec: TensorSpec, asked: dict[str, Any], word
 
 
 def test_an_unknown_input_names_the_nearest() -> None:
-    with pytest.raises(RequestError, match='"imge" is no input of half; did you mean "image"') as error:
+    with pytest.raises(RequestError, match='"imge" is not an input of half; did you mean "image"') as error:
         make_feeds([TensorSpec("image", "float32", (1,))], {"imge": InputSpec()}, model="half")
     assert error.value.exit_code == 2
 

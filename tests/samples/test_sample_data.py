@@ -82,7 +82,7 @@ def test_a_steps_data_replace_the_recipes_and_the_rest_stays(in_folder: Path) ->
     assert own.label == "b.png"
     assert own.feeds["x"].values.shape == (1, 3, 4, 4)
     assert own.feeds["x"].values.flat[0] == pytest.approx(20 / 255 - 0.5)
-    refused('data: "y" is no input of half; known: x', X, data={"y": "b.png"})
+    refused('data: "y" is not an input of half; known: x', X, data={"y": "b.png"})
 
 
 def test_samples_are_as_many_as_asked_for_and_never_more_than_there_are(in_folder: Path) -> None:
@@ -91,7 +91,7 @@ def test_samples_are_as_many_as_asked_for_and_never_more_than_there_are(in_folde
     assert labels(samples(X, data={"x": "c"}, samples=2)) == ["0.png", "1.png"]
     refused("9.png", X, data={"x": "c"})
     Path("c/9.png").unlink()
-    refused('samples: 5 are asked for, and the data of input "x" has 4', X, data={"x": "c"}, samples=5)
+    refused('samples: 5 are requested, and the data of input "x" has 4', X, data={"x": "c"}, samples=5)
 
 
 def test_inputs_with_files_go_side_by_side(in_folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_single_file_serves_as_many_samples_as_random_inputs_make(in_folder: P
     assert firsts(made, "k") == [1, 1, 1]
     assert len(set(firsts(made, "m"))) == 3
     assert labels(samples(K, M, data={"k": "k.npy"})) == ["k.npy"]
-    refused('samples: 3 are asked for, and the data of input "k" has 1', K, data={"k": "k.npy"}, samples=3)
+    refused('samples: 3 are requested, and the data of input "k" has 1', K, data={"k": "k.npy"}, samples=3)
 
 
 def test_several_files_that_do_not_fit_are_told_at_once(in_folder: Path) -> None:
@@ -327,7 +327,7 @@ def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) ->
     assert firsts(made, "x") == pytest.approx([20, 140, 240], abs=6)
     assert next(iter(made)).feeds["x"].values.shape == (1, 3, 48, 64)
     assert labels(samples(X, data={"x": f"clip{suffix}"}, samples=2)) == [f"clip{suffix} frame {i}" for i in (0, 1)]
-    refused('samples: 8 are asked for, and the data of input "x" has 7', X, data={"x": f"clip{suffix}"}, samples=8)
+    refused('samples: 8 are requested, and the data of input "x" has 7', X, data={"x": f"clip{suffix}"}, samples=8)
 
 
 @needs_video
@@ -410,7 +410,7 @@ def test_files_that_vanish_between_rounds_are_missed(in_folder: Path) -> None:
     write_animation(in_folder / "a.gif", [1, 100, 200])
     made = samples(X, data={"x": "a.gif"})
     write_animation(in_folder / "a.gif", [1, 100])
-    with pytest.raises(RequestError, match="there were 3 samples, and 2 of them are left"):
+    with pytest.raises(RequestError, match="2 of 3 samples are left"):
         list(made)
 
 
@@ -456,7 +456,7 @@ def test_what_a_loader_leaves_out_must_be_a_number(in_folder: Path) -> None:
         ("    yield {'k': [[1], [2, 3]]}\n", "load.py.*inhomogeneous"),
         (
             "    yield {'kk': np.zeros(2, np.float32)}\n",
-            r'load\.py: sample 0: "kk" is no input of half; did you mean "k"',
+            r'load\.py: sample 0: "kk" is not an input of half; did you mean "k"',
         ),
         ("    yield np.zeros(2, np.float32)\n", r"load\.py: sample 0 is ndarray: yield a mapping"),
         ("    yield ('a', 'b', 'c')\n", r"load\.py: sample 0 is tuple: yield a mapping"),
@@ -473,8 +473,8 @@ def test_what_a_loader_does_wrong_is_told_with_its_place(code: str, words: str, 
 
 
 def test_a_loader_that_may_be_endless_needs_a_number(in_folder: Path) -> None:
-    refused(r"does not say how many it yields, and may be endless: give `samples:`", K, **loader("    yield {}\n"))
-    refused(r"samples\(\) has no sample", K, **loader("    return []\n"))
+    refused(r"returns no length and may be endless: give `samples:`", K, **loader("    yield {}\n"))
+    refused(r"samples\(\) returns no samples", K, **loader("    return []\n"))
     Path("load.py").write_text("def sample(): ...\n")
     refused(r"load\.py: there is no function 'samples' in it; did you mean \"sample\"", K, loader="load.py")
     refused(r"gone\.py: the file cannot be read", K, loader="gone.py")
@@ -482,7 +482,7 @@ def test_a_loader_that_may_be_endless_needs_a_number(in_folder: Path) -> None:
 
 def test_a_loader_that_shuffles_is_found_out(in_folder: Path) -> None:
     code = "    while True:\n        yield {'k': np.random.random(2)}\n"
-    refused("sample 0 was another one when it was read before: .* Seed what is random", K, **loader(code), samples=2)
+    refused("sample 0 changed since it was read before: .* Seed its random", K, **loader(code), samples=2)
 
 
 def test_only_as_much_is_read_as_is_looked_at(in_folder: Path) -> None:

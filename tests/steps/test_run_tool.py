@@ -97,7 +97,7 @@ def test_external_data_is_moved_along_and_the_rest_is_not(tmp_path: Path, caplog
     ran = use(tmp_path, text, model=make_ext(tmp_path / "ext.onnx"))
     assert {path.name for path in ran.out.iterdir()} == {"model.onnx", "weights.bin"}
     onnx.checker.check_model(str(ran.out / "model.onnx"))
-    assert "notes.txt is not kept: the model does not name it" in caplog.messages
+    assert "notes.txt is not kept: the model does not refer to it" in caplog.messages
 
 
 def test_in_place_the_program_gets_a_copy_of_all_files(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_program_that_is_not_there_is_foreseen_and_told(tmp_path: Path) -> Non
     ("settings", "message"),
     [
         ({"command": ["t", "$Modle", "$Output"]}, r"there is no \$Modle; did you mean \"Model\""),
-        ({"command": ["t", "$Model"]}, r"say where it writes its model: \$Output"),
+        ({"command": ["t", "$Model"]}, r"name the file it writes its model to: \$Output"),
         ({"command": ["t", "$Output"], "in_place": True}, r"with `in_place` there is no \$Output"),
         ({"command": ["t", "$File{a.py}", "$Output"], "files": ["b.py"]}, "`files` has no 'a.py'"),
         ({"command": ["t", "$Shape{x}", "$Output"]}, r"there is no \$Shape"),

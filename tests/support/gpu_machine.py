@@ -10,7 +10,7 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.onnxruntime.provider_check import try_provider
 from ndld_flow.runtimes.tensorrt.library import Library, find_library
-from ndld_flow.runtimes.tensorrt.trial import Trial, try_gpu, try_library
+from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
 
 
 def require_gpu() -> None:
@@ -52,10 +52,10 @@ def require_clocks() -> None:
 
 
 @cache
-def _gpu_trials() -> dict[str, Trial]:
-    return {trial.name: trial for trial in try_gpu()}
+def _gpu_trials() -> dict[str, Probe]:
+    return {trial.name: trial for trial in probe_gpu()}
 
 
 @cache
-def _engine_trials(library: Library) -> list[Trial]:
-    return try_library(library)
+def _engine_trials(library: Library) -> list[Probe]:
+    return probe_library(library)

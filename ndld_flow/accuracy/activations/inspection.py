@@ -29,9 +29,9 @@ from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.activations import Activations
 from ndld_flow.runtimes.onnxruntime.execution_providers import full_name
-from ndld_flow.runtimes.onnxruntime.model_matching import shared_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.generated_values import is_float
+from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_settings import SampleSettings
 
 

@@ -32,10 +32,10 @@ from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.divergence import LayerDivergence
-from ndld_flow.runtimes.onnxruntime.model_matching import shared_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float
+from ndld_flow.samples.model_matching import shared_inputs
 
 USUAL_NOISE = 0.045
 """Relative RMS allowed where no bound is relative to the signal: that of a cosine of 0.999."""

@@ -1,4 +1,4 @@
-"""What a device, and the library that runs models on it, tell of themselves."""
+"""Facts and times reported by a device and its runtime library."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class DeviceTimes:
-    """Of one pass, in ms by the device's own clock; None for what is not known."""
+    """Times of one pass in ms by the device's own clock; None for unknown ones."""
 
     enqueue_ms: float | None = None
-    """Of the host, to launch it."""
+    """Time of the host to launch the pass."""
     h2d_ms: float | None = None
     """Copy of the inputs to the device."""
     compute_ms: float | None = None
@@ -21,11 +21,11 @@ class DeviceTimes:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """What is to be told of an opened model."""
+    """Facts about an open model."""
 
     facts: Mapping[str, int | str | bool] = field(default_factory=dict)
-    """Such as memory in bytes."""
+    """Facts such as memory in bytes."""
     versions: Mapping[str, str] = field(default_factory=dict)
-    """Libraries that only the measuring process sees."""
+    """Versions of libraries that only the measuring process loads."""
     notes: tuple[str, ...] = ()
-    """Sentences for people."""
+    """Notes for the profile."""

@@ -1,4 +1,4 @@
-"""ONNX Runtime's execution providers: their names, what runs behind them, and what to do without them."""
+"""ONNX Runtime's execution providers: names, fallbacks, devices, and advice where one is missing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _ON_NVIDIA_GPU = (_CUDA, _TENSORRT, _RTX)
 
 
 def full_name(provider: str) -> str:
-    """`cuda` -> `CUDAExecutionProvider`; full names are taken too, in any case of letters.
+    """Return `CUDAExecutionProvider` for `cuda`; full names are accepted too, in any case.
 
-    Raises `BackendError` with the nearest right names when ONNX Runtime knows no such provider, or this build of it
-    does not have it.
+    Raises `BackendError` with the nearest names when ONNX Runtime has no such provider, or this build of it does not
+    include it.
     """
     everything: list[str] = list(ort.get_all_providers())
     names = {name.lower(): name for name in everything}
@@ -30,7 +30,7 @@ def full_name(provider: str) -> str:
     found = names.get(provider.lower())
     if found is None:
         raise BackendError(
-            f'"{provider}" is no execution provider of ONNX Runtime {ort.__version__}; '
+            f'"{provider}" is not an execution provider of ONNX Runtime {ort.__version__}; '
             f"{suggest(provider, [short_name(name) for name in ort.get_available_providers()])}"
         )
     available = list(ort.get_available_providers())
@@ -44,12 +44,12 @@ def full_name(provider: str) -> str:
 
 
 def short_name(provider: str) -> str:
-    """`CUDAExecutionProvider` -> `cuda`."""
+    """Return `cuda` for `CUDAExecutionProvider`."""
     return provider.removesuffix(_SUFFIX).lower()
 
 
 def with_fallbacks(provider: str, options: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """The provider, then what runs the nodes that it cannot: CUDA behind TensorRT; the CPU always comes last."""
+    """Return the provider and its fallbacks for unsupported nodes: CUDA after TensorRT, the CPU always last."""
     chosen = [(provider, dict(options))]
     if provider in (_TENSORRT, _RTX) and _CUDA in ort.get_available_providers():
         same_gpu = {"device_id": options["device_id"]} if "device_id" in options else {}
@@ -60,7 +60,7 @@ def with_fallbacks(provider: str, options: Mapping[str, str]) -> list[tuple[str,
 
 
 def memory_of(provider: str, options: Mapping[str, str]) -> tuple[str, int]:
-    """Device type and index where this provider's inputs and outputs can stay between runs."""
+    """Return device type and index of the memory where this provider's inputs and outputs can stay between runs."""
     if provider not in _ON_NVIDIA_GPU:
         return "cpu", 0
     number = options.get("device_id", "0")
@@ -69,8 +69,8 @@ def memory_of(provider: str, options: Mapping[str, str]) -> tuple[str, int]:
     return "cuda", int(number)
 
 
-def what_to_do(provider: str) -> str:
-    """Advice for when a provider does not load."""
+def provider_advice(provider: str) -> str:
+    """Return advice for a provider that does not load."""
     if provider == _CUDA:
         return (
             "Check that `nvidia-smi` works and install CUDA and cuDNN for it "
@@ -78,4 +78,4 @@ def what_to_do(provider: str) -> str:
         )
     if provider in _ON_NVIDIA_GPU:
         return "Check that `nvidia-smi` works and that TensorRT's libraries can be loaded, or set provider: cpu."
-    return "Install what it needs, or set provider: cpu."
+    return "Install its libraries, or set provider: cpu."

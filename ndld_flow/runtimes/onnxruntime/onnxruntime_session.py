@@ -1,10 +1,15 @@
-"""Models opened in ONNX Runtime, on the execution provider that was asked for and no other."""
+"""Sessions in ONNX Runtime on the requested execution provider and no other."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import io
+import os
+import re
+import sys
+import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,20 +27,70 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import (
     CPU,
     full_name,
     memory_of,
+    provider_advice,
     short_name,
-    what_to_do,
     with_fallbacks,
 )
-from ndld_flow.runtimes.onnxruntime.native_output import catch_native_output
+
+_LOCK = threading.Lock()
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass
+class Caught:
+    """Text that native code wrote; filled when the block ends."""
+
+    text: str = ""
+
+
+@contextlib.contextmanager
+def catch_native_output() -> Iterator[Caught]:
+    """Catch text written to file descriptor 2 within the block.
+
+    Python's own `sys.stderr` still writes to the terminal, so that a progress display continues. Blocks in several
+    threads wait for each other, because there is only one descriptor 2.
+    """
+    caught = Caught()
+    with _LOCK, tempfile.TemporaryFile() as aside, _descriptor_2_to(aside.fileno()):
+        try:
+            yield caught
+        finally:
+            aside.seek(0)
+            caught.text = _COLOURS.sub("", aside.read().decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def _descriptor_2_to(target: int) -> Iterator[None]:
+    terminal = os.dup(2)
+    before = sys.stderr
+    try:
+        with contextlib.ExitStack() as stack:
+            if _writes_to_descriptor_2(before):
+                before.flush()
+                sys.stderr = stack.enter_context(open(terminal, "w", buffering=1, closefd=False))
+            os.dup2(target, 2)
+            yield
+    finally:
+        os.dup2(terminal, 2)
+        sys.stderr = before
+        os.close(terminal)
+
+
+def _writes_to_descriptor_2(stream: object) -> bool:
+    try:
+        return bool(stream.fileno() == 2)  # type: ignore[attr-defined]
+    except (AttributeError, OSError, ValueError):
+        return False
+
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
 Execution = Literal["sequential", "parallel"]
 
 _SILENT = 4
-"""Severity of fatal messages. What ONNX Runtime logs as an error it raises too."""
+"""Severity of fatal messages. Errors that ONNX Runtime logs are raised too."""
 _WARNING = 2
 _MOST_LETTERS = 600
-"""Of a message of ONNX Runtime's: names in it are as long as the model's author liked."""
+"""Longest message of ONNX Runtime; names in it may be of any length."""
 _LEVELS = {
     "disabled": "ORT_DISABLE_ALL",
     "basic": "ORT_ENABLE_BASIC",
@@ -45,34 +100,34 @@ _LEVELS = {
 }
 _DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 _ABOUT_THE_MODEL = ("InvalidProtobuf", "InvalidGraph", "NoModel", "NoSuchFile")
-"""ONNX Runtime's exceptions that no execution provider can be blamed for."""
+"""ONNX Runtime's exceptions that are not caused by an execution provider."""
 
 
 @dataclass(frozen=True)
 class SessionSettings:
-    """How to open a model."""
+    """Settings of a session."""
 
     provider: str = "cpu"
     """`cpu`, `cuda`, `tensorrt`, ..., or ONNX Runtime's full name."""
     provider_options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     optimization: Optimization = "all"
     threads: int = 0
-    """Within an operator; 0 leaves it to ONNX Runtime (one for each physical core)."""
+    """Threads within an operator; 0 lets ONNX Runtime choose (one for each physical core)."""
     inter_op_threads: int = 0
-    """Between operators, with parallel execution; 0 leaves it to ONNX Runtime."""
+    """Threads between operators, with parallel execution; 0 lets ONNX Runtime choose."""
     execution: Execution = "sequential"
     memory_arena: bool = True
     memory_reuse: bool = True
-    """Plan on opening which tensors share memory. Without, a model of a thousand nodes and free sizes opens in a fifth
-    of the time, for runs that are few."""
+    """Plan the sharing of memory by tensors when the model is opened. Without it, a model of a thousand nodes and
+    free dimensions opens in a fifth of the time, which pays for few runs."""
     spinning: bool = True
-    """Threads wait for the next operator without sleeping: quick, and at the cost of all processors."""
+    """Threads busy-wait for the next operator: fast, but it occupies all processors."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Dimension name -> its size, fixed before optimising."""
+    """Dimension name -> its size, fixed before optimisation."""
     profile_prefix: Path | None = None
-    """Where to write ONNX Runtime's profile; None measures nothing."""
+    """Path prefix of ONNX Runtime's profile; None disables profiling."""
     optimized_model: Path | None = None
-    """Where to write the model as ONNX Runtime runs it, its weights in a file beside it."""
+    """File for the optimised model, its weights in a separate file in the same folder."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +137,22 @@ class OpenModel:
     path: Path
     session: ort.InferenceSession
     memory: tuple[str, int]
-    """Device type and index of its inputs and outputs."""
+    """Device type and index of the memory of its inputs and outputs."""
     load_ms: float
     log: str
-    """What ONNX Runtime had to say while loading."""
+    """Messages of ONNX Runtime while loading."""
     device: DeviceFacts = field(default_factory=DeviceFacts)
-    """ONNX Runtime tells nothing."""
+    """Facts of the device; ONNX Runtime reports none."""
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """The execution providers it uses, most wanted first."""
+        """Return the execution providers in use, preferred one first."""
         return tuple(self.session.get_providers())
 
     def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> BoundRun:
-        """Put the inputs where the provider reads them. With `on_device` the outputs stay there too, so that a
-        run copies nothing between host and device.
+        """Copy the inputs to the provider's memory.
+
+        With `on_device` the outputs stay there too, so that a run copies nothing between host and device.
         """
         return BoundRun(self, feeds, self.memory if on_device else ("cpu", 0))
 
@@ -110,7 +166,7 @@ class BoundRun:
         self._binding = model.session.io_binding()
         # A model may name an output twice; what is bound has each name once.
         self._names = list(dict.fromkeys(output.name for output in model.session.get_outputs()))
-        # Bound values must outlive the binding that points to them.
+        # Bound values must outlive the binding that refers to them.
         self._values = {name: _ort_value(name, array, model) for name, array in feeds.items()}
         for name, value in self._values.items():
             self._binding.bind_ortvalue_input(name, value)
@@ -122,12 +178,12 @@ class BoundRun:
         self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
 
     def once(self) -> None:
-        """Run the model once, until its outputs are there. Raises `ModelError` when it fails."""
+        """Run the model once and wait for its outputs. Raises `ModelError` when it fails."""
         try:
             self._session.run_with_iobinding(self._binding)
-        except Exception as error:  # ONNX Runtime raises plain RuntimeError and its own classes alike
+        except Exception as error:  # ONNX Runtime raises both RuntimeError and its own classes
             raise ModelError(
-                f"{self._model.path} fails when run: {_one_paragraph(error)}. It was fed {self._fed}; "
+                f"{self._model.path} fails at run time: {_one_paragraph(error)}. Its inputs were {self._fed}; "
                 "check the recipe's `inputs:` (free dimensions that it does not set are 1)."
             ) from None
         if self._waits:
@@ -135,13 +191,13 @@ class BoundRun:
 
     @property
     def can_copy(self) -> bool:
-        """Whether inputs and outputs lie in a device's memory, and `copy_in` and `copy_out` can move them."""
+        """Return True when inputs and outputs are in a device's memory, and `copy_in` and `copy_out` can copy them."""
         on_device = (value.device_name() != "cpu" for value in self._values.values())
         tensors = (output.type.startswith("tensor(") for output in self._session.get_outputs())
         return self._waits and all(on_device) and all(tensors)
 
     def copy_in(self) -> None:
-        """Copy the inputs to the device once more; returns when they are there, or on their way if they are small."""
+        """Copy the inputs to the device again; small copies may still be in progress on return."""
         for name, array in self._feeds.items():
             self._values[name].update_inplace(array)
 
@@ -150,15 +206,15 @@ class BoundRun:
         self._binding.copy_outputs_to_cpu()
 
     def device_times(self) -> DeviceTimes:
-        """ONNX Runtime does not tell what the device's clock says."""
+        """Return no times: ONNX Runtime does not report those of the device's clock."""
         return DeviceTimes()
 
     def outputs(self) -> dict[str, Array | None]:
-        """What the last pass gave, by name; None for an output that is no tensor (a sequence, a map)."""
+        """Return the outputs of the last pass by name; None for a non-tensor (a sequence, a map)."""
         return dict(zip(self._names, map(_array, self._binding.get_outputs()), strict=True))
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Name -> dtype and shape of what the last pass gave, wherever it lies."""
+        """Return name -> dtype and shape of the outputs of the last pass, on any device."""
         values = self._binding.get_outputs()
         return {
             name: (dtype_of_ort(value.data_type()), tuple(value.shape()) if value.is_tensor() else ())
@@ -167,11 +223,11 @@ class BoundRun:
 
 
 def open_model(path: Path, settings: SessionSettings, changed: bytes | None = None) -> OpenModel:
-    """Open a model on the provider that was asked for.
+    """Open a model on the requested provider.
 
-    `changed` is opened instead of the file: a model that was made of it, whose external data lie beside the file.
-    Raises `BackendError` when the provider is unknown, missing, or does not really load (ONNX Runtime would fall
-    back to the CPU without a word), with the loader's reason; `ModelError` when ONNX Runtime refuses the model.
+    `changed` is opened instead of the file: a modified model whose external data are in the file's folder. Raises
+    `BackendError` with the loader's reason when the provider is unknown, missing, or does not load (ONNX Runtime would
+    silently fall back to the CPU); `ModelError` when ONNX Runtime refuses the model.
     """
     provider = full_name(settings.provider)
     options = {name: _option_text(value) for name, value in settings.provider_options.items()}
@@ -219,7 +275,7 @@ def _preload_libraries() -> None:
     """Load CUDA and cuDNN from NVIDIA's wheels where they are installed."""
     preload = getattr(ort, "preload_dlls", None)
     if preload is not None:
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints each library that it does not find
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints each missing library
             preload()
 
 
@@ -247,7 +303,7 @@ def _session_options(settings: SessionSettings) -> Any:  # noqa: ANN401
 
 def _write_optimized(options: Any, path: Path) -> None:  # noqa: ANN401
     options.optimized_model_filepath = str(path)
-    # Weights beside the model: a graph is read quickly, and one protobuf holds no more than 2 GB.
+    # Weights in a separate file: the graph is read quickly, and a protobuf is limited to 2 GB.
     keys = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{keys}_file_name", f"{path.name}.data")
     options.add_session_config_entry(f"{keys}_min_size_in_bytes", "1024")
@@ -272,13 +328,13 @@ def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception
     if provider == CPU or type(error).__name__ in _ABOUT_THE_MODEL:
         return ModelError(f"ONNX Runtime {ort.__version__} refuses {path}: {_one_paragraph(error)}.")
     reason = _loader_reason(log) or _one_paragraph(error)
-    return BackendError(f"{provider} cannot run {path}: {reason}. {what_to_do(provider)}")
+    return BackendError(f"{provider} cannot run {path}: {reason}. {provider_advice(provider)}")
 
 
 def _not_loaded(provider: str, instead: str, log: str) -> BackendError:
     reason = _loader_reason(log) or "ONNX Runtime gives no reason"
     return BackendError(
-        f"{provider} was asked for, but ONNX Runtime loaded {instead} instead: {reason}. {what_to_do(provider)}"
+        f"{provider} was requested, but ONNX Runtime loaded {instead} instead: {reason}. {provider_advice(provider)}"
     )
 
 
@@ -293,7 +349,7 @@ def _loader_reason(log: str) -> str:
 
 
 def _one_paragraph(error: Exception) -> str:
-    """ONNX Runtime's message without its code, source lines and line breaks, and no longer than people read."""
+    """Return ONNX Runtime's message without its code, source lines and line breaks, shortened."""
     text = str(error)
     if text.startswith("[ONNXRuntimeError]"):
         text = text.split(" : ", 3)[-1]
@@ -305,7 +361,7 @@ def _ort_value(name: str, array: Array, model: OpenModel) -> ort.OrtValue:
     try:
         if packed.dtype.isbuiltin == 1:
             return ort.OrtValue.ortvalue_from_numpy(packed, *model.memory)
-        import onnx_ir as ir  # measuring processes start with this module: few models need it
+        import onnx_ir as ir  # imported lazily: measuring processes import this module, and few models need it
 
         element = ir.DataType.from_numpy(packed.dtype).value
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(packed, element)
@@ -322,7 +378,7 @@ def _array(value: ort.OrtValue) -> Array | None:
     dtype = numpy_dtype(dtype_of_ort(value.data_type()))
     if dtype is None or dtype.isbuiltin == 1:
         return np.asarray(value.numpy())
-    # numpy has no such dtype, so ONNX Runtime gives no array: copy the bytes and name them.
+    # numpy has no such dtype, so ONNX Runtime returns no array: copy the bytes and reinterpret them.
     shape: Sequence[int] = value.shape()
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)

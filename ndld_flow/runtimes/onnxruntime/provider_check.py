@@ -1,4 +1,4 @@
-"""Whether an execution provider really loads and runs."""
+"""A test that an execution provider loads and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, 
 
 
 def try_provider(provider: str) -> str:
-    """Run a model of one node on a provider; returns the provider's full name.
+    """Run a model of one node on a provider and return the provider's full name.
 
     Raises `BackendError` with the loader's reason when it does not load.
     """

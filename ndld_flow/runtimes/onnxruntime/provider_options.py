@@ -1,4 +1,4 @@
-"""Which options of ONNX Runtime's execution providers only say how to compute."""
+"""Options of ONNX Runtime's execution providers that are harmless: they only control the computation."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ nv_profile_min_shapes nv_profile_max_shapes nv_profile_opt_shapes nv_use_externa
 
 performance_preference device_filter disable_metacommands
 """
-"""Others name libraries to load (`trt_extra_plugin_lib_paths`), engines and caches to read and write wherever they say
-(`trt_engine_cache_path`), or addresses in memory (`gpu_external_alloc`); what is not known may be any of these."""
+"""Other options name libraries to load (`trt_extra_plugin_lib_paths`), paths of engines and caches to read and write
+(`trt_engine_cache_path`), or addresses in memory (`gpu_external_alloc`); an unknown option may be any of these."""
 
 
 def options_that_run_code(options: Mapping[str, ProviderOption]) -> tuple[str, ...]:
-    """Names of options that may load code, or read and write files."""
+    """Return the names of options that may load code, or read and write files."""
     harmless = frozenset(_HARMLESS.split())
     return tuple(name for name in options if name not in harmless)

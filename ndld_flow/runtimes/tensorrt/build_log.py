@@ -1,4 +1,4 @@
-"""What a builder says while it builds: written to a file line by line, and what later parts ask of it."""
+"""The log of a TensorRT builder: written to a file line by line, with the facts that later parts need."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.processes.worker import ReportProgress
 from ndld_flow.records.build import BuildMemory
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _MEMORY = {
     "activation_bytes": re.compile(r"Total Activation Memory: (\d+)"),
@@ -18,7 +18,7 @@ _MEMORY = {
 }
 _LAYERS = "Layers:\n"
 _MOST_CHARACTERS = {"VERBOSE": 48 * 2**20, "INFO": 56 * 2**20}
-"""A severity is written up to this length of the file, all others up to 64 Mi: some builds say gigabytes."""
+"""Longest part of the file for a severity, 64 Mi for all others: some builds log gigabytes."""
 _MOST = 64 * 2**20
 _MOST_KEPT = 1000
 _NO_GPU = re.compile(r"catchCudaError|CUDA driver version is insufficient|CUDA initialization failure")
@@ -28,30 +28,33 @@ _PLACE = re.compile(r"\.? In \w+ at /\S+:\d+$")
 
 
 class BuildLog:
-    """Lines by severity. Every line is in the file as soon as it is said: a crash leaves what came before it."""
+    """Log lines by severity.
+
+    Every line is written at once, so that a crash leaves the lines before it.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file.open("w", encoding="utf-8", errors="backslashreplace", buffering=1)
         self._written = 0
         self._full: set[str] = set()
-        self._said: dict[str, dict[str, None]] = {"ERROR": {}, "INTERNAL_ERROR": {}, "WARNING": {}}
+        self._messages: dict[str, dict[str, None]] = {"ERROR": {}, "INTERNAL_ERROR": {}, "WARNING": {}}
         self._memory = dict.fromkeys(_MEMORY, 0)
         self.layers = ""
-        """The message of compiled layers; empty where the release or the verbosity does not tell them."""
+        """The message with the compiled layers; empty where the release or the verbosity does not log it."""
         self.is_listening = True
-        """Off: what is said is not about the build."""
+        """False for messages that do not concern the build."""
         self.failure: OSError | None = None
-        """Why the file could not be written."""
+        """The error of writing the file."""
 
     def take(self, severity: str, text: str) -> None:
-        """Keep what was said. Never raises: TensorRT calls it from code that no exception may pass."""
+        """Record a message. It never raises: TensorRT calls it from code that no exception may leave."""
         if not self.is_listening:
             return
         self._write(severity, text)
-        if severity in self._said:
-            said = self._said[severity]
-            if len(said) < _MOST_KEPT:
-                said.setdefault(text)
+        if severity in self._messages:
+            messages = self._messages[severity]
+            if len(messages) < _MOST_KEPT:
+                messages.setdefault(text)
         elif text.startswith(_LAYERS):
             self.layers = text.removeprefix(_LAYERS)
         elif severity == "INFO":
@@ -70,25 +73,27 @@ class BuildLog:
             self.failure = error
 
     def close(self) -> None:
-        """Raises OSError when something could not be written."""
+        """Close the file. Raises OSError when a line could not be written."""
         self._file.close()
         if self.failure is not None:
             raise self.failure
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Each once, in order."""
-        return tuple(dict.fromkeys(map(reason_of, self._said["WARNING"])))
+        """Return each warning once, in order."""
+        return tuple(dict.fromkeys(map(reason_of, self._messages["WARNING"])))
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """Reasons in plain words, each once: those that the model or the settings caused, or else all there are."""
-        said = [*self._said["ERROR"], *self._said["INTERNAL_ERROR"]]
-        telling = [text for text in said if not _NO_GPU.search(text)]
-        return tuple(dict.fromkeys(map(reason_of, telling or said)))
+        """Return the reasons of errors, each once: those caused by the model or the settings, or all if there are
+        none.
+        """
+        messages = [*self._messages["ERROR"], *self._messages["INTERNAL_ERROR"]]
+        specific = [text for text in messages if not _NO_GPU.search(text)]
+        return tuple(dict.fromkeys(map(reason_of, specific or messages)))
 
     def memory(self, build_peak_bytes: int) -> BuildMemory:
-        """What the builder said the engine needs: that of the profile which needs most."""
+        """Return the memory that the builder reported for the engine: of the profile that needs most."""
         return BuildMemory(build_peak_bytes=build_peak_bytes, **self._memory)
 
     def _read_memory(self, text: str) -> None:
@@ -98,7 +103,7 @@ class BuildLog:
 
 
 def make_logger(trt: Bindings, log: BuildLog) -> Bound:
-    """An ILogger of these bindings that keeps every line in `log`."""
+    """Return an ILogger of these bindings that writes every line to `log`."""
 
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -110,8 +115,8 @@ def make_logger(trt: Bindings, log: BuildLog) -> Bound:
     return Logger()
 
 
-def make_monitor(trt: Bindings, tell: ReportProgress) -> Bound:
-    """An IProgressMonitor of these bindings that tells people where the builder is."""
+def make_monitor(trt: Bindings, report: ReportProgress) -> Bound:
+    """Return an IProgressMonitor of these bindings that reports the builder's progress."""
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -120,21 +125,21 @@ def make_monitor(trt: Bindings, tell: ReportProgress) -> Bound:
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
             self._steps[phase_name] = num_steps
-            tell(0, num_steps, _spoken(phase_name))
+            report(0, num_steps, _phase_text(phase_name))
 
         def phase_finish(self, phase_name: str) -> None:
             self._steps.pop(phase_name, None)
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             total = self._steps.get(phase_name, 0)
-            tell(min(step + 1, total), total, _spoken(phase_name))
+            report(min(step + 1, total), total, _phase_text(phase_name))
             return True
 
     return Monitor()
 
 
 def reason_of(text: str) -> str:
-    """The reason in an error of TensorRT's, without the place in its source: one line."""
+    """Return the reason in an error of TensorRT in one line, without its place in the source."""
     line = " ".join(visible_name(part).strip() for part in text.splitlines() if part.strip())
     if found := _CALL.match(line):
         line = _MYELIN.sub("", found["reason"])
@@ -142,13 +147,13 @@ def reason_of(text: str) -> str:
 
 
 def join_reasons(reasons: Iterable[str], limit: int = 4) -> str:
-    """The first ones as one sentence; how many more there are."""
+    """Join the first reasons to one sentence, with the number of further ones."""
     listed = [reason.rstrip(". ") for reason in reasons]
     more = f"; and {len(listed) - limit} more in its log" if len(listed) > limit else ""
     return "; ".join(listed[:limit]) + more
 
 
-def _spoken(phase: str) -> str:
-    """`Optimizing graph [profile 1]` -> `building: optimizing graph [profile 1]`."""
-    plain = short_name(phase, 120)  # names of nodes may be in it
+def _phase_text(phase: str) -> str:
+    """Return `building: optimizing graph [profile 1]` for `Optimizing graph [profile 1]`."""
+    plain = short_name(phase, 120)  # it may contain names of nodes
     return f"building: {plain[:1].lower()}{plain[1:]}"

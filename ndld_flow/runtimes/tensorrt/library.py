@@ -1,12 +1,15 @@
-"""Which TensorRT is here: the installed one, another environment's, or an unpacked archive. Never imports it itself."""
+"""The available TensorRT: installed, of another environment, or an unpacked archive. This process never imports it."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
+import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -16,12 +19,50 @@ from typing import Any
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library_packages import link_packages, unpack_wheel
+
+_PACKAGES = re.compile(
+    r"""(tensorrt(_rtx)?(_cu\d+)?(_bindings|_libs)?(\.libs)?|nvidia(_\w+)?)  # packages
+        (-[^-]+\.(dist|egg)-info)?""",  # and their metadata
+    re.VERBOSE,
+)
+
+
+def link_packages(site: Path, target: Path) -> None:
+    """Make only TensorRT and NVIDIA's libraries of a site-packages importable from `target`.
+
+    Where symbolic links are not allowed, files are linked or copied.
+    """
+    for package in sorted(site.iterdir()):
+        if package.is_dir() and _PACKAGES.fullmatch(package.name):
+            try:
+                (target / package.name).symlink_to(package.resolve(), target_is_directory=True)
+            except OSError:  # Windows allows them to administrators and developers only
+                shutil.copytree(package, target / package.name, copy_function=_link_or_copy)
+
+
+def unpack_wheel(wheel: Path, target: Path) -> None:
+    """Unpack a wheel into `target`. Raises BackendError when it is damaged or a member would land elsewhere."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for name in archive.namelist():
+                if not (target / name.replace("\\", "/")).resolve().is_relative_to(target.resolve()):
+                    raise BackendError(f"{wheel} would write outside its folder ({name!r}): do not use this archive")
+            archive.extractall(target)
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise BackendError(f"{wheel} is damaged ({error}): unpack the archive again") from error
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    with contextlib.suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copy2(source, target)
+
 
 BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
-"""The one to prefer when both are here comes first."""
+"""Backends in order of preference."""
 
-SPOKEN: dict[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+TITLES: dict[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 INSTALLING: dict[EngineBackend, str] = {
     "tensorrt": "pip install 'ndld-flow[tensorrt]' (fetched from NVIDIA's own index, pypi.nvidia.com)",
     "tensorrt_rtx": "pip install 'ndld-flow[rtx]' (Linux x86-64, Windows)",
@@ -44,31 +85,31 @@ _EXPECTED = (
 
 @dataclass(frozen=True)
 class Library:
-    """One TensorRT, or that there is none."""
+    """One TensorRT, or the fact that it is missing."""
 
     backend: EngineBackend
     version: str
-    """`10.8.0.43`; empty when it is not there or lacks a part."""
+    """Version such as `10.8.0.43`; empty when it is missing or incomplete."""
     folder: Path | None
-    """The site-packages that has it, or the archive's folder."""
+    """The site-packages that contains it, or the archive's folder."""
     origin: str
-    """In words: `installed`, `environment /opt/trt`, `archive /opt/TensorRT-10.8.0.43`."""
+    """Its origin: `installed`, `environment /opt/trt`, `archive /opt/TensorRT-10.8.0.43`."""
     missing: str = ""
-    """What is not there and how to get it, as a sentence; empty when it is found."""
+    """A sentence that names the missing part and the way to get it; empty when it is complete."""
     wheel: Path | None = None
-    """An archive's wheel for our Python."""
+    """An archive's wheel for this Python."""
     shared: tuple[Path, ...] = ()
-    """Folders with its shared libraries, for the loader of the child process."""
+    """Folders of its shared libraries, for the loader of the child process."""
 
     @property
     def found(self) -> bool:
         return bool(self.version)
 
     def environment(self, scratch: Path) -> dict[str, str]:
-        """Variables that make a child process import this TensorRT and Polygraphy drive it.
+        """Return variables that let a child process import this TensorRT and Polygraphy use it.
 
-        Of another environment the child sees TensorRT and NVIDIA's libraries only. `scratch` is an existing folder
-        that must outlive the child. Raises BackendError when an archive's wheel cannot be unpacked.
+        Of another environment the child sees only TensorRT and NVIDIA's libraries. `scratch` is an existing folder that
+        must outlive the child. Raises BackendError when an archive's wheel cannot be unpacked.
         """
         variables = {"POLYGRAPHY_USE_TENSORRT_RTX": "1" if self.backend == "tensorrt_rtx" else "0"}
         if self.folder is None or self.origin == "installed":
@@ -78,7 +119,7 @@ class Library:
             unpack_wheel(self.wheel, packages)
         else:
             link_packages(self.folder, packages)
-        _keep_ours_out(packages, self.backend)
+        _hide_installed_libraries(packages, self.backend)
         loader = "PATH" if os.name == "nt" else "LD_LIBRARY_PATH"
         variables["PYTHONPATH"] = _before([packages], "PYTHONPATH")
         variables[loader] = _before(self.shared, loader)
@@ -86,10 +127,10 @@ class Library:
 
 
 def find_library(backend: EngineBackend | None, place: Path | None = None) -> Library:
-    """The TensorRT that is installed, or the one in `place`. Reads metadata only: some milliseconds.
+    """Return the installed TensorRT, or the one in `place`. It reads only metadata, in milliseconds.
 
-    Without a backend it is TensorRT where that is found, else TensorRT-RTX. When nothing is installed the result says
-    what is missing. Raises BackendError when a place has nothing that our Python can import.
+    Without a backend it is TensorRT where that is found, else TensorRT-RTX. When nothing is installed the result names
+    what is missing. Raises BackendError when `place` has nothing that this Python can import.
     """
     wanted = BACKENDS if backend is None else (backend,)
     if place is None:
@@ -98,35 +139,35 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
     folder = place.expanduser().absolute()
     found = [library for each in wanted if (library := _find_in(folder, each))]
     if not found:
-        raise BackendError(_tell_nothing(folder, wanted))
+        raise BackendError(_nothing_found(folder, wanted))
     return next((library for library in found if library.found), found[0])
 
 
 def find_libraries(place: Path | None = None) -> list[Library]:
-    """What there is of each backend: installed, and instead of one of them what `place` has."""
+    """Return each backend as installed; one of them is replaced by the one in `place`."""
     placed = None if place is None else find_library(None, place)
     return [placed if placed and placed.backend == each else find_library(each) for each in BACKENDS]
 
 
 def import_bindings(backend: EngineBackend) -> Any:  # noqa: ANN401  # a module without stubs
-    """The module `tensorrt` or `tensorrt_rtx`, for child processes: its crash must not be ours.
+    """Return the module `tensorrt` or `tensorrt_rtx`. Only for child processes: it may crash its process.
 
-    Raises BackendError with the loader's reason when it is not there or does not load.
+    Raises BackendError with the loader's reason when it is missing or does not load.
     """
     try:
         module = importlib.import_module(backend)
-    except Exception as error:  # it finds and loads libraries while it is imported: all it says is a reason
+    except Exception as error:  # importing it loads libraries, which may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BackendError(_tell_not_loading(backend, reason)) from error
+        raise BackendError(_not_loading(backend, reason)) from error
     if not hasattr(module, "Builder"):
-        raise BackendError(_tell_not_loading(backend, f"{module.__name__} has no Builder"))
+        raise BackendError(_not_loading(backend, f"{module.__name__} has no Builder"))
     return module
 
 
 def _find_installed(backend: EngineBackend) -> Library:
     version, site, missing = _look_up(backend, None)
     if not version and not missing:
-        missing = f"{SPOKEN[backend]} is not installed: {INSTALLING[backend]}"
+        missing = f"{TITLES[backend]} is not installed: {INSTALLING[backend]}"
     return Library(backend, "" if missing else version, site, "installed" if site else "not installed", missing)
 
 
@@ -143,7 +184,7 @@ def _find_in(place: Path, backend: EngineBackend) -> Library | None:
 
 
 def _look_up(backend: EngineBackend, site: Path | None) -> tuple[str, Path | None, str]:
-    """Version, site-packages and what is missing of a backend that pip or a system's packages installed."""
+    """Return version, site-packages and the missing parts of a backend installed by pip or a system's packages."""
     path = sys.path if site is None else [str(site)]
     known = [found for name in _DISTRIBUTIONS[backend] for found in distributions(name=name, path=path)]
     if not known:
@@ -154,14 +195,14 @@ def _look_up(backend: EngineBackend, site: Path | None) -> tuple[str, Path | Non
     missing = ""
     if absent:
         missing = (
-            f"{SPOKEN[backend]} {version} is installed without its parts ({', '.join(absent)}), which the stub on PyPI "
+            f"{TITLES[backend]} {version} is installed without its parts ({', '.join(absent)}), which the stub on PyPI "
             f"should have fetched: {INSTALLING[backend]}"
         )
     return version, Path(str(known[0].locate_file(""))), missing
 
 
 def _can_import(name: str, path: list[str]) -> bool:
-    """Whether there is a module to import, not only a folder of that name."""
+    """Return True for a module that can be imported, not only a folder of that name."""
     spec = PathFinder.find_spec(name, path)
     return spec is not None and spec.origin is not None
 
@@ -170,7 +211,7 @@ def _find_in_archive(place: Path, backend: EngineBackend, wheels: list[Path]) ->
     ours = [wheel for wheel in wheels if f"-cp3{sys.version_info.minor}-" in wheel.name]
     if not ours:
         tags = sorted({f"3.{minor}" for wheel in wheels for minor in re.findall(r"-cp3(\d+)-", wheel.name)})
-        raise BackendError(_tell_other_python(f"archive {place}", ", ".join(tags) or "another version"))
+        raise BackendError(_other_python(f"archive {place}", ", ".join(tags) or "another version"))
     folders = [place / "lib", place / "bin", *sorted(place.glob("targets/*/lib"))]
     shared = tuple(folder for folder in folders if any(folder.glob(_shared_pattern(backend))))
     if not shared:
@@ -182,19 +223,19 @@ def _find_in_archive(place: Path, backend: EngineBackend, wheels: list[Path]) ->
 
 
 def _sites_below(place: Path) -> list[Path]:
-    """Every site-packages below an environment, those of our Python first."""
+    """Return every site-packages of an environment, those of this Python first."""
     found = {site.resolve(): site for pattern in _SITES for site in sorted(place.glob(pattern)) if site.is_dir()}
     return sorted([place, *found.values()], key=lambda site: f"python{_OUR_PYTHON}" not in site.parts)
 
 
 def _refuse_other_python(site: Path, backend: EngineBackend, version: str) -> None:
-    """Bindings are compiled for one minor version of Python; the folder's name or the wheel's tag tells which."""
+    """Refuse bindings compiled for another minor version of Python, by the folder's name or the wheel's tag."""
     named = [part.removeprefix("python") for part in site.parts if re.fullmatch(r"python3\.\d+", part)]
     tags = "\n".join(path.read_text(encoding="utf-8") for path in site.glob(f"{backend}*-{version}.dist-info/WHEEL"))
     tagged = [f"3.{minor}" for minor in re.findall(r"^Tag: cp3(\d+)-(?!abi3)", tags, re.MULTILINE)]
     pythons = tagged or named
     if pythons and _OUR_PYTHON not in pythons:
-        raise BackendError(_tell_other_python(f"{SPOKEN[backend]} {version} in {site}", ", ".join(pythons)))
+        raise BackendError(_other_python(f"{TITLES[backend]} {version} in {site}", ", ".join(pythons)))
 
 
 def _shared_below(site: Path, backend: EngineBackend) -> tuple[Path, ...]:
@@ -207,8 +248,8 @@ def _shared_pattern(backend: EngineBackend) -> str:
     return f"{name}*.dll" if os.name == "nt" else f"lib{name}.so*"
 
 
-def _keep_ours_out(packages: Path, backend: EngineBackend) -> None:
-    """The bindings import `tensorrt_libs` where it is found: an installed one would load libraries of its release."""
+def _hide_installed_libraries(packages: Path, backend: EngineBackend) -> None:
+    """Hide installed libraries: the bindings would import an installed `tensorrt_libs` of another release."""
     libs = packages / f"{backend}_libs"
     if not libs.exists():
         libs.mkdir()
@@ -219,22 +260,28 @@ def _before(folders: Iterable[Path], variable: str) -> str:
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get(variable, "")])])
 
 
-def _tell_nothing(folder: Path, wanted: tuple[EngineBackend, ...]) -> str:
+def _nothing_found(folder: Path, wanted: tuple[EngineBackend, ...]) -> str:
     if not folder.is_dir():
         return f"library {folder}: no such folder; {_EXPECTED}"
     others = [library for each in BACKENDS if each not in wanted and (library := _find_in(folder, each))]
     for other in others:
         return (
-            f"{other.origin} has {SPOKEN[other.backend]} {other.version}, not {SPOKEN[wanted[0]]}: "
+            f"{other.origin} has {TITLES[other.backend]} {other.version}, not {TITLES[wanted[0]]}: "
             f"set `backend: {other.backend}`, or name another folder"
         )
-    return f"library {folder} has no {' or '.join(SPOKEN[each] for each in wanted)}: {_EXPECTED}"
+    return f"library {folder} has no {' or '.join(TITLES[each] for each in wanted)}: {_EXPECTED}"
 
 
-def _tell_other_python(what: str, pythons: str) -> str:
+def _other_python(what: str, pythons: str) -> str:
     return f"{what} is for Python {pythons}, and this is Python {_OUR_PYTHON}: run ndld-flow with that Python"
 
 
-def _tell_not_loading(backend: EngineBackend, reason: str) -> str:
-    advice = f"{INSTALLING[backend]}; `ndld-flow doctor` says what else is missing"
-    return f"{SPOKEN[backend]} does not load ({reason}): {advice}"
+def _not_loading(backend: EngineBackend, reason: str) -> str:
+    advice = f"{INSTALLING[backend]}; `ndld-flow doctor` lists what else is missing"
+    return f"{TITLES[backend]} does not load ({reason}): {advice}"
+
+
+Bindings = Any
+"""The module `tensorrt` or `tensorrt_rtx`."""
+Bound = Any
+"""An object of such a module: an IBuilderConfig, an ILayer, ..."""

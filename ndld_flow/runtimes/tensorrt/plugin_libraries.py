@@ -1,4 +1,4 @@
-"""Plugins: operators that TensorRT's own layers lack, in libraries of TensorRT's and of the user's."""
+"""Plugin libraries: additional operators of TensorRT's and of the user's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import short_name
-from ndld_flow.runtimes.tensorrt.untyped import Bindings, Bound
+from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _ENTRY_POINTS = ("getCreators", "getPluginCreators")
 
@@ -16,8 +16,8 @@ _ENTRY_POINTS = ("getCreators", "getPluginCreators")
 def load_plugins(trt: Bindings, logger: Bound, owner: Bound, plugins: Sequence[Path]) -> None:
     """Load TensorRT's own plugins and the user's, for a builder or a runtime (`owner`).
 
-    Engines look for their plugins while they are opened: it must be done before. Raises BackendError with the loader's
-    reason.
+    Engines resolve their plugins while they are opened, so plugins must be loaded before. Raises BackendError with the
+    loader's reason.
     """
     if hasattr(trt, "init_libnvinfer_plugins"):
         trt.init_libnvinfer_plugins(logger, "")
@@ -28,7 +28,7 @@ def load_plugins(trt: Bindings, logger: Bound, owner: Bound, plugins: Sequence[P
 
 
 def _load_old_plugin(plugin: Path) -> None:
-    """Those that do not list their operators register them by being loaded."""
+    """Load a library that does not list its operators, but registers them when loaded."""
     named = short_name(str(plugin))
     try:
         loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)

@@ -1,8 +1,7 @@
-"""Which classes, methods and flags each release of TensorRT has. Imports nothing heavy.
+"""The classes, methods and flags of each release of TensorRT, and descriptions of releases for messages.
 
-`release_names.json` lists them for the releases that are supported, so that a recipe can be judged where that release
-is not installed. `tests/support/tensorrt_standin/write_release_names.py` writes the file.
-"""
+`release_names.json` lists them for the supported releases, so that a recipe can be checked where that release is not
+installed. `tests/support/tensorrt_standin/write_release_names.py` writes the file. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from typing import Protocol, TypedDict
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.build import EngineBackend
-from ndld_flow.runtimes.tensorrt.library import SPOKEN
+from ndld_flow.runtimes.tensorrt.library import TITLES
 
 _RTX = "rtx-"
 
@@ -25,36 +24,36 @@ _RTX = "rtx-"
 class _Document(TypedDict):
     releases: dict[EngineBackend, list[str]]
     classes: dict[str, dict[str, list[str]]]
-    """Class -> span of releases -> the names that these releases have, and no others."""
+    """Class -> span of releases -> names that exactly these releases have."""
 
 
 class Names(Protocol):
-    """What a TensorRT has."""
+    """The names that a TensorRT has."""
 
     @property
     def backend(self) -> EngineBackend: ...
 
     @property
     def release(self) -> str:
-        """Such as `10.8.0.43`."""
+        """Return the release, such as `10.8.0.43`."""
         ...
 
     @property
     def exact(self) -> bool:
-        """False where these are another release's names, the nearest that is known."""
+        """Return False where these are the names of another, the nearest known release."""
         ...
 
     def has(self, owner: str, name: str = "") -> bool:
-        """Whether there is the class `owner`, and in it `name`: a method, an attribute, or an enum's member.
+        """Return True for the class `owner`, or its member `name`: a method, an attribute, or an enum's member.
 
-        Ask the class that brings a name in: `ILayer.precision`, not `IConvolutionLayer.precision`.
+        Pass the class that defines a name: `ILayer.precision`, not `IConvolutionLayer.precision`.
         """
         ...
 
 
 @dataclass(frozen=True)
 class ListedNames:
-    """Names of one release, from the list of those that are known."""
+    """Names of one release, from the list of known releases."""
 
     backend: EngineBackend
     release: str
@@ -67,7 +66,7 @@ class ListedNames:
 
 @dataclass(frozen=True)
 class BoundNames:
-    """Names of the bindings that are imported."""
+    """Names of the imported bindings."""
 
     backend: EngineBackend
     release: str
@@ -79,45 +78,45 @@ class BoundNames:
 
 
 def known_releases(backend: EngineBackend) -> tuple[str, ...]:
-    """Releases whose names are known, oldest first."""
+    """Return the releases with known names, oldest first."""
     return tuple(_document()["releases"][backend])
 
 
 def names_of_release(backend: EngineBackend, release: str) -> ListedNames:
-    """The names of a release, written as `10.8`, `10.8.0` or `10.8.0.43`.
+    """Return the names of a release, written as `10.8`, `10.8.0` or `10.8.0.43`.
 
-    A patch that is not known has its minor release's names, any other unknown release those of the nearest older one;
-    `exact` is False then. Raises RequestError for what is older than every known release, or no version.
+    An unknown patch gets its minor release's names, any other unknown release those of the nearest older one; `exact`
+    is False then. Raises RequestError for a release older than every known one, or an invalid version.
     """
     known = _nearest_known(backend, release)
-    asked = _numbers(release)
-    return ListedNames(backend, known, _numbers(known)[: len(asked)] == asked, _classes(backend, known))
+    requested = _numbers(release)
+    return ListedNames(backend, known, _numbers(known)[: len(requested)] == requested, _classes(backend, known))
 
 
 def names_of_bindings(backend: EngineBackend, module: object) -> BoundNames:
-    """The names of imported bindings, the module `tensorrt` or `tensorrt_rtx`."""
+    """Return the names of imported bindings, the module `tensorrt` or `tensorrt_rtx`."""
     return BoundNames(backend, str(getattr(module, "__version__", "")), module)
 
 
 def releases_with(backend: EngineBackend, owner: str, name: str = "") -> tuple[str, ...]:
-    """Known releases that have a name, oldest first; empty where none does."""
+    """Return the known releases that have a name, oldest first; empty where none does."""
     return tuple(each for each in known_releases(backend) if names_of_release(backend, each).has(owner, name))
 
 
 def _nearest_known(backend: EngineBackend, release: str) -> str:
-    asked = _numbers(release)
+    requested = _numbers(release)
     known = known_releases(backend)
-    if not asked or asked[:2] < _numbers(known[0])[: len(asked[:2])]:
+    if not requested or requested[:2] < _numbers(known[0])[: len(requested[:2])]:
         raise RequestError(
-            f"{SPOKEN[backend]} {release or '(no version)'} is not supported: give {_minor(known[0])} or later, "
+            f"{TITLES[backend]} {release or '(no version)'} is not supported: give {_minor(known[0])} or later, "
             f"such as {_minor(known[-1])}."
         )
-    same_minor = [each for each in known if _numbers(each)[: len(asked[:2])] == asked[:2]]
-    return same_minor[-1] if same_minor else [each for each in known if _numbers(each) < asked][-1]
+    same_minor = [each for each in known if _numbers(each)[: len(requested[:2])] == requested[:2]]
+    return same_minor[-1] if same_minor else [each for each in known if _numbers(each) < requested][-1]
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """`10.14.1.48.post1` -> (10, 14, 1, 48)."""
+    """Return (10, 14, 1, 48) for `10.14.1.48.post1`."""
     parts = takewhile(lambda part: re.fullmatch(r"[0-9]{1,9}", part), release.split("."))
     return tuple(map(int, parts))
 
@@ -147,8 +146,47 @@ def _covers(span: str, backend: EngineBackend, release: str) -> bool:
 
 
 def _spans(span: str, backend: EngineBackend) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """`10.8.0.43-10.16.1.11 rtx-1.7.1.116`: from a release to another, or one alone."""
+    """Yield the first and last release of each span, as in `10.8.0.43-10.16.1.11 rtx-1.7.1.116`."""
     for part in span.split():
         if part.startswith(_RTX) == (backend == "tensorrt_rtx"):
             first, _, last = part.removeprefix(_RTX).partition("-")
             yield _numbers(first), _numbers(last or first)
+
+
+def release_title(names: Names) -> str:
+    """Return a title such as `TensorRT 11.4`."""
+    return f"{TITLES[names.backend]} {short_release(names.release)}"
+
+
+def short_release(release: str) -> str:
+    """Return `10.8` for `10.8.0.43`."""
+    return ".".join(release.split(".")[:2])
+
+
+def releases_text(backend: EngineBackend, owner: str, name: str = "") -> str:
+    """Return the releases with a name: `until 10.16`, `since 10.9`, `TensorRT has it until 10.16`; empty for none or
+    all.
+    """
+    known, having = known_releases(backend), releases_with(backend, owner, name)
+    if having == known:
+        return ""
+    if not having:
+        return _other_backend_text("tensorrt" if backend == "tensorrt_rtx" else "tensorrt_rtx", owner, name)
+    first, last = short_release(having[0]), short_release(having[-1])
+    if having[0] == known[0]:
+        return f"until {last}"
+    if having[-1] == known[-1]:
+        return f"since {first}"
+    return f"only in {first}" if first == last else f"only from {first} to {last}"
+
+
+def members(names: Names, owner: str) -> tuple[str, ...]:
+    """Return the known members of a class in the release, for suggestions."""
+    listed = names_of_release(names.backend, names.release).classes.get(owner, frozenset())
+    return tuple(name for name in sorted(listed) if name.isupper() and names.has(owner, name))
+
+
+def _other_backend_text(other: EngineBackend, owner: str, name: str) -> str:
+    having = releases_with(other, owner, name)
+    when = releases_text(other, owner, name) if having else ""
+    return f"{TITLES[other]} has it {when}".strip() if having else ""

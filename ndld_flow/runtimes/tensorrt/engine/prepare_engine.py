@@ -12,7 +12,7 @@ from ndld_flow.models.declared_inputs import model_inputs, model_outputs
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.read_document import read_document
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
-from ndld_flow.runtimes.tensorrt.library import SPOKEN, Library, find_library
+from ndld_flow.runtimes.tensorrt.library import TITLES, Library, find_library
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Engine, Onnx
 
@@ -92,7 +92,7 @@ def _refuse_other(wanted: EngineToRun, engine: Engine, build: Build, model: Onnx
     step = f"step {engine.label}"
     if build.backend != wanted.backend:
         raise RequestError(
-            f"{step} built its engine for {SPOKEN[build.backend]}, and {SPOKEN[wanted.backend]} does not run it: set "
+            f"{step} built its engine for {TITLES[build.backend]}, and {TITLES[wanted.backend]} does not run it: set "
             f"`backend: {build.backend}`."
         )
     if model.digest != build.model_digest and not _is_typed_model(engine, model):

@@ -1,4 +1,4 @@
-"""Which input and output of one model is which of another's."""
+"""Matching of the inputs and outputs of two models."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ndld_flow.samples.value_files import cast_to_model
 
 Given = TypeVar("Given")
 Pair = tuple[str | None, str | None]
-"""A name of the reference's and the candidate's; None where the other has no counterpart."""
+"""A name in the reference and in the candidate; None where one has no counterpart."""
 
 
 def pair_names(reference: Sequence[str], candidate: Sequence[str]) -> tuple[Pair, ...]:
-    """Match by name; what is left is matched by order when both have the same number left, else not at all."""
+    """Match by name; remaining names are matched by order when both models have equally many, else not at all."""
     left = [name for name in reference if name not in candidate]
     right = [name for name in candidate if name not in reference]
     if len(left) == len(right):
@@ -31,22 +31,22 @@ def pair_names(reference: Sequence[str], candidate: Sequence[str]) -> tuple[Pair
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """Inputs of two models that are fed the same values."""
+    """Inputs of two models that get the same values."""
 
     specs: tuple[TensorSpec, ...]
-    """The reference's, with free dimensions set where the candidate has them fixed."""
+    """The reference's inputs, with free dimensions set where the candidate's are fixed."""
     candidate_names: Mapping[str, str]
-    """The reference's name -> the candidate's."""
+    """Name in the reference -> name in the candidate."""
     candidate_dtypes: Mapping[str, str]
 
     def named_as_reference(self, given: Mapping[str, Given]) -> dict[str, Given]:
-        """A recipe's `inputs:` may use either model's names."""
+        """Return a recipe's `inputs:`, which may use either model's names, under the reference's names."""
         back = {theirs: mine for mine, theirs in self.candidate_names.items()}
         known = {spec.name for spec in self.specs}
         return {name if name in known else back.get(name, name): value for name, value in given.items()}
 
     def for_candidate(self, feeds: Mapping[str, Feed]) -> dict[str, Array]:
-        """The reference's values under the candidate's names and in its dtypes."""
+        """Return the reference's values under the candidate's names and in its dtypes."""
         return {
             self.candidate_names[name]: cast_to_model(
                 feed.values, _dtype(self.candidate_dtypes[name], name), name, "the reference's input"
@@ -63,7 +63,7 @@ def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpe
     for left, right in pair_names(list(mine), list(theirs)):
         if left is None or right is None:
             raise ModelError(
-                f"the two models cannot be fed alike: the reference has the inputs {_list(mine)}, "
+                f"the two models cannot run on the same inputs: the reference has the inputs {_list(mine)}, "
                 f"the candidate has {_list(theirs)}."
             )
         names[left] = right

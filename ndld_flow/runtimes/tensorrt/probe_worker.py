@@ -1,4 +1,4 @@
-"""The process that tries what TensorRT and the GPU can do: `python -m ... FOLDER tensorrt|tensorrt_rtx|gpu`."""
+"""The process that probes TensorRT and the GPU: `python -m ... FOLDER tensorrt|tensorrt_rtx|gpu`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typing import Any, cast
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime, open_cuda_runtime
-from ndld_flow.runtimes.tensorrt.library import SPOKEN, import_bindings
-from ndld_flow.runtimes.tensorrt.trial import ANSWERS, GPU, Trial
+from ndld_flow.runtimes.tensorrt.library import TITLES, import_bindings
+from ndld_flow.runtimes.tensorrt.probe import ANSWERS, GPU, Probe
 
 _DRIVER = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 _DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
@@ -32,11 +32,11 @@ _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR."""
 
 Attempt = Callable[[], str]
-"""Says what works, or raises `Absent`."""
+"""Returns a description of the working part, or raises `Absent`."""
 
 
 class Absent(Exception):
-    """Something does not work here."""
+    """A part does not work on this machine."""
 
     def __init__(self, found: str, advice: str = "") -> None:
         super().__init__(found)
@@ -44,30 +44,30 @@ class Absent(Exception):
 
 
 def main(folder: Path, subject: str) -> None:
-    """Try one thing after the other, and write down each before and after: a crash must not take the others along.
+    """Run the probes in order and record each before and after, because one may crash the process.
 
-    What has no name is the ground of all others.
+    A failed probe without a name ends the others.
     """
     attempts = _gpu_attempts() if subject == GPU else _engine_attempts(cast(EngineBackend, subject))
     with (folder / ANSWERS).open("w", encoding="utf-8") as answers:
         for name, attempt in attempts:
             print(json.dumps({"begins": name}), file=answers, flush=True)
-            trial = _attempt(name, attempt)
-            print(json.dumps(dataclasses.asdict(trial)), file=answers, flush=True)
-            if not (trial.name or trial.works):
+            probe = _attempt(name, attempt)
+            print(json.dumps(dataclasses.asdict(probe)), file=answers, flush=True)
+            if not (probe.name or probe.works):
                 break
-    os._exit(0)  # unloading drivers takes time, and their crashes say nothing
+    os._exit(0)  # unloading drivers takes time, and a crash then means nothing
 
 
-def _attempt(name: str, attempt: Attempt) -> Trial:
+def _attempt(name: str, attempt: Attempt) -> Probe:
     try:
-        return Trial(name, works=True, found=attempt())
+        return Probe(name, works=True, found=attempt())
     except Absent as absent:
-        return Trial(name, works=False, found=str(absent), advice=absent.advice)
+        return Probe(name, works=False, found=str(absent), advice=absent.advice)
     except NdldFlowError as error:
-        return Trial(name, works=False, found=str(error))
-    except Exception as error:  # libraries raise anything: all of it means that this does not work
-        return Trial(name, works=False, found=f"{type(error).__name__}: {error}")
+        return Probe(name, works=False, found=str(error))
+    except Exception as error:  # libraries may raise anything
+        return Probe(name, works=False, found=f"{type(error).__name__}: {error}")
 
 
 def _engine_attempts(backend: EngineBackend) -> Iterator[tuple[str, Attempt]]:
@@ -87,11 +87,11 @@ class _Engines:
     """Builds and runs engines of one layer: y = relu(x), four numbers."""
 
     def __init__(self, backend: EngineBackend, bindings: Any) -> None:  # noqa: ANN401  # a module without stubs
-        self.spoken, self.bindings, self.complaints = SPOKEN[backend], bindings, list[str]()
+        self.title, self.bindings, self.complaints = TITLES[backend], bindings, list[str]()
         self.logger = _make_logger(bindings, self.complaints)
 
     def build_ahead(self) -> str:
-        """Build for every kind of GPU that the release knows, all at once."""
+        """Build for every compute capability that the release knows, all at once."""
         known = {
             name: value for name, value in self.bindings.ComputeCapability.__members__.items() if name.startswith("SM")
         }
@@ -112,7 +112,7 @@ class _Engines:
         return f"builds ({built:.1f} s), opens and runs engines"
 
     def _build(self, capabilities: tuple[Any, ...]) -> Any:  # noqa: ANN401
-        builder = self._need(lambda: self.bindings.Builder(self.logger), "makes no builder")
+        builder = self._need(lambda: self.bindings.Builder(self.logger), "creates no builder")
         network = builder.create_network(0)
         given = network.add_input("x", self.bindings.float32, (1, 4))
         result = network.add_activation(given, self.bindings.ActivationType.RELU).get_output(0)
@@ -130,11 +130,11 @@ class _Engines:
         cuda.select(0, spin=False)
         runtime = self.bindings.Runtime(self.logger)
         engine = self._need(lambda: runtime.deserialize_cuda_engine(plan), "does not open the engine it built")
-        context = self._need(engine.create_execution_context, "cannot make a context for the engine")
+        context = self._need(engine.create_execution_context, "cannot create a context for the engine")
         values = _FOUR_FLOATS(-1, 2, -3, 4)
         self._execute(cuda, context, values)
         if [*values] != [0, 2, 0, 4]:
-            raise Absent(f"{self.spoken} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis")
+            raise Absent(f"{self.title} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis")
 
     def _execute(self, cuda: CudaRuntime, context: Any, values: ctypes.Array[ctypes.c_float]) -> None:  # noqa: ANN401
         size, stream = ctypes.sizeof(values), cuda.make_stream()
@@ -148,23 +148,28 @@ class _Engines:
         cuda.wait_for_stream(stream)
 
     def _need(self, make: Callable[[], Any], otherwise: str) -> Any:  # noqa: ANN401
-        """What TensorRT makes; it says None or raises when it cannot, and why only in its log."""
+        """Return the object that TensorRT creates. It returns None or raises on failure, with the reason only in its
+        log.
+        """
         del self.complaints[:]
         try:
-            made = make()
+            created = make()
         except TypeError:  # pybind11: factory function returned nullptr
-            made = None
-        if made is None:
+            created = None
+        if created is None:
             raise self._absent(otherwise)
-        return made
+        return created
 
     def _absent(self, what: str) -> Absent:
-        said = " ".join(" ".join(self.complaints[:1]).split())
-        if re.search(r"(cudaError|failure with error:) 35\b", said):
+        message_text = " ".join(" ".join(self.complaints[:1]).split())
+        if re.search(r"(cudaError|failure with error:) 35\b", message_text):
             other = ", or pip install tensorrt-cu12" if self.bindings.__name__ == "tensorrt" else ""
-            found = f"the driver knows CUDA up to {_driver_cuda()}, and this {self.spoken} needs a later one"
+            found = f"the driver supports CUDA up to {_driver_cuda()}, and this {self.title} needs a later version"
             return Absent(found, f"update the NVIDIA driver{other}")
-        return Absent(f"{self.spoken} {what}: {said or 'it does not say why'}", _LOOK if "cuda" in said.lower() else "")
+        return Absent(
+            f"{self.title} {what}: {message_text or 'it gives no reason'}",
+            _LOOK if "cuda" in message_text.lower() else "",
+        )
 
 
 def _make_logger(bindings: Any, complaints: list[str]) -> Any:  # noqa: ANN401
@@ -215,25 +220,27 @@ def _find_runtime() -> str:
 
 
 def _sample() -> str:
-    """Ask the first GPU through NVML what it does; say whether its finer counters are for everyone."""
+    """Read the first GPU's load through NVML, and report who may read its performance counters."""
     try:
         nvml = import_module("pynvml")
     except ImportError:
         raise Absent("NVML's Python package is not installed", _NVML) from None
     nvml.nvmlInit()
     load = nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByIndex(0))
-    counters = "for administrators only" if _for_administrators_only() and not _is_administrator() else "open to us"
+    counters = (
+        "for administrators only" if _for_administrators_only() and not _is_administrator() else "open to this user"
+    )
     return f"NVML answers (the GPU is {load.gpu} % busy); its performance counters are {counters}"
 
 
 def _find_clocks() -> str:
-    """Nothing is set, to leave the GPU as it is."""
+    """Check for the tools and rights to lock clocks; nothing is set."""
     if find_spec("pynvml") is None and shutil.which("nvidia-smi") is None:
         raise Absent("neither NVML's Python package nor nvidia-smi is here to lock them", _NVML)
     if not _is_administrator():
         advice = "run as root, or let an administrator lock them before: nvidia-smi --lock-gpu-clocks=MHZ"
         raise Absent("only administrators may lock them", advice)
-    return "may be locked by us (not tried: it would change them)"
+    return "may be locked by this user (not tried: it would change them)"
 
 
 def _for_administrators_only() -> bool:
@@ -257,7 +264,7 @@ def _require_driver() -> ctypes.CDLL:
 
 
 def _driver_cuda() -> str:
-    """The newest CUDA that the driver knows, such as `12.4`."""
+    """Return the newest CUDA that the driver supports, such as `12.4`."""
     version = ctypes.c_int()
     _require_driver().cuDriverGetVersion(ctypes.byref(version))
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
