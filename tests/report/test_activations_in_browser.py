@@ -248,7 +248,7 @@ def test_differences_are_amplified(pages: Pages) -> None:
     gain.press("Enter")
     assert look(page)["gain"] == 12
     assert np.abs(pixels(page, 7) - red_green((candidate - reference)[7] * 12 * now["scale"])).max() <= 1
-    expect(page.locator(".maps")).to_contain_text("as fine as this page's maps are")
+    expect(page.locator(".maps")).to_contain_text("this page's maps have a resolution of")
     page.get_by_role("button", name="Auto").click()
     assert look(page)["gain"] == pytest.approx(now["gain"])
 
@@ -261,7 +261,7 @@ def test_a_difference_of_what_only_one_side_has_is_in_its_colour(pages: Pages) -
 
 def test_equal_sides_say_so(pages: Pages) -> None:
     page = pages.show(tensor="shape.flat", mode="difference")
-    expect(page.locator(".maps")).to_contain_text("they are the same as far as this page's maps tell")
+    expect(page.locator(".maps")).to_contain_text("they are equal within the resolution of this page's maps")
 
 
 # --- one channel, and tensors without ---
@@ -436,7 +436,7 @@ def test_other_samples_show_their_picture(pages: Pages) -> None:
     first = picture.get_attribute("src")
     press(page, "n")
     expect(picture).not_to_have_attribute("src", first or "")
-    expect(picture).to_have_attribute("alt", "What was fed: receipt_1.png")
+    expect(picture).to_have_attribute("alt", "Input: receipt_1.png")
     shown = red_green(values(pages, "conv2d_0.tmp_0", "candidate", 1)[0] * look(page)["scale"])
     assert np.abs(pixels(page, 0, 1) - shown).max() <= 1
     assert picture.evaluate("(one) => one.complete && one.naturalWidth") == 160

@@ -129,6 +129,7 @@ def test_links_go_from_node_to_tensor_to_node(show: Pages) -> None:
     assert panel(page).locator(".histogram rect").count() == 24
     assert page.evaluate("[...model.view.state.marked]") == [local(page, "Conv")]
     panel(page).get_by_role("link", name="Conv_0").click()
+    expect(panel(page).locator("h1")).to_have_text("Conv_0")
     assert page.evaluate("model.view.state.active") == local(page, "Conv")
     page.go_back()
     expect(panel(page).locator("h1")).to_have_text(weight)
@@ -152,7 +153,7 @@ def test_bodies_open_and_are_left_again(show: Pages) -> None:
     page.mouse.dblclick(x, y)
     until(page, "model.place.scope > 0")
     assert scope(page).endswith("/body")
-    expect(panel(page)).to_contain_text("Opened from 1")
+    expect(panel(page)).to_contain_text("Used by 1")
     expect(panel(page)).to_contain_text("body_carried")
     page.locator(".graph-stage canvas").first.focus()
     page.keyboard.press("Backspace")
@@ -181,7 +182,7 @@ def test_branches_stand_beside_each_other(show: Pages) -> None:
 def test_functions_tell_who_calls_them(show: Pages) -> None:
     page = show.open("func")
     page.locator("#bodies").get_by_role("link", name="local::Block").click()
-    expect(panel(page)).to_contain_text("Opened from 2")
+    expect(panel(page)).to_contain_text("Used by 2")
     assert scope(page) == "local::Block"
     x, y = page.evaluate(PLACE, local(page, "local::Linear"))
     page.mouse.dblclick(x, y)
@@ -274,7 +275,7 @@ def test_a_long_attribute_is_told_on_demand(browser: Browser, watch: Watch, tmp_
     click(page, 0)
     row = panel(page).locator("tr", has_text="text")
     assert len(row.inner_text()) < 200
-    row.get_by_role("button", name="all of it").click()
+    row.get_by_role("button", name="show all").click()
     assert "a" * 500 in row.inner_text()
     page.context.close()
 

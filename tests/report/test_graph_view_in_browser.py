@@ -257,7 +257,7 @@ def test_change_is_blue_when_quicker_and_orange_when_slower(page: Page) -> None:
     assert slower[0] > slower[2] + 60
     assert max(same[:3]) - min(same[:3]) < 12
     assert none != same
-    expect(page.locator(".graph-legend")).to_contain_text(f"quicker: {MINUS}50.0 %")
+    expect(page.locator(".graph-legend")).to_contain_text(f"faster: {MINUS}50.0 %")
     expect(page.locator(".graph-legend")).to_contain_text("no pair")
 
 
@@ -352,7 +352,7 @@ def test_thousands_of_layers(browser: Browser, watch: Watch, tmp_path: Path) -> 
 def test_it_says_when_the_profile_does_not_know_the_edges(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     layers = [layer(place, [], []).model_copy(update={"index": place}) for place in range(5)]
     page = watch.open(browser, write_graph_page(profile_of(layers), tmp_path))
-    expect(page.locator(".graph-hint")).to_contain_text(re.compile("in the order they ran"))
+    expect(page.locator(".graph-hint")).to_contain_text(re.compile("follow the order of execution"))
     page.locator(".graph-stage canvas").first.focus()
     for _ in range(3):
         page.keyboard.press("ArrowDown")

@@ -208,7 +208,7 @@ def test_what_was_asked_for_is_marked_where_it_was_not_given(browser: Browser, t
     said = []
     for row in part.locator(".grid-row").all():
         row.click()
-        label = part.locator(".detail dt", has_text="Asked for")
+        label = part.locator(".detail dt", has_text="Requested")
         said.append(label.locator("xpath=following-sibling::dd[1]").inner_text())
     assert said == ["fp32, within the 2 nodes that it holds", "fp32", "fp16, but it computes in float32"]
     page.context.close()

@@ -317,7 +317,7 @@ def test_a_point_is_selected_by_mouse_and_keyboard(pages: Pages) -> None:
 def test_of_axes_alone_there_is_no_trade_off(pages: Pages) -> None:
     """They are chosen by whoever swept: of two axes nothing is the front."""
     page = pages.show("counted")
-    expect(page.locator("#trade")).to_contain_text("Nothing that was measured differs.")
+    expect(page.locator("#trade")).to_contain_text("No measured quantity differs.")
     page = pages.show("costly")
     expect(page.get_by_label("Up: quantity")).to_have_value("objective_0")
     expect(page.get_by_label("Across: quantity")).to_have_value("axis_0")

@@ -2,28 +2,54 @@
 
 import { make } from "./elements.js";
 
-// Round numbers for an axis, and a scale from values to pixels.
-
+/**
+ * The smallest of 1, 2, 5 and 10 times a power of ten that divides a span into at most so many steps.
+ * @param {number} span
+ * @param {number} most
+ */
 function roundStep(span, most) {
   const rough = span / Math.max(most, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough);
 }
 
+/**
+ * Round numbers for an axis.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} most
+ */
 export function ticks(low, high, most) {
   const step = roundStep(high - low, most);
   const first = Math.ceil(low / step - 1e-9) + 0; // not -0
+  /** @type {number[]} */
   const found = [];
   for (let place = first; place * step <= high * (1 + 1e-12); place++) found.push(place * step);
   return found;
 }
 
+/**
+ * A linear scale from values to pixels.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} from
+ * @param {number} to
+ * @returns {(value: number) => number}
+ */
 export const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low)) * (to - from);
 
+/**
+ * @param {number} value
+ * @param {number} least
+ * @param {number} most
+ */
 export const clamp = (value, least, most) => Math.min(most, Math.max(least, value));
 
-// The range of one axis for the latencies of all profiles. A few outliers must not flatten the rest: the axis ends six
-// interquartile ranges above the third quartile, and not below any p90. Samples beyond it are counted, not hidden.
+/**
+ * The range of one axis for the latencies of all profiles. A few outliers must not flatten the rest: the axis ends six
+ * interquartile ranges above the third quartile, and not below any p90. Samples beyond it are counted, not hidden.
+ * @param {{latency: Record<string, number>, quartiles_ms: number[]}[]} profiles
+ */
 export function commonRange(profiles) {
   const low = Math.min(...profiles.map((profile) => profile.latency.min_ms));
   const top = Math.max(...profiles.map((profile) => profile.latency.max_ms));
@@ -32,12 +58,20 @@ export function commonRange(profiles) {
   return { low: Math.max(0, low - margin), high: Math.min(top, usual) + margin };
 }
 
-// One unit for a whole axis, so that its numbers are easy to compare.
+/**
+ * One unit for a whole axis of milliseconds, so that its numbers are easy to compare.
+ * @param {number} high
+ */
 export function axisUnit(high) {
   if (high < 1) return { unit: "µs", factor: 1000 };
   return high < 10000 ? { unit: "ms", factor: 1 } : { unit: "s", factor: 0.001 };
 }
 
+/**
+ * @param {number} value
+ * @param {number} step
+ * @param {number} factor
+ */
 export function tickText(value, step, factor) {
   const digits = Math.max(0, -Math.floor(Math.log10(step * factor) + 1e-9));
   return (value * factor).toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits });
@@ -48,11 +82,15 @@ export const SERIES = 10;
 
 // Pictures are drawn when they come near the screen or when the browser is idle, and all of them before printing.
 
+/** @type {Set<Picture>} */
 const pictures = new Set();
 
 // Calls `drawing(width)` when the host is near the screen, and again when its width or the theme changes.
 class Picture {
-  /** @param {HTMLElement} host */
+  /**
+   * @param {HTMLElement} host
+   * @param {(width: number) => void} drawing
+   */
   constructor(host, drawing) {
     this.host = host;
     this.drawing = drawing;

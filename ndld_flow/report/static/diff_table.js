@@ -27,17 +27,17 @@ class DiffRows {
     return was ? `${was} → ${this.text("name", row)}` : this.text("name", row);
   }
 
-  told(position) {
+  valueText(position) {
     return position < 0 ? "none" : this.texts[position] || "empty";
   }
 
   lines(row) {
     return this.diff.lines[row].map(([label, before, after, consequence]) => ({
-      label: this.texts[label], before: this.told(before), after: this.told(after), consequence: Boolean(consequence),
+      label: this.texts[label], before: this.valueText(before), after: this.valueText(after), consequence: Boolean(consequence),
     }));
   }
 
-  said(row) {
+  changes(row) {
     const lines = this.lines(row).map(({ label, before, after, consequence }) =>
       `${label ? `${label}: ` : ""}${before} → ${after}${consequence ? " (in consequence)" : ""}`);
     return [this.text("said", row), ...lines].filter(Boolean).join("; ");
@@ -52,7 +52,7 @@ function diffTable(host, diff, texts, file) {
   const rows = new DiffRows(diff, texts);
   const tone = (row) => (diff.aside[row] ? "aside" : "");
   const sign = (row) => SIGN_WORDS[rows.text("sign", row)];
-  const word = (row) => (rows.text("was", row) && !rows.said(row) ? "renamed" : sign(row));
+  const word = (row) => (rows.text("was", row) && !rows.changes(row) ? "renamed" : sign(row));
   const plain = (key) => (row) => rows.text(key, row);
   const columns = [
     {
@@ -62,13 +62,13 @@ function diffTable(host, diff, texts, file) {
     { key: "part", label: "Part", width: "86px", value: plain("part"), tone },
     { key: "kind", label: "Type", width: "minmax(130px, 0.7fr)", value: plain("kind"), tone },
     { key: "name", label: "Name", width: "minmax(180px, 1.4fr)", mono: true, value: (row) => rows.name(row), tone },
-    { key: "what", label: "What", width: "minmax(220px, 1.8fr)", value: (row) => rows.said(row), tone },
+    { key: "what", label: "What", width: "minmax(220px, 1.8fr)", value: (row) => rows.changes(row), tone },
     { key: "in", label: "In", width: "minmax(90px, 0.6fr)", mono: true, value: plain("scope"), tone },
   ];
   const model = new TableModel(columns, rows.length);
   const box = make("input", { type: "checkbox", checked: true });
   const aside = diff.aside.some(Boolean)
-    ? [make("label", { class: "beside", title: "What only got another name, or reads what was put before it" }, box, "renames and consequences")]
+    ? [make("label", { class: "beside", title: "Nodes that are only renamed, or that read an inserted node" }, box, "renames and consequences")]
     : [];
   const table = new TableView(host, model, {
     label: "differences",
@@ -89,7 +89,7 @@ function diffTable(host, diff, texts, file) {
  */
 function describeDifference(model, rows) {
   if (model.selected.size !== 1) {
-    const hint = model.selected.size ? `${count(model.selected.size)} differences selected.` : "Select a difference to read all of it.";
+    const hint = model.selected.size ? `${count(model.selected.size)} differences selected.` : "Select a difference for its details.";
     return [make("p", {}, hint)];
   }
   const [row] = model.selected;
@@ -97,14 +97,14 @@ function describeDifference(model, rows) {
   const add = (label, ...parts) => list.append(make("dt", {}, label), make("dd", {}, ...parts));
   const [sign, was, kind, scope, said] = ["sign", "was", "kind", "scope", "said"].map((key) => rows.text(key, row));
   add(SIGN_WORDS[sign], make("bdi", { class: "mono" }, rows.text("name", row)));
-  if (was) add("was called", make("bdi", { class: "mono" }, was));
+  if (was) add("former name", make("bdi", { class: "mono" }, was));
   if (kind) add("type", make("bdi", {}, kind));
   if (scope) add("in", make("bdi", { class: "mono" }, scope));
   if (said) add("", make("bdi", {}, said));
   for (const { label, before, after, consequence } of rows.lines(row)) {
     const fromTo = make("span", { class: "from-to" },
       make("bdi", { class: "mono went" }, before), "→", make("bdi", { class: "mono came" }, after));
-    add(label, fromTo, consequence ? " in consequence of what came or went" : "");
+    add(label, fromTo, consequence ? " as a consequence of additions and removals" : "");
   }
   return [list];
 }

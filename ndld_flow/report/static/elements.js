@@ -63,7 +63,7 @@ export const all = (selector, root = document) => [.../** @type {NodeListOf<HTML
 export const around = (event, selector) => (event.target instanceof Element ? event.target.closest(selector) : null);
 
 /**
- * A long text without its middle: both ends of a name tell more.
+ * A long text without its middle: both ends of a name carry more.
  * @param {string} text
  * @param {number} limit
  */

@@ -4,7 +4,11 @@ import { draw } from "./elements.js";
 import { tooltip } from "./widgets.js";
 
 export class Spots {
-  // Spots are {x, y, row, text} in pixels of the chart, in the order of the arrow keys.
+  /**
+   * @param {SVGSVGElement} svg
+   * @param {{x: number, y: number, row: number, text: string}[]} spots in pixels, in the order of the arrow keys
+   * @param {{start?: number, pick: (row: number, more: boolean) => void}} options `pick` is called for a click or Enter
+   */
   constructor(svg, spots, { start = 0, pick }) {
     this.svg = svg;
     this.spots = spots;
@@ -20,10 +24,12 @@ export class Spots {
     svg.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** @param {MouseEvent | KeyboardEvent} event */
   choose(event) {
     this.pick(this.spots[this.now].row, event.shiftKey || event.ctrlKey || event.metaKey);
   }
 
+  /** @param {PointerEvent} event */
   hover(event) {
     const box = this.svg.getBoundingClientRect();
     let best = -1;
@@ -36,6 +42,7 @@ export class Spots {
     else this.leave();
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1 }[event.key];
     if (by && this.spots.length) this.point(this.now < 0 ? this.start : Math.min(this.spots.length - 1, Math.max(0, this.now + by)));
@@ -45,11 +52,12 @@ export class Spots {
     event.preventDefault();
   }
 
+  /** @param {number} place */
   point(place) {
     this.now = place;
     const { x, y, text } = this.spots[place];
     const box = this.svg.getBoundingClientRect();
-    for (const [key, value] of [["cx", x], ["cy", y], ["visibility", "visible"]]) this.ring.setAttribute(key, value);
+    for (const [key, value] of [["cx", x], ["cy", y], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
     tooltip.show(box.left + x, box.top + y, text);
   }
 

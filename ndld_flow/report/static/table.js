@@ -188,7 +188,7 @@ export class TableView {
     this.file = file;
     this.describe = describe;
     this.selected = selected;
-    this.told = model.selected;
+    this.reported = model.selected;
     this.least = least;
     this.id = `table-${tableCount++}`;
     this.build(tools);
@@ -205,7 +205,7 @@ export class TableView {
       type: "search",
       placeholder: `Filter ${this.label}`,
       "aria-label": `Filter ${this.label}`,
-      title: "All words must occur; type:conv looks into one column, type=conv for exactly this",
+      title: "All words must occur; type:conv searches one column, type=conv matches its whole value",
       spellcheck: "false",
       oninput: () => this.filter(this.field.value),
       onkeydown: (event) => this.keyInField(event),
@@ -368,8 +368,8 @@ export class TableView {
     });
     this.detail.replaceChildren(...this.describe(model));
     this.paint();
-    if (this.told === model.selected) return;
-    this.told = model.selected;
+    if (this.reported === model.selected) return;
+    this.reported = model.selected;
     this.selected([...model.selected]);
   }
 

@@ -5,8 +5,13 @@
 import { all, around, make, shortened } from "./elements.js";
 import { count } from "./quantities.js";
 
-// A row of buttons of which one is pressed.
-
+/**
+ * A row of buttons of which one is pressed.
+ * @param {string} label
+ * @param {Record<string, string>} choices texts of the buttons
+ * @param {string} chosen
+ * @param {(choice: string) => void} changed
+ */
 export function makeSwitch(label, choices, chosen, changed) {
   const buttons = Object.entries(choices).map(([value, text]) => make("button", {
     type: "button",
@@ -24,6 +29,11 @@ export function makeSwitch(label, choices, chosen, changed) {
 export const tooltip = {
   element: /** @type {HTMLElement} */ (document.querySelector(".tooltip")),
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   * @param {string} text
+   */
   show(x, y, text) {
     const { element } = this;
     element.textContent = text;

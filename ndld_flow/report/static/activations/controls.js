@@ -61,14 +61,14 @@ export class Controls {
       changed: (shift) => set({ shift: clamp(shift, -1e300, 1e300), scale: view.look.scale }),
     });
     this.scale = new NumberControl("Scale", {
-      title: "Colours end where shifted values times this are -1 and 1",
+      title: "Colours end where (value + shift) times this is -1 or 1",
       ...logControl(() => this.scaleFits - SCALE_ROOM, () => this.scaleFits + SCALE_ROOM),
       changed: (scale) => scale > 0 && set({ scale: clamp(scale, 1e-300, 1e300), shift: view.look.shift }),
     });
     this.split = this.share("Split", "split", "The reference is on the left, the candidate on the right");
-    this.mix = this.share("Candidate", "mix", "How much of the candidate lies over the reference");
+    this.mix = this.share("Candidate", "mix", "Opacity of the candidate over the reference");
     this.gain = new NumberControl("Gain", {
-      title: "By how much candidate less reference is amplified", ...logControl(() => Math.log10(GAIN.least), () => Math.log10(GAIN.most)),
+      title: "Amplification of candidate minus reference", ...logControl(() => Math.log10(GAIN.least), () => Math.log10(GAIN.most)),
       changed: (gain) => gain > 0 && set({ gain: clamp(gain, GAIN.least, GAIN.most) }),
     });
     host.replaceChildren(this.first(set), this.second(set), this.legend());
@@ -82,7 +82,7 @@ export class Controls {
     const { data } = this.view;
     this.modes = this.switch("Show", data.two ? MODES : {}, (mode) => set({ mode }));
     this.colours = this.switch("Colours", COLOUR_NAMES, (colours) => set({ colours, shift: null, scale: null }));
-    this.auto = make("button", { type: "button", onclick: () => set({ gain: null }), title: "As much as makes the largest difference as strong as the colours go" }, "Auto");
+    this.auto = make("button", { type: "button", onclick: () => set({ gain: null }), title: "Amplify the largest difference to the strongest colour" }, "Auto");
     this.extra = make("span", { class: "mode-controls" }, this.split.element, this.mix.element, this.gain.element, this.auto);
     return make("div", { class: "tools" }, ...(data.two ? [this.modes.element] : []), this.extra, this.colours.element);
   }
@@ -95,7 +95,7 @@ export class Controls {
         button("Fit", "Colours span all values that are shown (f)", () => this.view.fit(1)),
         button("Fit 99 %", "Colours span the middle 99 % of the values that are shown", () => this.view.fit(0.99)),
         button("Reset", "No shift, scale 1", () => set({ shift: 0, scale: 1 }))),
-      make("label", { class: "hold", title: "Otherwise each tensor is fitted when it is opened" }, this.hold, "Keep for all tensors"));
+      make("label", { class: "hold", title: "If off, shift and scale are fitted to each tensor when it is opened" }, this.hold, "Keep for all tensors"));
   }
 
   // Like `makeSwitch`, for a choice that other parts of the page change, too.
@@ -145,6 +145,6 @@ export class Controls {
     const factor = look.mode === "difference" ? look.scale * look.gain : look.scale;
     const shift = look.mode === "difference" ? 0 : look.shift;
     [-1, 0, 1].forEach((end, place) => { this.ends[place].textContent = valueText(end / factor - shift, 3); });
-    this.bar.setAttribute("title", look.mode === "difference" ? "Candidate less reference" : "Values");
+    this.bar.setAttribute("title", look.mode === "difference" ? "Candidate minus reference" : "Values");
   }
 }

@@ -38,11 +38,11 @@ export function tensorAbout(data, state, choose) {
 function samplePart(data, state, choose) {
   const sample = data.samples[state.sample];
   const figure = make("figure", { class: "fed" });
-  if (sample?.picture >= 0) figure.append(make("img", { src: `data:image/png;base64,${chunkText(sample.picture)}`, alt: `What was fed: ${sample.label}` }));
+  if (sample?.picture >= 0) figure.append(make("img", { src: `data:image/png;base64,${chunkText(sample.picture)}`, alt: `Input: ${sample.label}` }));
   const samples = data.samplesOf(state.tensor);
   const label = make("bdi", {}, sample?.label ?? "");
   if (samples.length > 1) {
-    const select = make("select", { "aria-label": "Sample", title: "The next one: n", onchange: () => choose(Number(select.value)) },
+    const select = make("select", { "aria-label": "Sample", title: "Next sample: n", onchange: () => choose(Number(select.value)) },
       ...samples.map((one) => make("option", { value: one, selected: one === state.sample }, shortened(data.samples[one]?.label ?? String(one), 40))));
     figure.append(make("figcaption", {}, select, make("span", { class: "quiet small" }, ` ${samples.indexOf(state.sample) + 1} of ${samples.length}`)));
   } else figure.append(make("figcaption", { class: "small" }, label));
@@ -61,7 +61,7 @@ function tensorFacts(data, place) {
   const format = tensor.format.name;
   const rows = [row("Least", (one) => valueText(one.low, 5)), row("Most", (one) => valueText(one.high, 5)), row("RMS", (one) => valueText(one.rms, 5)), row("Nearest to 0", (one) => (one.smallest ? valueText(one.smallest, 3) : "–"))];
   /** @type {[string, "nan" | "inf" | "beyond" | "subnormal" | "vanishing", (value: number) => string][]} */
-  const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Fewer bits", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
+  const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Subnormal", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
   for (const [label, key, text] of optional) if (sides.some((one) => one[key] > 0)) rows.push(row(label, (one) => (one[key] > 0 ? text(one[key]) : "0")));
   const table = make("table", { class: "dense tensor-facts" },
     make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
@@ -93,7 +93,7 @@ export function mapsNote(data, maps, place, look) {
   if (about.scale > 1) said.push(`Each element is the largest by size of ${about.scale} × ${about.scale}, NaN and infinity first.`);
   if (look.mode === "difference" && maps.reference && maps.candidate) {
     const most = maps.largestDifference(maps.count > 1 ? place : -1);
-    said.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; steps of ${valueText(maps.resolution, 2)} are as fine as this page's maps are.` : "Where both are finite, they are the same as far as this page's maps tell.");
+    said.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; this page's maps have a resolution of ${valueText(maps.resolution, 2)}.` : "Where both are finite, they are equal within the resolution of this page's maps.");
   } else if (data.two && !(maps.reference && maps.candidate)) {
     said.push(`Only the ${maps.candidate ? "candidate" : "reference"} has this tensor.`);
   }
@@ -137,7 +137,7 @@ export class ChannelTable {
     this.table = null;
     const { number } = tensor.channels;
     if (!number.length) {
-      this.host.replaceChildren(make("p", { class: "quiet small" }, "This tensor has no channels to tell apart."));
+      this.host.replaceChildren(make("p", { class: "quiet small" }, "This tensor has no channels."));
       return;
     }
     const model = new TableModel(channelColumns(tensor), number.length);

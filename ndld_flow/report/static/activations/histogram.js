@@ -57,7 +57,7 @@ export class Histograms {
     ...step.map((value) => tickLabel(x(value), width, valueText(Math.abs(value) < 1e-12 * (high - low) ? 0 : value, 3))));
     this.hover(svg, found, low, high);
     this.room.replaceChildren(svg);
-    this.tell();
+    this.writeAbout();
   }
 
   // The part that the colours cover.
@@ -87,7 +87,7 @@ export class Histograms {
     svg.addEventListener("pointerleave", () => tooltip.hide());
   }
 
-  tell() {
+  writeAbout() {
     const { tensor } = this;
     const reference = tensor.reference_histogram ? "the line is the reference," : "";
     const said = [`${count(tensor.range.elements)} values of ${this.data.samples.length} sample${this.data.samples.length === 1 ? "" : "s"}; ${reference} grey behind: what the colours span`];

@@ -274,7 +274,7 @@ export class LargeView {
       plane.canvas.setAttribute("aria-label", `${this.title.textContent}, ${MODES[look.mode]}. Arrow keys read elements, + and - zoom.`);
     }
     this.placeDivider();
-    this.tell();
+    this.showReadout();
   }
 
   // As large as there is room; very thin maps are stretched.
@@ -329,7 +329,7 @@ export class LargeView {
   point(x, y) {
     this.view.cursor = [clamp(x, 0, this.maps.width - 1), clamp(y, 0, this.maps.height - 1)];
     this.redraw();
-    this.tell();
+    this.showReadout();
   }
 
   key(event) {
@@ -353,7 +353,7 @@ export class LargeView {
     view.x = clamp(view.x, atX + 1 - view.width / view.across, atX);
     view.y = clamp(view.y, atY + 1 - view.height / view.down, atY);
     this.redraw();
-    this.tell();
+    this.showReadout();
   }
 
   cursorPlace() {
@@ -361,7 +361,7 @@ export class LargeView {
     return view.cursor ? [(view.cursor[0] + 0.5 - view.x) * view.across, (view.cursor[1] + 0.5 - view.y) * view.down] : [];
   }
 
-  tell() {
+  showReadout() {
     const { maps, view, channel } = this;
     if (view.cursor === null) {
       this.readout.textContent = "Point at an element, or press an arrow key in the picture, to read it.";

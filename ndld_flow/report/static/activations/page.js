@@ -155,7 +155,7 @@ class Inspector {
       this.maps = maps;
       this.shown = this.tensor;
       this.arranged = "";
-      this.tellTensor();
+      this.showTensor();
     }
     this.arrange();
     this.paint();
@@ -241,7 +241,7 @@ class Inspector {
     return lines.join("\n");
   }
 
-  tellTensor() {
+  showTensor() {
     this.head.replaceChildren(...tensorHead(this.data, this.tensor));
     this.about.replaceChildren(...tensorAbout(this.data, this.state, (sample) => this.set({ sample })));
     const { channels } = this.tensor;

@@ -247,7 +247,7 @@ export class DepthStrip {
     svg.addEventListener("pointermove", (event) => {
       const place = at(event);
       this.place(this.hint, place);
-      tooltip.show(event.clientX, event.clientY, this.tell(tensors[place]));
+      tooltip.show(event.clientX, event.clientY, this.describe(tensors[place]));
     });
     svg.addEventListener("pointerleave", () => {
       this.hint.setAttribute("visibility", "hidden");
@@ -263,7 +263,7 @@ export class DepthStrip {
   }
 
   /** @param {Tensor} tensor */
-  tell(tensor) {
+  describe(tensor) {
     const metrics = ["snr_db", "relative_rms", "cosine"].filter((name) => tensor.divergence?.metrics[name] !== undefined)
       .map((name) => `${name}: ${name === "snr_db" ? decibels(metricOf(tensor, name)) : valueText(metricOf(tensor, name), 4)}`);
     return [shortened(tensor.name, 80), `${tensor.op} ${tensor.shape}`, rangeText(tensor.range), ...metrics, ...tensorBadges(tensor).map(([word]) => word)].join("\n");
@@ -278,7 +278,7 @@ export class DepthStrip {
     if (!this.svg || this.chosen < 0) return;
     this.place(this.band, this.chosen);
     this.svg.setAttribute("aria-valuenow", String(this.chosen + 1));
-    this.svg.setAttribute("aria-valuetext", this.tell(this.data.tensors[this.chosen]).replaceAll("\n", ", "));
+    this.svg.setAttribute("aria-valuetext", this.describe(this.data.tensors[this.chosen]).replaceAll("\n", ", "));
   }
 }
 

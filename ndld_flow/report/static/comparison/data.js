@@ -31,10 +31,10 @@ export class Choice {
     this.base = base;
     this.candidate = candidate;
     this.remember();
-    this.tell();
+    this.notify();
   }
 
-  tell() {
+  notify() {
     for (const follower of this.followers) follower(this);
   }
 
@@ -188,7 +188,7 @@ class ComparedRows {
   }
 
   // The distinct texts of a row's layers in one report.
-  said(key, place, row) {
+  text(key, place, row) {
     const column = this.profile.reports[place].layers[key];
     const found = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
     return [...new Set(found)].join(" + ");
@@ -241,20 +241,20 @@ export class RowPair {
   }
 
   // The text in the base, or in the candidate where the base has no such row.
-  said(key, row) {
-    return this.rows.said(key, this.rows.has(this.base, row) ? this.base : this.candidate, row);
+  text(key, row) {
+    return this.rows.text(key, this.rows.has(this.base, row) ? this.base : this.candidate, row);
   }
 
   change(key, row) {
-    if (!this.both(row)) return this.said(key, row);
-    const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
+    if (!this.both(row)) return this.text(key, row);
+    const [before, after] = [this.rows.text(key, this.base, row), this.rows.text(key, this.candidate, row)];
     return before === after ? before : `${before || "–"} → ${after || "–"}`;
   }
 
   // A value that one of the two does not record counts as equal.
   changed(key, row) {
     if (!this.both(row)) return false;
-    const [before, after] = [this.rows.said(key, this.base, row), this.rows.said(key, this.candidate, row)];
+    const [before, after] = [this.rows.text(key, this.base, row), this.rows.text(key, this.candidate, row)];
     return before !== after && ![before, after].includes("unknown");
   }
 

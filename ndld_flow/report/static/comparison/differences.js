@@ -229,7 +229,7 @@ function coverageKeys(pair) {
  * @param {RowPair} pair
  */
 export function drawCoverage(host, view, pair, pick) {
-  host.replaceChildren(make("h4", {}, "Layer time that has a partner in the other"),
+  host.replaceChildren(make("h4", {}, "Layer time that is matched in the other"),
     make("table", { class: "bars coverage" }, make("tbody", {},
       coverageBar(view, pair, view.base, pick), coverageBar(view, pair, view.candidate, pick))),
     coverageKeys(pair));

@@ -53,13 +53,13 @@ export class Timelines {
 
   build() {
     const { view } = this;
-    const told = view.profile.reports.map((report, place) => ({ report, place })).filter(({ report }) => report.timeline);
-    const rooms = told.map(() => make("div", { "data-live": "timeline" }));
-    this.host.replaceChildren(...told.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
-    if (told.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
-    const spans = told.map(({ report }) => new TimelineData(report.timeline, this.layersOf(report), view.texts));
+    const timed = view.profile.reports.map((report, place) => ({ report, place })).filter(({ report }) => report.timeline);
+    const rooms = timed.map(() => make("div", { "data-live": "timeline" }));
+    this.host.replaceChildren(...timed.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
+    if (timed.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
+    const spans = timed.map(({ report }) => new TimelineData(report.timeline, this.layersOf(report), view.texts));
     const total = Math.max(...spans.map((one) => one.total));
-    const peers = told.map(({ place }, number) => {
+    const peers = timed.map(({ place }, number) => {
       spans[number].total = total;
       const subject = view.subject(place);
       const line = new LinkedTimeline(rooms[number], spans[number], {
@@ -149,14 +149,14 @@ export class ComparedGraph {
       label: `layers of ${subject.letter} ${shortened(subject.label, 40)}`,
       name: (layer) => said("name", layer),
       type: (layer) => said("type", layer),
-      about: (layer) => this.tell(place, layer, said),
+      about: (layer) => this.describe(place, layer, said),
       modes: this.modes(place),
       pick: (layer) => this.choose(layer < 0 ? -1 : this.pair.rows.rowOf(place, layer)),
     });
     this.shown.set(place, { room, graph });
   }
 
-  tell(place, layer, said) {
+  describe(place, layer, said) {
     const { pair } = this;
     const row = pair.rows.rowOf(place, layer);
     const change = pair.both(row)

@@ -119,8 +119,8 @@ function confidenceColumns(pair) {
 function comparedColumns(view, pair, heat) {
   return [
     { key: "row", label: "#", width: "46px", numeric: true, position: true, right: true, value: (row) => row, format: (value) => String(value + 1), csv: (row) => row + 1 },
-    { key: "name", label: "Name", width: "minmax(170px, 2.4fr)", mono: true, value: (row) => pair.said("name", row) },
-    { key: "type", label: "Type", width: "minmax(88px, 0.8fr)", tally: true, value: (row) => pair.said("type", row) },
+    { key: "name", label: "Name", width: "minmax(170px, 2.4fr)", mono: true, value: (row) => pair.text("name", row) },
+    { key: "type", label: "Type", width: "minmax(88px, 0.8fr)", tally: true, value: (row) => pair.text("type", row) },
     { key: "dims", label: "Dims", width: "128px", hidden: true, value: (row) => pair.change("dims", row) },
     ...timeColumns(view, pair),
     ...changeColumns(pair, heat),
@@ -145,7 +145,7 @@ function describeRow(view, pair, row) {
   const lines = [["Change", both]];
   for (const place of view.profile.subjects.keys()) {
     if (!pair.rows.has(place, row)) continue;
-    const said = ["name", "type", "dims", "precision", "tactic", "provider"].map((key) => pair.rows.said(key, place, row)).filter(Boolean);
+    const said = ["name", "type", "dims", "precision", "tactic", "provider"].map((key) => pair.rows.text(key, place, row)).filter(Boolean);
     lines.push([badge(view.subject(place)), `${said.join(" · ")} · ${milliseconds(pair.rows.times[place][row])}`]);
     const nodes = pair.rows.onnxNodes(place, row);
     if (nodes.length && place === pair.base) lines.push(["ONNX nodes", nodes.join(", ")]);
@@ -227,7 +227,7 @@ export class ComparedLayers {
     this.pair = pair;
     // A layer is slower or faster by the threshold of the deciding metric.
     this.limit = view.verdict(view.deciding, view.candidate)?.threshold ?? 0.03;
-    this.sayPair();
+    this.namePair();
     this.offerMethods();
     this.heat = new Heat(this.scale);
     const columns = comparedColumns(view, pair, this.heat);
@@ -274,14 +274,14 @@ export class ComparedLayers {
     this.table.paint();
   }
 
-  sayPair() {
+  namePair() {
     this.about.replaceChildren("Delta, %, speed-up and changes: ", named(this.view.subject(this.pair.candidate)), " against ", named(this.view.subject(this.pair.base)),
       this.view.first ? "; the largest change comes first." : "; the largest change comes first. Verdicts were worked out against another base.");
   }
 
   offerMethods() {
     const present = this.pair.rows.methods.filter((method) => method !== "unmatched");
-    this.methods.replaceChildren(make("option", { value: "" }, "matched in any way"),
+    this.methods.replaceChildren(make("option", { value: "" }, "matched by any method"),
       ...present.map((method) => make("option", { value: method }, `matched by ${method}`)));
     this.methods.value = this.method;
     const tactics = Array.from({ length: this.pair.length }, (_, row) => row).some((row) => this.pair.changed("tactic", row));

@@ -122,8 +122,8 @@ export function drawHeadline(host, choice) {
   const why = decisions.length === 1 ? decisions[0].why : `the worst of ${decisions.length} verdicts`;
   host.replaceChildren(verdictWord(word, capital(word)), " ",
     make("span", { class: "said" }, make("bdi", {}, why)),
-    make("span", { class: "quiet decided" }, "Looked at against ", named(payload.subjects[choice.base]),
-      "; it was decided against ", named(payload.subjects[0]), ": ", verdictWord(payload.verdict), "."));
+    make("span", { class: "quiet decided" }, "Shown against ", named(payload.subjects[choice.base]),
+      "; decided against ", named(payload.subjects[0]), ": ", verdictWord(payload.verdict), "."));
 }
 
 /**

@@ -84,7 +84,7 @@ export function deltaMode({ key = "delta", title = "Change", ratio, format = (va
       ? palette.along("graph-delta", 0.5 + Math.log(ratio(layer)) / Math.log(end) / 2) : palette.css("--graph-none"),
     text: (layer) => (known(layer) ? format(ratio(layer)) : "no pair"),
     legend: () => [
-      legendScale("graph-delta", `quicker: ${format(1 / end)}`, `slower: ${format(end)}`),
+      legendScale("graph-delta", `faster: ${format(1 / end)}`, `slower: ${format(end)}`),
       legendSwatch("--graph-none", "no pair"),
     ],
   };
@@ -106,7 +106,7 @@ export function kindsMode({ key, title, of, layers }) {
   const shown = kinds.slice(0, 9).map(([kind, times]) =>
     [tokens.get(kind), `${shortened(kind, 24)} ${count(times)}`]);
   if (rest) shown.push(["--graph-none", `others ${count(rest)}`]);
-  if (untold) shown.push(["--graph-none", `not told ${count(untold)}`]);
+  if (untold) shown.push(["--graph-none", `not recorded ${count(untold)}`]);
   return {
     key,
     title,

@@ -35,7 +35,7 @@ class GraphSearch {
     }
     for (const hit of this.hits) state.found.add(hit);
     this.hit = -1;
-    view.told.textContent = words.length ? `${count(this.hits.length)} found` : "";
+    view.status.textContent = words.length ? `${count(this.hits.length)} found` : "";
     view.map.forget();
     view.repaint();
   }
@@ -50,7 +50,7 @@ class GraphSearch {
     const node = this.hits[this.hit];
     view.centreOn(...view.data.centre(node));
     view.activate(node, false);
-    view.told.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
+    view.status.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
   }
 
   keyInField(event) {
@@ -234,7 +234,7 @@ export class GraphView {
   build(host) {
     const { data } = this;
     const field = this.options.finds ? new GraphSearch(this).field : "";
-    this.told = make("output", { "aria-live": "polite" });
+    this.status = make("output", { "aria-live": "polite" });
     this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
     const button = (text, label, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     const zoom = make("div", { class: "graph-zoom" },
@@ -249,8 +249,8 @@ export class GraphView {
     this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
     this.legend = make("div", { class: "graph-legend" });
     this.element = make("div", { class: "graph" },
-      make("div", { class: "tools graph-tools" }, field, this.told, this.choice, zoom), this.stage, this.legend, this.hint);
-    if (data.byOrder) this.hint.append(" This profile does not tell which tensors its layers read: they are joined in the order they ran.");
+      make("div", { class: "tools graph-tools" }, field, this.status, this.choice, zoom), this.stage, this.legend, this.hint);
+    if (data.byOrder) this.hint.append(" This profile does not record which tensors its layers read: the edges follow the order of execution.");
     host.replaceChildren(this.element);
   }
 
@@ -391,7 +391,7 @@ export class GraphView {
   activate(node, pick) {
     this.state.active = node;
     if (node >= 0 && !this.inSight(node)) this.centreOn(...this.data.centre(node));
-    if (node >= 0) this.told.textContent = this.words(node).filter(Boolean).map((text) => shortened(text, 60)).join(", ");
+    if (node >= 0) this.status.textContent = this.words(node).filter(Boolean).map((text) => shortened(text, 60)).join(", ");
     if (pick && node < this.data.layers) this.options.pick(node);
     else if (pick) this.options.pickTerminal(node - this.data.layers);
     this.repaint();

@@ -139,11 +139,11 @@ export class ModelPlaces {
 
   write({ scope, node = -1, tensor = -1 }) {
     const { data } = this;
-    const told = new URLSearchParams();
-    if (data.scopes[scope].address) told.set("scope", data.scopes[scope].address);
-    if (node >= 0) told.set("node", this.named(this.nodes, data.scopeOf[node], data.nodes.name[node], node));
-    if (tensor >= 0) told.set("tensor", this.named(this.tensors, data.home[tensor], data.tensors.name[tensor], tensor));
-    return `#${told}`;
+    const parts = new URLSearchParams();
+    if (data.scopes[scope].address) parts.set("scope", data.scopes[scope].address);
+    if (node >= 0) parts.set("node", this.named(this.nodes, data.scopeOf[node], data.nodes.name[node], node));
+    if (tensor >= 0) parts.set("tensor", this.named(this.tensors, data.home[tensor], data.tensors.name[tensor], tensor));
+    return `#${parts}`;
   }
 
   named(known, scope, name, place) {
@@ -151,25 +151,25 @@ export class ModelPlaces {
   }
 
   read(hash) {
-    const told = new URLSearchParams(hash.slice(1));
-    const scope = told.has("scope") ? this.data.addresses.get(told.get("scope")) : undefined;
+    const parts = new URLSearchParams(hash.slice(1));
+    const scope = parts.has("scope") ? this.data.addresses.get(parts.get("scope")) : undefined;
     const place = { scope: scope ?? (hash.length > 1 ? 0 : this.data.shown), node: -1, tensor: -1 };
-    if (told.has("node")) place.node = this.find(this.nodes, place.scope, told.get("node"), this.data.length);
-    if (told.has("tensor")) place.tensor = this.findTensor(place.scope, told.get("tensor"));
+    if (parts.has("node")) place.node = this.find(this.nodes, place.scope, parts.get("node"), this.data.length);
+    if (parts.has("tensor")) place.tensor = this.findTensor(place.scope, parts.get("tensor"));
     if (place.node >= 0) place.scope = this.data.scopeOf[place.node];
     return place;
   }
 
-  find(known, scope, told, most) {
-    if (!/^@\d+$/.test(told)) return known.get(`${scope} ${told}`) ?? -1;
-    const place = Number(told.slice(1));
+  find(known, scope, name, most) {
+    if (!/^@\d+$/.test(name)) return known.get(`${scope} ${name}`) ?? -1;
+    const place = Number(name.slice(1));
     return place < most ? place : -1;
   }
 
   // A body may show tensors of the scopes around it.
-  findTensor(scope, told) {
+  findTensor(scope, name) {
     for (const place of this.data.trail(scope).reverse()) {
-      const found = this.find(this.tensors, place, told, this.data.tensors.name.length);
+      const found = this.find(this.tensors, place, name, this.data.tensors.name.length);
       if (found >= 0) return found;
     }
     return -1;

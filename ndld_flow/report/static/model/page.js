@@ -78,9 +78,9 @@ class ModelView {
       if (local >= 0) this.moveTo(local);
       this.view.activate(local, false);
     }
-    if (local < 0) this.view.told.textContent = "";
+    if (local < 0) this.view.status.textContent = "";
     this.markReaders(place);
-    this.tell(place);
+    this.showPanel(place);
   }
 
   go(place) {
@@ -174,7 +174,7 @@ class ModelView {
     document.querySelector(".trail").replaceChildren(...(trail.length > 1 ? apart(parts, " › ") : []), ...(beside.length ? [make("span", { class: "quiet" }, " also "), ...apart(beside, ", ")] : []));
   }
 
-  tell({ scope, node, tensor }) {
+  showPanel({ scope, node, tensor }) {
     const chosen = document.getElementById("chosen");
     const summary = document.getElementById("summary");
     const parts = node >= 0 ? nodePanel(this.data, this.links, node)

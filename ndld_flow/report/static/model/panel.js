@@ -60,7 +60,7 @@ function longText(text, limit = 140) {
   const more = make("button", { type: "button", onclick: () => {
     shown.textContent = text;
     more.remove();
-  } }, "all of it");
+  } }, "show all");
   return make("span", {}, shown, " ", more);
 }
 
@@ -85,7 +85,7 @@ function histogram(held) {
     const height = times ? Math.max(1, (60 * times) / most) : 0;
     return draw("rect", { x: place * wide + 0.5, y: 60 - height, width: wide - 1, height }, draw("title", {}, `${significant(from)} to ${significant(to)}: ${count(times)}`));
   });
-  const text = `Histogram from ${significant(low)} to ${significant(high)}, the fullest of ${counts.length} bars holds ${count(most)} elements`;
+  const text = `Histogram from ${significant(low)} to ${significant(high)}, the largest of ${counts.length} bars holds ${count(most)} elements`;
   return make("figure", { class: "histogram" },
     draw("svg", { viewBox: `0 0 ${counts.length * wide} 61`, role: "img", "aria-label": text, preserveAspectRatio: "none" },
       ...bars, draw("line", { x1: 0, x2: counts.length * wide, y1: 60.5, y2: 60.5 })),
@@ -144,7 +144,7 @@ export function tensorPanel(data, links, tensor) {
     factRow("Shape", make("bdi", {}, tensors.dims[tensor] || "not known")),
   ];
   parts.push(...(held ? heldParts(held, ...rows) : [factTable(...rows)]));
-  if (producer >= 0) parts.push(make("h2", {}, "Made by"), links.list([producer], (node) => links.node(node)));
+  if (producer >= 0) parts.push(make("h2", {}, "Produced by"), links.list([producer], (node) => links.node(node)));
   const readers = data.consumers[tensor];
   parts.push(make("h2", {}, `Read by ${count(readers.length)}`), links.list(readers, (node) => links.node(node)));
   const results = data.scopes.flatMap((scope, place) => scope.terminals.slice(scope.graph.inputs.length).includes(tensor) ? [place] : []);
@@ -156,8 +156,8 @@ export function tensorPanel(data, links, tensor) {
 
 /** @param {ModelData} data */
 function attributeRows(data, node) {
-  const told = data.attributes(node).filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
-  return told.map(({ name, type, text, isDefault, held }) => {
+  const shown = data.attributes(node).filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
+  return shown.map(({ name, type, text, isDefault, held }) => {
     const value = held >= 0 ? make("details", {}, make("summary", {}, make("bdi", {}, text)), ...heldParts(data.held[held])) : longText(text);
     const title = isDefault ? "not given: the operator's default" : type;
     return make("tr", { class: isDefault ? "default" : null, title }, make("th", { scope: "row" }, make("bdi", {}, name)),
@@ -229,9 +229,9 @@ export function scopePanel(data, links, scope) {
     make("p", { class: "kind" }, data.scopes[scope].parent < 0 ? "function" : "body"),
     make("h1", {}, make("bdi", {}, address)),
     make("p", { class: "quiet" }, `${count(length)} node${length === 1 ? "" : "s"}`),
-    make("h2", {}, "Inputs, and what it reads from outside"), portList(data, links, terminals.slice(0, graph.inputs.length), "none"),
+    make("h2", {}, "Inputs, and tensors that it reads from outside"), portList(data, links, terminals.slice(0, graph.inputs.length), "none"),
     make("h2", {}, "Outputs"), portList(data, links, terminals.slice(graph.inputs.length), "none"),
-    make("h2", {}, `Opened from ${count(data.callers[scope].length)}`), links.list(data.callers[scope], (node) => links.node(node)),
+    make("h2", {}, `Used by ${count(data.callers[scope].length)}`), links.list(data.callers[scope], (node) => links.node(node)),
   ];
   if (doc) parts.push(make("h2", {}, "Doc"), longText(doc, 400));
   return parts;

@@ -21,7 +21,7 @@ export class ModelSearch {
     this.field = /** @type {HTMLInputElement} */ (document.getElementById("find"));
     /** Names in lower case, once somebody searches. */
     this.lowered = null;
-    this.told = document.getElementById("found");
+    this.status = document.getElementById("found");
     this.list = document.getElementById("hits");
     this.field.addEventListener("input", () => this.find(this.field.value));
     this.field.addEventListener("keydown", (event) => this.key(event));
@@ -43,7 +43,7 @@ export class ModelSearch {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     this.hits = words.length ? this.search(text.trim(), words) : [];
     this.hit = -1;
-    this.told.textContent = words.length ? `${count(this.hits.length)} found` : "";
+    this.status.textContent = words.length ? `${count(this.hits.length)} found` : "";
     this.show(words.length ? new Set(this.hits.filter((one) => one.node >= 0).map((one) => one.node)) : null);
     this.paint();
   }
@@ -62,7 +62,7 @@ export class ModelSearch {
   step(by) {
     if (!this.hits.length) return;
     this.hit = this.hit < 0 ? (by > 0 ? 0 : this.hits.length - 1) : (this.hit + by + this.hits.length) % this.hits.length;
-    this.told.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
+    this.status.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
     this.paint();
     this.go(this.hits[this.hit]);
   }
@@ -79,7 +79,7 @@ export class ModelSearch {
     this.list.replaceChildren(
       make("ul", {}, ...shown.map((one, place) => this.item(one, first + place))),
       shown.length < this.hits.length ? make("p", { class: "quiet" }, `${count(first + 1)} to ${count(first + shown.length)} of ${count(this.hits.length)}`) : "",
-      this.hits.length ? "" : make("p", { class: "quiet" }, "No node, tensor or operator has these words."));
+      this.hits.length ? "" : make("p", { class: "quiet" }, "No node, tensor or operator matches."));
     const [current] = all('[aria-current="true"]', this.list);
     if (current) this.list.scrollTop = Math.max(0, current.offsetTop - this.list.clientHeight / 2);
   }

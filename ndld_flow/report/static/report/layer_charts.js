@@ -196,7 +196,7 @@ export class Roofline {
     this.y = log(y0, y1, ROOFLINE_HEIGHT - 42, 10);
     this.svg = draw("svg", {
       height: ROOFLINE_HEIGHT, viewBox: `0 0 ${width} ${ROOFLINE_HEIGHT}`, role: "application", "aria-roledescription": "roofline", tabindex: 0,
-      "aria-label": `${count(this.points.length)} layers: speed against work for each byte. Left and right move through them, the longest first, Enter selects.`,
+      "aria-label": `${count(this.points.length)} layers: throughput over arithmetic intensity. Left and right move through them, the longest first, Enter selects.`,
     });
     this.grid([x0, x1], [y0, y1], width);
     this.svg.append(...this.dots());
@@ -277,7 +277,7 @@ export class Roofline {
     const { x, y, name, ms, share: part, series } = this.points[place];
     const box = this.svg.getBoundingClientRect();
     this.ring.parentElement.setAttribute("class", `series series-${series}`);
-    for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(key, String(value));
+    for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
     tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs a byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 

@@ -1,7 +1,10 @@
 // Layers of one profile as the page's parts read them: texts in place, times in ms, tensors by position.
 // A row is a layer's position in execution order.
 
-// Positions are kept as steps from one to the next.
+/**
+ * Numbers from the differences between neighbours.
+ * @param {Steps[]} steps
+ */
 export function fromSteps(steps) {
   let at = 0;
   return steps.map((step) => (at += step));
@@ -20,14 +23,17 @@ export class TensorTable {
     this.texts = texts;
   }
 
+  /** @param {number} place */
   name(place) {
     return this.texts[this.names[place]];
   }
 
+  /** @param {number} place */
   format(place) {
     return this.formats ? this.texts[this.formats[place]] : "";
   }
 
+  /** @param {number} place */
   text(place) {
     return [this.name(place), this.texts[this.dtypes[place]], this.texts[this.dims[place]], this.format(place)].join(" ").trim();
   }

@@ -56,7 +56,7 @@ export function layersMarkdown(data) {
 function untimedMarkdown(data) {
   const counts = (key) => [...Map.groupBy(data[key], (value) => value)].map(([value, all]) => [value, all.length]).sort((a, b) => b[1] - a[1]).slice(0, 12);
   const table = (title, key) => [markdownTable([title, "Layers", "%"], counts(key).map(([value, times]) =>
-    [markdownText(value) || "not told", count(times), share(times / data.length)])), ""];
+    [markdownText(value) || "not recorded", count(times), share(times / data.length)])), ""];
   return [
     `### ${markdownText(data.label)}`, "", `${count(data.length)} layers, not timed.`, "",
     ...table("Precision", "precision"), ...table("Type", "type"), ...table("Role", "role"),

@@ -7,7 +7,7 @@ import { make, shortened } from "../elements.js";
 import { amount, count, milliseconds, share, size, threeDigits } from "../quantities.js";
 import { selectionSummary } from "../widgets.js";
 
-// Columns of the layer table, from LayerData. Those that say nothing of this profile start hidden.
+// Columns of the layer table, from LayerData. Columns without information start hidden.
 
 const saysMore = (values) => new Set(values).size > 1;
 
@@ -51,7 +51,7 @@ function layerTextColumns(data) {
     writes: textColumn("writes", "Writes", "76px", (row) => data.output_precision[row], { tally: true, hidden: true, longLabel: "Types of the outputs", csvLabel: "output precision" }),
     unit: textColumn("unit", "Unit", "88px", (row) => data.unit[row], { tally: true, about: (row) => data.unit[row], format: (value) => value.replace("tensor core", "TC"), hidden: !data.unit.some(Boolean), longLabel: "Multiply unit", csvLabel: "multiply unit" }),
     basis: textColumn("basis", "Precision by", "minmax(120px, 1fr)", (row) => data.precision_basis[row], { hidden: true, longLabel: "Evidence for the precision", csvLabel: "precision basis" }),
-    channels: textColumn("channels", "Channels", "minmax(96px, 1fr)", (row) => data.channels[row], { hidden: true, longLabel: "Channels, and those that are no multiples of what tensor cores take" }),
+    channels: textColumn("channels", "Channels", "minmax(96px, 1fr)", (row) => data.channels[row], { hidden: true, longLabel: "Channels, marked where they are no multiple of what tensor cores take" }),
     asked: data.asked.some(Boolean) ? [askedColumn(data)] : [],
     format: textColumn("format", "Format", "84px", (row) => data.format(row), { tally: true, hidden: true, longLabel: "Format of the output" }),
     role: tallied("role", "Role", "84px", !saysMore(data.role)),
@@ -127,7 +127,7 @@ export function untimedColumns(data, heat) {
   Object.assign(texts.tactic, { width: "minmax(130px, 1.1fr)" });
   texts.onnx.hidden = !data.onnxNodes.some((nodes) => nodes.length);
   const worked = rows.some((row) => data.macs[row]) ? [numbers.macs] : [];
-  // With free dimensions only few layers tell.
+  // With free dimensions, few layers have known work.
   numbers.bytes.hidden = rows.filter((row) => data.bytes(row)).length < data.length / 2;
   const weighed = rows.some((row) => data.weight_bytes[row]) ? [numbers.weights] : [];
   return [

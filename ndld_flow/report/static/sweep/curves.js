@@ -35,7 +35,7 @@ export class CurvePlot {
 
   draw(width) {
     const { lines, log } = this.curve;
-    this.said = [];
+    this.labels = [];
     const points = lines.map(({ rows, x }) => rows.map((row, place) => ({ row, x: x[place], y: this.one.numbers[row] })).filter(({ y }) => y !== null));
     const at = this.scales(points.flat(), width, log);
     const svg = draw("svg", {
@@ -63,11 +63,12 @@ export class CurvePlot {
     const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
     const [low, high] = [Math.min(...ys), Math.max(...ys)];
     const margin = (high - low) * 0.08 || Math.abs(high) * 0.05 || 1;
-    this.range = low >= 0 && low < 0.6 * high ? [0, high + margin] : [low - margin, high + margin];
+    const from = low >= 0 && low < 0.6 * high ? 0 : low - margin;
+    this.range = [from, high + margin];
     const along = log ? Math.log : Number;
     return {
       x: scale(along(x0), along(x1) === along(x0) ? along(x0) + 1 : along(x1), CURVE.left + 14, width - CURVE.right - 14),
-      along, y: scale(...this.range, CURVE.height - CURVE.bottom, CURVE.top),
+      along, y: scale(from, high + margin, CURVE.height - CURVE.bottom, CURVE.top),
     };
   }
 
@@ -90,8 +91,8 @@ export class CurvePlot {
 
   // Rings may be close to each other: a label is placed where it covers no other.
   hasRoom(x, y) {
-    if (this.said.some((one) => Math.abs(one.y - y) < 14 && Math.abs(one.x - x) < 100)) return false;
-    this.said.push({ x, y });
+    if (this.labels.some((one) => Math.abs(one.y - y) < 14 && Math.abs(one.x - x) < 100)) return false;
+    this.labels.push({ x, y });
     return true;
   }
 

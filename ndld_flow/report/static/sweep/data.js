@@ -65,8 +65,8 @@ class Dimension {
     const own = [...new Set(this.numbers)].filter((number) => number !== null);
     const values = this.kind === "axis" && own.length <= most ? own : roundMarks(this, most);
     const texts = values.map((value) => quantityText(value, this.unit));
-    const told = new Set(texts).size === texts.length ? texts : values.map((value) => exactText(value, this.unit));
-    return values.map((value, place) => ({ value, text: shortened(told[place], 14) }));
+    const distinct = new Set(texts).size === texts.length ? texts : values.map((value) => exactText(value, this.unit));
+    return values.map((value, place) => ({ value, text: shortened(distinct[place], 14) }));
   }
 }
 
@@ -122,7 +122,7 @@ export class SweepData {
    * @param {"outcome" | "mark" | "reason" | "failed_step" | "report" | "lines"} key
    * @param {number} row
    */
-  said(key, row) {
+  text(key, row) {
     return this.texts[this.payload[key][row]];
   }
 
@@ -143,12 +143,12 @@ export class SweepData {
   }
 
   passed(row) {
-    return this.said("outcome", row) === "passed";
+    return this.text("outcome", row) === "passed";
   }
 
   // `point 17: best`
   title(row) {
-    const mark = this.said("mark", row) || (this.passed(row) ? "" : this.said("outcome", row));
+    const mark = this.text("mark", row) || (this.passed(row) ? "" : this.text("outcome", row));
     return `point ${this.number[row]}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
   }
 

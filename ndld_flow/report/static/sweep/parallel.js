@@ -82,7 +82,7 @@ export class Parallel {
     this.shown = new Set(data.dimensions.filter((one) => one.telling).slice(0, 12));
     this.brushes = new Brushes(() => {
       this.paint();
-      this.tell();
+      this.showStatus();
       changed();
     });
     this.about = make("output", { "aria-live": "polite" });
@@ -115,11 +115,11 @@ export class Parallel {
   follow(alive, selected) {
     this.alive = alive;
     this.selected = selected;
-    this.tell();
+    this.showStatus();
     if (this.canvas) this.paint();
   }
 
-  tell() {
+  showStatus() {
     const { parts } = this.brushes;
     this.clear.hidden = parts.size === 0;
     this.about.textContent = parts.size === 0 ? `${count(this.data.length)} points`
@@ -143,7 +143,7 @@ export class Parallel {
     this.svg.addEventListener("click", (event) => this.near >= 0 && this.pick(this.near, event.shiftKey || event.ctrlKey || event.metaKey));
     this.room.replaceChildren(this.canvas, this.svg);
     this.layRows();
-    this.tell();
+    this.showStatus();
     this.paint();
   }
 
@@ -284,7 +284,7 @@ function paintLines(view) {
     else line(row, colors["series-7"], Math.max(0.1, 0.6 * dense), 1.2, [2, 4]);
   }
   for (const row of alive) {
-    const mark = data.said("mark", row);
+    const mark = data.text("mark", row);
     if (mark === "tie") line(row, colors["series-1"], 0.75, 1.6, [7, 4]);
     if (mark === "best") line(row, colors["series-1"], 1, 3);
   }

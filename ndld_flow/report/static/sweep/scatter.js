@@ -38,7 +38,7 @@ export class Scatter {
     this.alive = (_row) => true;
     const choice = scatterChoice(data);
     if (!choice) {
-      host.replaceChildren(make("p", { class: "quiet" }, "Nothing that was measured differs."));
+      host.replaceChildren(make("p", { class: "quiet" }, "No measured quantity differs."));
       return;
     }
     this.axes = Object.fromEntries(Object.entries(choice).map(([side, one]) => [side, { one, sign: one.direction === "maximize" ? -1 : 1 }]));
@@ -110,13 +110,13 @@ export class Scatter {
     svg.append(...this.grid(width, at), frontPath(front, width, [x.sign, y.sign]), this.marks);
     this.paint();
     const ordered = [...placed].sort((a, b) => a.left - b.left);
-    new Spots(svg, ordered.map((point) => ({ x: point.left, y: point.top, row: point.row, text: this.tell(point.row) })), {
+    new Spots(svg, ordered.map((point) => ({ x: point.left, y: point.top, row: point.row, text: this.describe(point.row) })), {
       start: Math.max(0, ordered.findIndex(({ row }) => row === front[0]?.row)), pick: this.pick,
     });
     this.room.replaceChildren(svg);
     const numbers = front.map(({ row }) => this.data.number[row]);
     this.about.textContent = front.length
-      ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: of the points that passed, none is better in one of these two and not worse in the other.`
+      ? `${front.length === 1 ? "Point" : "Points"} ${numbers.slice(0, 20).join(", ")}${numbers.length > 20 ? ` and ${numbers.length - 20} more` : ""} ${front.length === 1 ? "is" : "are"} on the front: no point that passed is better in one of the two and not worse in the other.`
       : "No point that passed has both.";
   }
 
@@ -126,7 +126,7 @@ export class Scatter {
     this.marks.replaceChildren(...this.dots(placed, new Set(front.map(({ row }) => row))), ...this.labels(placed, front, width));
   }
 
-  tell(row) {
+  describe(row) {
     const { x, y } = this.axes;
     return [this.data.title(row), this.data.settings(row), `${y.one.short} ${y.one.text(row)}`, `${x.one.short} ${x.one.text(row)}`, ...this.data.againWords(row)].join("\n");
   }
@@ -163,15 +163,15 @@ export class Scatter {
   }
 
   kind(row, front) {
-    const mark = this.data.said("mark", row);
+    const mark = this.data.text("mark", row);
     if (mark === "best" || mark === "tie") return mark;
-    if (!this.data.passed(row)) return this.data.said("outcome", row);
+    if (!this.data.passed(row)) return this.data.text("outcome", row);
     return front.has(row) ? "front" : "plain";
   }
 
   // Numbers of the important points, where there is room.
   labels(placed, front, width) {
-    const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.said("mark", row)) || this.selected.has(row));
+    const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.text("mark", row)) || this.selected.has(row));
     const taken = [];
     const texts = [];
     named.sort((a, b) => (this.data.rank[a.row] ?? Infinity) - (this.data.rank[b.row] ?? Infinity));
@@ -205,7 +205,7 @@ const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the f
  * @param {SweepData} data
  */
 function scatterLegend(data) {
-  const there = new Set(data.number.flatMap((_, row) => [data.said("mark", row), data.passed(row) ? "plain" : data.said("outcome", row)]).concat("front"));
+  const there = new Set(data.number.flatMap((_, row) => [data.text("mark", row), data.passed(row) ? "plain" : data.text("outcome", row)]).concat("front"));
   const key = ([kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
   return make("p", { class: "small quiet mark-keys" }, ...Object.entries(MARK_KEYS).filter(([kind]) => there.has(kind)).map(key));
 }

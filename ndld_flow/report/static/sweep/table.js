@@ -79,18 +79,18 @@ function pointColumns(data) {
   const ranked = data.rank.some((rank) => rank !== null);
   const number = {
     key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.number[row],
-    element: (value, row) => (data.said("report", row) ? make("a", { href: data.said("report", row), title: "This point's own report" }, String(value)) : String(value)),
+    element: (value, row) => (data.text("report", row) ? make("a", { href: data.text("report", row), title: "This point's own report" }, String(value)) : String(value)),
   };
   return [
     number,
     { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => value ?? "–", csv: (row) => data.rank[row] ?? "" },
-    { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.said("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
+    { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.text("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
     ...axes, ...goals, ...againColumns(data), constraintColumn(data),
     {
-      key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.said("outcome", row),
+      key: "outcome", label: "Outcome", width: "100px", hidden: false, tally: true, value: (row) => data.text("outcome", row),
       element: (value) => make("span", { class: `outcome ${value}` }, value),
     },
-    { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.reason.some((place) => data.texts[place]), value: (row) => data.said("reason", row), tone: () => "aside" },
+    { key: "reason", label: "Reason", width: "minmax(150px, 1.6fr)", hidden: !data.reason.some((place) => data.texts[place]), value: (row) => data.text("reason", row), tone: () => "aside" },
     ...metrics,
   ];
 }
@@ -163,7 +163,7 @@ export class PointsTable extends TableView {
 function describePoints(model, data) {
   const rows = [...model.selected];
   if (rows.length === 0) {
-    return [make("p", {}, "Select a point for all of it, two for the command that compares them: click, Ctrl-click or Shift-click; by keyboard arrows and Space. Columns has every metric.")];
+    return [make("p", {}, "Select a point for its details, two points for the command that compares them: click, Ctrl-click or Shift-click; by keyboard arrows and Space. Columns has every metric.")];
   }
   if (rows.length === 1) return describePoint(rows[0], data);
   return rows.length === 2 ? describeTwo(rows[0], rows[1], data) : selectionSummary(model);
@@ -180,9 +180,9 @@ const reference = (data, row) => shellWord(`${data.id}#${data.number[row]}`);
  * @param {SweepData} data
  */
 function pointHead(row, data) {
-  const report = data.said("report", row);
+  const report = data.text("report", row);
   return make("h4", { class: "point-head" }, make("span", { class: "strong" }, `Point ${data.number[row]} `),
-    make("span", { class: `outcome ${data.said("outcome", row)}` }, data.said("outcome", row)),
+    make("span", { class: `outcome ${data.text("outcome", row)}` }, data.text("outcome", row)),
     data.rank[row] ? ` rank ${data.rank[row]} of ${data.rank.filter(Boolean).length} ` : " ", report ? make("a", { href: report }, "its own report") : "");
 }
 
@@ -207,7 +207,7 @@ function stepsList(row, data) {
 function describePoint(row, data) {
   const list = make("dl");
   const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
-  if (data.said("reason", row)) add(data.said("failed_step", row) || "reason", data.said("reason", row));
+  if (data.text("reason", row)) add(data.text("failed_step", row) || "reason", data.text("reason", row));
   for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
   for (const one of data.dimensions.filter(({ kind }) => kind !== "metric")) add(one.label, one.text(row));
   const again = data.again[row];
@@ -218,7 +218,7 @@ function describePoint(row, data) {
   }
   return [pointHead(row, data), make("div", { class: "summary point-detail" },
     make("div", {}, list, data.steps[row].length ? make("div", { class: "scroll" }, stepsList(row, data)) : ""),
-    make("div", {}, make("h4", {}, "For the recipe"), copyBox(data.said("lines", row)),
+    make("div", {}, make("h4", {}, "For the recipe"), copyBox(data.text("lines", row)),
       make("details", { class: "plain" }, make("summary", {}, `All metrics`), metrics)))];
 }
 
@@ -227,11 +227,11 @@ function describePoint(row, data) {
  * @param {SweepData} data
  */
 function describeTwo(first, second, data) {
-  const told = data.dimensions.filter((one) => (one.kind !== "metric" || one.telling) && one.text(first) !== one.text(second));
+  const differing = data.dimensions.filter((one) => (one.kind !== "metric" || one.telling) && one.text(first) !== one.text(second));
   const change = (one) => (one.kind !== "axis" && one.numbers[first] > 0 && one.numbers[second] !== null ? changeText(one.numbers[second] / one.numbers[first]) : "");
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.number[row]}`)), make("th", { class: "n", scope: "col" }, "Change"))),
-    make("tbody", {}, ...told.map((one) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, one.label)),
+    make("tbody", {}, ...differing.map((one) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, one.label)),
       ...[first, second].map((row) => make("td", { class: "n" }, make("bdi", {}, shortened(one.text(row), 40)))), make("td", { class: "n" }, change(one))))));
   return [make("h4", {}, `Compare point ${data.number[first]}, the base, with point ${data.number[second]}`),
     copyBox(`ndld-flow compare ${reference(data, first)} ${reference(data, second)}`), make("div", { class: "scroll" }, table)];

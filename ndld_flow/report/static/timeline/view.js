@@ -63,7 +63,7 @@ class TimelineMouse {
     if (drag.moving) timeline.move((drag.last - x) / (sight.width - sight.left));
     else timeline.ruler[1] = sight.snapped(x, y);
     drag.last = x;
-    timeline.say();
+    timeline.showStatus();
     timeline.repaint();
   }
 
@@ -161,7 +161,7 @@ class TimelineKeys {
       timeline.show(from, from + wide);
     }
     if (this.measuring !== undefined) timeline.ruler = [this.measuring, data.end(span)];
-    timeline.say(timeline.ruler ? undefined : timeline.describe(span).replaceAll("\n", ", "));
+    timeline.showStatus(timeline.ruler ? undefined : timeline.describe(span).replaceAll("\n", ", "));
     const box = timeline.canvas.getBoundingClientRect();
     tooltip.show(box.left + Math.min(sight.width - 20, Math.max(sight.left, sight.x(start[span]))), box.top + sight.top(span) + SPAN_ROW / 2, timeline.describe(span));
     timeline.repaint();
@@ -177,7 +177,7 @@ class TimelineKeys {
     } else {
       this.measuring = undefined;
     }
-    timeline.say();
+    timeline.showStatus();
     timeline.repaint();
   }
 
@@ -186,7 +186,7 @@ class TimelineKeys {
     timeline.ruler = null;
     this.measuring = undefined;
     tooltip.hide();
-    timeline.say();
+    timeline.showStatus();
     timeline.repaint();
   }
 }
@@ -216,7 +216,7 @@ export class Timeline {
     new TimelineMouse(this);
     new TimelineKeys(this);
     this.picture = drawAtWidth(this.canvas.parentElement, (width) => this.resize(width));
-    this.say();
+    this.showStatus();
   }
 
   /** @param {HTMLElement} host */
@@ -260,7 +260,7 @@ export class Timeline {
   show(from, to) {
     this.sight.set(from, to);
     this.repaint();
-    this.say();
+    this.showStatus();
   }
 
   zoom(factor, center) {
@@ -313,7 +313,7 @@ export class Timeline {
   choose(span) {
     this.cursor = span;
     this.marked = [span];
-    this.say();
+    this.showStatus();
     this.repaint();
     if (this.data.layer[span] >= 0) this.pick(this.data.layer[span]);
   }
@@ -323,7 +323,7 @@ export class Timeline {
     return this.ruler && [Math.min(...this.ruler), Math.max(...this.ruler)];
   }
 
-  say(text) {
+  showStatus(text) {
     if (text === undefined && this.ruler) {
       const [low, high] = this.measured;
       text = `${milliseconds(low)} to ${milliseconds(high)}: ${milliseconds(high - low)}`;

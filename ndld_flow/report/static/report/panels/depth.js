@@ -27,7 +27,7 @@ class DepthChart {
     const [scaleName] = data.scales();
     this.scaleName = scaleName ?? "error";
     this.room = make("div", { class: "depth-room" });
-    this.said = make("output", { class: "quiet", "aria-live": "polite" });
+    this.status = make("output", { class: "quiet", "aria-live": "polite" });
     host.replaceChildren(this.tools(), make("figure", { class: "picture depth" }, this.room));
     drawAtWidth(this.room, (width) => this.draw(width));
   }
@@ -40,7 +40,7 @@ class DepthChart {
       this.redraw();
     })] : [];
     this.whole = make("button", { type: "button", onclick: () => this.zoomTo(0, data.length - 1) }, "Whole depth");
-    return make("div", { class: "tools depth-tools" }, this.keys(), this.said, ...chooser, this.whole);
+    return make("div", { class: "tools depth-tools" }, this.keys(), this.status, ...chooser, this.whole);
   }
 
   keys() {
@@ -78,7 +78,7 @@ class DepthChart {
     this.room.replaceChildren(this.svg);
     if (hadFocus) this.svg.focus({ preventScroll: true });
     this.whole.disabled = this.from === 0 && this.to === data.length - 1;
-    this.said.textContent = this.whole.disabled ? "" : `layers ${count(data.position[this.from])} to ${count(data.position[this.to])}`;
+    this.status.textContent = this.whole.disabled ? "" : `layers ${count(data.position[this.from])} to ${count(data.position[this.to])}`;
   }
 
   // Mark the rows that are selected in the table; a limited number of lines.
@@ -162,8 +162,8 @@ class DepthChart {
     drag.to = this.rowAt(event.clientX);
     const [low, high] = [Math.min(drag.from, drag.to), Math.max(drag.from, drag.to)];
     const x = this.sight.x(low - 0.5);
-    for (const [key, value] of [["x", x], ["width", this.sight.x(high + 0.5) - x], ["visibility", "visible"]]) this.brush.setAttribute(key, value);
-    this.said.textContent = `${count(high - low + 1)} layers`;
+    for (const [key, value] of [["x", x], ["width", this.sight.x(high + 0.5) - x], ["visibility", "visible"]]) this.brush.setAttribute(String(key), String(value));
+    this.status.textContent = `${count(high - low + 1)} layers`;
   }
 
   release(event) {
@@ -201,7 +201,7 @@ class DepthChart {
     this.now = row;
     const box = this.svg.getBoundingClientRect();
     const x = this.sight.x(row);
-    for (const [key, value] of [["x1", x], ["x2", x], ["visibility", "visible"]]) this.cursor.setAttribute(key, value);
+    for (const [key, value] of [["x1", x], ["x2", x], ["visibility", "visible"]]) this.cursor.setAttribute(String(key), String(value));
     tooltip.show(box.left + x, clientY ?? box.top + DEPTH.top + 60, this.data.about(row, this.scaleName));
   }
 
@@ -251,7 +251,7 @@ function depthColumns(data) {
  */
 function describeDepth(model, data) {
   if (model.selected.size !== 1) {
-    return [make("p", {}, model.selected.size ? `${count(model.selected.size)} layers selected: they are marked in the chart.` : "Select a layer to read all of it; a click on the chart selects one.")];
+    return [make("p", {}, model.selected.size ? `${count(model.selected.size)} layers selected: they are marked in the chart.` : "Select a layer for its details; a click on the chart selects one.")];
   }
   const [row] = model.selected;
   const list = make("dl");

@@ -48,7 +48,7 @@ function findingsTable(host, findings, texts) {
 
 function describeFindings(table, text) {
   if (table.selected.size !== 1) {
-    const hint = table.selected.size ? `${count(table.selected.size)} findings selected.` : "Select a finding to read all of it.";
+    const hint = table.selected.size ? `${count(table.selected.size)} findings selected.` : "Select a finding for its details.";
     return [make("p", {}, hint)];
   }
   const [row] = table.selected;

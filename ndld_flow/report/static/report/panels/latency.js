@@ -92,7 +92,7 @@ class PassesPlot {
     })] : [];
     host.replaceChildren(make("h4", {}, "Passes"), this.legend, make("figure", { class: "picture" }, this.host), this.notes);
     this.buildLegend();
-    this.tell();
+    this.writeNotes();
     drawAtWidth(this.host, (width) => this.draw(width));
   }
 
@@ -110,7 +110,7 @@ class PassesPlot {
     this.legend.append(...this.choice);
   }
 
-  tell() {
+  writeNotes() {
     const words = this.profiles.map(({ label, detail }) => {
       const { drift, outliers, values } = detail;
       const drifts = drift === null ? "" : `, ${signedShare(drift)} from the first to the last tenth of a run`;
@@ -259,8 +259,8 @@ class PassesPlot {
     const box = this.svg.getBoundingClientRect();
     const [x, y] = [this.x(this.at(profile, pass)), this.height(sample)];
     this.markGroup.setAttribute("class", `series series-${profile.series}`);
-    this.mark.setAttribute("cx", x);
-    this.mark.setAttribute("cy", y);
+    this.mark.setAttribute("cx", String(x));
+    this.mark.setAttribute("cy", String(y));
     this.mark.setAttribute("visibility", "visible");
     const about = pass === profile.latency.median_pass
       ? "the median pass" : `${signedShare(sample / profile.latency.median_ms - 1)} of the median`;

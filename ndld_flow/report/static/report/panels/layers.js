@@ -44,14 +44,14 @@ class LayersPart {
     this.buildExports();
   }
 
-  // Of a profile and of an engine, each in its own way: `build` fills the section, `tell` words a layer, `modes` colours.
+  // Of a profile and of an engine, each in its own way: `build` fills the section, `describe` words a layer, `modes` colours.
   build() {}
 
   /**
    * @param {number} _row
    * @returns {string}
    */
-  tell(_row) {
+  describe(_row) {
     return "";
   }
 
@@ -91,7 +91,7 @@ class LayersPart {
         label: `layers of ${shortened(data.label, 60)}`,
         name: (row) => data.name[row],
         type: (row) => layerWord(data.type[row], data.name[row]),
-        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)} ${shortened(data.types(row), 60)} ${data.unit[row]}\n${this.tell(row)}`.trim(),
+        about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)} ${shortened(data.types(row), 60)} ${data.unit[row]}\n${this.describe(row)}`.trim(),
         search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
         modes: this.modes(),
         pick: (row) => this.table.choose(row < 0 ? [] : [row]),
@@ -188,7 +188,7 @@ class ProfilePart extends LayersPart {
     if (roofline) new Roofline(roofline, [{ label: this.data.label, layers: this.data }], { pick: (row) => this.choose([row]) });
   }
 
-  tell(row) {
+  describe(row) {
     return `${milliseconds(this.data.median[row])}, ${share(this.data.share(row))} of the layer sum`;
   }
 
@@ -212,7 +212,7 @@ class EnginePart extends LayersPart {
     this.buildTable(untimedColumns(this.data, this.heat), "index", []);
   }
 
-  tell(row) {
+  describe(row) {
     const nodes = this.data.onnxNodes[row];
     return nodes.length ? `${nodes.length === 1 ? "ONNX node" : `${count(nodes.length)} ONNX nodes:`} ${shortened(nodes.join(", "), 160)}` : "";
   }

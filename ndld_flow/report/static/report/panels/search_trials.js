@@ -57,7 +57,7 @@ class TrialsData {
 
   keptWords(row) {
     const ranges = this.ranges[row];
-    if (!ranges) return `${count(this.kept[row])} in many places`;
+    if (!ranges) return `${count(this.kept[row])} in many ranges`;
     const words = [];
     for (let place = 0; place < ranges.length; place += 2) words.push(ranges[place] === ranges[place + 1] ? `${ranges[place]}` : `${ranges[place]} to ${ranges[place + 1]}`);
     return words.join(", ");
@@ -159,8 +159,8 @@ class TrialsPlot {
     return ["failed", "passed"].map((outcome) => {
       const own = rows.filter((row) => offs[row] !== null && this.data.outcome(row) === outcome);
       const sign = (row) => {
-        const [x, y] = [this.x(row).toFixed(1), place(offs[row]).toFixed(1)];
-        return outcome === "passed" ? `M${x} ${y}h.01` : `M${(x - 3.5).toFixed(1)} ${(y - 3.5).toFixed(1)}l7 7m0 -7l-7 7`;
+        const [x, y] = [this.x(row), place(offs[row])];
+        return outcome === "passed" ? `M${x.toFixed(1)} ${y.toFixed(1)}h.01` : `M${(x - 3.5).toFixed(1)} ${(y - 3.5).toFixed(1)}l7 7m0 -7l-7 7`;
       };
       return draw("path", { class: `trial-${outcome}`, d: own.map(sign).join("") });
     });
@@ -192,7 +192,7 @@ function trialColumns(data) {
  */
 function describeTrials(model, data) {
   if (model.selected.size > 1) return selectionSummary(model);
-  if (!model.selected.size) return [make("p", {}, "Select a trial to read which nodes it kept.")];
+  if (!model.selected.size) return [make("p", {}, "Select a trial for the nodes that it kept.")];
   const [row] = model.selected;
   const list = make("dl");
   const add = (label, value) => value && list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
