@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ndld_flow.accuracy import slices
 from ndld_flow.accuracy.slices import SliceErrors, channel_magnitudes, measure_reference, slice_error
 from ndld_flow.models.tensors import Array
 
@@ -24,9 +26,9 @@ def cut(samples: Sequence[Array], axis: int | None) -> Slices:
     return [[float(value) for array in samples for value in array.take(at, axis).flat] for at in range(count)]
 
 
-def kinds_of(slices: Slices) -> list[int]:
-    kinds = [0 if min(values) >= 0 and max(values) <= 1 else -1 for values in slices]
-    largest = {at: max(map(abs, values)) for at, values in enumerate(slices) if kinds[at]}
+def kinds_of(cuts: Slices) -> list[int]:
+    kinds = [0 if min(values) >= 0 and max(values) <= 1 else -1 for values in cuts]
+    largest = {at: max(map(abs, values)) for at, values in enumerate(cuts) if kinds[at]}
     kind, above = 1, math.inf
     for at in sorted(largest, key=lambda at: -largest[at]):
         if above < math.inf and 0.1 <= largest[at] < above / 20:
@@ -35,11 +37,11 @@ def kinds_of(slices: Slices) -> list[int]:
     return kinds
 
 
-def scales(slices: Slices) -> list[tuple[float, float, bool]]:
+def scales(cuts: Slices) -> list[tuple[float, float, bool]]:
     """Return the spread and range of each slice, and whether the samples activate it."""
-    kinds, scaled = kinds_of(slices), []
-    for values, kind in zip(slices, kinds, strict=True):
-        mine = [other for other, its in zip(slices, kinds, strict=True) if its == kind]
+    kinds, scaled = kinds_of(cuts), []
+    for values, kind in zip(cuts, kinds, strict=True):
+        mine = [other for other, its in zip(cuts, kinds, strict=True) if its == kind]
         n = min(map(len, mine))
         means = [float(np.mean(other)) for other in mine] if n < 4 else [0.0]
         least = max(1e-3, 0.05 / n) if kind == 0 else 1e-6
@@ -66,8 +68,8 @@ def weight(values: list[float]) -> float:
 def expected(samples: Sequence[Array], errors: Sequence[Array], axis: int | None) -> dict[str, float]:
     rms, peak = [], []
     for at in dict.fromkeys([None, axis]):
-        slices, wrong = cut(samples, at), cut(errors, at)
-        for (spread, width, _), values, misses in zip(scales(slices), slices, wrong, strict=True):
+        right, wrong = cut(samples, at), cut(errors, at)
+        for (spread, width, _), values, misses in zip(scales(right), right, wrong, strict=True):
             rms.append(math.sqrt(np.mean(np.square(misses))) / (spread * weight(values)))
             peak.append(max(map(abs, misses)) / width)
     spreads = np.array([spread for spread, _, _ in scales(cut(samples, axis))])
@@ -101,8 +103,16 @@ def arrays(seed: int, shape: tuple[int, ...], units: Sequence[float]) -> list[Ar
     st.integers(0, 10**6),
     st.sampled_from([(1, 3, 5), (1, 4), (2, 3), (1, 6, 2, 3), (7,), (1, 2, 1)]),
     st.lists(st.sampled_from([0.0, 1.0, 2.0, 30.0, 0.004, 700.0]), min_size=1, max_size=4),
+    st.sampled_from([1, 4, 1 << 22]),
 )
-def test_metrics_are_those_of_the_formulas(seed: int, shape: tuple[int, ...], units: list[float]) -> None:
+def test_metrics_are_those_of_the_formulas(
+    seed: int, shape: tuple[int, ...], units: list[float], values_at_once: int
+) -> None:
+    with mock.patch.object(slices, "_CHUNK", values_at_once):
+        check_formulas(seed, shape, units)
+
+
+def check_formulas(seed: int, shape: tuple[int, ...], units: list[float]) -> None:
     samples = arrays(seed, shape, units)
     numbers = np.random.default_rng(seed + 1)
     errors = [numbers.normal(size=shape) * numbers.choice([0.0, 0.01, 1.0], size=shape) for _ in samples]
@@ -160,3 +170,12 @@ def test_magnitudes_of_channels_need_channels_and_finite_values() -> None:
     assert channel_magnitudes(np.linspace(0.0, 5.0, 100)) is None
     array[0, 0, 0] = np.nan
     assert channel_magnitudes(array) is None
+
+
+def test_a_single_number_is_measured() -> None:
+    reference = measure_reference(lambda: [np.array(4.0), np.array(8.0)])
+    assert reference is not None
+    judged = SliceErrors(reference)
+    judged.add(np.array(4.0), np.array(4.5))
+    judged.add(np.array(8.0), np.array(8.0))
+    assert judged.metrics()["slice_max"] == pytest.approx(0.5 / 4)
