@@ -131,7 +131,8 @@ def test_every_place_that_the_page_names_exists() -> None:
     }
     assert len(named) > 10 and len(rooms) > 10
     missing = [name for name in named if not list(ROOT.glob(name.rstrip("/")))]
-    missing += [name for name in rooms if not (ROOT / "ndld_flow" / name).exists()]
+    files = set(re.findall(r"`(?!ndld_flow|tests)([\w]+/[\w/.]+\.(?:py|j2))`", PAGE))
+    missing += [name for name in rooms | files if not (ROOT / "ndld_flow" / name).exists()]
     assert not missing
 
 
@@ -145,3 +146,9 @@ def test_its_commands_name_what_exists() -> None:
     justfile = (ROOT / "justfile").read_text()
     for recipe in re.findall(r"`just (\w+)", PAGE):
         assert re.search(rf"^{recipe}\b.*:$", justfile, re.MULTILINE), recipe
+
+
+def test_each_path_from_yaml_to_html_has_at_most_twelve_files() -> None:
+    paths = re.findall(r"^- \*\*an? \w+\*\*: ((?:`[\w/.]+`[,\s]*)+)", PAGE, re.MULTILINE)
+    assert len(paths) == 3
+    assert all(len(re.findall("`[^`]+`", path)) <= 12 for path in paths)
