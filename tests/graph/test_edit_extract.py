@@ -76,7 +76,7 @@ def test_extract_between_inputs_and_outputs_types_the_cut() -> None:
     [
         ({"outputs": ["y"], "inputs": ["c"], "scope": "nowhere"}, "there is no graph 'nowhere'"),
         ({"outputs": ["yy"]}, "there is no tensor 'yy'"),
-        ({"outputs": ["y", "z"], "inputs": ["c"]}, "`inputs` do not suffice: 'x' must be given too"),
+        ({"outputs": ["y", "z"], "inputs": ["c"]}, "`inputs` do not suffice: 'x' must also be given"),
         ({"outputs": ["y"], "inputs": ["c", "x"]}, "input 'x' is not needed for these outputs; needed are: 'c'"),
         ({"outputs": ["x"]}, "output 'x': there is no node between the inputs and this tensor"),
         ({"outputs": ["b"], "inputs": ["b"]}, "output 'b': there is no node between"),
@@ -206,7 +206,7 @@ def test_a_nested_branch_and_a_part_of_a_branch() -> None:
 
 
 def test_nodes_of_several_graphs_are_refused() -> None:
-    with pytest.raises(RequestError, match="stand in several graphs"):
+    with pytest.raises(RequestError, match="are in several graphs"):
         edit(BRANCHES, {"extract": {"select": {"output": ["a", "e"]}}})
 
 
@@ -263,7 +263,7 @@ def test_a_function_becomes_a_model(said: dict[str, object], alpha: float) -> No
         ({"function": "pkg::Blok"}, "there is no local function 'pkg::Blok'"),
         ({"function": "pkg::Block", "call": "three"}, "no node 'three' calls pkg::Block; known: one, two"),
         ({"function": "pkg::Block", "attributes": {"alfa": 1.0}}, "no attribute 'alfa'; did you mean \"alpha\"?"),
-        ({"function": "pkg::Block", "attributes": {"alpha": "much"}}, "'much' is no value for 'alpha'"),
+        ({"function": "pkg::Block", "attributes": {"alpha": "much"}}, "'much' is not a value of 'alpha'"),
         ({"function": "pkg::Unused"}, "the dtype of 't' is not noted"),
     ],
 )
@@ -284,7 +284,7 @@ def test_optional_inputs_that_a_call_leaves_out() -> None:
 
 def test_a_part_of_a_function_that_takes_attributes_is_refused() -> None:
     types = {"t": "float32[2]", "r": "float32[2]"}
-    with pytest.raises(RequestError, match="takes attributes from the calls of its function: use `extract_function`"):
+    with pytest.raises(RequestError, match="refers to attributes of its function's calls: use `extract_function`"):
         edit(FUNCTIONS, {"extract": {"scope": "pkg::Block", "outputs": ["u"], "types": types}})
     part = edit(FUNCTIONS, {"extract": {"scope": "pkg::Unused", "outputs": "r", "types": types}})
     assert _header(part).startswith("(float[2] t) => (float[2] r)")
@@ -356,7 +356,7 @@ def test_any_nodes_taken_out_compute_the_same(graph: tuple[str, list[str]], flag
     try:
         part = edit(model, {word: {"select": chosen}})
     except RequestError as error:
-        assert "nobody reads" in str(error) or "nothing is left" in str(error)
+        assert "are unused" in str(error) or "nothing is left" in str(error)
         return
     shown = {value.name for value in model.graph.output}
     made = [name for node in model.graph.node for name in node.output if name not in shown]

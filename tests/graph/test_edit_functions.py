@@ -252,12 +252,12 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
 @pytest.mark.parametrize(
     ("settings_", "told"),
     [
-        ({"function": "Block", "select": "mm0"}, "'Block' is no name for a function: say `domain::Name`"),
+        ({"function": "Block", "select": "mm0"}, "'Block' is not a function name: write `domain::Name`"),
         ({"function": "ai.onnx::Block", "select": "mm0"}, "is or may become an operator of ONNX"),
         ({"function": "com.microsoft::Gelu", "select": "mm0"}, "is or may become an operator of ONNX"),
-        ({"function": "m::B", "select": ["mm0", "act0"]}, "'add0' depends on one of them, and another of them"),
+        ({"function": "m::B", "select": ["mm0", "act0"]}, "'add0' depends on one of them and another"),
         ({"function": "m::B", "select": "nowhere"}, "nowhere"),
-        ({"function": "m::B", "repeated": True, "min_nodes": 5}, "no block of 5 or more nodes stands twice"),
+        ({"function": "m::B", "repeated": True, "min_nodes": 5}, "no block of 5 or more nodes occurs twice"),
     ],
 )
 def test_what_cannot_become_a_function_is_told(settings_: dict[str, Any], told: str) -> None:
@@ -268,7 +268,7 @@ def test_nodes_of_two_graphs_cannot_become_one() -> None:
     told = refusal(IFS, "make_function", function="m::B", select=["neg", "relu0"])
     assert (
         told
-        == "a function is made of nodes of one graph, and these stand in '', 'if0/then_branch': say which by `scope`"
+        == "a function is made of nodes of one graph, and these are in '', 'if0/then_branch': choose one by `scope`"
     )
 
 
@@ -388,7 +388,7 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
 @pytest.mark.parametrize(
     ("settings_", "told"),
     [
-        ({"function": "Leaky", "inputs": ["nope"]}, "there is no tensor 'nope' that the main graph can read"),
+        ({"function": "Leaky", "inputs": ["nope"]}, "there is no tensor 'nope' that is visible from the main graph"),
         ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2 are given"),
         (
             {"function": "Leaky", "inputs": ["x"], "outputs": ["y"]},
@@ -398,8 +398,8 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
         ({"function": "Leaky", "inputs": ["x"], "attributes": {"slope": "a"}}, "'a' cannot be the value of attribute"),
         ({"function": "Outer", "inputs": ["u"], "scope": "f::Leaky"}, "functions cannot be recursive"),
         ({"function": "Outer", "inputs": ["u"], "scope": "f::Outer"}, "functions cannot be recursive"),
-        ({"function": "*", "inputs": ["x"]}, "say which"),
-        ({"function": "Leaky", "inputs": []}, "Leaky needs its input `u` (number 0)"),
+        ({"function": "*", "inputs": ["x"]}, "is ambiguous"),
+        ({"function": "Leaky", "inputs": []}, "Leaky requires its input `u` (index 0)"),
     ],
 )
 def test_calls_that_do_not_fit_are_told(settings_: dict[str, Any], told: str) -> None:

@@ -86,7 +86,7 @@ def test_a_selection_looks_into_subgraphs_and_takes_constants_only_where_asked()
         ("wight", "no initializer has a name like 'wight'"),
         ({"dtype": "int8"}, "no initializer is of the type int8; there are: float32"),
         ({"dtype": "flot32"}, 'did you mean "float32"?'),
-        ({"rank": 7}, "no initializer fits all that `select` says"),
+        ({"rank": 7}, "no initializer meets all criteria of `select`"),
     ],
 )
 def test_a_selection_of_nothing_is_told_with_what_there_is(select: object, said: str) -> None:
@@ -156,7 +156,7 @@ def test_an_initializer_that_cannot_be_is_refused(change: dict[str, object], sai
 
 def test_an_inner_tensor_is_not_seen_from_outside() -> None:
     added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["other.0"]}
-    with pytest.raises(RequestError, match="node 'other': the tensor 'w2' stands in y/then_branch, which cannot"):
+    with pytest.raises(RequestError, match="node 'other': the tensor 'w2' is in y/then_branch, which is not visible"):
         edit(BRANCHES, {"add_initializer": added})
 
 

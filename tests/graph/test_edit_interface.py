@@ -102,7 +102,7 @@ def test_texts_replace_an_input() -> None:
 def test_an_unused_input_goes_and_one_that_is_read_only_with_a_value() -> None:
     unused = "g (float[2] x, float[2] k) => (float[2] y) { y = Relu(x) }"
     assert names(edit(unused, {"remove_inputs": {"select": "k"}}).graph.input) == ["x"]
-    with pytest.raises(RequestError, match=r"input 'm' is read by Mul 'mul'; say by `replace_by`"):
+    with pytest.raises(RequestError, match=r"input 'm' is read by Mul 'mul'; give a constant by `replace_by`"):
         edit(TWO, {"remove_inputs": {"select": "m"}})
 
 
@@ -159,7 +159,7 @@ def test_an_input_or_an_initializer_becomes_an_output_when_it_is_named() -> None
 
 
 def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
-    with pytest.raises(RequestError, match=r"'inner' lies in choice/then_branch, which runs once, never or many times"):
+    with pytest.raises(RequestError, match=r"'inner' is in choice/then_branch, which may run any number of times"):
         edit(BRANCHES, {"add_outputs": {"select": "inner"}})
     with pytest.raises(RequestError, match="no tensor has a name like 'hh'"):
         edit(BRANCHES, {"add_outputs": {"select": "hh"}})
@@ -170,9 +170,9 @@ def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
 def test_what_cannot_be_inferred_must_be_declared() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
-    with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; say it by `dtype`"):
+    with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; give it by `dtype`"):
         edit(custom, {"add_outputs": {"select": "h"}})
-    with pytest.raises(RequestError, match=r"the shape of 'h' cannot be inferred; say it by `shape`"):
+    with pytest.raises(RequestError, match=r"the shape of 'h' cannot be inferred; give it by `shape`"):
         edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16"}})
     model = edit(custom, {"add_outputs": {"select": "h", "dtype": "fp16", "shape": ["n"]}})
     assert types(model)["h"] == "float16[n]"
@@ -203,7 +203,7 @@ def test_removing_prunes_what_a_subgraph_read() -> None:
 
 
 def test_the_last_output_stays() -> None:
-    with pytest.raises(RequestError, match="no output would be left; make others outputs first"):
+    with pytest.raises(RequestError, match="no output would be left; add others first"):
         edit(TWO, {"remove_outputs": {"select": "*"}})
 
 
@@ -245,9 +245,9 @@ def test_order() -> None:
     model = edit(TWO, {"reorder": {"inputs": ["m", "*"]}}, {"reorder": {"outputs": ["z", "y"]}})
     assert names(model.graph.input) == ["m", "x"]
     assert names(model.graph.output) == ["z", "y"]
-    with pytest.raises(RequestError, match="the order says nothing of y"):
+    with pytest.raises(RequestError, match="the order does not list y"):
         edit(TWO, {"reorder": {"outputs": ["z"]}})
-    with pytest.raises(RequestError, match="'z' comes twice"):
+    with pytest.raises(RequestError, match="'z' is listed twice"):
         edit(TWO, {"reorder": {"outputs": ["z", "z", "*"]}})
     with pytest.raises(RequestError, match="no input 'w'"):
         edit(TWO, {"reorder": {"inputs": ["w", "*"]}})

@@ -97,7 +97,7 @@ def test_an_input_that_is_an_output_keeps_its_layout() -> None:
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 2, 4] x) => (float[1, 3, 2, 4] x, float[1, 3, 2, 4] y) { y = Relu (x) }"""
     )
-    with pytest.raises(RequestError, match="input x is an output of the model itself: its layout cannot change alone"):
+    with pytest.raises(RequestError, match="input x is also an output of the model: its layout cannot change alone"):
         operate(model, ChangeLayout(inputs=("x",), to="NHWC"))
 
 

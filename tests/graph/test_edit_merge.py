@@ -71,10 +71,10 @@ def test_inputs_and_outputs_in_order_where_names_differ() -> None:
         ({"merge_model": {"model": "tail", "share_inputs": ["m"]}}, "this model has no input 'm'"),
         ({"import_model": {"model": "tail", "outputs": {"y": "x"}}}, "there is a tensor 'x' already"),
         ({"import_model": {"model": "tail", "outputs": {"z": "q"}}}, "model 'tail' has no output 'z'"),
-        ({"import_model": {"model": "tail", "as_function": "Tail"}}, "'Tail' is no name for a function"),
+        ({"import_model": {"model": "tail", "as_function": "Tail"}}, "'Tail' is not a function name"),
         ({"append_model": {"model": "wide"}}, "their shapes are [N, 3] and [B, 4]"),
-        ({"append_model": {"model": "ints"}}, "one is float32, the other int64. Put a Cast between"),
-        ({"append_model": {"model": "two"}}, "it is not clear what is to be connected with model 'two'"),
+        ({"append_model": {"model": "ints"}}, "one is float32, the other int64. Insert a Cast"),
+        ({"append_model": {"model": "two"}}, "the connection with model 'two'"),
     ],
 )
 def test_refused_connections(operation: dict[str, object], told: str) -> None:

@@ -185,22 +185,22 @@ def test_a_node_in_a_function() -> None:
         ({"op_type": "QuikGelu", "domain": "com.microsoft"}, 'did you mean "QuickGelu"?'),
         ({"op_type": "Gelu", "inputs": ["x"]}, "Gelu came with opset 20 of ai.onnx; the model has 17"),
         ({"op_type": "Upsample", "inputs": ["x", "b"]}, "Upsample is no longer an operator in opset 17"),
-        ({"op_type": "Add", "inputs": ["x"]}, "Add needs its input `B` (number 1)"),
-        ({"op_type": "Add", "inputs": ["x", ""]}, "Add needs its input `B` (number 1)"),
+        ({"op_type": "Add", "inputs": ["x"]}, "Add requires its input `B` (index 1)"),
+        ({"op_type": "Add", "inputs": ["x", ""]}, "Add requires its input `B` (index 1)"),
         ({"op_type": "Relu", "inputs": ["x", "y"]}, "Relu takes (X); 2 inputs are given"),
-        ({"op_type": "Concat", "attributes": {"axis": 0}}, "Concat needs its input `inputs` (number 0)"),
-        ({"op_type": "Concat", "inputs": ["x"]}, "Concat needs the attribute 'axis'"),
-        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu makes (Y); 2 outputs are given"),
+        ({"op_type": "Concat", "attributes": {"axis": 0}}, "Concat requires its input `inputs` (index 0)"),
+        ({"op_type": "Concat", "inputs": ["x"]}, "Concat requires the attribute 'axis'"),
+        ({"op_type": "Relu", "inputs": ["x"], "outputs": ["p", "q"]}, "Relu produces (Y); 2 outputs are given"),
         (
             {"op_type": "Relu", "inputs": ["X"]},
-            "there is no tensor 'X' that the main graph can read; did you mean \"x\"?",
+            "there is no tensor 'X' that is visible from the main graph; did you mean \"x\"?",
         ),
         ({"op_type": "Relu", "inputs": ["x"], "outputs": ["y"]}, "there is a tensor 'y' already, and"),
         ({"op_type": "Split", "inputs": ["x"], "outputs": ["p", "p"]}, "there is a tensor 'p' already"),
         ({"op_type": "Relu", "inputs": ["x"], "name": "mid"}, "there is a node 'mid' already; choose another name"),
         (
             {"op_type": "Gather", "inputs": ["x", "b"]},
-            "Gather takes no tensor(float) as its input `indices`, which 'b' is",
+            "Gather does not accept tensor(float) ('b') for its input `indices`",
         ),
         (
             {"op_type": "Elu", "inputs": ["x"], "attributes": {"alhpa": 1}},
@@ -210,7 +210,7 @@ def test_a_node_in_a_function() -> None:
             {"op_type": "Elu", "inputs": ["x"], "attributes": {"alpha": "one"}},
             "attribute `alpha`: the value `one`, column 1",
         ),
-        ({"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]}, "the node does not make 'u'"),
+        ({"op_type": "F", "domain": "a.b", "types": {"u": "int8[]"}, "outputs": ["v"]}, "the node has no output 'u'"),
         ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "there is no graph 'sub' in this model"),
     ],
 )
@@ -221,7 +221,7 @@ def test_what_cannot_be_added(node: dict[str, Any], told: str) -> None:
 def test_types_that_contradict_each_other() -> None:
     text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
     told = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
-    assert "Add wants 'x' (tensor(float)) and 'i' (tensor(int64)) to be of one type" in told
+    assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have one type" in told
 
 
 # ------------------------------------------------------------------------------------------------------- inserting
@@ -266,7 +266,7 @@ def test_before_an_input_of_each_node() -> None:
     [
         ({"op_type": "Neg", "after": "y", "readers": "last"}, "none of these nodes reads 'y'"),
         ({"op_type": "Neg", "after": "yy"}, "there is no tensor 'yy'"),
-        ({"op_type": "Neg", "before": "drop", "input": "ratio"}, "node 'drop': its input 'ratio' reads nothing"),
+        ({"op_type": "Neg", "before": "drop", "input": "ratio"}, "node 'drop': its input 'ratio' is not connected"),
         ({"op_type": "Neg", "before": "drop", "input": "seed"}, "node 'drop': Dropout has no input 'seed'"),
         (
             {"op_type": "Neg", "after": "y", "inputs": ["x"]},
@@ -312,12 +312,12 @@ def test_attributes_the_new_operator_has_stay() -> None:
 @pytest.mark.parametrize(
     ("settings_", "told"),
     [
-        ({"select": "first", "op_type": "Add"}, "node 'first': Add needs its input `B` (number 1)"),
+        ({"select": "first", "op_type": "Add"}, "node 'first': Add requires its input `B` (index 1)"),
         (
             {"select": "mid", "op_type": "Relu"},
             "node 'mid': Relu takes (X); 2 inputs",
         ),
-        ({"select": "first", "op_type": "Cast"}, "node 'first': Cast needs the attribute 'to'"),
+        ({"select": "first", "op_type": "Cast"}, "node 'first': Cast requires the attribute 'to'"),
         ({"select": "first", "op_type": "Relue"}, 'did you mean "Relu"?'),
     ],
 )
@@ -401,9 +401,9 @@ def test_a_node_goes_with_what_stands_in_it() -> None:
     [
         (
             {"select": "drop"},
-            "'last' would read nothing: 'd' is made by 'drop'; remove them too, or say `bridge: true`",
+            "'last' read 'd', an output of 'drop'; remove them too, or set `bridge: true`",
         ),
-        ({"select": "last"}, "output 'z' would have no maker: 'last' makes it; remove the output first"),
+        ({"select": "last"}, "output 'z' of the model is produced by 'last'; remove the output first"),
         ({"select": "lost"}, "no node has the name 'lost'; did you mean \"last\"?"),
         ({"select": "mid", "bridge": True, "through": "C"}, "Add has no input 'C'"),
         ({"select": "mid", "bridge": True, "through": 7}, "there is no input 7; Add takes (A, B)"),
@@ -422,12 +422,12 @@ def test_a_node_without_inputs_has_no_bridge() -> None:
 
 def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
     told = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
-    assert "node 'branch' has subgraphs: say by `through` which input takes its place" in told
+    assert "node 'branch' has subgraphs: give by `through` the input that replaces it" in told
 
 
 def test_a_reader_in_a_body_is_named() -> None:
     told = refused(NESTED, {"remove_nodes": {"select": "pre"}})
-    assert "'plus', 'minus' would read nothing: 'y' is made by 'pre'" in told
+    assert "'plus', 'minus' read 'y', an output of 'pre'" in told
 
 
 def test_nothing_selected_may_pass() -> None:
@@ -519,10 +519,10 @@ def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
         ({"connect": {"select": "mid", "input": -1, "tensor": "x"}}, "node 'mid': there is no input -1"),
         (
             {"connect": {"select": "mid", "input": 1, "tensor": "xx"}},
-            "there is no tensor 'xx' that the main graph can read",
+            "there is no tensor 'xx' that is visible from the main graph",
         ),
-        ({"disconnect": {"select": "mid", "input": 0}}, "node 'mid': Add needs its input `A` (number 0)"),
-        ({"disconnect": {"select": "mid", "input": "B"}}, "node 'mid': Add needs its input `B` (number 1)"),
+        ({"disconnect": {"select": "mid", "input": 0}}, "node 'mid': Add requires its input `A` (index 0)"),
+        ({"disconnect": {"select": "mid", "input": "B"}}, "node 'mid': Add requires its input `B` (index 1)"),
         ({"rewire": {"tensor": "b", "read": "x", "readers": "last"}}, "nothing that may be changed reads 'b'"),
         ({"rewire": {"tensor": "z", "read": "x"}}, "nothing that may be changed reads 'z'"),
     ],
@@ -536,15 +536,15 @@ def test_wires_that_cannot_be(operation: dict[str, Any], told: str) -> None:
     [
         (
             {"connect": {"select": "post", "input": 0, "tensor": "ya"}},
-            "the tensor 'ya' stands in branch/then_branch, which cannot be read from the main graph",
+            "the tensor 'ya' is in branch/then_branch, which is not visible from the main graph",
         ),
         (
             {"connect": {"select": "plus", "input": 0, "tensor": "na"}},
-            "'na' stands in branch/else_branch, which cannot be read from branch/then_branch",
+            "'na' is in branch/else_branch, which is not visible from branch/then_branch",
         ),
         (
             {"connect": {"select": "inner", "input": 0, "tensor": "x"}},
-            "'x' stands in the main graph, which cannot be read from local::Twice",
+            "'x' is in the main graph, which is not visible from local::Twice",
         ),
         (
             {"connect": {"select": "plus", "input": 0, "tensor": "u"}},
@@ -605,11 +605,11 @@ def test_an_output_that_is_an_input_too() -> None:
         {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
         {"insert_node": {"op_type": "Neg", "after": "x"}},
     ):
-        assert "'x' is an input and an output at once" in refused(text, operation)
+        assert "'x' is both an input and an output" in refused(text, operation)
 
 
 def test_a_tensor_instead_of_itself() -> None:
-    assert "'y' is to be read instead of itself" in refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}})
+    assert "'y' cannot replace itself" in refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}})
 
 
 def test_many_nodes_are_connected_without_looking_through_the_model_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -868,7 +868,7 @@ def test_a_name_that_a_pattern_leaves_empty_is_refused() -> None:
 def test_an_input_far_behind_the_others_is_refused() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
     g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
-    with pytest.raises(RequestError, match=r"input 1000000000 is far behind the last one, which is 0"):
+    with pytest.raises(RequestError, match=r"input 1000000000 is far beyond the last one, which is 0"):
         edit(custom, {"connect": {"select": "foo", "input": 10**9, "tensor": "x"}})
 
 

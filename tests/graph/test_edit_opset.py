@@ -217,7 +217,7 @@ def test_the_file_format_follows_the_opset() -> None:
             12,
             "g (float[2] x) => (float[2] y) { [n] y = NoSuchOp(x) }",
             13,
-            "NoSuchOp 'n': opset 12 has no such operator",
+            "NoSuchOp 'n': opset 12 does not have this operator",
         ),
     ],
 )

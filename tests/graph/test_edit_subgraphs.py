@@ -118,13 +118,13 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
             TWO_IFS,
             "first/else_branch",
             "b () => (float[3] r) { r = Neg(xx) }",
-            "no tensor 'xx' that the main graph can read",
+            "no tensor 'xx' that is visible from the main graph",
         ),
         (
             TWO_IFS,
             "first/else_branch",
             "b () => (float[3] r) { r = Neg(m) }",
-            "'m' stands in first/then_branch, which",
+            "'m' is in first/then_branch, which",
         ),
         (TWO_IFS, "first/else_branch", "b () => float[3] r", "`text` cannot be parsed: [ParseError at position"),
         (
@@ -237,24 +237,24 @@ def test_wrap_in_if(flag: bool) -> None:
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"select": ["a", "c"], "condition": "flag"}, "these nodes cannot become one: 'b'"),
+        ({"select": ["a", "c"], "condition": "flag"}, "these nodes cannot be replaced by one: 'b'"),
         (
             {"select": "b", "condition": "flug"},
-            "there is no tensor 'flug' that the main graph can read; did you mean \"flag\"?",
+            "there is no tensor 'flug' that is visible from the main graph; did you mean \"flag\"?",
         ),
-        ({"select": "b", "condition": "x"}, "the condition 'x' is no bool"),
-        ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes give no 'q'"),
+        ({"select": "b", "condition": "x"}, "the condition 'x' is not a bool"),
+        ({"select": "b", "condition": "flag", "otherwise": {"q": "x"}}, "`otherwise`: the nodes have no output 'q'"),
         (
             {"select": "b", "condition": "flag", "otherwise": {"b": "q"}},
-            "there is no tensor 'q' that the main graph can read",
+            "there is no tensor 'q' that is visible from the main graph",
         ),
         ({"select": "b", "condition": "late"}, "the condition 'late' depends on the selected nodes"),
-        ({"select": "b", "condition": "flags"}, "the condition 'flags' is [3], but an If wants one bool"),
+        ({"select": "b", "condition": "flags"}, "the condition 'flags' is [3], but an If requires one bool"),
         ({"select": "b", "condition": "flag", "otherwise": {"b": "c"}}, "`otherwise`: 'c' depends on the selected"),
         ({"select": "b", "condition": "flag", "otherwise": {"b": "b"}}, "`otherwise`: 'b' depends on the selected"),
         (
             {"select": "b", "condition": "flag", "otherwise": {"b": "whole"}},
-            "`otherwise`: 'b' is float32, but 'whole' is int64, and an If gives one dtype. Put a Cast behind 'whole'",
+            "`otherwise`: 'b' is float32, but 'whole' is int64, and an If has one type for both. Insert a Cast",
         ),
     ],
 )
@@ -269,14 +269,14 @@ def test_a_sequence_cannot_be_a_tensor_otherwise() -> None:
     text = """agraph (float[2, 4] x, bool flag) => (float[2, 4] y) {
       s = SplitToSequence<axis = 0, keepdims = 1>(x) y = ConcatFromSequence<axis = 0>(s) }"""
     with pytest.raises(
-        RequestError, match="'s' is a sequence of float32, but 'x' is float32, and an If gives one type"
+        RequestError, match="'s' is a sequence of float32, but 'x' is float32, and an If has one type for both"
     ):
         edit(text, {"wrap_in_if": {"select": {"output": "s"}, "condition": "flag", "otherwise": {"s": "x"}}})
 
 
 def test_two_inputs_need_otherwise() -> None:
     text = "agraph (float[3] x, float[3] z, bool flag) => (float[3] y) { [n] y = Add(x, z) }"
-    with pytest.raises(RequestError, match="say what 'y' is when the condition does not hold"):
+    with pytest.raises(RequestError, match="give the value of 'y' when the condition is false"):
         edit(text, {"wrap_in_if": {"select": "n", "condition": "flag"}})
 
 

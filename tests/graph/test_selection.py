@@ -172,7 +172,7 @@ def test_neighbours(select: dict[str, Any], found: list[str]) -> None:
         ({"domain": "com.acmee"}, "no node has the domain 'com.acmee'; did you mean \"com.acme\"?"),
         ({"precision": "fp16"}, "no node has the precision 'fp16'; known: none"),
         ({"after": "steem"}, "there is no node or tensor 'steem'; did you mean \"stem\"?"),
-        ({"op_type": "Relu", "name": "conv0"}, "no node fits all that `select` says; `ndld-flow inspect MODEL`"),
+        ({"op_type": "Relu", "name": "conv0"}, "no node meets all criteria of `select`; `ndld-flow inspect MODEL`"),
         ({"exclude": {"before": "nowhere"}}, "there is no node or tensor 'nowhere'"),
     ],
 )
@@ -192,9 +192,9 @@ def test_one_name_in_several_graphs() -> None:
             }"""
         )
     )
-    with pytest.raises(RequestError, match="2 nodes are called 'same'; say by `scope` where to look"):
+    with pytest.raises(RequestError, match="2 nodes are named 'same'; choose one by `scope`"):
         find_nodes(made, NodeSelect(after="same"))
-    with pytest.raises(RequestError, match="2 tensors are called 'r'"):
+    with pytest.raises(RequestError, match="2 tensors are named 'r'"):
         find_nodes(made, NodeSelect(after="r"))
     [found] = find_nodes(made, NodeSelect(after="same", scope=("y/else_branch",)))
     assert found.op_type == "Abs"

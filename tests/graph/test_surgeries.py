@@ -319,7 +319,7 @@ def test_erf_by_a_formula(by: Any, error: float, told: str, opset: int) -> None:
     x = np.linspace(-6, 6, 100001, dtype=np.float32)
     [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
     assert np.abs(expected - found).max() < error
-    assert notes == [f"1 Erf by the {by} formula: each is at most {told} off"]
+    assert notes == [f"1 Erf by the {by} formula: the error of each is at most {told}"]
 
 
 def test_erf_in_halves() -> None:
@@ -490,7 +490,7 @@ def test_the_batch_is_tried_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
         w=numbers(7, 3),
     )
     free, notes = operate(model, MakeBatchDynamic())
-    assert [note.partition(": ")[0] for note in notes] == ["the free batch was not tried"]
+    assert [note.partition(": ")[0] for note in notes] == ["the dynamic batch was not tested"]
     assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
     onnx.save(model, tmp_path / "model.onnx")
     path = tmp_path / "model.onnx"

@@ -30,7 +30,7 @@ from ndld_flow.models.unique_names import free_name, identifier
 def wrap_in_if(
     edited: EditedModel, nodes: Sequence[ir.Node], condition: str, otherwise: Mapping[str, str], name: str
 ) -> ir.Node:
-    """Let nodes run only when a condition holds; else their outputs are the tensors of `otherwise`, output -> tensor.
+    """Run nodes only if a condition is true; otherwise their outputs are the tensors of `otherwise`, output -> tensor.
 
     Without `otherwise`, one output is the one input that is no constant. Raises `RequestError` for nodes that cannot
     become one, for unknown tensors, and when it is not clear what the outputs are otherwise.
@@ -42,7 +42,7 @@ def wrap_in_if(
     test = Nesting(edited.model).value(condition, graph)
     outputs = outputs_of(chosen, around)
     if not outputs:
-        raise RequestError("nobody reads what the selected nodes make: there is nothing to choose")
+        raise RequestError("the outputs of the selected nodes are unused: there is nothing to choose")
     passed = _otherwise(edited, graph, chosen, outputs, otherwise)
     with known_shapes(edited.model):
         _check_condition(test, chosen, around)
@@ -54,7 +54,7 @@ def wrap_in_if(
 
 
 def inline_branches(edited: EditedModel, nodes: Sequence[ir.Node], branch: str) -> None:
-    """Put the nodes of a branch in the place of its If; the other branch, and what only the If read, goes.
+    """Replace an If by the nodes of a branch; the other branch and tensors that only the If read are removed.
 
     Raises `RequestError` for another operator, and in a function for a branch with weights on disk.
     """
@@ -67,7 +67,7 @@ def inline_branches(edited: EditedModel, nodes: Sequence[ir.Node], branch: str) 
 
 
 class _Inlining:
-    """Puts branches in the place of their Ifs; looks through the model once, however many there are."""
+    """Replaces Ifs by branches; the model is searched once for all of them."""
 
     def __init__(self, edited: EditedModel) -> None:
         self._model = edited.model
@@ -97,7 +97,7 @@ class _Inlining:
         prune_values([*condition, *read])
 
     def _rename_apart(self, node: ir.Node, body: ir.Graph) -> None:
-        """Branches may use names again that others have; in one graph they may not."""
+        """Rename nodes and tensors of a branch, which may repeat names of the other branch."""
         for _, gone in own_subgraphs(node):
             self._count(gone, -1)
         renaming = Renaming(self._nodes, self._values)
@@ -111,7 +111,7 @@ class _Inlining:
             _add(self._values, [value.name or "" for value in values_of(graph)], by)
 
     def _move_initializers(self, body: ir.Graph, graph: ir.Graph) -> None:
-        """Weights of a branch go to the graph around it; functions have none, there they become Constant nodes."""
+        """Move weights of a branch to the enclosing graph, in a function as Constant nodes."""
         for value in list(body.initializers.values()):
             del body.initializers[value.name or ""]
             if graph in self._in_functions:
@@ -124,7 +124,7 @@ class _Inlining:
         tensor = value.const_value
         if tensor is None or isinstance(tensor, ir.ExternalTensor | SparseInitializer):
             raise RequestError(
-                f"weight {value.name!r} of the branch cannot stand in a function: inline the function first"
+                f"weight {value.name!r} of the branch cannot be in a function: inline the function first"
             )
         name = free_name(identifier(f"{value.name}_constant"), self._taken)
         constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name)
@@ -146,36 +146,36 @@ def _check_one_piece(nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
     obstacle = Pieces(around).obstacle(nodes)
     if obstacle is not None:
         raise RequestError(
-            f"these nodes cannot become one: {node_label(obstacle)!r} depends on one of them, and another of them "
-            "depends on it. Select it too, or fewer nodes"
+            f"these nodes cannot be replaced by one: {node_label(obstacle)!r} depends on one of them and another "
+            "depends on it. Select that node too, or fewer nodes"
         )
 
 
 def _check_condition(test: ir.Value, nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
     if test.dtype not in (None, ir.DataType.BOOL):
-        raise RequestError(f"the condition {test.name!r} is no bool: put a Cast or a comparison before it")
+        raise RequestError(f"the condition {test.name!r} is not a bool: insert a Cast or a comparison before it")
     dims = None if test.shape is None else test.shape.dims
     if dims and any(isinstance(dim, int) and dim != 1 for dim in dims):
-        raise RequestError(f"the condition {test.name!r} is {show_shape(test.shape)}, but an If wants one bool")
+        raise RequestError(f"the condition {test.name!r} is {show_shape(test.shape)}, but an If requires one bool")
     if not around.before(test).isdisjoint(nodes):
         raise RequestError(
-            f"the condition {test.name!r} depends on the selected nodes, which run only when it holds: select fewer "
-            "nodes, or take a condition that needs none of them"
+            f"the condition {test.name!r} depends on the selected nodes, which run only if it is true: select fewer "
+            "nodes, or give a condition that does not depend on them"
         )
 
 
 def _check_passed(inner: ir.Value, outer: ir.Value, nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
     if not around.before(outer).isdisjoint(nodes):
         raise RequestError(
-            f"`otherwise`: {outer.name!r} depends on the selected nodes, which do not run when the condition does not "
-            "hold: name a tensor that needs none of them"
+            f"`otherwise`: {outer.name!r} depends on the selected nodes, which do not run when the condition is "
+            "false: give a tensor that does not depend on them"
         )
     if inner.type is None or outer.type is None or inner.type == outer.type:
         return
     what = f"`otherwise`: {inner.name!r} is {_kind(inner.type)}, but {outer.name!r} is {_kind(outer.type)}"
     if type(inner.type) is not type(outer.type):
-        raise RequestError(f"{what}, and an If gives one type: name a tensor of that type")
-    raise RequestError(f"{what}, and an If gives one dtype. Put a Cast behind {outer.name!r}")
+        raise RequestError(f"{what}, and an If has one type for both: give a tensor of that type")
+    raise RequestError(f"{what}, and an If has one type for both. Insert a Cast after {outer.name!r}")
 
 
 def _kind(type_: ir.TypeProtocol) -> str:
@@ -192,11 +192,11 @@ def _otherwise(
     outputs: Sequence[ir.Value],
     given: Mapping[str, str],
 ) -> list[ir.Value]:
-    """For each output the tensor that it is when the condition does not hold."""
+    """Return for each output the tensor that replaces it when the condition is false."""
     names = [value.name or "" for value in outputs]
     for name in given:
         if name not in names:
-            raise RequestError(f"`otherwise`: the nodes give no {name!r}; {suggest(name, names)}")
+            raise RequestError(f"`otherwise`: the nodes have no output {name!r}; {suggest(name, names)}")
     constants = ConstantNodes(edited.model)
     fed = [v for v in captured_values(nodes) if not v.is_initializer() and not constants.makes(v)]
     if not given and len(fed) == len(outputs) == 1:
@@ -204,7 +204,7 @@ def _otherwise(
     missing = [name for name in names if name not in given]
     if missing:
         raise RequestError(
-            f"say what {', '.join(map(repr, missing))} is when the condition does not hold: "
+            f"give the value of {', '.join(map(repr, missing))} when the condition is false: "
             f"`otherwise: {{{missing[0]}: TENSOR}}`"
         )
     nesting = Nesting(edited.model)

@@ -17,35 +17,35 @@ from ndld_flow.graph.edit.neighbourhood import read_values
 from ndld_flow.models.scopes import own_subgraphs
 
 Values = Mapping[ir.Value, ir.Value | None]
-"""Tensor -> the one to read in its place; None reads nothing, as an optional input that is left out."""
+"""Tensor -> replacement to read; None for an omitted optional input."""
 Attributes = Mapping[str, ir.Attr]
-"""Attribute of a function -> its value where the function is called."""
+"""Attribute of a function -> its value at the call."""
 
 
 @dataclass(frozen=True)
 class Copies:
-    """Copies that belong to no graph yet. They have the names of their originals: see `Renaming`."""
+    """Copies that belong to no graph yet and have the names of their originals: see `Renaming`."""
 
     nodes: list[ir.Node]
     values: dict[ir.Value, ir.Value]
-    """Original tensor -> its copy, those inside bodies too."""
+    """Original tensor -> its copy, including tensors of subgraphs."""
 
 
 def captured_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
-    """What nodes and their bodies read and none of them makes, in the order in which it is read first."""
+    """Return the outer tensors that nodes and their subgraphs read, in the order of first use."""
     nodes = list(nodes)
     made = {value for node in nodes for value in node.outputs}
     return list(dict.fromkeys(value for node in nodes for value in read_values(node) if value not in made))
 
 
 def captured_by(graph: ir.Graph) -> list[ir.Value]:
-    """What a body reads of the graphs around it, in the order in which it is read first."""
+    """Return the tensors of enclosing graphs that a subgraph reads, in the order of first use."""
     own = {*graph.inputs, *graph.initializers.values()}
     return [value for value in captured_values(graph) if value not in own]
 
 
 def copy_nodes(nodes: Iterable[ir.Node], read: Values | None = None, attributes: Attributes | None = None) -> Copies:
-    """Copy nodes with their bodies. They read each other's copies, and from outside what `read` says or the same.
+    """Copy nodes with their subgraphs. Copies read each other's outputs, and from outside the replacements in `read`.
 
     With `attributes`, references to attributes of a function become these; those of a name it lacks are dropped, as a
     call means that leaves an attribute without a default out.
@@ -55,33 +55,33 @@ def copy_nodes(nodes: Iterable[ir.Node], read: Values | None = None, attributes:
 
 
 def copy_graph(graph: ir.Graph, read: Values | None = None, attributes: Attributes | None = None) -> ir.Graph:
-    """Copy a graph, with `read` and `attributes` as for `copy_nodes`; outer tensors it captures stay captured."""
+    """Copy a graph, with `read` and `attributes` as for `copy_nodes`; captured outer tensors stay captured."""
     return _Copier(dict(read or {}), attributes).graph(graph)
 
 
 class Renaming:
-    """New names for what comes into a model. A node and a tensor of one name, as exporters make them, keep it."""
+    """New names for nodes and tensors that are added to a model. A node and a tensor may keep a common name."""
 
     def __init__(
         self, taken_nodes: Collection[str], taken_values: Collection[str], prefix: str = "", if_taken: str = ""
     ) -> None:
-        """All names get `prefix`; those that are taken get `if_taken`, and then a number if that was not enough."""
+        """All names get `prefix`; names that are already used get `if_taken`, and a number if that does not suffice."""
         self._nodes = _FreeNames(taken_nodes, prefix, if_taken)
         self._values = _FreeNames(taken_values, prefix, if_taken)
 
     @property
     def made(self) -> set[str]:
-        """All names that were given."""
+        """All new names."""
         return self._nodes.made | self._values.made
 
     def take_made(self, taken: set[str]) -> None:
-        """Add the names that were given to `taken`: neither nodes nor tensors that come later get one of them."""
+        """Add the new names to `taken`, so that later nodes and tensors do not get them."""
         for names in (self._nodes, self._values):
             taken |= names.made
             names.made.clear()
 
     def rename(self, nodes: Iterable[ir.Node]) -> None:
-        """Nodes, what they make, and all that is in their bodies."""
+        """Rename nodes, their outputs, and everything in their subgraphs."""
         for node in nodes:
             if node.name:
                 node.name = self._nodes.like(node.name)
@@ -90,16 +90,16 @@ class Renaming:
                 self.rename_graph(body)
 
     def rename_graph(self, graph: ir.Graph) -> None:
-        """All that is in a graph."""
+        """Rename everything in a graph."""
         initializers = list(graph.initializers.values())
-        graph.initializers.clear()  # one may get the name that another still has
+        graph.initializers.clear()  # an initializer may get the present name of another
         self.rename_values(dict.fromkeys([*graph.inputs, *initializers]))
         for value in initializers:
             graph.initializers.add(value)
         self.rename(graph)
 
     def rename_values(self, values: Iterable[ir.Value]) -> None:
-        """Tensors that no node makes, or of one node."""
+        """Rename tensors without a producer, or the outputs of one node."""
         for value in values:
             if value.name:
                 value.name = self._values.like(value.name)
@@ -110,7 +110,7 @@ class _FreeNames:
         self._taken, self._prefix, self._if_taken = taken, prefix, if_taken
         self.made: set[str] = set()
         self._numbers: dict[str, int] = {}
-        """The last that was given: with those before it, thousands of copies would take long."""
+        """The last number for each name: counting from the start would be slow for thousands of copies."""
 
     def like(self, name: str) -> str:
         wish = f"{self._prefix}{name}"
@@ -129,7 +129,7 @@ class _FreeNames:
 
 
 def copy_value(value: ir.Value) -> ir.Value:
-    """A tensor of the same name, type and shape that nothing makes; a constant shares its data."""
+    """Return a tensor of the same name, type and shape without a producer; a constant shares its data."""
     name = value.name
     made = ir.Value(
         name=name,
@@ -144,7 +144,7 @@ def copy_value(value: ir.Value) -> ir.Value:
 
 
 def share_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    """The same data under a name of its own: onnx_ir writes an initializer by its tensor's name."""
+    """Return the same data under another name: onnx_ir writes an initializer under its tensor's name."""
     if not isinstance(tensor, ir.TensorProtoTensor):
         shared = copy.copy(tensor)
         shared.name = name
@@ -155,7 +155,7 @@ def share_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
 
 
 class _Copier:
-    """Declares what nodes make before it copies them: so their order does not matter."""
+    """Declare outputs before copying nodes, so that the order of nodes does not matter."""
 
     def __init__(self, read: dict[ir.Value, ir.Value | None], attributes: Attributes | None) -> None:
         self._read = read
@@ -190,7 +190,7 @@ class _Copier:
         return self.made[value]
 
     def _outside(self, value: ir.Value | None) -> ir.Value | None:
-        """What a copy reads where its original reads `value`."""
+        """Return the tensor that a copy reads where its original reads `value`."""
         if value is None:
             return None
         return self.made[value] if value in self.made else self._read.get(value, value)
@@ -230,7 +230,7 @@ class _Copier:
         given = self._attributes.get(attribute.ref_attr_name or "")
         if given is None:
             return None
-        if given.is_ref():  # the call stands in another function and hands on that one's attribute
+        if given.is_ref():  # the call is in another function and forwards its attribute
             return ir.RefAttr(attribute.name, given.ref_attr_name or "", given.type, doc_string=attribute.doc_string)
         return ir.Attr(attribute.name, given.type, given.value, doc_string=attribute.doc_string)
 

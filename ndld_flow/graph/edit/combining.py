@@ -1,4 +1,4 @@
-"""Two models become one: one after the other, side by side, or one inside the other."""
+"""Combination of two models: one after the other, side by side, or one inside the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Connections = Mapping[str, str]
 def append_model(
     edited: EditedModel, name: str, connect: Connections, keep_outputs: bool, prefix: str | None
 ) -> Joined:
-    """Let a model's inputs read this model's tensors: `connect` says which, its input -> a tensor here.
+    """Append a model. `connect` maps its inputs to tensors of this model.
 
     Without `connect`, inputs read outputs of their names, or in order where there are as many; inputs that both models
     have become one, others are inputs. Its outputs come after those that stay: outputs that were connected go, unless
@@ -44,7 +44,7 @@ def append_model(
 def prepend_model(
     edited: EditedModel, name: str, connect: Connections, keep_outputs: bool, prefix: str | None
 ) -> Joined:
-    """Let this model's inputs read a model's outputs: `connect` says which, an input here -> its output.
+    """Prepend a model. `connect` maps inputs of this model to its outputs.
 
     Without `connect`, as `append_model` does. Its inputs come first. Its outputs that were not connected are outputs,
     those that were only if `keep_outputs`. Raises `RequestError`.
@@ -73,7 +73,7 @@ def prepend_model(
 
 
 def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], prefix: str | None) -> Joined:
-    """Put a model beside this one; inputs of `share_inputs`, which both have, become one. Raises `RequestError`."""
+    """Merge a model side by side; common inputs in `share_inputs` become one. Raises `RequestError`."""
     guest = invite(edited, name)
     own = {value.name or "": value for value in real_inputs(edited.model)}
     for shared in share_inputs:
@@ -88,7 +88,7 @@ def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], p
 def import_model(
     edited: EditedModel, name: str, connect: Connections, outputs: Connections, prefix: str | None
 ) -> Joined:
-    """Put a model's nodes into this one; `connect`: its input -> a tensor here, `outputs`: its output -> a new one.
+    """Insert a model's nodes. `connect`: its input -> tensor of this model; `outputs`: its output -> new output.
 
     Inputs that are not connected become inputs; outputs that are not handed out are tensors for later operations.
     Raises `RequestError`.
@@ -105,7 +105,7 @@ def import_model(
 
 
 def call_as_function(edited: EditedModel, joined: Joined, function: str) -> None:
-    """Let what was joined be a local function with one call. Weights on disk stay initializers that the call hands in.
+    """Turn joined nodes into a local function with one call. Weights on disk stay initializers that the call passes.
 
     Raises `RequestError` for a name that cannot be one.
     """
@@ -119,7 +119,7 @@ def call_as_function(edited: EditedModel, joined: Joined, function: str) -> None
 
 
 def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[str, str]:
-    """Input of one model -> output of the other: those of one name, or in order where there are as many.
+    """Return input of one model -> output of the other: those of the same name, or in order if the counts are equal.
 
     Raises `RequestError` when it is not clear.
     """
@@ -129,6 +129,6 @@ def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[st
     if len(wanted) == len(offered):
         return dict(zip(wanted, offered, strict=True))
     raise RequestError(
-        f"it is not clear what is to be connected with model {name!r}: inputs {', '.join(wanted) or 'none'}; "
-        f"outputs {', '.join(offered) or 'none'}. Say it by `connect`"
+        f"the connection with model {name!r} is ambiguous: inputs {', '.join(wanted) or 'none'}; "
+        f"outputs {', '.join(offered) or 'none'}. Give it by `connect`"
     )

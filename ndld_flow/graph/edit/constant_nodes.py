@@ -1,4 +1,4 @@
-"""Nodes that make the same whatever the model is fed: they go with whoever reads them, as weights do."""
+"""Nodes with constant outputs, which are treated like weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.models.files import all_graphs
 
 
 class ConstantNodes:
-    """Which nodes of a model, as it is now, depend on no input. Custom operators and functions may do anything."""
+    """The nodes of a model that depend on no input. Custom operators and functions are never constant."""
 
     def __init__(self, model: ir.Model) -> None:
         self._around = Neighbourhood(model)
@@ -27,7 +27,7 @@ class ConstantNodes:
         return node not in self._varying
 
     def makes(self, value: ir.Value) -> bool:
-        """Whether a constant node makes it."""
+        """Return whether a constant node produces it."""
         producer = value.producer()
         return producer is not None and self.has(producer)
 

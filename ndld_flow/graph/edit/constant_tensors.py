@@ -1,4 +1,4 @@
-"""Find the constant tensors that a selection means: initializers, and Constant nodes where asked."""
+"""Constant tensors that match a selection: initializers, and optionally Constant nodes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ndld_flow.models.tensor_statistics import dtype_name, tensor_bytes
 
 @dataclass(frozen=True)
 class ConstantTensor:
-    """A tensor that the model holds: an initializer, or what a Constant node makes."""
+    """A constant tensor of a model: an initializer, or the output of a Constant node."""
 
     value: ir.Value
     tensor: ir.TensorProtocol
@@ -57,7 +57,7 @@ class ConstantTensor:
         return placement.file is None if placement is not None else self.stored == "inline"
 
     def hold(self, tensor: ir.TensorProtocol) -> None:
-        """Hold another tensor instead, its type and shape too."""
+        """Replace the tensor, with its type and shape."""
         node = self.node
         if node is None:
             self.value.const_value = tensor
@@ -69,7 +69,7 @@ class ConstantTensor:
 
 
 def constant_tensors(model: ir.Model, constants: bool = True) -> Iterator[ConstantTensor]:
-    """All of a model, graph by graph."""
+    """Yield all constant tensors of a model, graph by graph."""
     for address, graph in scopes_of(model).items():
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -81,7 +81,7 @@ def constant_tensors(model: ir.Model, constants: bool = True) -> Iterator[Consta
 
 
 def constant_of(node: ir.Node) -> ir.TensorProtocol | None:
-    """What a Constant node makes, however it says it; None for other nodes and what is no tensor."""
+    """Return the tensor of a Constant node in any of its forms; None for other nodes and other values."""
     attribute = next(iter(node.attributes.values()), None) if is_constant(node) else None
     if attribute is None or attribute.is_ref():
         return None
@@ -102,7 +102,7 @@ def _plain_constant(attribute: ir.Attr, name: str | None) -> ir.TensorProtocol |
 def find_tensors(
     model: ir.Model, select: TensorSelect, allow_empty: bool = False, constants: bool | None = None
 ) -> list[ConstantTensor]:
-    """The tensors that a selection means, in the model's order; `constants` overrules whether Constant nodes count.
+    """Return the selected tensors in the model's order; `constants` overrides whether Constant nodes are included.
 
     Raises `RequestError` when it means none and that is not allowed.
     """
@@ -167,7 +167,7 @@ def _none_at_all(model: ir.Model) -> str:
 
 
 def _nothing(every: list[ConstantTensor], select: TensorSelect) -> str:
-    """What was looked for, and the nearest of what there is."""
+    """Return which criterion matches nothing, with the nearest name."""
     kind = "initializer or Constant" if select.constants else "initializer"
     names = [one.name for one in every]
     for pattern in select.name:
@@ -177,4 +177,4 @@ def _nothing(every: list[ConstantTensor], select: TensorSelect) -> str:
     for word in select.dtype:
         if dtype_name(parse_dtype(word)) not in dtypes:
             return f"no {kind} is of the type {word}; there are: {', '.join(dtypes)}"
-    return f"no {kind} fits all that `select` says; `ndld-flow inspect MODEL --initializers` lists them"
+    return f"no {kind} meets all criteria of `select`; `ndld-flow inspect MODEL --initializers` lists them"

@@ -1,4 +1,4 @@
-"""Names of dimensions when two models become one: a name says that two dimensions are equal, and these may not be."""
+"""Names of dimensions of two models that are joined: equal names mean equal dimensions, which must not be assumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Value], prefix: str) -> None:
-    """Call a guest's dimensions as the model calls those that they are equal to; other names that it has get `prefix`.
+    """Rename a guest's dimensions to those of the model that they equal; other names that the model uses get `prefix`.
 
     `connect`: the guest's tensor -> the model's that it will be one with.
     """

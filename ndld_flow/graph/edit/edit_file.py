@@ -1,4 +1,4 @@
-"""Carry out a list of operations on a model file: one model in memory from the first to the last."""
+"""Application of a list of operations to a model file, with one model in memory throughout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ndld_flow.records.graph_change import GraphChange
 
 
 class Applies(Protocol):
-    """An operation, as backends see it."""
+    """Interface of an operation."""
 
     keeps_outputs: ClassVar[bool]
 
@@ -31,7 +31,7 @@ class Applies(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """An operation with its place in the recipe, `operations[3] rename_nodes`."""
+    """An operation with its position in the recipe, `operations[3] rename_nodes`."""
 
     place: str
     operation: Applies
@@ -43,7 +43,7 @@ def edit_file(
     target: Path,
     tell: Callable[[int, int, str], None] = lambda *_: None,
 ) -> GraphChange:
-    """Apply the operations in order to a model that was read from `edited.path`, and write it to `target`.
+    """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
 
     The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
     names the operation's place, and `ModelError` when the list leaves a model that is not valid.
@@ -72,7 +72,7 @@ def edit_file(
 
 
 def _read_back(model: ir.Model, target: Path) -> None:
-    """Tensors that were computed while they were written lie in a file now: nobody computes them again to look at."""
+    """Replace tensors that were computed during writing by those of the file, so that they are not computed again."""
     held = [(graph, value) for graph in model.graphs() for value in graph.initializers.values()]
     if not any(isinstance(value.const_value, StreamedTensor) for _, value in held):
         return
@@ -89,13 +89,13 @@ def _forget(bare: Iterable[ir.Value]) -> None:
 
 
 def open_model(path: Path) -> ir.Model:
-    """The model to edit. Raises `ModelError` as `load_model` does."""
+    """Load the model to edit. Raises `ModelError` like `load_model`."""
     return load_model(path)
 
 
 @contextmanager
 def _telling(place: str) -> Iterator[None]:
-    """Put a place before what goes wrong there."""
+    """Prefix errors with the position of the operation."""
     try:
         yield
     except RequestError as error:
@@ -103,7 +103,7 @@ def _telling(place: str) -> Iterator[None]:
 
 
 def _check(edited: EditedModel, target: Path) -> None:
-    """Raises `ModelError` when the result is not valid; says so when the source was not either."""
+    """Raise `ModelError` for an invalid result, with a remark if the source was invalid too."""
     try:
         check_changed_model(edited.path, target, edited.model)
     except ModelError as error:

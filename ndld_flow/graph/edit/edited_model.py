@@ -1,4 +1,4 @@
-"""The one model that a list of operations works on, with what all of them need of it."""
+"""The model that a list of operations edits, and what the operations share."""
 
 from __future__ import annotations
 
@@ -28,37 +28,37 @@ class EditedModel:
 
     model: ir.Model
     path: Path
-    """Where it was read: messages name it."""
+    """File of the original, for messages."""
     inputs: Mapping[str, InputSpec] = field(default_factory=dict)
     """The recipe's `inputs:`."""
     others: Mapping[str, Path] = field(default_factory=dict)
-    """Name of an earlier step, or of a model of the recipe -> its model's file, for settings marked `Reads(Onnx)`."""
+    """Name of an earlier step, or of a model of the recipe -> model file, for settings marked `Reads(Onnx)`."""
     log: logging.Logger = field(default_factory=lambda: logging.getLogger(__name__))
     notes: list[str] = field(default_factory=list)
-    """Sentences for people that are kept in the record."""
+    """Sentences that are kept in the record."""
     bare: set[ir.Value] = field(default_factory=set)
-    """Tensors whose shape and type are not to be written; outputs keep theirs, which ONNX wants."""
+    """Tensors that are written without shape and type; outputs keep theirs, which ONNX requires."""
     _names: NamesInUse | None = field(default=None, init=False, repr=False)
 
     def note(self, sentence: str) -> None:
-        """Tell people something; it stands in the step's log and record."""
+        """Add a sentence to the step's log and record."""
         self.notes.append(sentence)
         self.log.info("%s", sentence)
 
     def other(self, name: str) -> ir.Model:
-        """Another model of the recipe, read anew each time: what is taken from it may be changed."""
+        """Load another model of the recipe, a new copy each time because operations change it."""
         return load_model(self.others[name])
 
     def graphs(self) -> Iterable[ir.Graph]:
-        """Every graph: the main one, functions' bodies, and all subgraphs."""
+        """Return all graphs: the main one, functions' bodies, and all subgraphs."""
         return all_graphs(self.model)
 
     def scopes(self) -> dict[str, ir.Graph]:
-        """Address -> graph, as `models.scopes` defines."""
+        """Return address -> graph, as defined by `models.scopes`."""
         return scopes_of(self.model)
 
     def graph(self, scope: str) -> ir.Graph:
-        """The graph at an address. Raises `RequestError` with the nearest address."""
+        """Return the graph at an address. Raises `RequestError` with the nearest address."""
         known = self.scopes()
         if scope not in known:
             told = suggest(scope, [address for address in known if address])
@@ -68,11 +68,11 @@ class EditedModel:
         return known[scope]
 
     def select_nodes(self, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
-        """The nodes that fit, in the model's order. Raises `RequestError` when none does and that is not allowed."""
+        """Return the selected nodes in the model's order. Raises `RequestError` for none, unless that is allowed."""
         return find_nodes(self.model, select, allow_empty)
 
     def node(self, name: str) -> ir.Node:
-        """The node of a name, or the one that makes a tensor of this name, anywhere in the model.
+        """Return the node of a name, or the producer of a tensor of this name, anywhere in the model.
 
         Raises `RequestError` when there is none, or when several graphs have one.
         """
@@ -82,11 +82,11 @@ class EditedModel:
         if not found:
             raise RequestError(f"there is no node {name!r}; {suggest(name, map(node_label, nodes))}")
         if len(found) > 1:
-            raise RequestError(f"{len(found)} nodes are called {name!r}; rename them first, or select by `scope`")
+            raise RequestError(f"{len(found)} nodes are named {name!r}; rename them first, or select by `scope`")
         return found[0]
 
     def value(self, name: str, scope: str = "") -> ir.Value:
-        """The tensor of a name in a graph: an input, an initializer, or a node's output. Not those of outer graphs.
+        """Return the tensor of a name in a graph: an input, an initializer, or a node's output, but no outer tensor.
 
         Raises `RequestError` with the nearest name.
         """
@@ -99,7 +99,7 @@ class EditedModel:
     def select_values(
         self, patterns: Sequence[str], allow_empty: bool = False, scope: str | None = None
     ) -> list[ir.Value]:
-        """Tensors whose names fit one of the patterns, in the model's order; in one graph, or in all.
+        """Return tensors whose names match one of the patterns, in the model's order; in one graph, or in all.
 
         Raises `RequestError` for a pattern that fits none, unless that is allowed.
         """
@@ -116,20 +116,20 @@ class EditedModel:
         return [value for value in values if value in chosen]
 
     def fresh_name(self, wish: str) -> str:
-        """A name like `wish` that no node and no tensor of the whole model has; the same each time.
+        """Return an unused name like `wish`, the same in every run.
 
-        Made-up names are C90 identifiers: what a wish has besides letters, digits and `_` becomes `_`. A name that an
-        operation gives without asking here must be added to `names()`.
+        Generated names are C90 identifiers: characters other than letters, digits and `_` become `_`. A name that an
+        operation assigns without this method must be added to `names()`.
         """
         if self._names is None:
             self._names = NamesInUse(self.model)
         return self._names.fresh(wish)
 
     def names(self) -> set[str]:
-        """All names of nodes and tensors in the model; `fresh_name` avoids what is added to it."""
+        """Return all names of nodes and tensors in the model; `fresh_name` avoids names that are added to it."""
         self._names = NamesInUse(self.model)
         return self._names.taken
 
     def forget_names(self) -> None:
-        """Look through the model anew when the next name is wanted: between operations."""
+        """Rebuild the set of names when it is next needed: between operations."""
         self._names = None

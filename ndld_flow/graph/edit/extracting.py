@@ -1,4 +1,4 @@
-"""Make a part of a model the whole model. Tensors, nodes and weights of the part stay the objects that they are."""
+"""Extraction of a part of a model. Tensors, nodes and weights of the part stay the same objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ndld_flow.models.scopes import node_label
 from ndld_flow.models.unique_names import free_name
 
 FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
-"""Before, each initializer was an input too."""
+"""The first IR version in which an initializer need not be an input."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Part:
     graph: ir.Graph
     nodes: list[ir.Node]
     inputs: list[ir.Value]
-    """What they read of others. Constants are no inputs: they come along."""
+    """Tensors that they read of others; constants are included instead."""
     outputs: list[ir.Value]
     constants: list[ir.Node]
     """Constant nodes of outer graphs that they depend on."""
 
 
 def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
-    """The part that nodes of one graph are, with the constants they read.
+    """Return the part that consists of nodes of one graph and their constants.
 
     What they read of others is its inputs, what others read of them its outputs, each in the model's own order first.
-    Raises `RequestError` when they stand in several graphs, or when nobody reads what they make.
+    Raises `RequestError` for nodes of several graphs, and for unused outputs.
     """
     chosen = outermost(nodes)
     graph = common_graph(edited, chosen)
@@ -50,12 +50,12 @@ def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     own = [value for value in graph.outputs if value.producer() in chosen]
     outputs = list(dict.fromkeys([*own, *made]))
     if not outputs:
-        raise RequestError("nobody reads what the selected nodes make: say by `outputs` what the part should give")
+        raise RequestError("the outputs of the selected nodes are unused: give the outputs of the part by `outputs`")
     return _part(graph, {*chosen, *constants.before(chosen)}, outputs, constants)
 
 
 def part_between(edited: EditedModel, scope: str, inputs: Sequence[str], outputs: Sequence[str]) -> Part:
-    """All that tensors of a graph depend on, as far as the inputs; without inputs, as far as there is anything.
+    """Return everything that tensors of a graph depend on, back to `inputs` or to the inputs of the model.
 
     Raises `RequestError` for unknown names, for inputs that do not suffice, and for inputs that nothing needs.
     """
@@ -73,21 +73,21 @@ def part_between(edited: EditedModel, scope: str, inputs: Sequence[str], outputs
 
 
 def part_of_body(edited: EditedModel, scope: str) -> Part:
-    """All of a body: its own inputs, then the outer tensors it reads."""
+    """Return a whole subgraph: its own inputs, then the outer tensors that it reads."""
     graph = edited.graph(scope)
     part = _part(graph, set(graph), list(graph.outputs), ConstantNodes(edited.model))
     return Part(graph, part.nodes, list(dict.fromkeys([*graph.inputs, *part.inputs])), part.outputs, part.constants)
 
 
 def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
-    """What is left of the main graph without some nodes; what these read becomes outputs, what they made inputs.
+    """Return the main graph without some nodes, whose inputs become outputs and whose outputs become inputs.
 
-    Raises `RequestError` when they do not stand in the main graph, or when nothing is left.
+    Raises `RequestError` for nodes outside the main graph, and when nothing is left.
     """
     gone = outermost(nodes)
     graph = edited.model.graph
     if any(node.graph is not graph for node in gone):
-        raise RequestError('only nodes of the main graph can be cut off; say `scope: ""` in `select`')
+        raise RequestError('only nodes of the main graph can be cut off; add `scope: ""` to `select`')
     constants = ConstantNodes(edited.model)
     kept = set(graph) - set(gone)
     own = [value for value in graph.outputs if value.producer() not in gone]
@@ -103,7 +103,7 @@ def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
 
 
 def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None:
-    """Let a part be the whole main graph. Functions that it does not call go.
+    """Make a part the main graph, and remove functions that it does not call.
 
     Raises `RequestError` where dtype or shape of a new input or output is not known, and for nodes of a function that
     take attributes from its calls.
@@ -117,7 +117,7 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
     inputs = _as_inputs(graph, part)
     kept = {*part.nodes, *brought}
     drop_nodes(node for node in graph if node not in kept)
-    # Weights that may be overridden stay so; those of IR version 3 are all inputs.
+    # Weights that are also inputs stay inputs; in IR version 3 all are.
     overridable = [value for value in graph.inputs if value.is_initializer() and is_used(value)]
     graph.inputs[:] = list(dict.fromkeys([*inputs, *overridable]))
     for name in [name for name, value in graph.initializers.items() if not is_used(value)]:
@@ -126,11 +126,11 @@ def keep_only(edited: EditedModel, part: Part, types: Mapping[str, str]) -> None
 
 
 def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]) -> None:
-    """Let a graph be the main one, under these opsets; functions that nothing calls go."""
+    """Make a graph the main one, with these opsets, and remove unused functions."""
     imports = {**model.opset_imports, **opset_imports}
     graph.opset_imports.clear()
     graph.opset_imports.update(imports)
-    graph.name = graph.name or model.graph.name or "main"  # bodies need not have one
+    graph.name = graph.name or model.graph.name or "main"  # subgraphs may be unnamed
     model.graph = graph
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if any(not value.is_graph_input() for value in graph.initializers.values()):
@@ -141,23 +141,23 @@ def _check_no_references(part: Part) -> None:
     for node in deep_nodes(part.nodes):
         if any(attribute.is_ref() for attribute in node.attributes.values()):
             raise RequestError(
-                f"{node_label(node)!r} takes attributes from the calls of its function: use `extract_function` first"
+                f"{node_label(node)!r} refers to attributes of its function's calls: use `extract_function` first"
             )
 
 
 def common_graph(edited: EditedModel, nodes: Sequence[ir.Node]) -> ir.Graph:
-    """The graph that nodes stand in. Raises `RequestError` when there are several."""
+    """Return the graph of nodes. Raises `RequestError` for nodes of several graphs."""
     graphs = dict.fromkeys(node.graph for node in nodes)
     if len(graphs) > 1:
         shown = ", ".join(repr(address) for address, graph in edited.scopes().items() if graph in graphs)
-        raise RequestError(f"the selected nodes stand in several graphs ({shown}); choose one by `scope` in `select`")
+        raise RequestError(f"the selected nodes are in several graphs ({shown}); choose one by `scope` in `select`")
     graph = next(iter(graphs))
     assert isinstance(graph, ir.Graph)
     return graph
 
 
 def _part(graph: ir.Graph, nodes: Collection[ir.Node], outputs: list[ir.Value], constants: ConstantNodes) -> Part:
-    """The part of these nodes; those that stand in outer graphs are constants."""
+    """Return the part of these nodes; those in outer graphs are constants."""
     kept = [node for node in graph if node in nodes]
     outer = [node for node in constants.before(kept) if node.graph is not graph]
     read = [
@@ -174,7 +174,7 @@ def _in_order(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Node]:
 
 
 def _needed(graph: ir.Graph, outputs: Sequence[ir.Value], stop: Collection[ir.Value]) -> set[ir.Node]:
-    """The nodes of a graph that tensors depend on, not beyond those of `stop`."""
+    """Return the nodes of a graph that tensors depend on, without passing those of `stop`."""
     waiting, found = list(outputs), set[ir.Node]()
     while waiting:
         value = waiting.pop()
@@ -186,7 +186,7 @@ def _needed(graph: ir.Graph, outputs: Sequence[ir.Value], stop: Collection[ir.Va
 
 
 def _readable(edited: EditedModel, graph: ir.Graph, scope: str, name: str) -> ir.Value:
-    """A tensor of a graph, or an outer one that it reads."""
+    """Return a tensor of a graph, or an outer one that it reads."""
     outer = {value.name: value for value in captured_by(graph)}
     return outer[name] if name in outer else edited.value(name, scope)
 
@@ -196,7 +196,7 @@ def _check_inputs(inputs: Sequence[ir.Value], part: Part) -> None:
     if missing:
         reader = next(node for node in part.nodes if missing[0] in read_values(node))
         raise RequestError(
-            f"`inputs` do not suffice: {', '.join(repr(value.name) for value in missing)} must be given too "
+            f"`inputs` do not suffice: {', '.join(repr(value.name) for value in missing)} must also be given "
             f"({missing[0].name!r} is read by node {node_label(reader)!r}); add them, or take a tensor after them"
         )
     read = captured_values(part.nodes)
@@ -209,7 +209,7 @@ def _check_inputs(inputs: Sequence[ir.Value], part: Part) -> None:
 
 
 def _bring_constants(graph: ir.Graph, part: Part) -> list[ir.Node]:
-    """Copies of the outer constants that a part reads, in its graph; returns the nodes among them."""
+    """Copy the outer constants that a part reads into its graph; returns the nodes among them."""
     taken = {value.name or "" for value in values_of(graph)}
     read: dict[ir.Value, ir.Value] = {}
     for value in captured_values([*part.nodes, *part.constants]):
@@ -227,7 +227,7 @@ def _bring_constants(graph: ir.Graph, part: Part) -> list[ir.Node]:
 
 
 def _as_inputs(graph: ir.Graph, part: Part) -> list[ir.Value]:
-    """The part's inputs as its graph's: what a node makes, or an outer graph has, becomes a tensor of its own."""
+    """Make the part's inputs inputs of its graph: outputs of nodes and outer tensors become new tensors."""
     taken = {value.name or "" for value in values_of(graph) if value not in part.inputs}
     read: dict[ir.Value, ir.Value] = {}
     for value in part.inputs:

@@ -1,4 +1,4 @@
-"""Make a local function the whole model."""
+"""Extraction of a local function as a model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ndld_flow.models.scopes import function_address, node_label
 def keep_function(
     edited: EditedModel, address: str, call: str | None, attributes: Mapping[str, JsonValue], types: Mapping[str, str]
 ) -> None:
-    """Let a function's body be the main graph; functions that it does not call go.
+    """Make a function's body the main graph, and remove functions that it does not call.
 
     Raises `RequestError` for an unknown function, call, attribute or tensor, for an attribute without a value, and
     where dtype or shape of an input or output is not known.
@@ -41,7 +41,7 @@ def keep_function(
 
 
 def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> ir.Node | None:
-    """The call that was asked for, or the first one; those in the main graph come first and have types."""
+    """Return the requested call, or the first one; calls in the main graph come first because their types are known."""
     calls = [node for graph in edited.graphs() for node in graph if node.op_identifier() == function.identifier()]
     if wanted is None:
         if len(calls) > 1:
@@ -55,7 +55,7 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
 
 
 def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str, JsonValue]) -> dict[str, ir.Attr]:
-    """Attribute -> value: as given, as called, or the default."""
+    """Return attribute -> value: the given one, that of the call, or the default."""
     kinds = {
         attribute.ref_attr_name or "": attribute.type
         for node in deep_nodes(function.graph)
@@ -84,11 +84,11 @@ def _converted(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir
     try:
         return ir.convenience.convert_attribute(name, value, kind)  # type: ignore[arg-type]
     except (ValueError, TypeError):
-        raise RequestError(f"`attributes`: {value!r} is no value for {name!r}") from None
+        raise RequestError(f"`attributes`: {value!r} is not a value of {name!r}") from None
 
 
 def _type_as_called(model: ir.Model, graph: ir.Graph, site: ir.Node) -> None:
-    """Types and shapes of a call for the inputs, and for the outputs of those who have none."""
+    """Take types and shapes of the inputs from a call, and of outputs without a type."""
     pairs = [*_pairs(graph.inputs, site.inputs), *_pairs(graph.outputs, site.outputs)]
     infer_edges([outer for _, outer in pairs], model)
     for own, outer in pairs:
@@ -101,7 +101,7 @@ def _pairs(own: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> list[tu
 
 
 def _drop_absent_inputs(graph: ir.Graph, site: ir.Node | None) -> None:
-    """Optional inputs that a call leaves out are read by nobody."""
+    """Remove optional inputs that the call omits."""
     given = len(graph.inputs) if site is None else len(site.inputs)
     absent = [
         value

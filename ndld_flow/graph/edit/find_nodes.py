@@ -1,4 +1,4 @@
-"""Find the nodes that a selection means."""
+"""Nodes that match a selection."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, scopes_of
 
 _CLOSE = 1e-6
-"""Attributes are fp32; a recipe says 0.1."""
+"""Relative tolerance: attributes are fp32, a recipe has 0.1."""
 
 
 def find_nodes(model: ir.Model, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
-    """The nodes that a selection means, in the model's order.
+    """Return the selected nodes in the model's order.
 
     Raises `RequestError` when it means none and that is not allowed, and for an anchor (`before`, ...) that is nowhere,
     or in several graphs.
@@ -51,7 +51,7 @@ def _fits_all(texts: Iterable[str]) -> bool:
 
 
 class _Fits:
-    """Whether one of several texts fits one of several patterns."""
+    """Predicate: one of several texts matches one of several patterns."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._names = frozenset(filter(is_plain, patterns))
@@ -62,7 +62,7 @@ class _Fits:
 
 
 class _NodeFits:
-    """Whether a node fits what is said of it alone. Patterns are compiled once, what is not said is not looked at."""
+    """Predicate on a single node. Patterns are compiled once, and absent criteria are not evaluated."""
 
     def __init__(self, model: ir.Model, select: NodeSelect) -> None:
         said: list[tuple[Sequence[str], Callable[[ir.Node], Iterable[str]]]] = [
@@ -83,7 +83,7 @@ class _NodeFits:
         )
 
     def _has(self, node: ir.Node, name: str, wanted: JsonValue) -> bool:
-        """An attribute that a node does not say has the operator's default; None means that it does not say it."""
+        """Return whether an attribute, set or by default, has a value; None means that it is not set."""
         if wanted is None or name in node.attributes:
             return has_attribute(node, name, wanted)
         operator = self._schemas.of(node)
@@ -93,7 +93,7 @@ class _NodeFits:
 
 
 def has_attribute(node: ir.Node, name: str, wanted: JsonValue) -> bool:
-    """Whether a node says that an attribute has a value; None: whether it says none of this name."""
+    """Return whether a node sets an attribute to a value; for None, whether it does not set it."""
     attribute = node.attributes.get(name)
     if attribute is None or wanted is None:
         return attribute is None and wanted is None
@@ -122,7 +122,7 @@ def _equal(found: object, wanted: JsonValue) -> bool:
 
 
 def _dtype_number(word: str) -> int | None:
-    """ONNX writes element types as numbers, recipes say `float16`."""
+    """Return the number that ONNX uses for an element type such as `float16`, or None."""
     try:
         return int(parse_dtype(word))
     except RequestError:
@@ -148,14 +148,14 @@ def _regions(model: ir.Model, select: NodeSelect, searched: Sequence[_Scopes]) -
 
 
 def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:
-    """The node or tensor of a name, where one looks first, or else anywhere. A node goes before a tensor."""
+    """Return the node or tensor of a name, in the first of the graphs or else anywhere. Nodes take precedence."""
     for scopes in searched:
         nodes = [node for graph in scopes.values() for node in graph if node.name == name]
         values = [value for graph in scopes.values() for value in values_of(graph) if value.name == name]
         found: Sequence[ir.Node | ir.Value] = nodes or values
         if len(found) > 1:
             what = "nodes" if nodes else "tensors"
-            raise RequestError(f"{len(found)} {what} are called {name!r}; say by `scope` where to look")
+            raise RequestError(f"{len(found)} {what} are named {name!r}; choose one by `scope`")
         if found:
             return found[0]
     graphs = searched[-1].values()
@@ -171,7 +171,7 @@ def _at_position(found: list[ir.Node], position: str | int | None) -> list[ir.No
 
 
 def _nothing(scopes: _Scopes, select: NodeSelect) -> str:
-    """What was looked for, and the nearest of what there is."""
+    """Return which criterion matches nothing, with the nearest name."""
     nodes = [node for graph in scopes.values() for node in graph]
     known: Mapping[str, Iterable[str]] = {
         "name": dict.fromkeys(map(node_label, nodes)),
@@ -186,4 +186,4 @@ def _nothing(scopes: _Scopes, select: NodeSelect) -> str:
         for pattern in getattr(select, setting) or ():
             if not any(map(name_matcher(pattern), names)):
                 return f"no node has the {setting} {pattern!r}; {suggest(pattern, filter(None, names))}"
-    return "no node fits all that `select` says; `ndld-flow inspect MODEL` lists nodes by the same words"
+    return "no node meets all criteria of `select`; `ndld-flow inspect MODEL` lists nodes by the same criteria"

@@ -1,4 +1,4 @@
-"""Make an edited model whole again: names, order, shapes."""
+"""Completion of an edited model: names, order, shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Dim = int | ir.SymbolicDim | None
 
 
 def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
-    """Let no shape stay that no longer holds, for the next operation; returns what is noted then.
+    """Remove invalid shapes before the next operation; returns the shapes that are recorded then.
 
     The model must be sorted.
     """
@@ -28,7 +28,7 @@ def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
 
 
 def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
-    """Sort the model, forget shapes that may no longer hold, infer them anew. Returns what people should know.
+    """Sort the model, remove shapes that may be invalid, and infer them again. Returns notes for the record.
 
     Raises `ModelError` when nodes depend on each other in a cycle, and when a model with nodes has no output left.
     """
@@ -39,7 +39,7 @@ def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
 
 
 def sort_model(model: ir.Model) -> None:
-    """Put nodes behind those that make what they read. Raises `ModelError` when they depend on each other in a cycle.
+    """Put nodes after the producers of their inputs. Raises `ModelError` when they depend on each other in a cycle.
 
     Nodes that are in order stay as they are.
     """
@@ -75,12 +75,12 @@ def _infer_again(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) ->
 
 
 def _believed(shape: ir.Shape, noted: NotedShapes) -> list[Dim]:
-    """What still says something of an output: names do, numbers only where it is what it was."""
+    """Return the declared facts that still hold for an output: names always, numbers only where it is unchanged."""
     return [dim if noted.outputs_hold or not isinstance(dim, int) else None for dim in shape]
 
 
 def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
-    """ONNX wants a shape on every output: where none could be inferred, as many dimensions as there were."""
+    """Give outputs without an inferred shape as many unknown dimensions as they had; ONNX requires a shape."""
     if value.shape is None:
         value.shape = ir.Shape(dims)
         if None in dims:

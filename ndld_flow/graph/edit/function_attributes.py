@@ -1,4 +1,4 @@
-"""Attributes of local functions: their types and defaults, and the nodes of the body that refer to them."""
+"""Attributes of local functions: types, defaults, and references in the body."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SCHEMA_TYPES = {getattr(onnx.defs.OpSchema.AttrType, kind.name): kind for kind 
 
 
 def attribute_types(function: ir.Function) -> dict[str, ir.AttributeType]:
-    """Attribute of the function -> its type, where a default or a reference tells it."""
+    """Return attribute of the function -> type, where a default or a reference determines it."""
     told = {attr.name: attr.type for attr in function.attributes.values() if attr.value is not None}
     for node in deep_nodes(function.graph):
         for attr in node.attributes.values():
@@ -41,7 +41,7 @@ def attribute_types(function: ir.Function) -> dict[str, ir.AttributeType]:
 
 
 def typed_attribute(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir.Attr:
-    """A recipe's value as an attribute of a type, or of the type it looks like; truth is 1 or 0.
+    """Return a recipe's value as an attribute of a type, or of the type that it suggests; booleans are 1 or 0.
 
     Raises `RequestError` for a value that the type cannot hold.
     """
@@ -59,13 +59,13 @@ def set_attributes(
     defaults: Mapping[str, JsonValue],
     references: Mapping[str, Mapping[str, str]],
 ) -> int:
-    """Give a function attributes with defaults (None: without), and let nodes of its body refer to them.
+    """Set attributes of a function with defaults (None: without), and let nodes of its body refer to them.
 
     Attributes that only `references` names get the node's own value as default. Returns how many references were made.
     Raises `RequestError` for unknown nodes and attributes, and for values and types that do not fit.
     """
     if "" in (*defaults, *(wanted for places in references.values() for wanted in places.values())):
-        raise RequestError("an attribute of a function has a name: an empty text is none")
+        raise RequestError("the name of an attribute must not be empty")
     asked = [
         (_node_in(function, label), name, wanted)
         for label, places in references.items()
@@ -88,12 +88,12 @@ def set_attributes(
 def _types_asked(
     function: ir.Function, defaults: Mapping[str, JsonValue], asked: Sequence[tuple[ir.Node, str, str]]
 ) -> dict[str, ir.AttributeType]:
-    """Attribute of the function -> its type, those that nodes are to refer to from now on too."""
+    """Return attribute of the function -> type, including the new references."""
     known = attribute_types(function)
     for node, name, wanted in asked:
         kind = _type_at(function, node, name) or known.get(wanted) or _kind_of(_untrue(defaults.get(wanted)))
         if kind is None:
-            raise RequestError(f"the type of {wanted!r} is not known: give it a default by `attributes`")
+            raise RequestError(f"the type of {wanted!r} is unknown: give it a default by `attributes`")
         if known.setdefault(wanted, kind) != kind:
             label = node_label(node)
             raise RequestError(f"{wanted!r} is {known[wanted].name}, but {name!r} of {label!r} is {kind.name}")
@@ -117,7 +117,7 @@ def _node_in(function: ir.Function, label: str) -> ir.Node:
 
 
 def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeType | None:
-    """The type of a node's attribute: as it is set, or as the operator's schema says."""
+    """Return the type of a node's attribute: its present one, or that of the operator's schema."""
     if name in node.attributes:
         return node.attributes[name].type
     version = function.opset_imports.get(node.domain, 1)
@@ -153,7 +153,7 @@ def _fits(value: JsonValue, kind: ir.AttributeType) -> bool:
 
 
 def _in_range(value: JsonValue, kind: ir.AttributeType) -> bool:
-    """ONNX writes whole numbers in 64 bits, others as fp32."""
+    """Return the number as ONNX stores it: integers in 64 bits, others as fp32."""
     if kind == ir.AttributeType.INT:
         return isinstance(value, int) and -(2**63) <= value < 2**63
     return not isinstance(value, int | float) or not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT

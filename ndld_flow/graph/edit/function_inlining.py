@@ -1,4 +1,4 @@
-"""Local functions, some or all, put in the places they are called from.
+"""Inlining of local functions at their calls.
 
 onnx_ir's InlinePass renames the model's input where a function hands it through to an output, and takes all functions
 that were inlined away; here the model's inputs and outputs stay, and as many names as possible.
@@ -26,7 +26,7 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep: bool) -> int:
-    """Put functions in the places they are called from, in other functions too; returns how many calls there were.
+    """Inline functions at their calls, also in other functions; returns the number of calls.
 
     They are removed then, unless `keep`. Raises `RequestError` when they call each other in a cycle, want another
     version of an operator set than the caller has, or get a graph as an attribute.
@@ -65,7 +65,7 @@ class _Inlining:
         self._graphs = list(all_graphs(model))
 
     def calls_in(self, graph: ir.Graph) -> int:
-        """Inline the calls in a graph and its subgraphs; the chosen functions' own bodies must be without by now."""
+        """Inline the calls in a graph and its subgraphs; bodies of chosen functions must be free of calls already."""
         calls = [node for node in deep_nodes(graph) if node.op_identifier() in self._chosen]
         for call in calls:
             self._inline(call, self._chosen[call.op_identifier()])
@@ -84,7 +84,7 @@ class _Inlining:
         for node in deep_nodes(copies.nodes):
             node.metadata_props.update({**call.metadata_props, **node.metadata_props})
             for value in node.outputs:
-                value.shape = None  # the function may have been written for others
+                value.shape = None  # the function may have been exported for other shapes
         graph.insert_before(call, copies.nodes)
         for old, inner in zip(call.outputs, function.outputs, strict=False):
             new = copies.values.get(inner) or self._copied(call, function, read.get(inner), old)
@@ -93,10 +93,10 @@ class _Inlining:
         self._imports.add(graph, function.opset_imports)
 
     def _copied(self, call: ir.Node, function: ir.Function, value: ir.Value | None, old: ir.Value) -> ir.Value:
-        """An output of its own for what a function hands through."""
+        """Return a separate output for an input that a function returns unchanged."""
         if value is None:
             raise RequestError(
-                f"{node_label(call)!r} leaves an input out that {function_address(function)} hands out as "
+                f"{node_label(call)!r} omits an input that {function_address(function)} returns as "
                 f"{old.name!r}: it cannot be inlined"
             )
         name = free_name(identifier(f"{old.name or 'copy'}_Identity"), self._taken)
@@ -111,7 +111,7 @@ class _Inlining:
         if len(call.inputs) > len(function.inputs) or len(call.outputs) > len(function.outputs):
             raise RequestError(f"{where!r} has more inputs or outputs than {address}, which it calls")
         if any(attribute.type in _GRAPHS for attribute in call.attributes.values()):
-            raise RequestError(f"{where!r} hands a graph to {address} as an attribute: it cannot be inlined")
+            raise RequestError(f"{where!r} passes a graph to {address} as an attribute: it cannot be inlined")
         theirs = self._imports.of(call.graph)
         for domain in dict.fromkeys(node.domain for node in deep_nodes(function.graph)):
             version = function.opset_imports.get(domain)

@@ -1,4 +1,4 @@
-"""Local functions of two models that become one."""
+"""Merging of the local functions of two models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ndld_flow.models.scopes import function_address
 from ndld_flow.models.unique_names import free_name
 
 _Key = tuple[str, str, str]
-"""Domain, name and overload."""
+"""Domain, name and overload of a function."""
 
 
 def join_functions(model: ir.Model, guest: ir.Model, name: str) -> None:
@@ -26,7 +26,7 @@ def join_functions(model: ir.Model, guest: ir.Model, name: str) -> None:
 
 
 def _differing(model: ir.Model, guest: ir.Model) -> list[_Key]:
-    """The guest's functions that are not the model's of the same name; equal text may call what is not equal."""
+    """Return the guest's functions that differ from the model's of the same name, also by what they call."""
     shared = [key for key in guest.functions if key in model.functions]
     different = {key for key in shared if _text(guest.functions[key]) != _text(model.functions[key])}
     while True:
@@ -56,7 +56,7 @@ def _check_custom_operators(model: ir.Model, guest: ir.Model, name: str) -> None
                 whose = "this model" if one is model else f"model {name!r}"
                 raise RequestError(
                     f"{function_address(function)} is a local function of {whose} and a custom operator of the other, "
-                    "which would call the function then: rename the function, or inline it, first"
+                    "which would then call the function: rename or inline the function first"
                 )
 
 

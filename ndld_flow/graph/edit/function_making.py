@@ -1,4 +1,4 @@
-"""Local functions made of nodes that stand in a graph, called wherever the same block stands."""
+"""Local functions made of nodes, called in place of the nodes and of equal blocks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ndld_flow.models.unique_names import free_name, identifier
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 _READ_BYTES = 2**16
-"""Tensors in attributes are compared up to this size; larger ones are equal when they are one."""
+"""Maximum size for comparing tensor attributes by value; larger ones are equal only if they are the same object."""
 
 
 def make_function(
     edited: EditedModel, nodes: Sequence[ir.Node], name: FunctionName, repeats: bool, inside: bool
 ) -> list[Match]:
-    """Move nodes into a new local function and call it in their place, and wherever they stand again if `repeats`.
+    """Move nodes into a new local function and call it in their place, and with `repeats` in place of equal blocks.
 
     What the nodes read becomes an input, what others read of them an output; attributes that are not the same
     everywhere become attributes of the function. With `inside`, constants that are the same everywhere go in.
@@ -46,7 +46,7 @@ def make_function(
 
 
 def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: int, inside: bool) -> list[Match]:
-    """The same for the largest block that stands several times. Raises `RequestError` when there is none."""
+    """Do the same for the largest repeated block. Raises `RequestError` when there is none."""
     _sort(edited.model)
     around = Neighbourhood(edited.model)
     found = largest_repeat(edited.model, min_nodes, around)
@@ -55,19 +55,19 @@ def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: i
 
 
 def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """The nodes without those that stand in another's body, in the graph's order."""
+    """Return the nodes without those in the subgraphs of others, in the graph's order."""
     chosen = outermost(nodes)
     graph = _graph_of(chosen[0])
     if any(node.graph is not graph for node in chosen):
         where = [repr(address) for address, each in edited.scopes().items() if any(n.graph is each for n in chosen)]
         raise RequestError(
-            f"a function is made of nodes of one graph, and these stand in {', '.join(where)}: say which by `scope`"
+            f"a function is made of nodes of one graph, and these are in {', '.join(where)}: choose one by `scope`"
         )
     obstacle = Pieces(Neighbourhood(edited.model), edited.model).obstacle(chosen)
     if obstacle is not None:
         raise RequestError(
-            f"these nodes cannot become one: {node_label(obstacle)!r} depends on one of them, and another of them "
-            "depends on it. Select it too, or fewer nodes"
+            f"these nodes cannot be replaced by one: {node_label(obstacle)!r} depends on one of them and another "
+            "depends on it. Select that node too, or fewer nodes"
         )
     members = set(chosen)
     return [node for node in graph if node in members]
@@ -85,17 +85,17 @@ def _graph_of(node: ir.Node) -> ir.Graph:
 
 @dataclass
 class _Parameter:
-    """An attribute of the function: what each call says, and the places in the body that refer to it."""
+    """An attribute of the function: its value for each call, and the places in the body that refer to it."""
 
     type: ir.AttributeType
     given: list[ir.Attr]
-    """What the repeats have, in their order."""
+    """Values of the blocks, in their order."""
     places: list[tuple[ir.Node, str]] = field(default_factory=list)
     name: str = ""
 
 
 class _Making:
-    """One function in the making. The first repeat's nodes become its body."""
+    """A function under construction. The nodes of the first block become its body."""
 
     def __init__(
         self, edited: EditedModel, name: FunctionName, found: Sequence[Match], around: Neighbourhood, inside: bool
@@ -140,7 +140,7 @@ class _Making:
                 hand_over(match.values[value], made, mine, graphs)
 
     def _may_go_inside(self, value: ir.Value) -> bool:
-        """Whether a constant is the same in all repeats, and one that a node's attribute can hold."""
+        """Return whether a constant is the same in all blocks and can be an attribute of a node."""
         first = constant_tensor(value)
         if first is None or isinstance(first, ir.ExternalTensor | SparseInitializer):
             return False
@@ -159,11 +159,11 @@ class _Making:
             )
         ]
         if not outputs:
-            raise RequestError("nobody reads what these nodes make, so a function of them would do nothing")
+            raise RequestError("the outputs of these nodes are unused, so a function of them would have no effect")
         return outputs
 
     def _differing(self) -> Iterator[_Parameter]:
-        """The attributes that are not the same in all repeats, those that always go together as one."""
+        """Return the attributes that differ between blocks; those that always differ together share one."""
         known: dict[Hashable, _Parameter] = {}
         repeats = [list(deep_nodes(match.nodes[node] for node in self._nodes)) for match in self._found]
         for place in zip(*repeats, strict=True):
@@ -200,7 +200,7 @@ class _Making:
             for node, name in parameter.places:
                 node.attributes[name] = ir.RefAttr(name, parameter.name, parameter.type)
         for value in (value for node in deep_nodes(self._nodes) for value in node.outputs):
-            value.shape = None  # repeats need not have the first one's
+            value.shape = None  # other blocks may have another shape
         body = ir.Graph(
             [inner[value] for value in self._inputs],
             self._outputs,
@@ -225,12 +225,12 @@ class _Making:
 
 
 def _same_type(value: ir.Value) -> ir.Value:
-    """A tensor that takes another one's place."""
+    """Return a new tensor that replaces another one."""
     return ir.Value(type=value.type, shape=None if value.shape is None else ir.Shape(value.shape))
 
 
 def _name_parameters(parameters: Sequence[_Parameter]) -> None:
-    """Attributes of the function are called as those they set; two of one name also after their node."""
+    """Name attributes of the function after those that they set, with the node's name where ambiguous."""
     wishes = [parameter.places[0][1] for parameter in parameters]
     taken: set[str] = set()
     for parameter, wish in zip(parameters, wishes, strict=True):
@@ -240,20 +240,20 @@ def _name_parameters(parameters: Sequence[_Parameter]) -> None:
 
 
 def _renamed(attribute: ir.Attr, name: str) -> ir.Attr:
-    """The same value, or the same reference to an attribute of the function that the call stands in."""
+    """Return the same value, or the same reference to an attribute of the enclosing function."""
     if attribute.is_ref():
         return ir.RefAttr(name, attribute.ref_attr_name or "", attribute.type)
     return ir.Attr(name, attribute.type, attribute.value)
 
 
 def _default(parameter: _Parameter) -> ir.Attr:
-    """The first repeat's value, unless it depends on where that stands."""
+    """Return the first block's value, unless it refers to an enclosing function."""
     first = parameter.given[0]
     return ir.Attr(parameter.name, parameter.type, None if first.is_ref() else first.value)
 
 
 def _key(attribute: ir.Attr) -> Hashable:
-    """Equal for equal attributes."""
+    """Return a key that is equal for equal attributes."""
     if attribute.is_ref():
         return ("reference", attribute.ref_attr_name)
     value = attribute.value

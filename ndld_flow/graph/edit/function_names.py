@@ -1,4 +1,4 @@
-"""How local functions are called and found, and what a model must declare to have them."""
+"""Names, lookup and opset imports of local functions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ndld_flow.models.op_signatures import is_known_op
 from ndld_flow.models.scopes import function_address
 
 IR_OF_FUNCTIONS = 8
-"""First IR version with local functions."""
+"""The first IR version with local functions."""
 IR_OF_DEFAULTS = 9
-"""First IR version whose functions may have attributes with defaults."""
+"""The first IR version whose functions can have attributes with defaults."""
 
 _DOMAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 class FunctionName(NamedTuple):
-    """A function's domain and name."""
+    """Domain and name of a function."""
 
     domain: str
     name: str
@@ -37,11 +37,11 @@ class FunctionName(NamedTuple):
 
 
 def new_function_name(model: ir.Model, text: str) -> FunctionName:
-    """Read `domain::Name`. Raises `RequestError` when it is written otherwise, or means an operator that there is."""
+    """Parse `domain::Name`. Raises `RequestError` for another form, and for the name of an operator."""
     domain, _, name = text.partition("::")
     if not _DOMAIN.fullmatch(domain) or not _IDENTIFIER.fullmatch(name):
         raise RequestError(
-            f"{text!r} is no name for a function: say `domain::Name`, such as `model::Layer`; letters, digits and `_`"
+            f"{text!r} is not a function name: write `domain::Name`, such as `model::Layer`, of letters, digits and `_`"
         )
     if (domain, name, "") in model.functions:
         raise RequestError(f"there is a function {text!r} in this model already; choose another name")
@@ -68,16 +68,16 @@ def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool =
 
 
 def find_function(model: ir.Model, name: str) -> ir.Function:
-    """The one function of a name. Raises `RequestError` when there is none, or several."""
+    """Return the function of a name. Raises `RequestError` when there is none, or several."""
     found = find_functions(model, [name])
     if len(found) > 1:
         told = ", ".join(map(function_address, found))
-        raise RequestError(f"{name!r} may be {told}: say which")
+        raise RequestError(f"{name!r} is ambiguous: {told}")
     return found[0]
 
 
 class Imports:
-    """Which versions of operator sets hold in each graph: a function has its own, with its subgraphs."""
+    """Opset imports of each graph: a function has its own, which hold for its subgraphs too."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -88,18 +88,18 @@ class Imports:
         }
 
     def of(self, graph: object) -> dict[str, int]:
-        """Domain -> version, to be read only."""
+        """Domain -> version, for reading only."""
         return self._own[graph].opset_imports if graph in self._own else self._model.opset_imports
 
     def add(self, graph: object, domains: Mapping[str, int]) -> None:
-        """Let the graph's function, if it is in one, and the model import these unless they do."""
+        """Import domains into the model and, for a graph in a function, into the function, unless they are imported."""
         for imports in (self.of(graph), self._model.opset_imports):
             for domain, version in domains.items():
                 imports.setdefault(domain, version)
 
 
 def drop_unused_domains(model: ir.Model) -> None:
-    """Import no domain that no node and no function of the model is of; the default one stays."""
+    """Remove imports of domains that no node and no function of the model uses, except the default domain."""
     used = {"", "ai.onnx", *(function.domain for function in model.functions.values())}
     used |= {node.domain for graph in all_graphs(model) for node in graph}
     for imports in (model.opset_imports, *(function.opset_imports for function in model.functions.values())):
@@ -108,13 +108,13 @@ def drop_unused_domains(model: ir.Model) -> None:
 
 
 def names_of(graph: ir.Graph) -> Iterator[str]:
-    """Names of a graph's own nodes and tensors."""
+    """Return the names of a graph's own nodes and tensors."""
     yield from (name for node in graph if (name := node.name))
     yield from (name for value in values_of(graph) if (name := value.name))
 
 
 def need_ir_version(edited: EditedModel, version: int) -> None:
-    """Raise the model's IR version where it is too old, and say so."""
+    """Raise the model's IR version to the minimum, with a note."""
     old = edited.model.ir_version or 0
     if old < version:
         edited.model.ir_version = version

@@ -1,4 +1,4 @@
-"""Which local functions call which."""
+"""Order of local functions by their calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.graph.edit.node_pieces import deep_nodes
 
 
 def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
-    """Each after those of them that it calls. Raises `graphlib.CycleError` when they call each other in a cycle."""
+    """Return functions after those that they call. Raises `graphlib.CycleError` for recursive ones."""
     calls = {
         key: [called for node in deep_nodes(function.graph) if (called := node.op_identifier()) in functions]
         for key, function in functions.items()

@@ -1,8 +1,8 @@
-"""What goes into a model and what comes out: which tensors, by which names, in which order."""
+"""Inputs and outputs of a model: adding, removing, and their order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,7 +15,6 @@ from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.ir_version import FIRST_WITH_FREE_INITIALIZERS, raise_ir_version
 from ndld_flow.graph.edit.removal import is_used, prune_values
 from ndld_flow.models.element_types import dtype_of, infer_types
-from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import show_shape
 from ndld_flow.models.scopes import node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
@@ -25,7 +24,7 @@ Dims = Sequence[int | str | None]
 
 @dataclass(frozen=True)
 class Declared:
-    """Type and shape as a recipe says them."""
+    """Type and shape from settings."""
 
     dtype: str | None = None
     shape: Dims | None = None
@@ -41,11 +40,11 @@ class Declared:
 
 
 REST = "*"
-"""In an order: all that is not named, in the order it has."""
+"""In an order: all that are not listed, in their present order."""
 
 
 def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_empty: bool = False) -> list[ir.Value]:
-    """Inputs or outputs whose names fit one of the patterns, in their order, each once.
+    """Return inputs or outputs whose names match one of the patterns, in their order, each once.
 
     `what` is `input` or `output`. Raises `RequestError` for a pattern that fits none, unless that is allowed.
     """
@@ -64,7 +63,7 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
 
 
 def add_input(edited: EditedModel, name: str, declared: Declared) -> None:
-    """Add an input that nothing reads yet. Raises `RequestError` for a name that is taken."""
+    """Add an unused input. Raises `RequestError` for a name that is already used."""
     refuse_taken(edited, name)
     edited.model.graph.inputs.append(ir.Value(name=name, type=declared.type, shape=declared.dims))
 
@@ -78,14 +77,14 @@ def refuse_taken(edited: EditedModel, name: str) -> None:
 
 
 def remove_input(edited: EditedModel, value: ir.Value) -> None:
-    """Remove an input that nothing reads; one with a default value becomes that constant.
+    """Remove an unused input; one with a default value becomes that constant.
 
-    Raises `RequestError` when it is read.
+    Raises `RequestError` for an input that is used.
     """
     if is_used(value) and not value.is_initializer():
         raise RequestError(
-            f"input {value.name!r} is read by {_readers(value)}; say by `replace_by` which value it has from now on, "
-            "or remove what reads it first"
+            f"input {value.name!r} is read by {_readers(value)}; give a constant by `replace_by`, "
+            "or remove its readers first"
         )
     edited.model.graph.inputs.remove(value)
     if value.is_initializer():
@@ -100,7 +99,7 @@ def _readers(value: ir.Value) -> str:
 
 
 def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """An input becomes a constant. Raises `RequestError` when it is an output too, or of another type or shape."""
+    """Replace an input by a constant. Raises `RequestError` for an output, and for another type or shape."""
     if value.dtype not in (None, tensor.dtype):
         raise RequestError(f"input {value.name!r} is {value.dtype}, but the value given is {tensor.dtype}")
     dims = tuple(tensor.shape.numpy())
@@ -126,10 +125,10 @@ def _fits(own: ir.Shape, dims: Sequence[int]) -> bool:
 
 
 def add_outputs(edited: EditedModel, patterns: Sequence[str], unknown: Declared) -> list[ir.Value]:
-    """Make tensors of the main graph outputs too; those that are already stay. Returns the new ones.
+    """Make tensors of the main graph outputs, unless they are. Returns the new outputs.
 
     A pattern means what nodes make; an input or an initializer must be named in full. Raises `RequestError` where one
-    lies in a subgraph, or its type or rank is not known and not given.
+    is in a subgraph, or has an unknown type or rank that is not given.
     """
     graph = edited.model.graph
     made = [value for node in graph for value in node.outputs if value.name]
@@ -153,15 +152,15 @@ def _why_no_output(edited: EditedModel, pattern: str) -> str:
         inside = next((value.name for value in values_of(graph) if fits(value.name or "")), None)
         if address and inside is not None:
             return (
-                f"{short_name(inside)!r} lies in {short_name(address)}, which runs once, never or many times: a model "
-                "has one value of each output. Let the subgraph hand it out first, or move the nodes out of it"
+                f"{short_name(inside)!r} is in {short_name(address)}, which may run any number of times, while a model "
+                "has one value for each output. Make it an output of the subgraph first, or move the nodes out"
             )
     names = [value.name or "" for value in values_of(edited.model.graph)]
     return f"no tensor has a name like {short_name(pattern)!r}; {suggest(pattern, names)}"
 
 
 def _declare(model: ir.Model, values: Sequence[ir.Value], unknown: Declared) -> None:
-    """ONNX wants the type and the rank of every output."""
+    """Set the type and rank of outputs, which ONNX requires."""
     if any(value.type is None or value.shape is None for value in values):
         infer_shapes(model)
     types = infer_types(model) if any(value.type is None for value in values) and not model.functions else {}
@@ -169,11 +168,11 @@ def _declare(model: ir.Model, values: Sequence[ir.Value], unknown: Declared) -> 
         if value.type is None:
             value.type = unknown.type or _tensor_type(types.get(value, ""))
         if value.type is None:
-            raise RequestError(f"the type of {value.name!r} cannot be inferred; say it by `dtype`")
+            raise RequestError(f"the type of {value.name!r} cannot be inferred; give it by `dtype`")
         if value.shape is None and isinstance(value.type, ir.TensorType):
             value.shape = unknown.dims
             if value.shape is None:
-                raise RequestError(f"the shape of {value.name!r} cannot be inferred; say it by `shape`")
+                raise RequestError(f"the shape of {value.name!r} cannot be inferred; give it by `shape`")
 
 
 def _tensor_type(type_: str) -> ir.TensorType | None:
@@ -181,68 +180,42 @@ def _tensor_type(type_: str) -> ir.TensorType | None:
 
 
 def remove_outputs(edited: EditedModel, values: Sequence[ir.Value], prune: bool) -> int:
-    """Let tensors be outputs no longer. Returns how many nodes were removed, which nothing depends on any more.
+    """Remove outputs and return the number of nodes that were removed as unused.
 
     Raises `RequestError` when none would be left.
     """
     outputs = edited.model.graph.outputs
     kept = [value for value in outputs if value not in values]
     if not kept:
-        raise RequestError("no output would be left; make others outputs first, by `add_outputs`")
+        raise RequestError("no output would be left; add others first by `add_outputs`")
     inputs = [value for value in edited.model.graph.inputs if value.uses()]
     outputs[:] = kept
     removed = prune_values(values) if prune else []
     idle = [value.name for value in inputs if not is_used(value)]
     if idle:
-        edited.note(f"nothing reads {', '.join(map(short_name, filter(None, idle)))} any more; see remove_inputs")
+        edited.note(f"nothing reads {', '.join(map(short_name, filter(None, idle)))} any more; see `remove_inputs`")
     return len(removed)
 
 
-# --- names and order -------------------------------------------------------------------------------------------------
-
-
-def rename(edited: EditedModel, values: Sequence[ir.Value], names: Mapping[str, str], what: str) -> None:
-    """Give inputs or outputs other names, all at once, so that two may change names.
-
-    Raises `RequestError` for a name that there is not, or one that another tensor has.
-    """
-    known = {value.name or "": value for value in values}
-    for old in names:
-        if old not in known:
-            raise RequestError(f"the model has no {what} {short_name(old)!r}; {suggest(old, known)}")
-    if len(set(names.values())) < len(names):
-        raise RequestError("two of them would get one name")
-    others = _tensor_names(edited.model) - set(names)
-    for new in names.values():
-        if new in others:
-            raise RequestError(f"there is a tensor {short_name(new)!r} already; choose another name")
-    chosen = {old: known[old] for old in names}
-    for number, value in enumerate(chosen.values()):
-        value.name = edited.fresh_name(f"renamed_{number}")
-    for old, value in chosen.items():
-        value.name = names[old]
-
-
-def _tensor_names(model: ir.Model) -> set[str]:
-    return {value.name for graph in all_graphs(model) for value in values_of(graph) if value.name}
+# --- order -------------------------------------------------------------------------------------------------
 
 
 def reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str) -> None:
-    """Put inputs or outputs in an order of names; `*` stands for all that are not named.
+    """Reorder inputs or outputs by name; `*` stands for all that are not listed.
 
-    Raises `RequestError` for a name that there is not, that comes twice, or that is missing where there is no `*`.
+    Raises `RequestError` for an unknown name, for one that is listed twice, and for one that is missing without `*`.
     """
     known = {value.name or "": value for value in values}
     for name in order:
         if name != REST and name not in known:
             raise RequestError(f"the model has no {what} {short_name(name)!r}; {suggest(name, known)}")
         if order.count(name) > 1:
-            raise RequestError(f"{name!r} comes twice in the order")
+            raise RequestError(f"{name!r} is listed twice in the order")
     if len(known) < len(values):
-        raise RequestError(f"one {what} is listed twice; remove it first")
+        raise RequestError(f"one {what} of the model is listed twice; remove it first")
     rest = [value for name, value in known.items() if name not in order]
     if rest and REST not in order:
         left = ", ".join(short_name(value.name or "") for value in rest)
-        raise RequestError(f"the order says nothing of {left}; `*` stands for all that are not named")
+        raise RequestError(f"the order does not list {left}; `*` stands for all that are not listed")
     sorted_values = [value for name in order for value in (rest if name == REST else [known[name]])]
     values[:] = sorted_values

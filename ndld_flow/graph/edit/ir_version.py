@@ -1,4 +1,4 @@
-"""The version of the file format, and what each version asks for."""
+"""The IR version, and the minimum for each feature."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ndld_flow.models.files import MAX_IR_VERSION, all_graphs
 from ndld_flow.models.scopes import scopes_of
 
 _OLDEST = 3
-"""Older ones have no opset imports."""
+"""The oldest supported version; earlier ones have no opset imports."""
 FIRST_WITH_FREE_INITIALIZERS = 4
-"""From here on an initializer need not be an input."""
+"""The first version in which an initializer need not be an input."""
 _FUNCTIONS = 8
 _METADATA = 10
 
 
 def set_ir_version(edited: EditedModel, version: int) -> str:
-    """Set it; returns what was done. Raises `RequestError` for one that there is not, or that cannot say the model."""
+    """Set the version and return a summary. Raises `RequestError` for a version that cannot hold the model."""
     model = edited.model
     if not _OLDEST <= version <= MAX_IR_VERSION:
         raise RequestError(f"there is no IR version {version} to set: {_OLDEST} to {MAX_IR_VERSION} can be run")
@@ -34,14 +34,14 @@ def set_ir_version(edited: EditedModel, version: int) -> str:
 
 
 def raise_ir_version(edited: EditedModel, least: int) -> None:
-    """Let the model be of an IR version that has what an edit needs."""
+    """Raise the model's IR version to a minimum, with a note."""
     if (edited.model.ir_version or 0) < least:
         edited.note(f"IR version {edited.model.ir_version} -> {least}: the first that can hold this")
         edited.model.ir_version = least
 
 
 def _make_inputs(model: ir.Model) -> int:
-    """Make every initializer an input; a subgraph's cannot be one, as its inputs are given by its node."""
+    """Make every initializer an input, which is impossible in a subgraph, whose node provides the inputs."""
     for address, graph in scopes_of(model).items():
         if address and graph.initializers:
             raise RequestError(f"{address} has initializers, which IR version 3 only knows in the main graph")

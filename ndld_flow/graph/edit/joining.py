@@ -1,4 +1,4 @@
-"""Let the nodes of another model stand in the model that is edited.
+"""Insertion of another model's nodes into the edited model.
 
 onnx.compose would do some of it, but it works on protobufs that hold all weights, knows neither the folders of external
 data nor symbolic dimensions, and renames nothing inside functions. Here weights on disk stay there until the result is
@@ -29,25 +29,25 @@ from ndld_flow.models.unique_names import free_name
 
 @dataclass(frozen=True)
 class Joined:
-    """What came of another model: its nodes stand in the main graph now."""
+    """The result of a join, whose nodes are in the main graph."""
 
     nodes: list[ir.Node]
     inputs: dict[str, ir.Value]
-    """Name there -> tensor here, for inputs that were not connected. They are inputs of no graph yet."""
+    """Name there -> tensor here, for inputs that were not connected. They are not inputs of a graph yet."""
     defaults: list[ir.Value]
-    """Weights that were inputs too, so that they could be overridden."""
+    """Weights that are also inputs, so that they can be overridden."""
     outputs: dict[str, ir.Value]
-    """Name there -> tensor here. They are outputs of no graph yet."""
+    """Name there -> tensor here. They are not outputs of a graph yet."""
 
 
 @dataclass(frozen=True)
 class Guest:
-    """Another model on its way into the edited one."""
+    """Another model that is being inserted."""
 
     name: str
-    """As the recipe calls it."""
+    """Its name in the recipe."""
     edited: EditedModel
-    """It, read anew; it will be taken apart."""
+    """The model, loaded for this purpose; it is taken apart."""
 
     @property
     def model(self) -> ir.Model:
@@ -55,7 +55,7 @@ class Guest:
 
     @property
     def inputs(self) -> dict[str, ir.Value]:
-        """Name -> input that must be fed."""
+        """Name -> input without a default value."""
         return {value.name or "": value for value in real_inputs(self.model)}
 
     @property
@@ -63,16 +63,16 @@ class Guest:
         return {value.name or "": value for value in self.model.graph.outputs}
 
     def input(self, name: str) -> ir.Value:
-        """Raises `RequestError` with the nearest name."""
+        """Return an input. Raises `RequestError` with the nearest name."""
         return _found("input", name, self.inputs, self.name)
 
     def output(self, name: str) -> ir.Value:
-        """Raises `RequestError` with the nearest name."""
+        """Return an output. Raises `RequestError` with the nearest name."""
         return _found("output", name, self.outputs, self.name)
 
 
 def invite(edited: EditedModel, name: str) -> Guest:
-    """Another model of the recipe, in the opset of this one: the older of the two is converted.
+    """Load another model of the recipe, and convert the one with the older opset.
 
     Each of its outputs is made by a node of its own. Raises `RequestError` where the opsets cannot be made one.
     """
@@ -89,7 +89,7 @@ def join(
     prefix: str | None = None,
     same: Mapping[ir.Value, ir.Value] | None = None,
 ) -> Joined:
-    """Move a guest's nodes, weights and functions into the model; `connect`: its input -> the tensor to read instead.
+    """Move a guest's nodes, weights and functions into the model; `connect`: its input -> tensor to read instead.
 
     `same`: other tensors of it that will be one with a tensor here.
 
@@ -107,7 +107,7 @@ def join(
 
 
 def hand_out(model: ir.Model, value: ir.Value, name: str) -> None:
-    """Make a tensor an output under a name. Raises `RequestError` when another tensor has it."""
+    """Make a tensor an output under a name. Raises `RequestError` when another tensor has the name."""
     if value.name != name:
         if name in names_in(model)[1]:
             raise RequestError(f"there is a tensor {name!r} already: choose another name for the output")
@@ -122,7 +122,7 @@ def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> i
 
 
 def make_outputs(graph: ir.Graph, taken: set[str]) -> None:
-    """An output that is an input, a weight, or another output as well, gets a node that makes it."""
+    """Add an Identity to an output that is also an input, a weight or another output."""
     seen: set[ir.Value] = set()
     for index, value in enumerate(graph.outputs):
         if value.producer() is None or value in seen:
@@ -136,11 +136,11 @@ def make_outputs(graph: ir.Graph, taken: set[str]) -> None:
 
 
 def check_fits(theirs: ir.Value, ours: ir.Value) -> None:
-    """Raises `RequestError` for two tensors that cannot be one: of other dtypes, or of shapes that are never equal."""
+    """Raise `RequestError` for two tensors of different types, or of shapes that cannot be equal."""
     where = f"{ours.name!r} and {theirs.name!r} cannot be one tensor"
     if theirs.dtype is not None and ours.dtype is not None and theirs.dtype != ours.dtype:
         raise RequestError(
-            f"{where}: one is {dtype_name(ours.dtype)}, the other {dtype_name(theirs.dtype)}. Put a Cast between"
+            f"{where}: one is {dtype_name(ours.dtype)}, the other {dtype_name(theirs.dtype)}. Insert a Cast"
         )
     if theirs.shape is None or ours.shape is None:
         return
@@ -152,7 +152,7 @@ def check_fits(theirs: ir.Value, ours: ir.Value) -> None:
 
 
 def _join_metadata(model: ir.Model, guest: ir.Model, if_taken: str) -> None:
-    """What both say differently is kept under two keys."""
+    """Merge metadata; different values of a key are kept under two keys."""
     for key, text in guest.metadata_props.items():
         if model.metadata_props.setdefault(key, text) != text:
             model.metadata_props[f"{if_taken}{key}"] = text
@@ -185,7 +185,7 @@ def _move(model: ir.Model, guest: Guest, connect: Mapping[ir.Value, ir.Value], p
 
 
 def names_in(model: ir.Model) -> tuple[set[str], set[str]]:
-    """Names of nodes, and of tensors."""
+    """Return the names of nodes, and of tensors."""
     graphs = list(all_graphs(model))
     return (
         {node.name for graph in graphs for node in graph if node.name},

@@ -1,4 +1,4 @@
-"""The largest block of nodes that stands several times in a model, such as a transformer's layer.
+"""The largest block of nodes that occurs several times in a model, such as a transformer's layer.
 
 Exporters write a graph layer by layer. So a block that repeats shows in the order of the nodes: from some place on, the
 operators are the same as those `distance` nodes further. Such stretches are cheap to find (one comparison of arrays per
@@ -23,14 +23,14 @@ from ndld_flow.models.files import all_graphs
 
 Kinds = npt.NDArray[np.int64]
 _LOOKED_AT = 256
-"""Stretches of a graph that are looked at, those first that save most by themselves."""
+"""Maximum number of stretches of a graph to examine, those with the largest savings first."""
 _TRIED = 64
-"""Blocks whose wiring is compared."""
+"""Maximum number of blocks whose connections are compared."""
 
 
 @dataclass(frozen=True)
 class _Stretch:
-    """`size` nodes from `first` on have the same operators as those `distance` further."""
+    """A stretch: `size` nodes from `first` on have the same operators as those `distance` further."""
 
     first: int
     size: int
@@ -38,32 +38,32 @@ class _Stretch:
 
     @property
     def repeats(self) -> int:
-        """How many blocks of `distance` nodes follow each other in it; 1 when blocks stand apart."""
+        """Return how many blocks of `distance` nodes are adjacent in it; 1 when the blocks are separate."""
         return (self.size + self.distance) // self.distance
 
     @property
     def block(self) -> int:
-        """Size of the largest block that may repeat."""
+        """Maximum size of a repeated block."""
         return min(self.size, self.distance)
 
     @property
     def slack(self) -> int:
-        """By how many nodes the first block may begin later without a block being lost at the end."""
+        """Number of nodes by which the first block can start later without losing a block at the end."""
         return self.size + self.distance - self.repeats * self.distance if self.repeats > 1 else 0
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Nodes of a graph that may stand again, with what their repeats would save."""
+    """A candidate block of nodes, with the number of nodes that its repetitions would save."""
 
     nodes: Sequence[ir.Node]
     saves: int
 
 
 def largest_repeat(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[Match]:
-    """The block whose repeats save the most nodes, and its repeats. The model's graphs must be sorted.
+    """Return the block whose repetitions save the most nodes, with them. The model's graphs must be sorted.
 
-    Raises `RequestError` when no connected block of that many nodes stands twice.
+    Raises `RequestError` when no connected block of that many nodes occurs twice.
     """
     best: list[Match] = []
     tried: set[tuple[ir.Node, ...]] = set()
@@ -76,14 +76,14 @@ def largest_repeat(model: ir.Model, min_nodes: int, around: Neighbourhood) -> li
             best = max(best, find_repeats(model, nodes, around), key=_saved)
     if not _saved(best):
         raise RequestError(
-            f"no block of {min_nodes} or more nodes stands twice in this model; ask for a smaller one by `min_nodes`, "
+            f"no block of {min_nodes} or more nodes occurs twice in this model; allow a smaller one by `min_nodes`, "
             "or select its nodes"
         )
     return best
 
 
 def _connected(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhood) -> tuple[ir.Node, ...]:
-    """The largest connected part: the order of nodes puts in what belongs to others. Empty if it has an obstacle."""
+    """Return the largest connected part, without foreign nodes in between; empty if an outside node prevents it."""
     parts: list[set[ir.Node]] = []
     left = list(nodes)
     while left:
@@ -99,7 +99,7 @@ def _saved(found: Sequence[Match]) -> int:
 
 
 def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[_Candidate]:
-    """The most promising blocks of the whole model, the best first."""
+    """Return the most promising blocks of the whole model, the best first."""
     numbers: dict[object, int] = {}
     graphs = [list(graph) for graph in all_graphs(model)]
     kinds = [
@@ -109,7 +109,7 @@ def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[
     for nodes, own in zip(graphs, kinds, strict=True):
         crossing = _crossing(nodes, around)
         for stretch in _stretches(own, min_nodes)[:_LOOKED_AT]:
-            # the second block is a candidate of its own: the first may read other things than the rest
+            # the second block is also a candidate: the first often has different inputs
             for first in _places(stretch, crossing):
                 word = own[first : first + stretch.block].tobytes()
                 saves = (sum(_count(word, other) for other in kinds) - 1) * stretch.block
@@ -118,7 +118,7 @@ def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[
 
 
 def _count(word: bytes, kinds: Kinds) -> int:
-    """How often a block's kinds stand in a graph without sharing a node."""
+    """Return the number of non-overlapping occurrences of a sequence of node kinds in a graph."""
     data, width = kinds.tobytes(), kinds.itemsize
     count, place = 0, data.find(word)
     while place >= 0:
@@ -131,7 +131,7 @@ def _count(word: bytes, kinds: Kinds) -> int:
 
 
 def _stretches(kinds: Kinds, min_nodes: int) -> list[_Stretch]:
-    """All stretches with a block that is large enough, those that save most first."""
+    """Return all stretches with a block of sufficient size, those with the largest savings first."""
     found = [
         _Stretch(first, size, distance)
         for distance in range(min_nodes, len(kinds) - min_nodes + 1)
@@ -141,7 +141,7 @@ def _stretches(kinds: Kinds, min_nodes: int) -> list[_Stretch]:
 
 
 def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, int]]:
-    """First and size of each run of truth that is long enough."""
+    """Return start and length of each run of True of sufficient length."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], equal, [False])).astype(np.int8)))
     firsts, sizes = edges[::2], edges[1::2] - edges[::2]
     long = sizes >= min_size
@@ -149,14 +149,14 @@ def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, in
 
 
 def _places(stretch: _Stretch, crossing: Kinds) -> tuple[int, int]:
-    """Where a stretch's first two blocks begin so that the fewest tensors go in and out: a layer, not two halves."""
+    """Return the start of the first two blocks with the fewest tensors across: a layer instead of two halves."""
     begins = range(stretch.first, stretch.first + stretch.slack + 1)
     best = min(begins, key=lambda first: crossing[first] + crossing[first + stretch.block])
     return best, best + stretch.distance
 
 
 def _crossing(nodes: Sequence[ir.Node], around: Neighbourhood) -> Kinds:
-    """How many tensors are made before each place in the order of the nodes and read after it."""
+    """Return the number of tensors that cross each position in the order of the nodes."""
     position = {node: place for place, node in enumerate(nodes)}
     change = np.zeros(len(nodes) + 2, np.int64)
     for made, node in enumerate(nodes):

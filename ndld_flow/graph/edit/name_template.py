@@ -1,4 +1,4 @@
-"""New names made of old ones: `backbone_{name}`, `conv_{index:03}`, `layer{1}_{2}`."""
+"""Templates for new names: `backbone_{name}`, `conv_{index:03}`, `layer{1}_{2}`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ndld_flow.base.text import suggest
 
 _PART = re.compile(r"\{\{|\}\}|\{(?P<word>[^{}:]*)(?::0?(?P<width>[1-9]))?\}|[{}]")
 WORDS = ("name", "stem", "op_type", "index", "output")
-"""`stem` is what stands after the last `/` or `.` of the old name, `output` the first tensor that a node makes."""
+"""Placeholders; `stem` is the part after the last `/` or `.`, `output` the first output of a node."""
 
 
 def fill(template: str, facts: Mapping[str, str]) -> str:
-    """The template with facts in place of their words. Raises `RequestError` for a group that the pattern lacks."""
+    """Fill in the placeholders. Raises `RequestError` for a group that the pattern lacks."""
 
     def put(part: re.Match[str]) -> str:
         word = part["word"]
@@ -32,7 +32,7 @@ def fill(template: str, facts: Mapping[str, str]) -> str:
 
 
 def groups_of(patterns: Sequence[str], name: str) -> dict[str, str]:
-    """`1`, `2`, ...: what the groups of the first regular expression that fits found in a name; `0` is all it found."""
+    """Return the groups of the first regular expression that matches a name as `1`, `2`, ...; `0` is the match."""
     for pattern in filter(is_regex, patterns):
         groups = groups_found(pattern, name)
         if groups is not None:
@@ -41,7 +41,7 @@ def groups_of(patterns: Sequence[str], name: str) -> dict[str, str]:
 
 
 def stem_of(name: str) -> str:
-    """`/model/layers.3/Conv` -> `Conv`."""
+    """Return the part after the last `/` or `.`: `/model/layers.3/Conv` -> `Conv`."""
     return re.split(r"[/.]", name.rstrip("/."))[-1]
 
 
@@ -56,4 +56,4 @@ def _check(template: str) -> str:
 
 
 NameTemplate = Annotated[str, Field(min_length=1), AfterValidator(_check)]
-"""A setting that says new names."""
+"""A setting that is a template for names."""

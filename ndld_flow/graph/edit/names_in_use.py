@@ -1,4 +1,4 @@
-"""Names that nodes and tensors of a model have while an operation works on it."""
+"""Names of nodes and tensors in a model while an operation edits it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from ndld_flow.models.unique_names import identifier
 
 
 def values_of(graph: ir.Graph) -> list[ir.Value]:
-    """A graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
+    """Return a graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
     made = (value for node in graph for value in node.outputs)
     return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *made]))
 
 
 class NamesInUse:
-    """Finds free names without looking through the model each time.
+    """Finds unused names without searching the model each time.
 
     A name whose holders were renamed or removed is free again. A name that is given to something without asking here
     must be added to `taken`.
@@ -28,11 +28,11 @@ class NamesInUse:
                 if holder.name:
                     self._holders.setdefault(holder.name, []).append(holder)
         self.taken = set(self._holders)
-        """Whoever gives names adds them."""
+        """Names in use; code that assigns names adds them."""
         self._numbers: dict[str, int] = {}
 
     def fresh(self, wish: str) -> str:
-        """A free C90 identifier: the wish, or `wish_2`, `wish_3`, ...; it is taken then."""
+        """Return an unused C90 identifier, and reserve it: the wish, or `wish_2`, `wish_3`, ..."""
         wish = name = identifier(wish)
         number = self._numbers.get(wish, 1)
         while self._is_taken(name):

@@ -1,4 +1,4 @@
-"""What lies before, after, between and near nodes. Bodies of If, Loop and Scan count with the node they belong to."""
+"""Nodes before, after, between and near others. Subgraphs of If, Loop and Scan belong to their node."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ Anchor = ir.Node | ir.Value
 
 
 class Neighbourhood:
-    """Who makes and who reads what in a model, as it is now."""
+    """Producers and readers in a model in its present state."""
 
     def __init__(self, model: ir.Model) -> None:
         self._owners: dict[ir.Graph, ir.Node] = {}
-        """Body -> the node it belongs to."""
+        """Subgraph -> the node that owns it."""
         self._outputs: dict[ir.Value, list[ir.Graph]] = {}
-        """Tensor -> the bodies that hand it out."""
+        """Tensor -> the subgraphs that output it."""
         for graph in (model.graph, *(function.graph for function in model.functions.values())):
             self._enter(graph)
 
     def before(self, anchor: Anchor) -> set[ir.Node]:
-        """All that a node or tensor depends on; a tensor's producer belongs to it, a node does not."""
+        """Return the nodes that a node or tensor depends on, including a tensor's producer but not the node itself."""
         start = self._makers(anchor) if isinstance(anchor, ir.Value) else self.producers(anchor)
         return _reached(start, self.producers)
 
     def after(self, anchor: Anchor) -> set[ir.Node]:
-        """All that depends on a node or tensor; a node itself does not belong to it."""
+        """Return the nodes that depend on a node or tensor, without the node itself."""
         start = self.readers(anchor) if isinstance(anchor, ir.Value) else self.consumers(anchor)
         return _reached(start, self.consumers)
 
     def between(self, first: Anchor, last: Anchor) -> set[ir.Node]:
-        """What lies on a way from the first to the last, themselves included where they are nodes."""
+        """Return the nodes on paths from the first to the last, including the two where they are nodes."""
         after = self.after(first) | ({first} if isinstance(first, ir.Node) else set())
         before = self.before(last) | ({last} if isinstance(last, ir.Node) else set())
         return after & before
 
     def near(self, anchor: Anchor, hops: int) -> set[ir.Node]:
-        """What is at most `hops` edges away in either direction, a node itself too; a tensor's ends are one away."""
+        """Return the nodes at most `hops` edges away, itself included. The ends of a tensor are one edge away."""
         if isinstance(anchor, ir.Value):
             ends = (anchor.producer(), *self.readers(anchor))
             found, hops = {node for node in ends if node is not None}, hops - 1
@@ -53,7 +53,7 @@ class Neighbourhood:
         return found
 
     def producers(self, node: ir.Node) -> Iterator[ir.Node]:
-        """The nodes that make what a node reads, and what its bodies read from outside them.
+        """Return the producers of a node's inputs, and of outer tensors that its subgraphs read.
 
         What a body is given, such as the state of a Loop, is made by whoever makes what its node reads.
         """
@@ -61,12 +61,12 @@ class Neighbourhood:
             yield from self._makers(value)
 
     def consumers(self, node: ir.Node) -> Iterator[ir.Node]:
-        """The nodes that read what a node makes; a reader in a body comes with the nodes whose bodies it stands in."""
+        """Return the readers of a node's outputs; a reader in a subgraph comes with the nodes that own it."""
         for value in node.outputs:
             yield from self.readers(value)
 
     def readers(self, value: ir.Value) -> Iterator[ir.Node]:
-        """The nodes that read a tensor, or are given it in a body, and those whose bodies do, or hand it out."""
+        """Return the readers of a tensor, including nodes whose subgraphs read it, take it as an input or output it."""
         for reader in value.consumers():
             yield reader
             yield from self._around(reader.graph)
@@ -86,7 +86,7 @@ class Neighbourhood:
                     yield from self._makers(given)
 
     def _around(self, graph: object) -> Iterator[ir.Node]:
-        """The nodes in whose bodies a graph's nodes stand, innermost first."""
+        """Return the nodes that own a graph, from the innermost outwards."""
         while isinstance(graph, ir.Graph) and graph in self._owners:
             owner = self._owners[graph]
             yield owner
@@ -102,7 +102,7 @@ class Neighbourhood:
 
 
 def read_values(node: ir.Node) -> Iterator[ir.Value]:
-    """What a node reads, and what its bodies read from outside them; optional inputs that are absent are left out."""
+    """Return the inputs of a node and the outer tensors that its subgraphs read, without omitted optional inputs."""
     yield from (value for value in node.inputs if value is not None)
     bodies = list(_bodies(node))
     if not bodies:

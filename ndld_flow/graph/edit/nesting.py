@@ -1,4 +1,4 @@
-"""Which graphs stand in which: what a node may read by name."""
+"""Nesting of graphs, which determines the tensors that a node can read by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ndld_flow.models.scopes import own_subgraphs, scopes_of
 
 
 class Nesting:
-    """The graphs of a model, as it is now."""
+    """The nested graphs of a model in its present state."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -22,29 +22,29 @@ class Nesting:
         self._named: dict[ir.Graph, dict[str, ir.Value]] = {}
 
     def owners(self, graph: object) -> Iterator[ir.Node]:
-        """The nodes in whose bodies a graph stands, innermost first."""
+        """Return the nodes that own a graph, from the innermost outwards."""
         while isinstance(graph, ir.Graph) and graph in self._owners:
             owner = self._owners[graph]
             yield owner
             graph = owner.graph
 
     def seen_from(self, graph: ir.Graph) -> list[ir.Graph]:
-        """The graph and those around it, innermost first."""
+        """Return the graph and the graphs around it, from the innermost outwards."""
         around = (owner.graph for owner in self.owners(graph))
         return [graph, *(outer for outer in around if isinstance(outer, ir.Graph))]
 
     def sees(self, graph: object, value: ir.Value) -> bool:
-        """Whether a node of the graph may read a tensor."""
+        """Return whether a node of the graph can read a tensor."""
         return isinstance(graph, ir.Graph) and value.graph in self.seen_from(graph)
 
     def find(self, name: str, graph: ir.Graph) -> ir.Value | None:
-        """The tensor that a node of the graph reads by a name, if there is one."""
+        """Return the tensor that a node of the graph reads by a name, or None."""
         return next(
             (self._values(around)[name] for around in self.seen_from(graph) if name in self._values(around)), None
         )
 
     def value(self, name: str, graph: ir.Graph) -> ir.Value:
-        """The tensor that a node of the graph reads by a name. Raises `RequestError` with the nearest it can read."""
+        """Return the tensor that a node of the graph reads by a name. Raises `RequestError` with the nearest name."""
         found = self.find(name, graph)
         if found is not None:
             return found
@@ -53,9 +53,9 @@ class Nesting:
         for elsewhere, address in addresses.items():
             if name in self._values(elsewhere):
                 where = address or "the main graph"
-                raise RequestError(f"the tensor {name!r} stands in {where}, which cannot be read from {here}")
+                raise RequestError(f"the tensor {name!r} is in {where}, which is not visible from {here}")
         known = [each for around in self.seen_from(graph) for each in self._values(around)]
-        raise RequestError(f"there is no tensor {name!r} that {here} can read; {suggest(name, known)}")
+        raise RequestError(f"there is no tensor {name!r} that is visible from {here}; {suggest(name, known)}")
 
     def _values(self, graph: ir.Graph) -> dict[str, ir.Value]:
         if graph not in self._named:

@@ -1,4 +1,4 @@
-"""New nodes: where people say, between a tensor and its readers, or in the place of another operator."""
+"""New nodes: added, inserted between a tensor and its readers, or in place of another operator."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from ndld_flow.graph.edit.wiring import errors_of, hand_out
 from ndld_flow.models.op_reference import OperatorVersion
 
 TENSOR = "{tensor}"
-"""Stands for the tensor after which a node is inserted."""
+"""Placeholder for the tensor after which a node is inserted."""
 
 
 @dataclass(frozen=True)
 class NewNode:
-    """What a recipe says of a new node."""
+    """Settings of a new node."""
 
     op_type: str
     domain: str = ""
     attributes: Mapping[str, Given] = field(default_factory=dict)
     inputs: Sequence[str] = ()
-    """Names of tensors; empty for an optional input that is left out."""
+    """Names of tensors; empty for an omitted optional input."""
     outputs: Sequence[str] = ()
-    """Names; made up where there are fewer than the operator must make."""
+    """Names; generated where there are fewer than the operator requires."""
     name: str | None = None
     types: Mapping[str, str] = field(default_factory=dict)
-    """Output -> `float32[1, 3]`, for operators of which nobody can infer it."""
+    """Output -> `float32[1, 3]`, for operators whose outputs cannot be inferred."""
 
 
 class NodeMaker:
-    """Makes nodes in a model."""
+    """Creates nodes in a model."""
 
     def __init__(self, edited: EditedModel) -> None:
         self._edited = edited
@@ -47,14 +47,14 @@ class NodeMaker:
         self._schemas = Schemas(edited.model)
 
     def add(self, new: NewNode, graph: ir.Graph) -> ir.Node:
-        """Add a node to a graph; the step brings it to its place.
+        """Add a node to a graph, which is sorted later.
 
-        Raises `RequestError` for an operator, an attribute or an input that there is not, and for names that are taken.
+        Raises `RequestError` for an unknown operator, attribute or input, and for names that are already used.
         """
         return self._make(new, graph, [self._nesting.value(name, graph) if name else None for name in new.inputs])
 
     def insert_after(self, new: NewNode, tensor: ir.Value, readers: Collection[ir.Node] | None) -> tuple[ir.Node, int]:
-        """Put a node between a tensor and all its readers, or those of them that are given.
+        """Insert a node between a tensor and all or some of its readers.
 
         All its readers means graph outputs too; they keep their names. Returns the node and how many read it.
         """
@@ -72,7 +72,7 @@ class NodeMaker:
         return node, len(uses) + handed_out
 
     def insert_before(self, new: NewNode, reader: ir.Node, which: int | str) -> ir.Node:
-        """Put a node between an input of another one and what that reads.
+        """Insert a node at an input of another node.
 
         Raises `RequestError` when it reads nothing.
         """
@@ -80,14 +80,14 @@ class NodeMaker:
             index = port_index(self._schemas.of(reader), which, len(reader.inputs) - 1)
             tensor = reader.inputs[index] if index < len(reader.inputs) else None
             if tensor is None:
-                raise RequestError(f"its input {which!r} reads nothing")
+                raise RequestError(f"its input {which!r} is not connected")
         assert isinstance(reader.graph, ir.Graph)
         node = self._insert(new, tensor, reader.graph)
         reader.replace_input_with(index, node.outputs[0])
         return node
 
     def replace_op(self, node: ir.Node, new: NewNode) -> list[str]:
-        """Give a node another operator; it keeps its name, its tensors, and the attributes that the new one has too.
+        """Replace the operator of a node; its name, its tensors and the attributes that the new one has too are kept.
 
         Returns the names of the attributes that went. Raises `RequestError` where the new one does not fit.
         """
@@ -109,14 +109,14 @@ class NodeMaker:
         return [name for name in dropped if name not in new.attributes]
 
     def _insert(self, new: NewNode, tensor: ir.Value, graph: ir.Graph) -> ir.Node:
-        """A node that reads the tensor where the recipe says so."""
+        """Create a node that reads the tensor in place of the placeholder."""
         if TENSOR not in new.inputs:
             raise RequestError(f"`inputs` must have `{TENSOR}` where the new node reads {tensor.name!r}")
         find = self._nesting.value
         inputs = [tensor if name == TENSOR else find(name, graph) if name else None for name in new.inputs]
         node = self._make(new, graph, inputs)
         if not node.outputs:
-            raise RequestError(f"{new.op_type} makes nothing that others could read")
+            raise RequestError(f"{new.op_type} has no output that others could read")
         return node
 
     def _make(self, new: NewNode, graph: ir.Graph, inputs: Sequence[ir.Value | None]) -> ir.Node:
@@ -156,7 +156,7 @@ def _output_names(edited: EditedModel, new: NewNode, operator: OperatorVersion |
 
 
 def _check_free(edited: EditedModel, new: NewNode, graph: ir.Graph) -> None:
-    """Names that people give are taken as they are."""
+    """Check that given names are unused, because they are not changed."""
     if new.name is None and not new.outputs:
         return
     nodes, tensors = names_around(edited.model, graph)
@@ -173,5 +173,5 @@ def _declare(outputs: Sequence[ir.Value], types: Mapping[str, str]) -> None:
     known = {value.name or "": value for value in outputs}
     for name, text in types.items():
         if name not in known:
-            raise RequestError(f"`types`: the node does not make {name!r}; {suggest(name, known)}")
+            raise RequestError(f"`types`: the node has no output {name!r}; {suggest(name, known)}")
         known[name].type, known[name].shape = parse_tensor_type(text)

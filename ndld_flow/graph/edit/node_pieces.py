@@ -1,4 +1,4 @@
-"""A set of nodes of one graph seen as one: what it reads, what it makes for others, whether it can become one node."""
+"""Groups of nodes that are treated as one: their inputs, their outputs, and whether one node can replace them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ndld_flow.models.scopes import own_subgraphs
 
 
 def deep_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
-    """Nodes with all that stands in their bodies, each node before what is in it."""
+    """Yield nodes and everything in their subgraphs, owners first."""
     for node in nodes:
         yield node
         for _, body in own_subgraphs(node):
@@ -20,14 +20,14 @@ def deep_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 
 def outermost(nodes: Iterable[ir.Node]) -> list[ir.Node]:
-    """Without those that stand in the body of another: they go where that one goes."""
+    """Return the nodes without those in the subgraphs of others."""
     nodes = list(nodes)
     inner = {node for owner in nodes for _, body in own_subgraphs(owner) for node in deep_nodes(body)}
     return [node for node in nodes if node not in inner]
 
 
 def is_read_outside(value: ir.Value, members: Collection[ir.Node], around: Neighbourhood) -> bool:
-    """Whether any but these nodes, of the tensor's own graph, needs it, or the graph hands it out."""
+    """Return whether a tensor is used outside these nodes, or is an output of the graph."""
     graph = value.graph
     assert graph is not None
     if any(output is value for output in graph.outputs):
@@ -36,14 +36,14 @@ def is_read_outside(value: ir.Value, members: Collection[ir.Node], around: Neigh
 
 
 def outputs_of(nodes: Sequence[ir.Node], around: Neighbourhood) -> list[ir.Value]:
-    """What the nodes make and others read, in the order of the nodes."""
+    """Return the outputs of the nodes that others read, in the order of the nodes."""
     members = set(nodes)
     made = (value for node in nodes for value in node.outputs)
     return [value for value in made if is_read_outside(value, members, around)]
 
 
 class Pieces:
-    """Sets of nodes that will each become one node. The search is short in a model that is told and sorted."""
+    """Groups of nodes that will each become one node. The search is fast in a sorted model."""
 
     def __init__(self, around: Neighbourhood, model: ir.Model | None = None) -> None:
         self._around = around
@@ -51,10 +51,10 @@ class Pieces:
         self._position = {node: place for graph in graphs for place, node in enumerate(graph)}
         self._piece_of: dict[ir.Node, tuple[ir.Node, ...]] = {}
         self._spans: dict[object, list[tuple[int, int]]] = {}
-        """Graph -> the first and last place of each of its pieces."""
+        """Graph -> the first and last position of each of its groups."""
 
     def obstacle(self, nodes: Collection[ir.Node]) -> ir.Node | None:
-        """A node outside that depends on one of the nodes and that another one depends on, if there is any.
+        """Return an outside node that depends on the group and on which the group depends, or None.
 
         Such nodes cannot become one: it would have to come both before and after the obstacle.
         """
@@ -77,21 +77,21 @@ class Pieces:
         return None
 
     def add(self, nodes: Collection[ir.Node]) -> None:
-        """From now on these count as one."""
+        """Treat these nodes as one from now on."""
         members = tuple(nodes)
         places = [self._position.get(node, 0) for node in members]
         self._piece_of.update(dict.fromkeys(members, members))
         self._spans.setdefault(members[0].graph, []).append((min(places), max(places)))
 
     def take(self, nodes: Collection[ir.Node]) -> bool:
-        """Add nodes unless one of them is in another piece already, or there is an obstacle."""
+        """Add a group unless it overlaps another one or an outside node prevents it."""
         if any(node in self._piece_of for node in nodes) or self.obstacle(nodes) is not None:
             return False
         self.add(nodes)
         return True
 
     def _bound(self, nodes: Collection[ir.Node]) -> int:
-        """The place after which no way leads back: in a sorted graph only a piece can lead to an earlier place."""
+        """Return the position after which no path leads back: in a sorted graph only groups lead backwards."""
         last = max(self._position.get(node, 0) for node in nodes)
         spans = self._spans.get(next(iter(nodes)).graph, [])
         while (further := max((end for begin, end in spans if begin <= last), default=last)) > last:
@@ -100,7 +100,7 @@ class Pieces:
 
 
 def read_in_nodes(nodes: Iterable[ir.Node], read: dict[ir.Value, ir.Value]) -> None:
-    """Let nodes and all in their bodies read other tensors."""
+    """Replace inputs of nodes and of everything in their subgraphs."""
     for node in deep_nodes(nodes):
         for index, value in enumerate(node.inputs):
             if value in read:
@@ -110,7 +110,7 @@ def read_in_nodes(nodes: Iterable[ir.Node], read: dict[ir.Value, ir.Value]) -> N
 
 
 def hand_over(old: ir.Value, new: ir.Value, inside: Collection[ir.Node], graphs: Iterable[ir.Graph]) -> None:
-    """Let all but some nodes read `new` instead of `old`; it gets the name, the type and the place as a graph output.
+    """Replace `old` by `new` for all readers except some; `new` gets its name, its type and its position as an output.
 
     `inside` holds the nodes that go on reading `old`, `graphs` all whose outputs may be `old`; `old` has no name then.
     """

@@ -20,39 +20,40 @@ from ndld_flow.models.op_signatures import signature_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _READ_BYTES = 2**16
-"""Adapters look into axes, shapes, scales and paddings; larger constants are told by type and shape only."""
+"""Adapters read axes, shapes, scales and paddings; of larger constants they get only type and shape."""
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""The converter cannot carry bodies; the node itself is the same in all versions but Scan's first."""
+"""The converter does not support subgraphs; all versions of these operators but Scan's first are the same."""
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """Nodes that take the place of one."""
+    """Nodes that replace one node."""
 
     nodes: list[ir.Node]
     outputs: list[ir.Value]
-    """Its outputs, by the new nodes."""
+    """The outputs of the old node, from the new nodes."""
 
     def heir(self, op_type: str) -> ir.Node:
-        """The node that stands for the old one: the last of its operator, else the one that makes the first output."""
+        """Return the node that corresponds to the old one: the last of its operator, or that of the first output."""
         same = [node for node in self.nodes if node.op_type == op_type]
         return same[-1] if same else next(node for node in self.nodes if self.outputs[0] in node.outputs)
 
     def drop(self) -> None:
-        """Read nothing any more: they are not wanted."""
+        """Disconnect all inputs: the nodes are not used."""
         for node in self.nodes:
             node.resize_inputs(0)
 
 
 def must_change(node: ir.Node, source: int, target: int) -> bool:
-    """Whether the node's operator has another version in the other opset. Raises `CannotConvertError` when it is not
-    there.
+    """Return whether the node's operator has another version in the other opset.
+
+    Raises `CannotConvertError` when that opset does not have it.
     """
     if not is_standard(node):
         return False
     old, new = _since(node.op_type, source), _since(node.op_type, target)
     if old is None:
-        raise CannotConvertError(f"opset {source} has no such operator")
+        raise CannotConvertError(f"opset {source} does not have this operator")
     if new is None:
         raise CannotConvertError(f"it came with opset {_introduced(node.op_type)}")
     if node.op_type == "Scan" and (old < 9) != (new < 9):
@@ -63,7 +64,7 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
 
 
 def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
-    """The node as the other opset has it; it is not changed itself. Raises `CannotConvertError` with the reason."""
+    """Return the node in the other opset; the original is unchanged. Raises `CannotConvertError` with the reason."""
     read = list(dict.fromkeys(value for value in node.inputs if value is not None))
     names = {value: f"in_{number}" for number, value in enumerate(read)}
     converted = convert_proto(_alone(node, names, source), target)
@@ -80,7 +81,7 @@ def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
 
 
 def _check(converted: onnx.ModelProto) -> None:
-    """Raises `CannotConvertError` for what the checker has against a node."""
+    """Raise `CannotConvertError` for a node that the checker refuses."""
     context = onnx.checker.C.CheckerContext()
     context.ir_version, context.opset_imports = converted.ir_version, {"": converted.opset_import[0].version}
     try:
@@ -91,7 +92,7 @@ def _check(converted: onnx.ModelProto) -> None:
 
 
 def _give_back_references(node: ir.Node, adapted: Adapted, source: int, target: int) -> None:
-    """Attributes that a function is given: nobody knows their values, so that they must mean the same in both opsets.
+    """Check attributes that refer to a function's call: their values are unknown, so they must have the same meaning.
 
     Raises `CannotConvertError` where they do not.
     """
@@ -104,7 +105,7 @@ def _give_back_references(node: ir.Node, adapted: Adapted, source: int, target: 
         ]
         if len(adapted.nodes) > 1 or len(defaults) < 2 or defaults[0] != defaults[1]:
             raise CannotConvertError(
-                f"its attribute {attribute.name} is the function's; inline the function first, by inline_functions"
+                f"its attribute {attribute.name} is the function's; inline the function first by `inline_functions`"
             )
         adapted.nodes[0].attributes[attribute.name] = attribute
 
@@ -138,7 +139,7 @@ def _introduced(op_type: str) -> int:
 
 
 def _alone(node: ir.Node, names: dict[ir.Value, str], opset: int) -> onnx.ModelProto:
-    """A model of this node only."""
+    """Return a model of this node only."""
     proto = onnx.NodeProto(op_type=node.op_type, name="node")
     proto.input.extend("" if value is None else names[value] for value in node.inputs)
     proto.output.extend(_output_names(node))
@@ -164,7 +165,7 @@ def _output_names(node: ir.Node) -> list[str]:
 
 
 def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
-    # An initializer that is an input too is only a default: what follows from it would be wrong with another value.
+    # An initializer that is also an input is only a default: conclusions from it would be wrong for another value.
     tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
     if tensor is None or isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
         return None
@@ -176,7 +177,7 @@ def _declared(value: ir.Value, name: str) -> onnx.ValueInfoProto:
 
 
 def _adapted(node: ir.Node, converted: onnx.ModelProto, known: dict[str, ir.Value]) -> Adapted:
-    """The converter's nodes, reading the values of the model again."""
+    """Copy the converter's nodes, connected to the values of the model."""
     values = dict(known)
     nodes: list[ir.Node] = []
     made = [tensor for tensor in converted.graph.initializer if tensor.name not in known]

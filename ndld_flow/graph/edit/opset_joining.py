@@ -1,4 +1,4 @@
-"""One version of each operator set for two models that become one."""
+"""One version of each operator set for two models that are joined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ndld_flow.models.files import all_graphs
 
 
 def join_opsets(edited: EditedModel, guest: EditedModel, name: str) -> None:
-    """Convert the model of the older default operator set to the newer one; import what the guest imports.
+    """Convert the model with the older default opset to the newer one, and import the guest's domains.
 
     Raises `RequestError` where that cannot be, and for two versions of another domain that both models use.
     """
@@ -36,7 +36,7 @@ def _join_domain(model: ir.Model, guest: ir.Model, domain: str, version: int, na
     if _uses(model, domain):
         raise RequestError(
             f"this model uses version {own} of the operators of {domain!r}, model {name!r} version {version}; "
-            "export one of them anew, so that both use one version"
+            "export one of them again, so that both use the same version"
         )
     model.opset_imports[domain] = version
 

@@ -17,9 +17,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 
 _LIKE_NOW = 7
-"""Before this opset operators did not broadcast as they do now: only the converter knows the way from there."""
+"""Before this opset operators broadcast by attributes: only the converter can convert them."""
 _NEGATIVE_AXES = 11
-"""Opset that brought negative axes."""
+"""The opset that introduced negative axes."""
 _OTHER_MEANING = {
     ("DFT", 20): "its axis was counted otherwise",
     ("GridSample", 20): "its modes had other names",
@@ -30,16 +30,16 @@ _OTHER_MEANING = {
     ("RoiAlign", 16): "it aligned to other pixels",
     ("Softmax", 13): "it flattened its input",
 }
-"""Operator and the version that changed what it does, though it may look the same; what it did before."""
+"""Operator and the version that changed its meaning without changing its form -> its previous meaning."""
 _FLATTENING = ("Hardmax", "LogSoftmax", "Softmax")
 
 
 class CannotConvertError(RequestError):
-    """There is no such node in the other opset, or no way to it."""
+    """There is no such node in the other opset, or no conversion to it."""
 
 
 def convert_proto(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
-    """A small model in another opset; it is changed itself. Raises `CannotConvertError` with the reason."""
+    """Convert a small model in place to another opset. Raises `CannotConvertError` with the reason."""
     source = model.opset_import[0].version
     way = 1 if target > source else -1
     for opset in range(source, target, way):
@@ -48,7 +48,7 @@ def convert_proto(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
 
 
 def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
-    """The model in the opset after or before its own."""
+    """Return the model in the opset after or before its own."""
     changed = [node for node in model.graph.node if _version(node, old) != _version(node, new)]
     for node in changed if new < old else ():
         _prepare_for_older(node, model.graph, new)
@@ -65,7 +65,7 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
 
 
 def _newer(node: onnx.NodeProto, old: int, new: int) -> list[str]:
-    """Attributes of a node that the opset before has not."""
+    """Return attributes of a node that the previous opset does not have."""
     known, before = _schema(node, new).attributes, _schema(node, old)
     names = [given.name for given in node.attribute if given.name not in known and not _says_nothing(given, before)]
     return [f"its attribute {name} came with opset {old}" for name in names if new < old]
@@ -79,7 +79,7 @@ def _convert(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
 
 
 def _reason(error: Exception) -> str:
-    """What the converter says, without the C++ source's file and line."""
+    """Return the converter's message without the file and line of its C++ source."""
     text = one_paragraph(error)
     if "No initializer or constant input" in text:
         return "one of its inputs would become an attribute, but is no constant"
@@ -120,16 +120,16 @@ def _prepare_for_older(node: onnx.NodeProto, graph: onnx.GraphProto, opset: int)
 
 
 def _carries_over(node: onnx.NodeProto, old: int, new: int) -> bool:
-    """Whether the node means in the new opset what it means in the old one, as it stands."""
+    """Return whether the node has the same meaning in the new opset without changes."""
     before, after = _schema(node, old), _schema(node, new)
     counts = after.min_input <= len(node.input) <= after.max_input and len(node.output) <= after.max_output
     known = all(given.name in after.attributes or _says_nothing(given, before) for given in node.attribute)
-    same = new < old or not _means_otherwise(node, new)  # on the way down, what means otherwise was refused before
+    same = new < old or not _means_otherwise(node, new)  # downwards, other meanings are refused before
     return min(old, new) >= _LIKE_NOW and not after.deprecated and counts and known and same
 
 
 def _means_otherwise(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether this opset's version of the operator changed what it does."""
+    """Return whether this opset's version of the operator changed its meaning."""
     version = (node.op_type, _version(node, opset))
     return version in _OTHER_MEANING or version == ("Split", 18)
 
@@ -147,7 +147,7 @@ def _carry_over(node: onnx.NodeProto, old: int, new: int) -> None:
 
 
 def _says_nothing(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
-    """Whether an attribute says what holds without it."""
+    """Return whether an attribute only states its default."""
     if attribute.name == "dilations":
         return all(step == 1 for step in attribute.ints)
     if attribute.name not in schema.attributes:
@@ -161,20 +161,20 @@ def _value(attribute: onnx.AttributeProto) -> object:
 
 
 def _is_last_axis(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
-    """Softmax and its like flattened all from the axis on: over the last one that is the same."""
+    """Return whether Softmax or a similar operator, which flattened all axes from its axis on, uses the last axis."""
     rank = _rank(graph, node.input[0])
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
     return rank is not None and axis in (-1, rank - 1)
 
 
 def _make_axes_positive(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
-    """Raises `CannotConvertError` where the number of dimensions is not known."""
+    """Count axes from 0 instead of from the end. Raises `CannotConvertError` where the rank is unknown."""
     for attribute in node.attribute:
         if attribute.name not in ("axis", "axes") or min([attribute.i, *attribute.ints]) >= 0:
             continue
         rank = _rank(graph, node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else node.input[0])
         if rank is None:
-            raise CannotConvertError("its axis counts from the end, and the number of dimensions is not known")
+            raise CannotConvertError("its axis counts from the end, and the number of dimensions is unknown")
         attribute.i %= rank
         attribute.ints[:] = [axis % rank for axis in attribute.ints]
 
@@ -185,7 +185,7 @@ def _rank(graph: onnx.GraphProto, name: str) -> int | None:
 
 
 def _dims(graph: onnx.GraphProto, name: str) -> list[int] | None:
-    """Sizes of a tensor of the model; 0 for those that are not known."""
+    """Return the sizes of a tensor of the model; 0 for unknown ones."""
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.name == name and value.type.tensor_type.HasField("shape"):
             return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -193,7 +193,7 @@ def _dims(graph: onnx.GraphProto, name: str) -> list[int] | None:
 
 
 def _hold_a_tensor(node: onnx.NodeProto) -> None:
-    """A Constant of plain numbers as one of a tensor."""
+    """Replace the plain numbers of a Constant by a tensor."""
     attribute = node.attribute[0]
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
     if attribute.name in kinds:
@@ -202,7 +202,7 @@ def _hold_a_tensor(node: onnx.NodeProto) -> None:
 
 
 def _drop_equal_parts(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
-    """Split in so many parts is what it did without being told, where they are equal."""
+    """Remove `num_outputs` from a Split into equal parts, which the previous opset assumes by default."""
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
     dims = _dims(graph, node.input[0]) or []
     size = dims[axis] if -len(dims) <= axis < len(dims) else 0

@@ -42,7 +42,7 @@ def convert_opset(edited: EditedModel, target: int) -> Counter[str]:
 
 
 def import_domain(edited: EditedModel, domain: str, version: int) -> str:
-    """Import a domain, or another version of it; returns what was done. Its nodes stay as they are."""
+    """Import a domain, or another version of it, and return a summary. Its nodes stay unchanged."""
     before = edited.model.opset_imports.get(domain)
     edited.model.opset_imports[domain] = version
     for function in edited.model.functions.values():
@@ -52,7 +52,7 @@ def import_domain(edited: EditedModel, domain: str, version: int) -> str:
 
 
 def _default_opsets(model: ir.Model) -> Iterator[dict[str, int]]:
-    """Opset imports to set: the model's, and those of functions that use the default domain."""
+    """Return the opset imports to set: the model's, and those of functions that use the default domain."""
     yield model.opset_imports
     yield from (function.opset_imports for function in model.functions.values() if "" in function.opset_imports)
 
@@ -77,7 +77,7 @@ def _adapt_all(model: ir.Model, target: int) -> dict[ir.Node, Adapted]:
 
 
 def _graphs(model: ir.Model) -> Iterator[tuple[str, int, ir.Graph]]:
-    """Address, opset and graph; a function has an opset of its own."""
+    """Yield address, opset and graph; a function has its own opset."""
     own = {function_address(function): function.opset_imports for function in model.functions.values()}
     for scope, graph in scopes_of(model).items():
         opsets = next((imports for address, imports in own.items() if _is_in(scope, address)), model.opset_imports)
@@ -89,7 +89,7 @@ def _is_in(scope: str, function: str) -> bool:
 
 
 def _replace(node: ir.Node, instead: Adapted, taken: set[str]) -> None:
-    """Put the new nodes in the old one's place; the one that stands for it keeps its name and what was noted on it."""
+    """Insert the new nodes in place of the old one; the one that corresponds to it keeps its name and metadata."""
     graph = node.graph
     assert graph is not None
     read = [value for value in node.inputs if value is not None]

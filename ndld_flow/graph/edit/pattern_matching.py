@@ -1,4 +1,4 @@
-"""Where a set of connected nodes occurs in a graph: the search that repeats of a block and rewrite rules share.
+"""Occurrences of a set of connected nodes in a graph, for repeated blocks and rewrite rules.
 
 It walks from one node along edges, so that all but a few candidates are known, not tried. What "the same" means is said
 by a `Likeness`; a pattern with several outputs, nodes that are read twice, and bodies need no care of their own.
@@ -15,17 +15,17 @@ import onnx_ir as ir
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood, read_values
 
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
-"""What the pattern's node reads, and what the candidate reads there."""
+"""Inputs of the pattern's node, each with the candidate's input."""
 
 
 class Likeness(Protocol):
-    """When nodes and tensors are what a pattern means."""
+    """Criteria of a match."""
 
     def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterable[Pairs]:
-        """The ways in which a candidate may be the pattern's node, by what both read; none when it may not be."""
+        """Yield the possible assignments of a candidate's inputs to those of the pattern's node."""
 
     def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
-        """Whether a tensor may be one that the pattern reads from outside."""
+        """Return whether a tensor can be one that the pattern reads from outside."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Match:
 
 @dataclass(frozen=True)
 class _Step:
-    """A node of the pattern, and the tensor it is found by: it makes it or reads it."""
+    """A node of the pattern, and the tensor that leads to it: one of its outputs or inputs."""
 
     node: ir.Node
     link: ir.Value | None
@@ -53,20 +53,20 @@ class Pattern:
         self._likeness = likeness
         self._steps = _search_order(nodes)
         self.root = nodes[-1]
-        """The node that matches are looked for from."""
+        """The node from which matches are searched."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether each node is reached from the root; no match is found otherwise."""
+        """Return whether each node is reachable from the root; otherwise there are no matches."""
         return len(self._steps) == len(self._members)
 
     @property
     def reached(self) -> list[ir.Node]:
-        """The nodes that are connected with the root, itself too."""
+        """Return the nodes that are connected with the root, including itself."""
         return [step.node for step in self._steps]
 
     def matches(self, root: ir.Node, around: Neighbourhood) -> Iterator[Match]:
-        """The ways in which the pattern fits with its last node on `root`; all nodes of a match stand in one graph."""
+        """Yield the matches with the last node at `root`; all nodes of a match are in one graph."""
         if not self.is_connected:
             return
         binding = _Binding(self._members, self._likeness, root.graph)
@@ -103,7 +103,7 @@ class Pattern:
 
 
 class _Binding:
-    """What a search has matched so far; all of it can be undone."""
+    """State of a search, which can be undone."""
 
     def __init__(self, members: frozenset[ir.Node], likeness: Likeness, graph: object) -> None:
         self.nodes: dict[ir.Node, ir.Node] = {}
@@ -119,7 +119,7 @@ class _Binding:
         return len(self._trail)
 
     def bind(self, node: ir.Node, candidate: ir.Node, pairs: Pairs) -> bool:
-        """Take a candidate for a node; what was bound before a failure is left to `undo`."""
+        """Bind a candidate to a node; bindings before a failure are left to `undo`."""
         if candidate in self.taken or len(node.outputs) > len(candidate.outputs):
             return False
         self.nodes[node] = candidate
@@ -130,7 +130,7 @@ class _Binding:
         )
 
     def undo(self, size: int) -> None:
-        """Forget all that was bound since the binding had this size."""
+        """Undo all bindings since there were this many."""
         while len(self._trail) > size:
             last = self._trail.pop()
             if isinstance(last, ir.Node):
@@ -139,7 +139,7 @@ class _Binding:
                 del self.values[last]
 
     def is_closed(self) -> bool:
-        """Whether nothing that the pattern reads from outside is made inside the match."""
+        """Return whether all tensors that the pattern reads from outside are produced outside the match."""
         return not any(
             value.producer() not in self._members and found.producer() in self.taken
             for value, found in self.values.items()
@@ -166,7 +166,7 @@ class _Binding:
 
 
 def _search_order(nodes: Sequence[ir.Node]) -> list[_Step]:
-    """From the last node on: first what makes a known tensor, for that is one node, then what reads one."""
+    """Return the search order from the last node: first producers of known tensors, which are unique, then readers."""
     readers: dict[ir.Value, list[ir.Node]] = {}
     for node in nodes:
         for value in read_values(node):
@@ -198,7 +198,7 @@ def _next_step(
 
 
 def _is_constant(value: ir.Value) -> bool:
-    """Whoever reads the same constant elsewhere may well read another tensor of the same value."""
+    """Return whether a tensor is a constant: other readers may use another tensor of the same value."""
     producer = value.producer()
     if producer is None:
         return value.is_initializer() or value.const_value is not None

@@ -17,7 +17,7 @@ from ndld_flow.models.scopes import node_label, own_subgraphs
 
 
 def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
-    """Remove those of the tensors that nothing reads, with the nodes that make them and what only these needed.
+    """Remove unused tensors among these, with their producers and everything that only these needed.
 
     Inputs stay. Returns the removed nodes.
     """
@@ -38,12 +38,12 @@ def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
 
 
 def is_used(value: ir.Value) -> bool:
-    """Whether a node reads it, or a graph hands it out."""
+    """Return whether a node reads the tensor, or a graph outputs it."""
     return bool(value.uses()) or value.is_graph_output()
 
 
 def remove_node(node: ir.Node) -> None:
-    """Remove a node that nothing reads; what stands in its bodies no longer counts as a reader."""
+    """Remove an unused node and its subgraphs."""
     _release_bodies(node)
     assert node.graph is not None
     node.graph.remove(node, safe=True)
@@ -62,7 +62,7 @@ def _drop_initializer(value: ir.Value) -> None:
 
 
 def drop_nodes(nodes: Iterable[ir.Node]) -> None:
-    """Take nodes of one graph out of it. They, and all in their bodies, no longer count as readers of anything."""
+    """Remove nodes of one graph. They and the nodes of their subgraphs are disconnected from all tensors."""
     nodes = list(nodes)
     for node in deep_nodes(nodes):
         for index in range(len(node.inputs)):
@@ -72,9 +72,9 @@ def drop_nodes(nodes: Iterable[ir.Node]) -> None:
 
 
 def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:
-    """Remove nodes with what stands in their bodies. Weights that nothing reads then stay.
+    """Remove nodes with their subgraphs. Weights that become unused stay.
 
-    Raises `RequestError` when others read what they make, or a graph hands it out.
+    Raises `RequestError` for outputs that others read, and for graph outputs.
     """
     nodes = outermost(selected)
     gone = set(deep_nodes(nodes))
@@ -86,7 +86,7 @@ def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:
 
 
 def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int | str | None) -> None:
-    """Let all that reads a node's output read one of its inputs instead; graph outputs keep their names.
+    """Connect all readers of a node's output to one of its inputs; graph outputs keep their names.
 
     The input is the one of number or name `through`, else the first of the output's dtype and shape that is no
     constant, or what comes nearest to this. Raises `RequestError` for a node that has none.
@@ -98,7 +98,7 @@ def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int 
             continue
         source = _likest_input(node, used)
         if through is None and any(own_subgraphs(node)):
-            raise RequestError(f"node {node_label(node)!r} has subgraphs: say by `through` which input takes its place")
+            raise RequestError(f"node {node_label(node)!r} has subgraphs: give by `through` the input that replaces it")
         if through is not None:
             index = port_index(schemas.of(node), through, len(node.inputs) - 1)
             source = node.inputs[index] if index < len(node.inputs) else None
@@ -111,7 +111,7 @@ def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int 
 
 
 def _likest_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
-    """The first input of the output's dtype, that is no constant, and of its shape: in this order of importance."""
+    """Return the input most similar to the output, by these criteria in order: type, not constant, shape."""
 
     def unlikeness(value: ir.Value) -> tuple[bool, bool, bool]:
         other_dtype = None not in (value.dtype, output.dtype) and value.dtype != output.dtype
@@ -131,11 +131,11 @@ def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
     if readers:
         shown = ", ".join(map(repr, readers[:3])) + (f" and {len(readers) - 3} more" if len(readers) > 3 else "")
         raise RequestError(
-            f"{shown} would read nothing: {value.name!r} is made by {node_label(node)!r}; remove them too, "
-            "or say `bridge: true` to reconnect them to its input"
+            f"{shown} read {value.name!r}, an output of {node_label(node)!r}; remove them too, "
+            "or set `bridge: true` to connect them to its input"
         )
     if value.is_graph_output():
         raise RequestError(
-            f"output {value.name!r} would have no maker: {node_label(node)!r} makes it; remove the output first, "
-            "or say `bridge: true` to make it of the node's input"
+            f"output {value.name!r} of the model is produced by {node_label(node)!r}; remove the output first, "
+            "or set `bridge: true` to connect it to the node's input"
         )

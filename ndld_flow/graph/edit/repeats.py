@@ -1,4 +1,4 @@
-"""Where a block of nodes stands again: the same operators, wiring and kinds of attributes, with weights of its own."""
+"""Repetitions of a block of nodes: equal operators, connections and attribute types, with other weights."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.scopes import own_subgraphs
 
 _READ_BYTES = 2**16
-"""Constants inside bodies are compared up to this size."""
+"""Maximum size for comparing constants in subgraphs by value."""
 
 
 class SameBlock:
-    """Nodes are alike when only weights and plain attributes may differ between them."""
+    """Options of the comparison; nodes are alike when only weights and plain attributes differ between them."""
 
     def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterator[Pairs]:
         pairs: list[tuple[ir.Value | None, ir.Value | None]] = []
@@ -31,9 +31,9 @@ class SameBlock:
 
 
 def find_repeats(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhood) -> list[Match]:
-    """The block itself first, then the places where it stands again, in the model's order. No two share a node.
+    """Return the block itself and then its repetitions, in the model's order; they do not overlap.
 
-    The nodes must stand in one graph, and nothing outside may depend on some of them while others depend on it.
+    The nodes must be in one graph, and nothing outside may depend on some of them while others depend on it.
     """
     pattern, pieces = Pattern(nodes, SameBlock()), Pieces(around, model)
     found = [itself(nodes)]
@@ -48,14 +48,14 @@ def find_repeats(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhoo
 
 
 def kind_of(node: ir.Node) -> Hashable:
-    """What two nodes must share to be alike, as far as it shows without their surroundings."""
+    """Return a key that alike nodes share, without regard to their surroundings."""
     attributes = tuple(sorted((attribute.name, attribute.type) for attribute in node.attributes.values()))
     inputs = tuple(value is None for value in _inputs(node))
     return (node.op_identifier(), attributes, inputs, len(node.outputs), precision_of(node))
 
 
 def same_tensor(first: ir.TensorProtocol | None, second: ir.TensorProtocol | None) -> bool:
-    """Whether two constants are surely equal; large ones are when they are one."""
+    """Return whether two constants are certainly equal; large ones only if they are the same object."""
     if first is None or second is None or first is second:
         return first is second
     if (first.dtype, tuple(first.shape)) != (second.dtype, tuple(second.shape)) or first.nbytes > _READ_BYTES:
@@ -69,7 +69,7 @@ def itself(nodes: Sequence[ir.Node]) -> Match:
 
 
 def _graphs_of_same_opsets(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[ir.Graph]:
-    """A function may import other versions of operators than the model does."""
+    """Return the version of a node's operator, which depends on the imports of its function."""
     imports, domains = Imports(model), {node.domain for node in deep_nodes(nodes)}
     own = imports.of(nodes[0].graph)
     for graph in all_graphs(model):
@@ -83,7 +83,7 @@ def _nodes_alike(
     inner: dict[ir.Value, ir.Value],
     pairs: list[tuple[ir.Value | None, ir.Value | None]],
 ) -> bool:
-    """Compare two nodes with their bodies. `inner` maps what bodies make, `pairs` gets what is read from outside."""
+    """Compare two nodes with their subgraphs. `inner` maps tensors of subgraphs, `pairs` collects outer tensors."""
     if kind_of(node) != kind_of(candidate) or not all(map(_types_agree, node.outputs, candidate.outputs)):
         return False
     for value, found in zip(_inputs(node), _inputs(candidate), strict=True):
@@ -128,7 +128,7 @@ def _reads_alike(
 
 
 def _inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """What a node reads, without absent optional inputs at the end."""
+    """Return the inputs of a node without omitted optional inputs at the end."""
     inputs = node.inputs
     while inputs and inputs[-1] is None:
         inputs = inputs[:-1]

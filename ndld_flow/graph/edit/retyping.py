@@ -1,4 +1,4 @@
-"""Inputs and outputs of another element type, by a Cast at the model's edge or all through."""
+"""Element types of inputs and outputs, changed by a Cast or by redeclaration."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ndld_flow.models.op_signatures import signature_of
 from ndld_flow.models.tensor_statistics import dtype_name
 
 _STRING_TARGETS = 6
-"""Before this opset, Cast's target was a word."""
+"""Before this opset, the target of Cast was a string."""
 
 
 def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:
-    """Inputs and outputs of these names. Raises `RequestError` for one that there is not, is both, or is no tensor."""
+    """Return inputs and outputs by name. Raises `RequestError` for one that is unknown, both, or no tensor."""
     graph = edited.model.graph
     known = {value.name or "": value for value in (*graph.inputs, *graph.outputs)}
     for name in names:
@@ -35,7 +35,7 @@ def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:
 
 
 def cast_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
-    """Retype inputs and outputs; Casts keep what lies between as it was. Returns how many Casts were added.
+    """Change types of inputs and outputs by Casts that keep the types inside. Returns the number of Casts.
 
     Raises `RequestError` where a Cast of the model's opset cannot do it.
     """
@@ -95,7 +95,7 @@ def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
 
 
 def retype_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
-    """Declare other types and infer all that follows. Returns how many declarations changed.
+    """Declare other types and infer all that depend on them. Returns the number of changed declarations.
 
     Raises `ModelError` when the model cannot have them, which it was able to have before.
     """

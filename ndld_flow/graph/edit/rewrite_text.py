@@ -19,29 +19,29 @@ from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import own_subgraphs
 
 _HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opset_import: ["" : 1]> Rule\n'
-"""A function alone may be followed by anything, which the parser passes over; one of a model may not."""
+"""The parser ignores text after a single function, but not after a function in a model."""
 _VARIABLE = re.compile(r"=\s*\$([A-Za-z_]\w*)")
 _PLACE = re.compile(r"line: (\d+)")
 
 
 @dataclass(frozen=True)
 class RuleText:
-    """One side of a rule."""
+    """The pattern or the replacement of a rule."""
 
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     nodes: tuple[ir.Node, ...]
-    """Those of a pattern are without its constants."""
+    """The nodes; a pattern's are without its constants."""
 
     def input(self, name: str, setting: str) -> ir.Value:
-        """The input of a name. Raises `RequestError` with the nearest one."""
+        """Return the input of a name. Raises `RequestError` with the nearest one."""
         known = {value.name or "": value for value in self.inputs}
         if name not in known:
             raise RequestError(f"`{setting}`: {name!r} is no input of the pattern; {suggest(name, known)}")
         return known[name]
 
     def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
-        """Variable -> the nodes and attributes that are it."""
+        """Return variable -> the nodes and attributes that refer to it."""
         found: dict[str, list[tuple[ir.Node, str]]] = {}
         for node in self.nodes:
             for attribute in node.attributes.values():
@@ -51,7 +51,7 @@ class RuleText:
 
 
 def parse_pattern(text: str) -> RuleText:
-    """What to look for. Its constants become tensors that nothing makes, one for each place that reads them.
+    """Parse a pattern. Its constants become tensors without a producer, one for each use.
 
     Raises `RequestError` for text that cannot be read, and for patterns that could match nothing or anything.
     """
@@ -72,7 +72,7 @@ def parse_pattern(text: str) -> RuleText:
 
 
 def _check_ends(side: RuleText, nodes: Sequence[ir.Node]) -> None:
-    """Whether the pattern's nodes read all of its inputs and make all of its outputs."""
+    """Check that the pattern's nodes read all of its inputs and produce all of its outputs."""
     read = {value for node in nodes for value in node.inputs}
     for value in side.inputs:
         if value not in read:
@@ -80,11 +80,11 @@ def _check_ends(side: RuleText, nodes: Sequence[ir.Node]) -> None:
     made = {value for node in nodes for value in node.outputs}
     for value in side.outputs:
         if value not in made:
-            raise RequestError(f"`pattern`: output {value.name!r} is made by none of its nodes")
+            raise RequestError(f"`pattern`: output {value.name!r} is produced by none of its nodes")
 
 
 def parse_replacement(text: str, pattern: RuleText) -> RuleText:
-    """What to put there. Raises `RequestError` for text that cannot be read or does not fit the pattern."""
+    """Parse a replacement. Raises `RequestError` for text that cannot be parsed or does not fit the pattern."""
     side = _parse(text, "replacement")
     for value in side.inputs:
         pattern.input(value.name or "", "replacement")
@@ -100,11 +100,11 @@ def parse_replacement(text: str, pattern: RuleText) -> RuleText:
 
 def _parse(text: str, setting: str) -> RuleText:
     if not text.strip():
-        raise RequestError(f"`{setting}` is empty: say `(inputs) => (outputs) {{ nodes }}`")
+        raise RequestError(f"`{setting}` is empty: write `(inputs) => (outputs) {{ nodes }}`")
     try:
         (proto,) = onnx.parser.parse_model(_HEADER + _VARIABLE.sub(r'= "$\1"', text.strip())).functions
     except onnx.parser.ParseError as error:
-        raise RequestError(f"`{setting}` cannot be read: {_reason(error)}") from None
+        raise RequestError(f"`{setting}` cannot be parsed: {_reason(error)}") from None
     except ValueError:
         raise RequestError(f"`{setting}` has more than one `(inputs) => (outputs) {{ nodes }}`") from None
     _check_names(proto, setting)
@@ -122,12 +122,12 @@ def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
     for what, names in (("input", proto.input), ("output", proto.output)):
         twice = next((name for name in names if list(names).count(name) > 1), None)
         if twice is not None:
-            raise RequestError(f"`{setting}`: {what} {twice!r} stands twice")
+            raise RequestError(f"`{setting}`: {what} {twice!r} is listed twice")
     for node in proto.node:
         _check_known(node.input, known, setting)
         for name in node.output:
             if name in known:
-                raise RequestError(f"`{setting}`: {name!r} is made twice")
+                raise RequestError(f"`{setting}`: {name!r} is defined twice")
             known.add(name)
     _check_known(proto.output, known, setting)
 
@@ -135,11 +135,11 @@ def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
 def _check_known(names: Iterable[str], known: set[str], setting: str) -> None:
     for name in names:
         if name and name not in known:
-            raise RequestError(f"`{setting}`: {name!r} is neither an input nor made before; {suggest(name, known)}")
+            raise RequestError(f"`{setting}`: {name!r} is neither an input nor defined before; {suggest(name, known)}")
 
 
 def _reason(error: Exception) -> str:
-    """The parser's reason with its place in the recipe's text; our header is a line of its own."""
+    """Return the parser's reason with its position in the recipe's text, without the line of the header."""
     told = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
     place, lines = _PLACE.search(told), told.splitlines()
     where = f"line {int(place[1]) - 1}: " if place else ""

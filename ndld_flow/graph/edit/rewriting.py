@@ -29,7 +29,7 @@ from ndld_flow.models.scopes import node_label
 
 
 def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, extent: Extent) -> int:
-    """Rewrite all places of a model that fit a rule, given as texts of pattern and replacement; returns how many.
+    """Replace all matches of a rule, given as texts of pattern and replacement; returns their number.
 
     Raises `RequestError` for texts that cannot be read, conditions that do not fit the pattern, and when no place fits
     and that is not allowed.
@@ -41,17 +41,17 @@ def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, ext
         graph.sort()
     with known_shapes(edited.model) if matching.conditions.need_shapes else nullcontext():
         found = find_matches(edited.model, rule, extent)
-    left = "; ".join(f"{count} left out: {reason}" for reason, count in sorted(found.refused.items()))
+    left = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(found.refused.items()))
     if not found.matches and not extent.allow_empty:
-        raise RequestError(f"the pattern is nowhere in this model{f' as it may be rewritten; {left}' if left else ''}")
+        raise RequestError(f"the pattern has no match in this model{f' that may be replaced; {left}' if left else ''}")
     replace_matches(edited, rule, found)
     if left:
-        edited.note(f"places that fit the pattern: {len(found.matches)} rewritten; {left}")
+        edited.note(f"matches of the pattern: {len(found.matches)} replaced; {left}")
     return len(found.matches)
 
 
 def replace_matches(edited: EditedModel, rule: Rule, found: Found) -> None:
-    """Put the replacement in the place of each match; the tensors that it makes keep their names and readers."""
+    """Replace matches; the new tensors get the names and readers of the old ones."""
     graphs, imports = list(all_graphs(edited.model)), Imports(edited.model)
     domains = {node.domain: 1 for node in deep_nodes(rule.replacement.nodes) if node.domain not in DEFAULT_DOMAINS}
     moved: dict[ir.Value, ir.Value] = {}
@@ -67,7 +67,7 @@ def replace_matches(edited: EditedModel, rule: Rule, found: Found) -> None:
 
 
 class _Replacing:
-    """One match being replaced."""
+    """The replacement of one match."""
 
     def __init__(
         self, edited: EditedModel, rule: Rule, match: Match, moved: dict[ir.Value, ir.Value], graphs: list[ir.Graph]
@@ -76,7 +76,7 @@ class _Replacing:
         self._rule = rule
         self._match = match
         self._moved = moved
-        """What earlier replacements made -> what stands there now."""
+        """Old tensor -> the tensor that replaced it, from earlier matches."""
         self._graphs = graphs
         self._nodes = [match.nodes[node] for node in rule.pattern.nodes]
         self._label = node_label(self._nodes[-1])
@@ -112,9 +112,9 @@ class _Replacing:
                 value.name = self._edited.fresh_name(f"{self._label}_{value.name}")
 
     def _hand_over(self, old: ir.Value, new: ir.Value | None, given: ir.Value | None, graph: ir.Graph) -> None:
-        if new is None:  # the replacement hands an input through; a graph's output needs a node of its own
+        if new is None:  # the replacement returns an input; a graph output needs a separate node
             if given is None:
-                raise RequestError(f"at {self._label!r} the replacement hands an input out that is not there")
+                raise RequestError(f"at {self._label!r} the replacement returns an omitted input")
             if not any(output is old for each in self._graphs for output in each.outputs):
                 old.replace_all_uses_with(given)
                 self._moved[old] = given
@@ -127,9 +127,9 @@ class _Replacing:
         self._moved[old] = new
 
     def _metadata(self) -> dict[str, str]:
-        """What all nodes that say something agree on; precisions always do."""
-        said: dict[str, set[str]] = {}
+        """Return the metadata that all nodes with the key share; precisions always agree."""
+        found: dict[str, set[str]] = {}
         for node in self._nodes:
             for key, value in node.metadata_props.items():
-                said.setdefault(key, set()).add(value)
-        return {key: next(iter(values)) for key, values in said.items() if len(values) == 1}
+                found.setdefault(key, set()).add(value)
+        return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}

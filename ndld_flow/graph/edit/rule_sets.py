@@ -1,4 +1,4 @@
-"""onnxscript's rewrite rules, its own and those of a person's file, applied without harm to names and precisions."""
+"""Rewrite rules of onnxscript, its own and users', applied without losing names and precisions."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_precision import precision_of
 
 _ROUNDS = 10
-"""A rule may make a place for another one; rules that undo each other end here."""
+"""Maximum number of passes: one rule can enable another, and rules that undo each other must end."""
 
 Rules = Mapping[str, Sequence[Any]]
-"""Name -> onnxscript's `RewriteRule`s."""
+"""Name -> rules of onnxscript (`RewriteRule`)."""
 
 
 def library_rules(names: Sequence[str]) -> Rules:
-    """onnxscript's rules of these names. Raises `RequestError` for one that the installed version does not have."""
+    """Return rules of onnxscript by name. Raises `RequestError` for one that the installed version does not have."""
     from onnxscript.rewriter.rules import common
 
     found: dict[str, Sequence[Any]] = {}
@@ -41,7 +41,7 @@ def library_rules(names: Sequence[str]) -> Rules:
 
 
 def rules_in_file(path: Path) -> Rules:
-    """The rules that a Python file has under the name `rules`, each under its own name.
+    """Return the rules that a Python file defines as `rules`, each under its own name.
 
     Raises `RequestError` when the file fails or has no such rules.
     """
@@ -59,7 +59,7 @@ def rules_in_file(path: Path) -> Rules:
 
 
 def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> Counter[str]:
-    """Apply rules, at each node the first that fits, again and again until none does; returns rule -> how often.
+    """Apply rules, at each node the first that matches, until none matches; returns rule -> number of matches.
 
     Raises `RequestError` for what a rule of the file at `path` raises, with the line.
     """
@@ -89,19 +89,19 @@ def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> 
 
 @dataclass
 class _Progress:
-    """What was done so far."""
+    """Progress of the passes."""
 
     edited: EditedModel
     imports: Imports
     new: set[ir.Node] = field(default_factory=set)
-    """Nodes of this round; the next one looks at them."""
+    """Nodes that were added in this pass; the next one visits them."""
     done: Counter[str] = field(default_factory=Counter)
     too_new: set[str] = field(default_factory=set)
-    """Rules whose results the model's opset does not have."""
+    """Rules that produce operators that the model's opset does not have."""
 
 
 class _Guarded:
-    """A rule that leaves nodes of different asked precisions alone, and gives names that nothing else has.
+    """A rule that skips nodes of different requested precisions, and assigns unique names.
 
     onnxscript overwrites an initializer of the name that it wants for a new one, takes the first of several metadata,
     calls new nodes `node`, makes operators that the model's opset does not have, and goes on for ever with a rule that
@@ -143,7 +143,7 @@ class _Guarded:
 
 
 def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
-    """Domain and type of the node that a rule is tried at, where its pattern names one.
+    """Return domain and type of the node at which a rule is tried, where its pattern gives one.
 
     onnxscript looks through the whole graph at each node before it asks this, for patterns of several outputs.
     """
@@ -157,7 +157,7 @@ def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
 
 
 def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
-    """Whether a node is one of its operator set's version; of other domains than ONNX's nobody knows."""
+    """Return whether a node exists in its opset; unknown domains are accepted."""
     if not is_standard(node):
         return True
     try:
@@ -168,7 +168,7 @@ def _exists(node: ir.Node, imports: Mapping[str, int]) -> bool:
 
 
 def _listed(given: Any) -> list[Any]:  # noqa: ANN401
-    """The rules of a RewriteRule, a RewriteRuleSet, a list of them, or a function that makes one of these."""
+    """Return the rules of a RewriteRule, a RewriteRuleSet, a list of them, or a function that returns one of these."""
     from onnxscript.rewriter.pattern import RewriteRule, RewriteRuleSet
 
     if isinstance(given, RewriteRule):

@@ -1,4 +1,4 @@
-"""What the operators of a model under edit are: by ONNX's and ONNX Runtime's schemas, or the model's own functions."""
+"""Operators of an edited model, from the schemas of ONNX and ONNX Runtime and from the model's functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ndld_flow.models.files import MAX_OPSET
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion, Port, PortKind, operators
 
 _FURTHEST = 1000
-"""Inputs that a new one may leave out before it: a number that was meant to be none costs no memory."""
+"""Maximum number of omitted inputs before a new one, so that a wrong index cannot exhaust the memory."""
 _OF_ONNX = frozenset(("", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"))
 
 
 class Schemas:
-    """Operators as each graph of a model sees them: a function may import opsets of its own."""
+    """Operators by graph of a model: a function may import other opsets."""
 
     def __init__(self, model: ir.Model) -> None:
         self._model = model
@@ -29,7 +29,7 @@ class Schemas:
         }
 
     def opset(self, graph: ir.Graph | None, domain: str) -> int:
-        """The version of a domain that holds in a graph; the newest where it is not imported yet."""
+        """Return the version of a domain in a graph; the newest where it is not imported yet."""
         function = self._functions.get(graph) if graph is not None else None
         own = None if function is None else function.opset_imports.get(domain)
         imported = own or self._model.opset_imports.get(domain)
@@ -39,7 +39,7 @@ class Schemas:
         return imported
 
     def import_domain(self, graph: ir.Graph | None, domain: str) -> None:
-        """Let the model, and the function that a graph belongs to, import a domain."""
+        """Import a domain into the model, and into the function that a graph belongs to."""
         version = self.opset(graph, domain)
         self._model.opset_imports.setdefault(domain, version)
         function = self._functions.get(graph) if graph is not None else None
@@ -47,7 +47,7 @@ class Schemas:
             function.opset_imports.setdefault(domain, version)
 
     def of(self, node: ir.Node) -> OperatorVersion | None:
-        """A node's operator; None for one that nobody here knows."""
+        """Return a node's operator; None for an unknown one."""
         function = self._model.functions.get(node.op_identifier())
         if function is not None:
             return self.of_function(function)
@@ -55,7 +55,7 @@ class Schemas:
         return None if known is None else known.at(self.opset(node.graph, node.domain))
 
     def find(self, graph: ir.Graph, op_type: str, domain: str) -> OperatorVersion | None:
-        """The operator to make a node of; None in a custom domain.
+        """Return the operator for a new node; None in a custom domain.
 
         Raises `RequestError` for one that ONNX or ONNX Runtime do not have, or not in this opset.
         """
@@ -80,7 +80,7 @@ class Schemas:
         return version
 
     def of_function(self, function: ir.Function) -> OperatorVersion:
-        """A local function as an operator."""
+        """Return a local function as an operator."""
         inputs = (_port(value, "required" if self._is_needed(value) else "optional") for value in function.inputs)
         outputs = (_port(value, "optional") for value in function.outputs)
         attributes = (
@@ -93,13 +93,13 @@ class Schemas:
         )  # fmt: skip
 
     def _is_needed(self, value: ir.Value) -> bool:
-        """Whether a node that reads the tensor cannot do without it."""
+        """Return whether a node that reads the tensor requires it."""
         readers = ((self.of(use.node), use.idx) for use in value.uses())
         return any(operator is not None and _must_be(port_at(operator, index)) for operator, index in readers)
 
 
 def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReference:
-    """An operator's attribute. Raises `RequestError` with the nearest."""
+    """Return an operator's attribute. Raises `RequestError` with the nearest name."""
     known = {attribute.name: attribute for attribute in operator.attributes}
     if name not in known:
         told = suggest(name, known) or "it has none"
@@ -108,14 +108,14 @@ def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReferen
 
 
 def check_attributes_complete(operator: OperatorVersion, given: Iterable[str]) -> None:
-    """Raises `RequestError` for required attributes that are not there."""
+    """Raise `RequestError` for missing required attributes."""
     missing = [one.name for one in operator.attributes if one.required and one.name not in set(given)]
     if missing:
-        raise RequestError(f"{operator.name} needs the attribute {', '.join(map(repr, missing))}")
+        raise RequestError(f"{operator.name} requires the attribute {', '.join(map(repr, missing))}")
 
 
 def port_index(operator: OperatorVersion | None, which: int | str, count: int) -> int:
-    """Where an input stands; a variadic one's name means a further one after the `count` that there are.
+    """Return the index of an input; the name of a variadic input means a further one after the `count` present.
 
     Raises `RequestError` for a name or a number that the operator does not have.
     """
@@ -124,10 +124,10 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
             most = "" if operator is None else f"; {operator.name} takes {_told(operator.inputs)}"
             raise RequestError(f"there is no input {which}{most}")
         if which > count + _FURTHEST:
-            raise RequestError(f"input {which} is far behind the last one, which is {count - 1}")
+            raise RequestError(f"input {which} is far beyond the last one, which is {count - 1}")
         return which
     if operator is None:
-        raise RequestError(f"nobody knows how the inputs of this operator are called; give {which!r} as a number")
+        raise RequestError(f"the names of this operator's inputs are unknown; give an index instead of {which!r}")
     names = [port.name for port in operator.inputs]
     if which not in names:
         raise RequestError(f"{operator.name} has no input {which!r}; {suggest(which, names)}")
@@ -136,12 +136,12 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
 
 
 def port_at(operator: OperatorVersion, index: int) -> Port:
-    """The formal input at a place: the last one repeats when it is variadic."""
+    """Return the formal input at an index: a variadic last one repeats."""
     return operator.inputs[min(index, len(operator.inputs) - 1)]
 
 
 def check_inputs(operator: OperatorVersion, inputs: Sequence[ir.Value | None]) -> None:
-    """Raises `RequestError` for too few or too many inputs, and for one of a type that the operator does not take."""
+    """Raise `RequestError` for too few or too many inputs, and for a type that the operator does not accept."""
     least = max((i + 1 for i, port in enumerate(operator.inputs) if _must_be(port)), default=0)
     least += sum(port.least - 1 for port in operator.inputs if port.kind == "variadic" and port.least > 0)
     if len(inputs) > _most(operator.inputs):
@@ -151,32 +151,32 @@ def check_inputs(operator: OperatorVersion, inputs: Sequence[ir.Value | None]) -
     for index, value in enumerate(inputs):
         port = port_at(operator, index)
         if value is None and _must_be(port):
-            raise RequestError(f"{operator.name} needs its input `{port.name}` (number {index})")
+            raise RequestError(f"{operator.name} requires its input `{port.name}` (index {index})")
         if value is not None:
             _check_type(operator, port, value, bound)
 
 
 def check_outputs(operator: OperatorVersion, count: int) -> int:
-    """How many outputs a node must have that has `count`. Raises `RequestError` for more than the operator makes."""
+    """Return the required number of outputs of a node that has `count`. Raises `RequestError` for too many."""
     if count > _most(operator.outputs):
-        raise RequestError(f"{operator.name} makes {_told(operator.outputs)}; {count} outputs are given")
+        raise RequestError(f"{operator.name} produces {_told(operator.outputs)}; {count} outputs are given")
     return max(count, max((i + 1 for i, port in enumerate(operator.outputs) if _must_be(port)), default=0))
 
 
 def _check_type(operator: OperatorVersion, port: Port, value: ir.Value, bound: dict[str, tuple[str, str]]) -> None:
-    """Only what holds for sure is looked at: the noted type of what a node makes may be from before an edit."""
+    """Check only types that are certain: the recorded type of a node's output may be older than an edit."""
     certain = value.const_value.dtype if value.const_value is not None else None
     noted = type_name(ir.TensorType(certain)) if certain is not None else type_name(value.type)
     if noted is None or (certain is None and value.producer() is not None):
         return
     if port.types and noted not in port.types:
         raise RequestError(
-            f"{operator.name} takes no {noted} as its input `{port.name}`, which {value.name!r} is; "
-            f"it takes {', '.join(port.types)}"
+            f"{operator.name} does not accept {noted} ({value.name!r}) for its input `{port.name}`; "
+            f"it accepts {', '.join(port.types)}"
         )
     name, first = bound.setdefault(port.variable, (value.name or "", noted))
     if port.types and first != noted and port.alike:
-        raise RequestError(f"{operator.name} wants {name!r} ({first}) and {value.name!r} ({noted}) to be of one type")
+        raise RequestError(f"{operator.name} requires {name!r} ({first}) and {value.name!r} ({noted}) to have one type")
 
 
 def _must_be(port: Port) -> bool:

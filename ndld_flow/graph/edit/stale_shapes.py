@@ -1,4 +1,4 @@
-"""Which noted shapes and dtypes no longer hold after an operation.
+"""Recorded shapes and types that an operation may have invalidated.
 
 A note is believed while the tensor's producer, its attributes, and everything before it are what they were before the
 operation. What the operation noted itself is believed too.
@@ -20,7 +20,7 @@ from ndld_flow.models.scopes import own_subgraphs
 
 @dataclass(frozen=True)
 class _Note:
-    """What was known of a tensor before the operation."""
+    """Facts about a tensor before the operation."""
 
     shape: ir.Shape | None
     type: ir.TypeProtocol | None
@@ -28,10 +28,10 @@ class _Note:
 
 
 class NotedShapes:
-    """Shapes and dtypes as they were noted before an operation."""
+    """Shapes and types that were recorded before an operation."""
 
     outputs_hold = False
-    """Whether the operation promises that the model's outputs are what they were."""
+    """True when the operation guarantees unchanged outputs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
         self._notes = {value: _Note(value.shape, value.type, _origin(value)) for value in _values(model)}
@@ -43,7 +43,7 @@ class NotedShapes:
         self._kept_of_functions = [list(function.attributes.values()) for function in model.functions.values()]
 
     def touched(self, model: ir.Model) -> set[ir.Value]:
-        """Tensors that are new or may be others than before. The model must be sorted."""
+        """Return tensors that are new or may have changed. The model must be sorted."""
         tracing = _Tracing(self)
         for function in _functions_in_order(model):
             tracing.walk(function)
@@ -51,22 +51,22 @@ class NotedShapes:
         return tracing.touched
 
     def differs(self, value: ir.Value) -> bool:
-        """Whether a tensor is new, or what is noted of it or what it is computed by has changed."""
+        """Return whether a tensor is new, or its recorded shape or its computation has changed."""
         note = self._notes.get(value)
         return note is None or (note.shape, note.type, note.origin) != (value.shape, value.type, _origin(value))
 
     def differs_as_a_whole(self, home: ir.Model | ir.Function) -> bool:
-        """Whether operators in it may mean something else now."""
+        """Return whether its operators may have another meaning now."""
         return self._opsets.get(home) != home.opset_imports
 
     def makes_something_else(self, function: ir.Function) -> bool:
-        """Whether other tensors are its outputs, or its attributes have other values where a call says none."""
+        """Return whether it has other outputs, or attributes with other defaults."""
         return self._functions.get(function.identifier()) != _makes(function)
 
     def forget_stale(self, touched: Iterable[ir.Value], model: ir.Model) -> set[ir.Value]:
-        """Take shape and dtype away where they may no longer hold; returns those tensors.
+        """Remove shapes and types that may be invalid; returns those tensors.
 
-        Graph outputs and inputs of bodies keep their dtype, which ONNX wants declared.
+        Graph outputs and inputs of subgraphs keep their type, which ONNX requires.
         """
         stale = {value for value in touched if self._is_stale(value, model)}
         for value in stale:
@@ -76,7 +76,7 @@ class NotedShapes:
         return stale
 
     def _is_stale(self, value: ir.Value, model: ir.Model) -> bool:
-        """Whether the note is from before the operation. Nobody can infer what a custom operator makes."""
+        """Return whether the record is older than the operation. Outputs of custom operators cannot be inferred."""
         note, maker = self._notes.get(value), value.producer() or self._owners.get(value)
         if note is None or maker is None or note.shape is not value.shape:
             return False
@@ -84,17 +84,17 @@ class NotedShapes:
 
 
 class _Tracing:
-    """What an operation touched, found by following tensors from their makers to their readers."""
+    """Tensors that an operation affects, found by following tensors from producers to readers."""
 
     def __init__(self, noted: NotedShapes) -> None:
         self.touched: set[ir.Value] = set()
         self._noted = noted
         self._functions: set[ir.OperatorIdentifier] = set()
-        """Those whose outputs may be others than before."""
+        """Nodes whose outputs may have changed."""
         self._whole = False
 
     def walk(self, home: ir.Model | ir.Function) -> None:
-        """Go through the model or a function; the functions that it calls must have been gone through."""
+        """Analyse the model or a function; functions that it calls must have been analysed."""
         self._whole = self._noted.differs_as_a_whole(home)
         self._enter(home.graph)
         if isinstance(home, ir.Function):
@@ -126,7 +126,7 @@ class _Tracing:
 
 
 def _homes(model: ir.Model) -> tuple[ir.Model | ir.Function, ...]:
-    """What imports operator sets."""
+    """Objects that have opset imports."""
     return (model, *model.functions.values())
 
 
@@ -136,7 +136,7 @@ def _makes(function: ir.Function) -> Hashable:
 
 
 def _functions_in_order(model: ir.Model) -> Iterable[ir.Function]:
-    """Those that are called first; those that call each other in a cycle, which no valid model has, in any order."""
+    """Return functions after those that they call; recursive ones, which no valid model has, in any order."""
     try:
         return callees_first(model.functions)
     except CycleError:
@@ -144,12 +144,12 @@ def _functions_in_order(model: ir.Model) -> Iterable[ir.Function]:
 
 
 def _carried(node: ir.Node, body: ir.Graph) -> Iterable[ir.Value]:
-    """Inputs of a body whose shapes follow what its node reads: not a Loop's counter and condition."""
+    """Return inputs of a subgraph whose shapes depend on its node's inputs: not a Loop's counter and condition."""
     return body.inputs[2:] if node.op_type == "Loop" else body.inputs
 
 
 def _owners_of_inputs(model: ir.Model) -> dict[ir.Value, ir.Node]:
-    """Input of a body -> the node that gives it."""
+    """Return input of a subgraph -> the node that provides it."""
     nodes = (node for graph in all_graphs(model) for node in graph)
     return {value: node for node in nodes for _, body in own_subgraphs(node) for value in body.inputs}
 
@@ -170,7 +170,7 @@ def _parts(value: ir.Value) -> tuple[object, ...]:
 
 
 def _origin(value: ir.Value) -> Hashable:
-    """What a tensor is computed by; two equal origins with equal inputs give equal shapes."""
+    """Return the origin of a tensor; equal origins with equal inputs have equal shapes."""
     node = value.producer()
     if node is None:
         tensor = value.const_value

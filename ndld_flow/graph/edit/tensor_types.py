@@ -1,4 +1,4 @@
-"""Dtype and shape of tensors at the edge of a model: as people write them, as noted, as they can be inferred."""
+"""Types and shapes of new inputs and outputs: given, recorded, or inferred."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")
 
 
 def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
-    """`float32[1, 3, H, ?]`: numbers, names, `?` for a dimension that is not known; `int64[]` is a scalar.
+    """Parse `float32[1, 3, H, ?]`: numbers, names, `?` for an unknown dimension; `int64[]` is a scalar.
 
     Raises `RequestError`.
     """
@@ -31,7 +31,7 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
 
 
 def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
-    """Write dtype and shape on tensors that become inputs or outputs: as given, as inferred, or as noted.
+    """Set type and shape of tensors that become inputs or outputs: as given, as inferred, or as recorded.
 
     Raises `RequestError` for a given name that is none of them, and for a tensor of which neither is known.
     """
@@ -49,7 +49,7 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
 
 
 def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
-    """Write on tensors of a model what follows from its inputs, else leave what is noted: an earlier operation may have
+    """Set the inferred shapes on tensors of a model, or else keep the recorded ones: an earlier operation may have
     changed it. Nothing is written on others."""
     with known_shapes(model):
         found = {value: (value.shape, value.type) for value in edges}
@@ -59,7 +59,7 @@ def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
 
 
 def _more_exact(found: ir.Shape | None, noted: ir.Shape | None) -> ir.Shape | None:
-    """Numbers as found, else what is noted."""
+    """Return inferred dimensions, or else the recorded ones."""
     if found is None:
         return None if noted is None else noted.copy()
     if noted is None or len(noted) != len(found):
@@ -68,7 +68,7 @@ def _more_exact(found: ir.Shape | None, noted: ir.Shape | None) -> ir.Shape | No
 
 
 def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
-    """What operators' signatures tell where shape inference stops."""
+    """Set types from operators' signatures, where shape inference stops."""
     untyped = [value for value in edges if value.type is None]
     types = types_by_signatures(model) if untyped else {}
     for value in untyped:
@@ -90,12 +90,12 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
 
 
 def _is_open(value: ir.Value) -> bool:
-    """ONNX wants a shape on every tensor at the edge; sequences and optionals need none."""
+    """Return whether type or shape is missing; sequences and optionals have no shape."""
     return value.type is None or (isinstance(value.type, ir.TensorType) and value.shape is None)
 
 
 def types_by_signatures(model: ir.Model) -> Types:
-    """Types as far as operators' signatures tell them; none in a model with local functions."""
+    """Return types from operators' signatures; none in a model with local functions."""
     try:
         return {} if model.functions else infer_types(model)
     except ModelError:

@@ -23,7 +23,7 @@ Value: TypeAlias = "bool | int | float | str | list[Value]"
 Array = npt.NDArray[Any]
 
 MAX_ELEMENTS = 10_000
-"""What has more elements is better kept in a file than in a recipe."""
+"""Maximum number of elements; more are better kept in a file than in a recipe."""
 _MAX_DEPTH = 32
 _MAX_DIGITS = 400
 
@@ -38,7 +38,7 @@ _TRUTHS = {"true": True, "True": True, "false": False, "False": False}
 
 
 def parse_value(text: str) -> Value:
-    """The value that a text says: a number, a truth value, a quoted text, or lists of these in lists.
+    """Parse a text: a number, a truth value, a quoted text, or nested lists of these.
 
     Raises `RequestError` with the column, counted from 1, for what is none, and for more than 10,000 elements.
     """
@@ -46,7 +46,7 @@ def parse_value(text: str) -> Value:
 
 
 def to_array(value: Value, dtype: ir.DataType) -> Array:
-    """The values as an array of a dtype; texts as an array of objects.
+    """Return the values as an array of a type; texts as an array of objects.
 
     Raises `RequestError` for a value that the dtype cannot hold (floats are rounded, nothing is cut off), for lists of
     unequal lengths, and for more than 10,000 elements.
@@ -65,7 +65,7 @@ def to_array(value: Value, dtype: ir.DataType) -> Array:
 
 
 class _Reader:
-    """Reads one value from the left to the right."""
+    """Parses one value from left to right."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -119,7 +119,7 @@ class _Reader:
             return chr(int(code[1:], 16))
         if code not in _ESCAPED:
             self._place = place
-            raise self._error(f"`\\{short_name(code)}` means nothing in a text; write `\\\\` for a backslash")
+            raise self._error(f"`\\{short_name(code)}` is not an escape sequence; write `\\\\` for a backslash")
         return _ESCAPED[code]
 
     def _plain(self) -> Value:
@@ -130,7 +130,7 @@ class _Reader:
         value = _TRUTHS[word] if word in _TRUTHS else _number(word)
         if value is None:
             shown = short_name(word, 40)
-            raise self._error(f"`{shown}` is no number, `true` or `false`; texts stand in quotes: `'{shown}'`")
+            raise self._error(f"`{shown}` is not a number, `true` or `false`; texts are quoted: `'{shown}'`")
         self._place = found.end()
         return value
 
@@ -147,7 +147,7 @@ class _Reader:
 
 
 def _number(word: str) -> int | float | None:
-    """None for what is no number, or none that fits."""
+    """Return None for text that is not a number, or a number out of range."""
     if len(word) > _MAX_DIGITS:
         return None
     if _INTEGER.fullmatch(word):
@@ -159,7 +159,7 @@ def _number(word: str) -> int | float | None:
 
 
 def _too_many() -> str:
-    return f"more than {MAX_ELEMENTS:,} elements are not written out; keep them in a .npy file and name that"
+    return f"more than {MAX_ELEMENTS:,} elements are not accepted; put them into a .npy file"
 
 
 def _shape(value: Value) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ def _shape(value: Value) -> tuple[int, ...]:
     for number, shape in enumerate(shapes):
         if shape != shapes[0]:
             raise RequestError(
-                f"the lists are not of one length: element 0 has the shape {list(shapes[0])}, "
+                f"the lists have different lengths: element 0 has the shape {list(shapes[0])}, "
                 f"element {number} has {list(shape)}"
             )
     return (len(value), *(shapes[0] if shapes else ()))

@@ -1,4 +1,4 @@
-"""Who reads what: connect inputs of nodes to tensors, take them off, let all readers of a tensor read another."""
+"""Connections: inputs of nodes, readers of tensors, and graph outputs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ndld_flow.models.shape_inference import infer_shapes
 
 
 def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, name: str) -> int:
-    """Let an input of nodes read the tensor of a name; what it read before is taken off. Returns how many are changed.
+    """Connect an input of nodes to a tensor by name, in place of its present one. Returns the number of changes.
 
     Raises `RequestError` for an input that the operator does not have, a tensor that the node cannot see or take, and
     when the tensor depends on the node.
@@ -45,7 +45,7 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
 
 
 def disconnect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str) -> int:
-    """Let an input of nodes read nothing; of a variadic input, the rest closes up. Returns how many read something.
+    """Disconnect an input of nodes; tensors after it in a variadic input move up. Returns the number of changes.
 
     Raises `RequestError` for an input that the operator must have.
     """
@@ -73,15 +73,15 @@ def disconnect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str) 
 def rewire(
     edited: EditedModel, old: ir.Value, new: ir.Value, readers: Collection[ir.Node] | None, outputs: bool
 ) -> tuple[int, int]:
-    """Let the readers of a tensor, or those of them that are given, read another one instead.
+    """Connect the readers of a tensor, or some of them, to another tensor.
 
-    What the other one is made of goes on reading the first: it could not be made otherwise. With `outputs`, graph
-    outputs too become the other tensor, under their old names. Returns how many inputs are changed, how many left.
+    Nodes that the other tensor depends on still read the first, to avoid a cycle. With `outputs`, graph outputs are
+    replaced too, under their old names. Returns the numbers of changed and of unchanged inputs.
 
     Raises `RequestError` for a reader that cannot see the new tensor.
     """
     if old is new:
-        raise RequestError(f"{old.name!r} is to be read instead of itself")
+        raise RequestError(f"{old.name!r} cannot replace itself")
     nesting = Nesting(edited.model)
     makers = _makers(edited.model, new)
     changed = left = 0
@@ -103,15 +103,15 @@ def rewire(
 
 
 def hand_out(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
-    """Let a graph hand out `new` where it hands out `old`, under the same name.
+    """Replace the output `old` of a graph by `new`, under the same name.
 
-    An Identity stands between where the new tensor cannot have the name: it is made elsewhere, or handed out already.
-    Raises `RequestError` where the graph hands out one of its inputs.
+    An Identity is inserted where the new tensor cannot have the name: it is of another graph, or an output already.
+    Raises `RequestError` for an output that is also an input.
     """
     graph = old.graph
     assert graph is not None
     if old.is_graph_input():
-        raise RequestError(f"{old.name!r} is an input and an output at once: nothing can stand between the two")
+        raise RequestError(f"{old.name!r} is both an input and an output: nothing can be inserted between them")
     producer = new.producer()
     if producer is None or producer.graph is not graph or new.is_graph_output():
         copied = ir.Value(name=edited.fresh_name(f"{old.name}_copy"), type=new.type, shape=new.shape)
@@ -121,14 +121,14 @@ def hand_out(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
     old.name = edited.fresh_name(f"{name}_before")
     new.name = name
     graph.outputs[:] = [new if output is old else output for output in graph.outputs]
-    if new.type is None:  # an ArgMax, say, makes another type of it
+    if new.type is None:  # the output of another operator may have another type
         infer_shapes(edited.model)
     if new.type is None:
         new.type, new.shape = old.type, old.shape
 
 
 def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
-    """Let a node read exactly these."""
+    """Set the inputs of a node."""
     node.resize_inputs(len(inputs))
     for index, value in enumerate(inputs):
         if node.inputs[index] is not value:
@@ -137,7 +137,7 @@ def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 @contextmanager
 def errors_of(node: ir.Node) -> Iterator[None]:
-    """Let errors name the node."""
+    """Prefix errors with the node's name."""
     try:
         yield
     except RequestError as error:
@@ -145,7 +145,7 @@ def errors_of(node: ir.Node) -> Iterator[None]:
 
 
 def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value) -> str:
-    """The way from a node to the tensor that depends on it, in words."""
+    """Describe the path from a node to a tensor that depends on it."""
     around, maker = Neighbourhood(model), value.producer()
     came_from: dict[ir.Node, ir.Node | None] = {reader: None}
     waiting = deque([reader])

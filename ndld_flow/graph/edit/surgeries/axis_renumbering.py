@@ -1,4 +1,4 @@
-"""What a node is when its data come in another order of axes: its constants and the axes it names change with them."""
+"""Forms of nodes for data with another order of axes, with their constants and axes changed accordingly."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 )
 _BROADCASTING_OPSET = 7
-"""Before, Add and others broadcast by attributes of their own."""
+"""Before this opset, Add and others broadcast by attributes."""
 
 
 @dataclass
 class Renumbered:
-    """What changes of a node: attributes, and constant inputs."""
+    """Changes of a node: attributes and constant inputs."""
 
     attributes: dict[str, ir.Attr] = field(default_factory=dict)
     constants: dict[int, ir.TensorProtocol] = field(default_factory=dict)
-    """Input -> the constant that takes its place."""
+    """Input -> the constant that replaces it."""
     keeps_order: bool = True
-    """Whether its outputs are in the other order too. A reduction that drops axes may leave none to be in order."""
+    """Whether its outputs are in the other order too. A reduction that drops axes may leave nothing to reorder."""
 
     def apply(self, edits: Rewriting, node: ir.Node) -> None:
         node.attributes.update(self.attributes)
@@ -59,7 +59,7 @@ class Renumbered:
 
 
 def renumber(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
-    """The node for data whose axis `perm[i]` was axis `i`; None for one that cares about the order of axes."""
+    """Return the node's form for data whose axis `perm[i]` was axis `i`; None if it depends on the order of axes."""
     if not is_standard(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
     if node.op_type in _ONE_BY_ONE:

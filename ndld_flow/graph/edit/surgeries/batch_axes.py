@@ -1,4 +1,4 @@
-"""Which axis of each tensor counts the items of a batch: shapes are inferred for two sizes and compared."""
+"""The batch axis of each tensor, found by comparing the shapes inferred for two batch sizes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Shapes = dict[ir.Value, tuple[Dim, ...] | None]
 
 @dataclass(frozen=True)
 class Batch:
-    """The batch as the inputs have it."""
+    """The batch of the inputs."""
 
     axes: Mapping[str, int]
-    """Input -> its axis of items."""
+    """Input -> its batch axis."""
     size: int
-    """What it was; 1 where it was free already."""
+    """The original size; 1 where it was dynamic already."""
     name: str
 
     @property
     def other(self) -> int:
-        """A size that no other dimension is likely to have."""
+        """Another size, which no other dimension is likely to have."""
         return self.size * 7919
 
 
 def shapes_with(model: ir.Model, batch: Batch, size: int) -> Shapes:
-    """The shape of every tensor when the batch has a size. What the model notes of inner shapes is not believed."""
+    """Return the shape of every tensor for a batch size. Recorded shapes of intermediate tensors are ignored."""
     for value in real_inputs(model):
         axis = batch.axes.get(value.name or "")
         if axis is not None and value.shape is not None:
@@ -49,16 +49,16 @@ def shapes_with(model: ir.Model, batch: Batch, size: int) -> Shapes:
 
 @dataclass(frozen=True)
 class BatchAxes:
-    """Shapes at the batch the model has, and at another."""
+    """Shapes for the original batch size and for another."""
 
     batch: Batch
     before: Shapes
     after: Shapes
     outer: dict[ir.Value, int] = field(default_factory=dict)
-    """As `outer_counts` tells; 1 where it is not in it."""
+    """Result of `outer_counts`; 1 for other tensors."""
 
     def axis(self, value: ir.Value | None) -> int | None:
-        """The one axis that grows with the batch; None when none does, or more than one, or when nobody knows."""
+        """Return the only axis that grows with the batch; None when there is none, several, or an unknown shape."""
         if value is None:
             return None
         before, after = self.before.get(value), self.after.get(value)
@@ -68,12 +68,12 @@ class BatchAxes:
         return grown[0] if len(grown) == 1 else None
 
     def lost(self, value: ir.Value) -> bool:
-        """Whether inference knew the shape, and for another batch it says that it cannot be."""
+        """Return whether a shape that is known for the present batch is impossible for another."""
         before, after = self.before.get(value), self.after.get(value)
         return before is not None and (after is None or len(before) != len(after))
 
     def open_shape(self, value: ir.Value) -> ir.Shape | None:
-        """The shape for any batch: the batch by its name, multiples of it open."""
+        """Return the shape for any batch: the batch by name, its multiples unknown."""
         before, after = self.before.get(value), self.after.get(value)
         if before is None or after is None or len(before) != len(after):
             return None
@@ -86,7 +86,7 @@ class BatchAxes:
 
 
 def outer_counts(found: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
-    """How much of the batch's axis lies outside the batch: 4 where a Reshape merged [4, batch] into one axis."""
+    """Return the outer factor of each merged batch axis: 4 where a Reshape merged [4, batch] into one axis."""
     outer: dict[ir.Value, int] = {}
     for node in nodes:
         source = next((value for value in node.inputs if value is not None and found.axis(value) is not None), None)
@@ -107,7 +107,7 @@ def _outer(found: BatchAxes, node: ir.Node, source: ir.Value, value: ir.Value, o
 def axis_after_reshape(
     before: tuple[Dim, ...], axis: int, after: tuple[Dim, ...], size: int, outer: int = 1
 ) -> int | None:
-    """Where the items of an axis go when a tensor is reshaped; None when that cannot be told.
+    """Return the batch axis after a Reshape; None when it is unknown.
 
     A Reshape keeps the order of elements, so as many come before the batch as did: that many are in the axes ahead of
     it, or in the same axis outside it (`outer`). Of several places the one that is only the batch is meant, or the one

@@ -1,4 +1,4 @@
-"""Does a batch of three give what its items give alone? A model is run both ways, on the CPU."""
+"""Test of a dynamic batch: a batch of three must give the results of its items alone, on the CPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ndld_flow.samples.feeds import make_feeds
 _ITEMS = 3
 _TOLERANCE = {np.dtype(np.float16): 2e-2}
 _USUAL_TOLERANCE = 1e-3
-"""Of the largest number: kernels add in another order for another batch."""
+"""Relative to the largest value: kernels add in another order for another batch size."""
 
 
 def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> None:
@@ -33,7 +33,7 @@ def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> Non
     What cannot be run is noted. Raises `RequestError` naming the output that differs.
     """
     if sum(tensor.nbytes for tensor in tensors_of(edited.model)) > INLINE_LIMIT_BYTES:
-        edited.note("the free batch was not tried: the model is large; `compare` an engine or session of it instead")
+        edited.note("the dynamic batch was not tested because the model is large; compare its outputs in a later step")
         return
     with tempfile.TemporaryDirectory(prefix="ndld-flow-batch-") as folder:
         path = Path(folder) / "model.onnx"
@@ -42,12 +42,12 @@ def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> Non
         try:
             differing = _differing(path, edited, batch, axes)
         except Exception as error:  # ONNX Runtime's own errors have no common base
-            edited.note(f"the free batch was not tried: {one_paragraph(error)[:300]}")
+            edited.note(f"the dynamic batch was not tested: {one_paragraph(error)[:300]}")
             return
     if differing:
         raise RequestError(
             f"a batch of {_ITEMS} gives other results than its items alone: {differing}. A node of this model mixes "
-            "items or fixes their number, or it draws random numbers; `try_it: false` leaves this out"
+            "items, fixes their number, or generates random numbers; `try_it: false` skips this test"
         )
 
 
@@ -78,7 +78,7 @@ _FREE: dict[str, Any] = {"shape": None, "min": None, "opt": None, "max": None}
 
 
 def _sized(spec: TensorSpec, edited: EditedModel, batch: Batch) -> TensorSpec:
-    """An input with three times the batch it had; the recipe says how large what else is free shall be."""
+    """Return an input with three times its batch, and the recipe's sizes for other dynamic dimensions."""
     given = edited.inputs.get(spec.name)
     wanted = given.run_shape if given is not None else None
     dims = list(spec.shape or ())

@@ -1,4 +1,4 @@
-"""Erf by other operators, for runtimes that lack it or are slow at it."""
+"""Formulas for Erf in other operators, for runtimes where it is missing or slow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, graph_of, known_shapes, label
 from ndld_flow.graph.sanitize.edits import FLOATS, is_standard
 
-# erf(x) = tanh(2 / sqrt(pi) * (x + 0.08943 x^3)): what Gelu's own tanh approximation makes of its Erf
+# erf(x) = tanh(2 / sqrt(pi) * (x + 0.08943 x^3)), which makes Gelu its usual tanh approximation
 _TANH_FACTOR, _TANH_CUBIC = 2 / math.sqrt(math.pi), 0.08943
 # Abramowitz and Stegun, 7.1.26
 _P = 0.3275911
@@ -22,7 +22,7 @@ _A = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 
 @dataclass(frozen=True)
 class _Terms:
-    """Writes nodes before one that is to be replaced."""
+    """Inserts nodes before the one that is replaced."""
 
     edits: Rewriting
     node: ir.Node
@@ -41,16 +41,16 @@ class _Terms:
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula, and how far it is from erf at most, in exact arithmetic."""
+    """A formula, and its largest error in exact arithmetic."""
 
     write: Callable[[_Terms, ir.Value], ir.Value]
     largest_error: float
 
 
 def replace_erfs(edited: EditedModel, nodes: Sequence[ir.Node], formula: str) -> int:
-    """Put a formula in place of Erf nodes; returns how many there were, and notes the error.
+    """Replace Erf nodes by a formula, with a note on the error; returns their number.
 
-    Raises `RequestError` for a node whose type is not known.
+    Raises `RequestError` for a node of unknown type.
     """
     edits = Rewriting(edited)
     erfs = [node for node in nodes if node.op_type == "Erf" and is_standard(node)]
@@ -60,11 +60,13 @@ def replace_erfs(edited: EditedModel, nodes: Sequence[ir.Node], formula: str) ->
             source = node.inputs[0]
             dtype = node.outputs[0].dtype or (source.dtype if source is not None else None)
             if source is None or dtype not in FLOATS:
-                raise RequestError(f"{label(node)}: its type is not known to be a float; inline functions first")
+                raise RequestError(f"{label(node)}: its type must be a float and is unknown; inline functions first")
             edits.take_over(chosen.write(_Terms(edits, node, dtype), source), node.outputs[0])
             edits.remove(node)
     if erfs:
-        edited.note(f"{len(erfs)} Erf by the {formula} formula: each is at most {chosen.largest_error:.1e} off")
+        edited.note(
+            f"{len(erfs)} Erf by the {formula} formula: the error of each is at most {chosen.largest_error:.1e}"
+        )
     return len(erfs)
 
 

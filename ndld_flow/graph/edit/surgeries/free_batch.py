@@ -1,4 +1,4 @@
-"""A model exported for a batch of one becomes one for any batch: what it fixes is found by inference and made free."""
+"""Dynamic batch for a model that was exported for a fixed one: nodes with a fixed batch are found by inference."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ndld_flow.models.scopes import own_subgraphs
 
 _MOST_ROUNDS = 1000
 _MEASURING = ("Shape", "Size")
-"""Their outputs hold the batch as a number, not as an axis."""
+"""Operators whose outputs hold the batch as a number, not as an axis."""
 
 
 @dataclass
 class Freed:
-    """What was done."""
+    """The result: the batch, and what was changed."""
 
     batch: Batch
     outputs: dict[str, int] = field(default_factory=dict)
-    """Output -> its axis of items."""
+    """Output -> its batch axis."""
     changed: list[str] = field(default_factory=list)
-    """Nodes that had the batch built in."""
+    """Nodes that had a fixed batch."""
 
 
 def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, int], name: str) -> Freed:
-    """Give inputs a free batch, and outputs that follow from them.
+    """Make the batch of inputs dynamic, and that of outputs that depend on them.
 
     Notes outputs that do not follow the batch, with the nodes where it ends. Raises `RequestError` naming nodes that
     cannot take another batch.
@@ -59,7 +59,7 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
 
 
 def _named(dim: int | ir.SymbolicDim, name: str) -> str | ir.SymbolicDim:
-    """A dimension that is free already keeps its name."""
+    """Return the name of the dimension; one that is dynamic already keeps its name."""
     return dim if isinstance(dim, ir.SymbolicDim) and dim.value else name
 
 
@@ -83,7 +83,7 @@ def _batch(model: ir.Model, patterns: Sequence[str], axes: Mapping[str, int], na
 
 
 def _size(value: ir.Value, axis: int) -> int | None:
-    """A dimension's size, 0 when it is free, None where there is none."""
+    """Return the size of a dimension: 0 when it is dynamic, None where there is none."""
     if value.shape is None or not 0 <= axis < len(value.shape):
         return None
     dim = value.shape[axis]
@@ -91,7 +91,7 @@ def _size(value: ir.Value, axis: int) -> int | None:
 
 
 def _open_body_inputs(model: ir.Model) -> None:
-    """Bodies of loops declare shapes that need not hold for another batch."""
+    """Remove the shapes that loops' bodies declare, which may be wrong for another batch."""
     for graph in model.graphs():
         for node in graph:
             for _, body in own_subgraphs(node):
@@ -101,7 +101,7 @@ def _open_body_inputs(model: ir.Model) -> None:
 
 
 def _free(edits: Rewriting, batch: Batch, freed: Freed) -> BatchAxes:
-    """Change nodes, those first that depend on no other, until none has the batch built in."""
+    """Change nodes in the order of dependence, until none has a fixed batch."""
     model = edits.model
     before = shapes_with(model, batch, batch.size)
     for _ in range(_MOST_ROUNDS):
@@ -226,7 +226,7 @@ _RULES: dict[str, Callable[[Rewriting, BatchAxes, ir.Node], bool]] = {
 
 
 def _is_one(edits: Rewriting, found: BatchAxes, value: ir.Value | None, axis: int) -> bool:
-    """Whether a tensor holds one item whatever the batch is."""
+    """Return whether a tensor holds one item for any batch."""
     if value is None or found.axis(value) is not None:
         return False
     dims = found.before.get(value, dims_of(value))
@@ -234,7 +234,7 @@ def _is_one(edits: Rewriting, found: BatchAxes, value: ir.Value | None, axis: in
 
 
 def _stretch(edits: Rewriting, node: ir.Node, index: int, place: int, model: ir.Value, axis: int) -> None:
-    """Repeat an input's one item as often as another tensor has items."""
+    """Repeat the single item of an input for each item of another tensor."""
     value = node.inputs[index]
     assert value is not None
     dims = dims_of(value)
@@ -248,7 +248,7 @@ def _stretch(edits: Rewriting, node: ir.Node, index: int, place: int, model: ir.
 
 
 def _count(edits: Rewriting, node: ir.Node, model: ir.Value, axis: int) -> ir.Value:
-    """How many items a tensor has, as a vector of one number."""
+    """Return the number of items of a tensor, as a vector of one element."""
     graph, wish = graph_of(node), f"{node.name or node.op_type}_batch"
     shape = edits.put_for(node, "Shape", [model], wish=f"{wish}_of")
     return edits.put_for(node, "Gather", [shape, edits.ints(graph, [axis], f"{wish}_axis")], {"axis": 0}, wish)
@@ -277,7 +277,7 @@ def _check(found: BatchAxes, model: ir.Model) -> None:
 
 
 def _forget_fixed_shapes(found: BatchAxes, model: ir.Model) -> None:
-    """Runtimes believe what is noted of inner tensors."""
+    """Remove recorded shapes of intermediate tensors, because runtimes rely on them."""
     for value in (value for node in _nodes(model) for value in node.outputs):
         if found.before.get(value) != found.after.get(value) and value not in model.graph.outputs:
             value.shape = None

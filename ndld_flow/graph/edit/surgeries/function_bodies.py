@@ -1,4 +1,4 @@
-"""Operators that ONNX defines by others are written out in those others, for runtimes that do not have them."""
+"""Replacement of operators by the function bodies of ONNX's specification."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ndld_flow.models.node_precision import precision_metadata
 
 _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _WITH_SUBGRAPHS = frozenset(("Range", "SequenceMap"))
-"""Their definitions are loops."""
+"""Operators whose definitions are loops."""
 
 
 class _Schema(Protocol):
-    """What onnx's stubs do not tell of a schema."""
+    """Members of a schema that are missing from the stubs of onnx."""
 
     @property
     def function_opset_versions(self) -> Sequence[int]: ...
@@ -38,10 +38,9 @@ class _Schema(Protocol):
 
 
 def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
-    """Replace nodes by what their operators are defined as; returns how many nodes there are more.
+    """Replace nodes by their operators' definitions; returns the number of additional nodes.
 
-    Raises `RequestError` for an operator that ONNX does not define by others at the model's opset, and for types that
-    are not known.
+    Raises `RequestError` for an operator without a definition at the model's opset, and for unknown types.
     """
     if not nodes:
         return 0
@@ -54,7 +53,7 @@ def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
 
 
 def decomposable(opset: int) -> list[str]:
-    """Operators of the default domain that a version of it defines by others, without subgraphs of their own."""
+    """Return the operators of the default domain that have a definition without subgraphs in an opset."""
     known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == ""} - _WITH_SUBGRAPHS
     return sorted(name for name in known if (schema := _schema(name, opset)) is not None and _versions(schema, opset))
 
@@ -68,7 +67,7 @@ def _schema(op_type: str, opset: int, domain: str = "") -> _Schema | None:
 
 
 def _versions(schema: _Schema, opset: int) -> list[int]:
-    """Opsets that the body is written for, none newer than the model's."""
+    """Return the opsets of an operator's definitions, up to the model's."""
     versions = (*schema.function_opset_versions, *schema.context_dependent_function_opset_versions)
     return sorted(version for version in versions if version <= opset)
 
@@ -81,7 +80,7 @@ def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
     if schema is None or not versions:
         raise RequestError(f"{label(node)} is not defined by other operators at opset {opset}; {_way_out(node, opset)}")
     if any(attribute.is_ref() for attribute in node.attributes.values()):
-        raise RequestError(f"{label(node)} takes attributes from the call of its function: inline functions first")
+        raise RequestError(f"{label(node)} refers to attributes of its function's call: inline functions first")
     body = _plain_body(schema, versions) or _body_for(schema, versions, node)
     if body is None or not body.node:
         raise RequestError(f"{label(node)}: ONNX has no definition for these inputs and attributes")
@@ -91,7 +90,7 @@ def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
 
 
 def _way_out(node: ir.Node, opset: int) -> str:
-    """The first later opset that defines an operator, or the operators that this one defines."""
+    """Return advice: the first later opset with a definition, or the operators that have one in this opset."""
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
         schema = _schema(node.op_type, later) if is_standard(node) else None
         if schema is not None and _versions(schema, later):
@@ -100,7 +99,7 @@ def _way_out(node: ir.Node, opset: int) -> str:
 
 
 def _defaults(schema: _Schema, node: ir.Node) -> list[onnx.AttributeProto]:
-    """What the operator means by attributes that the node does not have."""
+    """Return the defaults of attributes that the node does not set."""
     return [
         attribute.default_value
         for name, attribute in schema.attributes.items()
@@ -116,11 +115,11 @@ def _plain_body(schema: _Schema, versions: Sequence[int]) -> onnx.FunctionProto 
 
 
 def _body_for(schema: _Schema, versions: Sequence[int], node: ir.Node) -> onnx.FunctionProto | None:
-    """The body for this node's attributes and types."""
+    """Return the definition for this node's attributes and types."""
     types = []
     for value in node.inputs:
         if value is not None and value.dtype is None:
-            raise RequestError(f"{label(node)}: the type of {value.name} is not known, and its definition needs it")
+            raise RequestError(f"{label(node)}: the type of {value.name} is unknown, and its definition requires it")
         types.append(b"" if value is None else _type(value).SerializeToString())
     proto = ir.serde.serialize_node(node)
     data = schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
@@ -146,15 +145,15 @@ def _type(value: ir.Value) -> onnx.TypeProto:
 
 
 def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None:
-    """The body's operators must take at the model's opset what they take at the body's."""
+    """Check that the definition's operators have the same inputs and attributes at the model's opset."""
     for inner in body.node:
         schema = _schema(inner.op_type, opset, inner.domain)
         if any(attribute.type in _GRAPHS for attribute in inner.attribute):
-            raise RequestError(f"{label(node)} is defined by a subgraph, which cannot be written out")
+            raise RequestError(f"{label(node)} is defined by a subgraph, which cannot be inserted")
         if schema is None or len(inner.input) > schema.max_input or not _has_attributes(schema, inner):
             written = next((entry.version for entry in body.opset_import if entry.domain == ""), 0)
             raise RequestError(
-                f"{label(node)}: its definition is written for opset {written}, and {inner.op_type} is another at the "
+                f"{label(node)}: its definition is written for opset {written}, and {inner.op_type} differs at the "
                 f"model's opset {opset}: convert the model to {written} first"
             )
 
@@ -164,9 +163,9 @@ def _has_attributes(schema: _Schema, inner: onnx.NodeProto) -> bool:
 
 
 def _put_body(edits: Rewriting, node: ir.Node, body: onnx.FunctionProto) -> int:
-    """Put the body's nodes before the node and let them make its outputs; returns how many they are."""
+    """Replace the node by the nodes of its definition; returns their number."""
     made_names = {name for inner in body.node for name in inner.output} | set(body.input)
-    # A body for a node without some outputs names them all the same.
+    # The definition has all outputs, even those that the node omits.
     wanted = [(output, name) for output, name in zip(node.outputs, body.output, strict=False) if name in made_names]
     body.output[:] = [name for _, name in wanted]
     function = ir.serde.deserialize_function(body)
@@ -189,7 +188,7 @@ def _put_body(edits: Rewriting, node: ir.Node, body: onnx.FunctionProto) -> int:
 
 
 def _check_types(node: ir.Node, made: Sequence[ir.Node], opset: int) -> None:
-    """Raises `RequestError` where ONNX wrote the definition for floats and the node has halves."""
+    """Raise `RequestError` for a definition that does not support the node's types, such as FP16."""
     given = [value for value in dict.fromkeys(node.inputs) if value is not None]
     if any(value.dtype is None for value in given):
         return
@@ -228,7 +227,7 @@ def _put_inner(
 
 
 def _resolved(inner: ir.Node, attributes: Mapping[str, ir.Attr]) -> list[ir.Attr]:
-    """The inner node's attributes, those of the outer one in place of references; what neither has is left out."""
+    """Return the inner node's attributes, with references replaced by the outer node's attributes."""
     found = []
     for name, attribute in inner.attributes.items():
         if not attribute.is_ref():
@@ -239,7 +238,7 @@ def _resolved(inner: ir.Node, attributes: Mapping[str, ir.Attr]) -> list[ir.Attr
 
 
 def _remove_unread(edits: Rewriting, made: Sequence[ir.Node]) -> None:
-    """A body computes all outputs; those that the node did not have are not wanted."""
+    """Remove nodes that compute outputs which the node omits."""
     for one in reversed(made):
         if not any(value.uses() or value.is_graph_output() for value in one.outputs):
             edits.remove(one)

@@ -1,4 +1,4 @@
-"""Inputs and outputs in another order of axes: the interface changes, a Transpose inside keeps the rest as it was."""
+"""Layouts of inputs and outputs, changed by a Transpose inside the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHANNELS = "C"
 
 
 def other_layout(layout: str) -> str:
-    """`NHWC` for `NCHW` and the other way round."""
+    """Return `NHWC` for `NCHW` and vice versa."""
     rest = layout.replace(_CHANNELS, "").removeprefix("N")
     batch = "N" if layout.startswith("N") else ""
     last = layout.endswith(_CHANNELS)
@@ -27,19 +27,19 @@ def other_layout(layout: str) -> str:
 
 
 def order(source: str, target: str) -> tuple[int, ...]:
-    """The Transpose that makes one layout of another: `NCHW` to `NHWC` is (0, 2, 3, 1)."""
+    """Return the permutation from one layout to another: `NCHW` to `NHWC` is (0, 2, 3, 1)."""
     return tuple(source.index(axis) for axis in target)
 
 
 def permuted(shape: ir.Shape, perm: Sequence[int]) -> ir.Shape:
-    """A shape with its axes in another order; names of dimensions stay."""
+    """Return a shape with permuted axes; names of dimensions stay."""
     return ir.Shape([shape[axis] for axis in perm])
 
 
 def change_layouts(
     edited: EditedModel, inputs: Sequence[str], outputs: Sequence[str], layout: str, push: bool
 ) -> tuple[list[str], int]:
-    """Give inputs and outputs a layout; returns their names, and how many Transposes there are fewer after pushing.
+    """Change the layout of inputs and outputs; returns their names, and the number of Transposes that pushing removed.
 
     Raises `RequestError` for patterns that fit none, and tensors of another rank.
     """
@@ -52,7 +52,7 @@ def change_layouts(
     inside = other_layout(layout)
     for value in chosen_inputs:
         if value.is_graph_output():
-            raise RequestError(f"input {value.name} is an output of the model itself: its layout cannot change alone")
+            raise RequestError(f"input {value.name} is also an output of the model: its layout cannot change alone")
         transpose_input(edits, value, layout, inside)
     for value in chosen_outputs:
         _transpose_output(edits, value, inside, layout)
@@ -61,7 +61,7 @@ def change_layouts(
 
 
 def transpose_input(edits: Rewriting, value: ir.Value, layout: str, inside: str) -> ir.Value:
-    """Declare an input in another layout; returns the tensor that all that read it read now."""
+    """Declare an input in another layout; returns the tensor that its readers read instead."""
     graph = edits.model.graph
     made = edits.put_first(
         graph, "Transpose", [value], {"perm": list(order(layout, inside))}, f"{value.name}_{inside.lower()}"
@@ -77,7 +77,7 @@ def _transpose_output(edits: Rewriting, value: ir.Value, inside: str, layout: st
     graph = edits.model.graph
     name = value.name
     if value.is_graph_input():
-        raise RequestError(f"output {name} is an input of the model itself: its layout cannot change alone")
+        raise RequestError(f"output {name} is also an input of the model: its layout cannot change alone")
     perm = order(inside, layout)
     value.name = edits.new_name(f"{name}_{inside.lower()}")
     made = edits.put_last(graph, "Transpose", [value], {"perm": list(perm)}, f"{name}_{layout.lower()}")
@@ -100,7 +100,7 @@ def _chosen(kind: str, values: Sequence[ir.Value], patterns: Sequence[str]) -> l
 
 def _check_rank(value: ir.Value, layout: str) -> None:
     if value.type is not None and not isinstance(value.type, ir.TensorType):
-        raise RequestError(f"{value.name} cannot become {layout}: it is no tensor, but a sequence or an optional one")
+        raise RequestError(f"{value.name} cannot become {layout}: it is a sequence or optional, not a tensor")
     if value.shape is None or len(value.shape) != len(layout):
         shape = "unknown" if value.shape is None else shape_text(value.shape)
         raise RequestError(

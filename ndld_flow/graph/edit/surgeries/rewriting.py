@@ -1,4 +1,4 @@
-"""The edits of sanitizing, for operations: new names are identifiers, inner shapes are inferred only for a while."""
+"""Graph edits of `sanitize` for operations: new names are identifiers, shapes are inferred temporarily."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.unique_names import free_name, identifier
 
 _READ_BYTES = 64 * 2**20
-"""Larger constants are not read to see whether a rule fits."""
+"""Larger constants are not read to decide whether a rule matches."""
 _NAMED = 5
 
 
 class Rewriting(Edits):
-    """A model being changed by an operation. Initializers of IR version 3 stop being inputs, which all of them are."""
+    """Edits of a model by an operation. Initializers that are inputs, as all are in IR version 3, become constants."""
 
     def __init__(self, edited: EditedModel) -> None:
         super().__init__(edited.model, _READ_BYTES)
@@ -29,7 +29,7 @@ class Rewriting(Edits):
         detach_initializers_from_inputs(self)
 
     def opset_of(self, node: ir.Node) -> int:
-        """Version of the default domain that holds for a node."""
+        """Return the version of the default domain for a node."""
         return self.opset(graph_of(node))
 
     def new_name(self, wanted: str) -> str:
@@ -43,7 +43,7 @@ class Rewriting(Edits):
         attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
         wish: str = "",
     ) -> ir.Value:
-        """A new node before another; returns its output."""
+        """Insert a new node before another; returns its output."""
         value = self._made(op_type, inputs, attributes, wish or f"{anchor.name or anchor.op_type}_{op_type}")
         node = value.producer()
         assert node is not None and isinstance(anchor.graph, ir.Graph)
@@ -58,7 +58,7 @@ class Rewriting(Edits):
         attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
         wish: str = "",
     ) -> ir.Value:
-        """A new node that does part of another's work, before it and in the precision it was asked to have."""
+        """Insert a new node that replaces a part of another, before it and with its requested precision."""
         value = self.put_before(node, op_type, inputs, attributes, wish)
         made = value.producer()
         assert made is not None
@@ -73,7 +73,7 @@ class Rewriting(Edits):
         attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
         wish: str = "",
     ) -> ir.Value:
-        """A new node before all others of a graph; returns its output."""
+        """Insert a new node before all others of a graph; returns its output."""
         if len(graph):
             return self.put_before(graph[0], op_type, inputs, attributes, wish)
         return self.put_last(graph, op_type, inputs, attributes, wish)
@@ -86,7 +86,7 @@ class Rewriting(Edits):
         attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
         wish: str = "",
     ) -> ir.Value:
-        """A new node after all others of a graph; returns its output."""
+        """Append a new node to a graph; returns its output."""
         value = self._made(op_type, inputs, attributes, wish or op_type)
         node = value.producer()
         assert node is not None
@@ -105,7 +105,7 @@ class Rewriting(Edits):
         return node.outputs[0]
 
     def add_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, wanted: str) -> ir.Value:
-        """As `add_initializer`, of a tensor that may lie on disk."""
+        """Add a constant like `add_initializer`, from a tensor that may be on disk."""
         tensor.name = self.new_name(wanted)
         value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)  # type: ignore[arg-type]
         if self.may_hold_initializers(graph):
@@ -114,7 +114,7 @@ class Rewriting(Edits):
         return self.put_first(graph, "Constant", [], {"value": tensor}, wanted)
 
     def drop_unread(self, value: ir.Value) -> None:
-        """Take a constant away that nothing reads any more."""
+        """Remove a constant if it is unused."""
         if value.uses() or value.is_graph_output() or value.is_graph_input():
             return
         producer, graph = value.producer(), value.graph
@@ -124,22 +124,22 @@ class Rewriting(Edits):
             del graph.initializers[value.name or ""]
 
     def constant_like(self, graph: ir.Graph, number: float, dtype: ir.DataType, wish: str) -> ir.Value:
-        """A scalar of an element type."""
+        """Add a scalar of an element type."""
         return self.add_initializer(graph, np.array(number, dtype.numpy()), wish)
 
     def ints(self, graph: ir.Graph, numbers: Sequence[int], wish: str) -> ir.Value:
-        """A vector of int64."""
+        """Add a vector of int64."""
         return self.add_initializer(graph, np.array(numbers, np.int64), wish)
 
 
 def graph_of(node: ir.Node) -> ir.Graph:
-    """The graph a node stands in; of a function, its body."""
+    """Return the graph of a node; in a function, its body."""
     assert isinstance(node.graph, ir.Graph)
     return node.graph
 
 
 def read_instead(old: ir.Value, new: ir.Value) -> None:
-    """Let nodes, in subgraphs too, and graph outputs read another value, except the node that makes that one."""
+    """Replace a value for its readers, except the new value's producer, also in subgraphs and as an output."""
     for use in tuple(old.uses()):
         if use.node is not new.producer():
             use.node.replace_input_with(use.idx, new)
@@ -150,9 +150,9 @@ def read_instead(old: ir.Value, new: ir.Value) -> None:
 
 @contextlib.contextmanager
 def known_shapes(model: ir.Model) -> Iterator[None]:
-    """Inside, every tensor has the shape and dtype that follow from the inputs as they are now.
+    """Infer shapes and types of all tensors for the duration of the context.
 
-    Afterwards tensors have what was noted before, and new ones no shape: later operations may still change it.
+    Afterwards the recorded shapes are restored and new tensors have none: later operations may change them.
     """
     outputs = [(value.name, value.shape, value.type) for value in model.graph.outputs]
     noted = {value: (value.shape, value.type) for value in _made_values(model)}
@@ -172,19 +172,19 @@ def known_shapes(model: ir.Model) -> Iterator[None]:
 
 
 def _made_values(model: ir.Model) -> Iterator[ir.Value]:
-    """Outputs of all nodes; local functions have no shapes."""
+    """Yield outputs of all nodes; local functions have no shapes."""
     for graph in model.graphs():
         for node in graph:
             yield from node.outputs
 
 
 def label(node: ir.Node) -> str:
-    """A node as messages name it: `gemm_3 (Gemm)`."""
+    """Return a node's name for messages: `gemm_3 (Gemm)`."""
     name = node.name or next((value.name for value in node.outputs if value.name), "")
     return f"{name} ({node.op_type})" if name else f"a {node.op_type}"
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first five, and how many more."""
+    """Return the first five names, and the number of others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"

@@ -1,4 +1,4 @@
-"""A constant with its axes in another order; one that lies on disk is read when the model is written."""
+"""Transposed constants; one on disk is read when the model is written."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ndld_flow.models.generated_tensors import element_bytes
 
 
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
-    """The tensor's transpose."""
+    """Return the transposed tensor."""
     if isinstance(tensor, ir.ExternalTensor | StreamedTensor):
         return _TransposedTensor(tensor, perm)
     return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(perm)), dtype=tensor.dtype)
 
 
 class _TransposedTensor(StreamedTensor):
-    """Read whole while it is written, one such tensor at a time."""
+    """A transposed tensor that is read while it is written, one at a time."""
 
     def __init__(self, source: ir.ExternalTensor | StreamedTensor, perm: Sequence[int]) -> None:
         self.source = source

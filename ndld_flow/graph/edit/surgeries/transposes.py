@@ -20,7 +20,7 @@ Perm = tuple[int, ...]
 
 
 def push_transposes(edits: Rewriting) -> int:
-    """Move and cancel Transposes in every graph; returns how many there are fewer."""
+    """Move and cancel Transposes in every graph; returns how many fewer there are."""
     before = _count(edits)
     with known_shapes(edits.model):
         for graph in edits.graphs():
@@ -38,11 +38,11 @@ class _Region:
 
     perm: Perm
     entries: dict[ir.Node, None] = field(default_factory=dict)
-    """Transposes that lead into it."""
+    """Transposes that lead into the region."""
     nodes: dict[ir.Node, Renumbered] = field(default_factory=dict)
-    """Nodes of the region, and what they are with other axes."""
+    """Nodes of the region -> their form for the other order."""
     values: dict[ir.Value, None] = field(default_factory=dict)
-    """What both make in this order."""
+    """Tensors that both produce in this order."""
 
     def enter(self, transposes: Iterable[ir.Node]) -> None:
         for node in transposes:
@@ -89,7 +89,7 @@ def _grown(edits: Rewriting, start: ir.Node) -> _Region:
 
 
 def _entries(region: _Region, reader: ir.Node) -> list[ir.Node] | None:
-    """Further Transposes of the same order that the node reads; None when it reads what is in no such order."""
+    """Return further Transposes of the same order that the node reads; None when it reads a tensor without one."""
     entries = []
     for value in reader.inputs:
         if value is None or value in region.values or value.is_initializer() or producer_of_type(value, "Constant"):
@@ -116,7 +116,7 @@ def _inverse_readers(value: ir.Value, region: _Region) -> Iterator[ir.Node]:
 
 
 def _needs_transpose(value: ir.Value, region: _Region) -> bool:
-    """Whether something that is no Transpose reads it in the old order."""
+    """Return whether a node other than a Transpose reads it in the old order."""
     if value.is_graph_output():
         return True
     return any(
@@ -130,7 +130,7 @@ def _read_outside(value: ir.Value, region: _Region) -> bool:
 
 
 def _carry_out(edits: Rewriting, region: _Region) -> None:
-    """Let the region's nodes compute in the other order, and put a Transpose where the old one is still read."""
+    """Let the region's nodes compute in the other order, with a Transpose where the old order is still read."""
     for node, new in region.nodes.items():
         new.apply(edits, node)
     for entry in region.entries:
@@ -145,7 +145,7 @@ def _carry_out(edits: Rewriting, region: _Region) -> None:
 
 
 def _restore_order(edits: Rewriting, value: ir.Value, region: _Region) -> None:
-    """What is outside reads a Transpose of the value, which keeps the value's name."""
+    """Connect outside readers to a Transpose of the value, which keeps the value's name."""
     outside = [use for use in value.uses() if use.node not in region.nodes]
     shape = dims_of(value)
     inverse = _inverse(region.perm)
