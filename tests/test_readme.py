@@ -101,6 +101,7 @@ def hurried(line: str) -> str:
     return line
 
 
+@pytest.mark.thorough
 def test_the_first_command_works(checkout: Path, reader: dict[str, str]) -> None:
     first = shlex.split(hurried("ndld-flow run pipelines/quickstart.yaml"))
     subprocess.run(first, cwd=checkout, env=reader, check=True, capture_output=True)

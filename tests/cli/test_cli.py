@@ -174,7 +174,7 @@ def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
 
 def test_json_events_are_one_a_line(in_folder: Path) -> None:
     make_toy(in_folder)
-    done = start("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
+    done = ndld_flow("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert events[0]["event"] == "run_started"
     assert events[-1]["event"] == "run_finished"
@@ -186,7 +186,7 @@ def test_json_events_are_one_a_line(in_folder: Path) -> None:
 
 def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
     make_toy(in_folder)
-    done = start("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
+    done = ndld_flow("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
     event = json.loads(done.stdout.splitlines()[-1])
     assert (event["event"], event["exit_code"], done.returncode) == ("run_refused", 2, 2)
     assert "nowhere.onnx" in event["message"]

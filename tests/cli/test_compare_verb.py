@@ -157,6 +157,7 @@ def test_gates_decide_how_it_ends(standing: Path, words: list[str], expected: in
     assert code("compare", "pair:base", "pair:speed", *words) == expected
 
 
+@pytest.mark.thorough
 def test_a_profile_without_a_partner_is_told(standing: Path) -> None:
     extra = "  extra: {step: profile, from: other, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0}\n"
     agree = "  agree: {step: check_accuracy, reference: source, candidate: sanitize}\n"
@@ -272,6 +273,7 @@ def test_what_no_run_measured_is_not_measured_again(standing: Path, subjects: tu
         assert code("compare", *subjects, "--measure") == 2
 
 
+@pytest.mark.thorough
 def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "PAIRS", 2)
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)

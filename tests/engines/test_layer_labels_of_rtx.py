@@ -83,6 +83,7 @@ def test_which_circuit_multiplies_is_not_known_before_the_gpu_is(builds: dict[st
     assert builds["of_int8"].as_profile().tensor_cores is None
 
 
+@pytest.mark.thorough
 def test_following_the_advice_settles_it(builds: dict[str, Build]) -> None:
     """`Add` in `op_types` quantises the residual: the finding goes, and with it a tensor in floating point."""
     finding = "adding an unquantised residual in FP32 to a quantised convolution"

@@ -209,6 +209,7 @@ def test_progress_tells_of_each_run(model: Path, tmp_path: Path) -> None:
     assert len(told) <= 4 + 10 * (time.perf_counter() - started)
 
 
+@pytest.mark.thorough
 def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     def turn(name: str, **settings: Any) -> Turn:
         out, scratch = tmp_path / name / "out", tmp_path / name / "scratch"
@@ -347,7 +348,7 @@ measure(Path(sys.argv[2]), request(Path(sys.argv[1]), **FOREVER, sleep_ms=float(
         pytest.param("SIGKILL", "loading", 0, marks=pytest.mark.thorough),
         ("SIGKILL", "pass ", 0),
         pytest.param("SIGTERM", "pass ", 0, marks=pytest.mark.thorough),
-        ("SIGINT", "pass ", 0),
+        pytest.param("SIGINT", "pass ", 0, marks=pytest.mark.thorough),
         # A worker that is silent for long.
         pytest.param("SIGKILL", "warming up", 10 * SOON_S * 1000, marks=pytest.mark.thorough),
     ],

@@ -162,6 +162,7 @@ def test_a_recipe_compares_by_rounds(model: Path, in_folder: Path) -> None:
     assert again.nothing_to_do
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_ctrl_c_during_rounds_leaves_no_process(model: Path, in_folder: Path) -> None:
     (in_folder / "model.onnx").write_bytes(model.read_bytes())

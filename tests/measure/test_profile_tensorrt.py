@@ -304,6 +304,7 @@ def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
         trt.profile(trt.engine(), batches=[5])
 
 
+@pytest.mark.thorough
 def test_the_optimization_profile_is_chosen(trt: Bench) -> None:
     wide = {"x": {"min": [8, 8], "opt": [8, 8], "max": [8, 8]}}
     engine = trt.engine(profiles=[UP_TO_FOUR, wide])

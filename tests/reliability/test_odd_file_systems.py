@@ -140,7 +140,9 @@ def test_outputs_where_much_is_refused(
         tally(attack).survived += 1
 
 
-@pytest.mark.parametrize("apart", ["store", pytest.param("runs", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "apart", [pytest.param("store", marks=pytest.mark.thorough), pytest.param("runs", marks=pytest.mark.slow)]
+)
 def test_store_and_runs_on_two_disks(
     toy: Path, process: AttackedProcess, make_odd: Callable[[Path, str], None], tally: Counting, apart: str
 ) -> None:

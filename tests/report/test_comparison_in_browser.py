@@ -151,6 +151,7 @@ def test_the_base_is_changed_by_keyboard_and_kept_in_the_address(show: Open) -> 
     expect(page.locator("h1")).to_have_text("main and half against tuned")
 
 
+@pytest.mark.thorough
 def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None:
     page = show("three", "#layers&base=B&against=C&profile=1")
     expect(page.locator("#time h4").first).to_contain_text("From B half to C tuned")
@@ -163,6 +164,7 @@ def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None
     expect(nonsense.locator("h1")).to_have_text("half and tuned against main")
 
 
+@pytest.mark.thorough
 def test_profiles_are_tabs_and_lack_what_they_lack(show: Open) -> None:
     page = show("three")
     page.get_by_role("tab", name="rec").click()

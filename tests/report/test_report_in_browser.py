@@ -315,6 +315,7 @@ def test_the_spread_tells_how_many_passes_lie_below(open_report: Open, reports: 
 # --- the page ---
 
 
+@pytest.mark.thorough
 def test_the_theme_follows_the_system_until_it_is_chosen(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"], color_scheme="dark")
     assert theme(page) == "dark"

@@ -89,6 +89,7 @@ def test_a_task_is_done_on_a_node(deeds: Deeds, on_ray: OnRay) -> None:
     assert deeds.told == [("one", 1, 2, "about to do nothing")]
 
 
+@pytest.mark.thorough
 def test_a_task_goes_to_the_device_it_names(second: Node, deeds: Deeds, on_ray: OnRay) -> None:
     wanted = (
         r"no node with 1 CPUs and the device 'Orin' \(did you mean \"orin\"\?\). Its nodes: .*\(2 CPUs, 0 GPUs, A100\)"
@@ -99,6 +100,7 @@ def test_a_task_goes_to_the_device_it_names(second: Node, deeds: Deeds, on_ray: 
     assert second.has(int(record.summary))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not may_hide_folders(), reason="only root may hide a folder from a process")
 def test_a_node_that_does_not_see_the_folder_is_refused(
     second: Node, hidden: Path, on_ray: OnRay, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +120,7 @@ def test_what_steps_raise_is_raised_here(deeds: Deeds, on_ray: OnRay) -> None:
     assert len(deeds.done) == 2  # an error is an answer
 
 
+@pytest.mark.thorough
 def test_a_step_that_takes_too_long_is_stopped(deeds: Deeds, on_ray: OnRay) -> None:
     with pytest.raises(StepTimeoutError, match="step one: it took longer than 500 ms and was stopped"):
         on_ray.submit(make_task(deeds, "seconds: 60", timeout_s=0.5), deeds.store).result(60)
@@ -143,6 +146,7 @@ def test_a_node_that_does_not_see_the_store_is_told(tmp_path: Path) -> None:
     assert "mount it with locks" in find_fault(store, "ray-witness")
 
 
+@pytest.mark.thorough
 def test_without_a_shared_folder_things_go_through_a_remote_store(
     cluster: Cluster, deeds: Deeds, tmp_path: Path
 ) -> None:
@@ -243,6 +247,7 @@ def test_a_sweep_whose_driver_was_killed_goes_on(cluster: Cluster, second: Node,
     assert table(record) == undisturbed(toy, "sweep.together=2")
 
 
+@pytest.mark.thorough
 def test_a_sweep_is_whole_where_nodes_do_not_see_its_folder(
     cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
 ) -> None:

@@ -84,6 +84,7 @@ def test_a_worker_that_was_killed_is_replaced(toy: SweepToy) -> None:
     assert table(record) == undisturbed(toy)
 
 
+@pytest.mark.thorough
 def test_ctrl_c_keeps_what_was_finished(toy: SweepToy, started: list[ProcessRun]) -> None:
     text = toy.recipe.read_text().replace("tint: {step: dye}", "tint: {step: dye, seconds: 0.3}")
     toy.write(text.replace("[red, green]", "[a, b, c, d, e, f, g, h]"))

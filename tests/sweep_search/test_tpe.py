@@ -139,7 +139,7 @@ def test_optuna_is_imported_only_when_it_is_used_and_says_nothing() -> None:
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("name", ["session, noisy", "accuracy bound"])
+@pytest.mark.parametrize("name", [pytest.param("session, noisy", marks=pytest.mark.thorough), "accuracy bound"])
 def test_it_finds_good_points_more_often_than_chance(name: str) -> None:
     landscape = next(landscape for landscape in LANDSCAPES if landscape.name == name)
     assert near_best(landscape, "tpe", seeds=10) >= near_best(landscape, "random", seeds=10) + 3
