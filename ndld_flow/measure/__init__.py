@@ -1,1 +1,1 @@
-"""Latency of a model, and of each of its layers."""
+"""Measurement of the latency of a model and of each of its layers."""

@@ -1,7 +1,7 @@
-"""Keeps a GPU's clock locked as long as the process that started it lives, and sets it free whatever becomes of that.
+"""A process that keeps a GPU's clock locked until its parent ends, and then unlocks it.
 
-`python -P -m ndld_flow.measure.clock_keeper GPU` locks, says `locked HOW` or `refused WHY`, and waits for
-the end of its standard input: that comes when the other process closes it, dies, or is killed.
+`python -P -m ndld_flow.measure.clock_keeper GPU` locks the clock, prints `locked HOW` or `refused WHY`, and waits for
+the end of its standard input, which comes when the parent closes it, dies, or is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ndld_flow.measure.gpu_clocks import find_clocks
 
 
 def main() -> int:
-    """Lock, wait, set free; 1 when one of them failed."""
+    """Lock, wait and unlock; return 1 when one of them failed."""
     for word in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, word):
             signal.signal(getattr(signal, word), signal.SIG_IGN)
@@ -26,7 +26,7 @@ def main() -> int:
         print(f"refused {error}", flush=True)
         return 1
     try:
-        _say(f"locked {how}")
+        _print(f"locked {how}")
         while os.read(0, 64):
             pass
     finally:
@@ -34,8 +34,8 @@ def main() -> int:
     return 0
 
 
-def _say(words: str) -> None:
-    """Whoever would hear it may be gone already."""
+def _print(words: str) -> None:
+    """Print a message unless the parent has ended."""
     try:
         print(words, flush=True)
     except OSError:

@@ -1,7 +1,7 @@
-"""What the device can do at best: a big matrix product and a big elementwise operation, in ONNX Runtime.
+"""Peak performance of the device, measured with a large matrix product and a large elementwise operation.
 
-The roofs of a roofline (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785), measured
-instead of looked up: with the model's provider and threads, on this machine as busy as it is.
+They are the roofs of a roofline (Williams, Waterman and Patterson, 2009, https://doi.org/10.1145/1498765.1498785),
+measured in ONNX Runtime with the model's provider and threads, on this machine under its current load.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
 
 _ENOUGH_S = 0.05
-"""How long to try each; the best pass counts."""
+"""Time of measuring each operation; the best pass counts."""
 _ONE_PASS_S = 0.003
-"""A pass that takes so long is large enough: starting it costs little beside."""
+"""A pass of this length is large enough: its launch overhead is negligible."""
 _FEWEST = 3
 _ELEMENTS = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 _SMALLEST, _LARGEST = 512, 8192
@@ -36,7 +36,7 @@ _measured: dict[str, Roofs | None] = {}
 
 
 def measure_roofs(settings: SessionSettings, layers: Sequence[Layer] = ()) -> Roofs | None:
-    """The best of some passes in about 0.3 s, measured once in a process for the same settings.
+    """Return the best of several passes in about 0.3 s, measured once in a process for the same settings.
 
     The precision is float16 where the provider computes most of these layers' products in it, else float32. None where
     the provider can run neither operation.
@@ -65,15 +65,15 @@ def _measure(settings: SessionSettings, dtype: str) -> Roofs | None:
             side, product_s = _best_product(model, dtype)
             model = open_model(_write_model(Path(folder) / "copy.onnx", dtype, "Add"), settings)
             rows, sum_s = _best_sum(model, dtype)
-    except (ModelError, BackendError):  # layers and latency stand without roofs
+    except (ModelError, BackendError):  # the profile is valid without roofs
         return None
     moved = 3 * rows * _ROWS * np.dtype(dtype).itemsize
     return Roofs(
         macs_per_s=side**3 / product_s,
         bytes_per_s=moved / sum_s,
         how=(
-            f"best of some passes in ONNX Runtime with the same provider and threads: product of two {dtype} matrices "
-            f"of {count(side)}x{count(side)}, sum of two of {count(rows)}x{count(_ROWS)}"
+            f"best of several passes in ONNX Runtime with the same provider and threads: product of two {dtype} "
+            f"matrices of {count(side)}x{count(side)}, sum of two of {count(rows)}x{count(_ROWS)}"
         ),
     )
 
@@ -92,7 +92,7 @@ def _write_model(path: Path, dtype: str, op_type: str) -> Path:
 
 
 def _best_product(model: OpenModel, dtype: str) -> tuple[int, float]:
-    """The side of the matrices, grown until a pass is long enough, and the shortest time."""
+    """Return the side of the matrices, increased until a pass is long enough, and the shortest time."""
     side = _SMALLEST
     while side < _LARGEST and _best(model, (side, side), dtype, 0.0) < _ONE_PASS_S:
         side *= 2
@@ -100,7 +100,9 @@ def _best_product(model: OpenModel, dtype: str) -> tuple[int, float]:
 
 
 def _best_sum(model: OpenModel, dtype: str) -> tuple[int, float]:
-    """Arrays that no cache of today's CPUs holds; larger where a pass is over too soon."""
+    """Return the rows of arrays that exceed every CPU cache, increased until a pass is long enough, and the shortest
+    time.
+    """
     rows = _ROWS
     while rows < 16 * _ROWS and _best(model, (rows, _ROWS), dtype, 0.0) < _ONE_PASS_S:
         rows *= 4
@@ -108,8 +110,8 @@ def _best_sum(model: OpenModel, dtype: str) -> tuple[int, float]:
 
 
 def _best(model: OpenModel, shape: tuple[int, int], dtype: str, enough_s: float) -> float:
-    """Seconds of the best pass: of three, or of as many as `enough_s` allows."""
-    # Two arrays: ONNX Runtime reads them where they lie, and one would be read from memory once.
+    """Return the seconds of the best pass, of three or as many as `enough_s` allows."""
+    # Two arrays: ONNX Runtime reads them in place, and a shared one would be read from memory only once.
     bound = model.bind({"a": np.full(shape, 0.5, dtype), "b": np.full(shape, 0.5, dtype)}, on_device=True)
     best, passes = float("inf"), 0
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The layer pass of an engine: what TensorRT's profiler told, joined with what the engine inspector says."""
+"""The layer pass of an engine: times of TensorRT's profiler joined with details of the engine inspector."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
 
 _Key = tuple[str, int]
-"""A layer's name, and which of those of that name it is."""
+"""A layer's name, and its index among layers of the same name."""
 
 
 def read_engine_layers(recordings: Sequence[Path], inspected: Path, timings: Sequence[Timing]) -> LayerPass:
-    """Read what `record_engine_layers` wrote, one recording for each process run, and delete it.
+    """Read the recordings of `record_engine_layers`, one for each process run, and delete them.
 
-    `inspected` is what the engine inspector said. `timings` are those of the timing pass, whose median pass the
-    timeline shows beside the layers.
+    `inspected` is the output of the engine inspector. `timings` are those of the timing pass, whose median pass is
+    shown in the timeline with the layers.
     """
     runs = [Recording.read(path) for path in recordings]
-    engine, told = _read_inspected(inspected)
+    engine, inspector_notes = _read_inspected(inspected)
     known = engine.layers if engine is not None else ()
     times = _times(runs, Counter(layer.name for layer in known))
     layers = tuple(_describe(known, times, sum(len(run.passes) for run in runs)))
@@ -36,7 +36,7 @@ def read_engine_layers(recordings: Sequence[Path], inspected: Path, timings: Seq
     return LayerPass(
         layers=layers,
         pass_ms=tuple(ms for run in runs for ms in run.pass_ms),
-        notes=(*told, *_shortcomings(engine, len(layers) - len(times))),
+        notes=(*inspector_notes, *_shortcomings(engine, len(layers) - len(times))),
         layer_runs=tuple(len(run.passes) for run in runs),
         timeline=spans,
         timeline_basis=basis,
@@ -46,15 +46,15 @@ def read_engine_layers(recordings: Sequence[Path], inspected: Path, timings: Seq
 def _read_inspected(path: Path) -> tuple[EngineInfo | None, tuple[str, ...]]:
     try:
         return read_engine_info(path), ()
-    except ValueError as error:  # it adds types and tensors; the times stand without it
-        return None, (f"what the engine inspector said could not be read: {error}",)
+    except ValueError as error:  # it only adds types and tensors; the times are valid without it
+        return None, (f"the output of the engine inspector could not be read: {error}",)
 
 
 def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_Key, list[float]]:
-    """ms of every pass, run after run, in the order in which the profiler told of the layers first.
+    """Return the ms of every pass, run after run, in the order of the profiler's first reports.
 
-    Names repeat: the first report of a name in a pass belongs to its first layer, and so on. A name that is reported
-    more often than the engine has it is run by a loop: its times add up.
+    Names repeat: the first report of a name in a pass belongs to its first layer, and so on. A name reported more often
+    than the engine has it is run by a loop: its times add up.
     """
     passes = [(run.names, reports) for run in runs for reports in run.passes]
     times: dict[_Key, list[float]] = defaultdict(lambda: [0.0] * len(passes))
@@ -68,7 +68,7 @@ def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_K
 
 
 def _describe(known: Sequence[EngineLayer], times: Mapping[_Key, list[float]], passes: int) -> Iterator[Layer]:
-    """As they ran; then the engine's layers that took no time."""
+    """Yield the layers in the order they ran, then the engine's layers that took no time."""
     seen: Counter[str] = Counter()
     waiting: dict[_Key, EngineLayer] = {}
     for layer in known:
@@ -99,7 +99,7 @@ def _shortcomings(engine: EngineInfo | None, untimed: int) -> Iterator[str]:
 
 
 def _median_pass(timings: Sequence[Timing]) -> Pass | None:
-    """As the timeline shows it: what is told beside a pass stands before and after it."""
+    """Return the median pass for the timeline; copies outside the pass are placed before and after it."""
     samples = [(timing, number) for timing in timings for number in range(len(timing.compute_ms))]
     if not samples:
         return None

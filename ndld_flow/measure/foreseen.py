@@ -1,4 +1,4 @@
-"""What this machine lacks for measuring on a GPU, known before anything runs. Imports no runtime."""
+"""Requirements of GPU measurements missing on this machine, found before anything runs. Imports no runtime."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ON_NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx", "tensorrt_rtx")
 
 
 def foresee_profile(backend: Literal["onnxruntime"] | EngineBackend, provider: str, library: Path | None) -> Foresight:
-    """What is missing for an engine's TensorRT, or for a provider of ONNX Runtime that needs an NVIDIA GPU."""
+    """Return what is missing for an engine's TensorRT, or for a provider of ONNX Runtime that needs an NVIDIA GPU."""
     if backend == "onnxruntime":
         return Foresight(lacks=tuple(_missing_for_provider(provider)))
     return Foresight(lacks=tuple(_missing_for_engine(backend, library)))
@@ -26,7 +26,7 @@ def foresee_profile(backend: Literal["onnxruntime"] | EngineBackend, provider: s
 def _missing_for_provider(provider: str) -> Iterator[str]:
     if provider.lower().removesuffix("executionprovider") in _ON_NVIDIA and not has_nvidia_gpu():
         yield (
-            f"provider {provider} was asked for, but there is no NVIDIA GPU here: set `provider: cpu`, or leave the "
+            f"provider {provider} is set, but there is no NVIDIA GPU here: set `provider: cpu`, or leave the "
             "step out with '~steps.NAME'"
         )
 

@@ -1,4 +1,4 @@
-"""Lock a GPU's clock to its base, and set it free again, by NVML or by nvidia-smi."""
+"""Locking of a GPU's clock to its base clock, by NVML or nvidia-smi."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ _RIGHTS = (
 
 
 class Clocks(Protocol):
-    """One way to set a GPU's clock."""
+    """A tool that sets a GPU's clock."""
 
     def lock(self) -> str:
-        """Lock it to the base clock; says how. Raises `BackendError` when that is refused or not possible."""
+        """Lock it to the base clock and return a description. Raises `BackendError` when that is refused or not
+        possible.
+        """
 
     def free(self) -> None:
-        """Let the GPU choose its clock again. Raises `BackendError` when that fails."""
+        """Unlock the clock. Raises `BackendError` when that fails."""
 
 
 def find_clocks(gpu: int) -> Clocks:
@@ -47,7 +49,7 @@ class _Nvml:
     gpu: int
 
     def lock(self) -> str:
-        base = self.nvml.NVML_CLOCK_LIMIT_ID_TDP  # what the GPU keeps up within its power, whatever that is in MHz
+        base = self.nvml.NVML_CLOCK_LIMIT_ID_TDP  # the clock that the GPU sustains within its power limit
         self._call("nvmlDeviceSetGpuLockedClocks", base, base)
         return "by NVML"
 
@@ -87,10 +89,12 @@ class _NvidiaSmi:
     def _run(self, *options: str) -> str:
         command = [self.program, "-i", name_for_nvml(self.gpu), *options]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            completed = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         except (OSError, subprocess.SubprocessError) as error:
             raise BackendError(f"lock_clocks: nvidia-smi does not run: {error}.") from None
-        if done.returncode:
-            said = " ".join((done.stdout + done.stderr).split()).rstrip(".") or f"code {done.returncode}"
-            raise BackendError(f"lock_clocks: `nvidia-smi {options[0]}` failed: {said}. {_RIGHTS}.")
-        return done.stdout
+        if completed.returncode:
+            reason = (
+                " ".join((completed.stdout + completed.stderr).split()).rstrip(".") or f"code {completed.returncode}"
+            )
+            raise BackendError(f"lock_clocks: `nvidia-smi {options[0]}` failed: {reason}. {_RIGHTS}.")
+        return completed.stdout

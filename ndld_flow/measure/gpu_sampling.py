@@ -1,7 +1,7 @@
-"""What a GPU does while it is measured, asked by NVML from a thread of the process that waits for the measuring ones.
+"""Sampling of a GPU during a measurement, by NVML, in a thread of the process that waits for the measuring ones.
 
-NVML tells how long any kernel ran, not how full the GPU was: for that there are counters (CUPTI), which need a
-permission that an administrator gives.
+NVML reports the time with any kernel running, not the occupancy of the GPU: that needs counters (CUPTI), which an
+administrator has to permit.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from pydantic import JsonValue
 from ndld_flow.measure.gpu_names import find_in_nvml
 
 PERIOD_S = 0.05
-_SPOKEN = {"busy_percent": "% of the time with a kernel running", "sm_mhz": "MHz", "power_w": "W"}
+_UNITS = {"busy_percent": "% of the time with a kernel running", "sm_mhz": "MHz", "power_w": "W"}
 
 
 @dataclass
 class GpuSamples:
-    """What was read, and when."""
+    """Samples and their times."""
 
     at_s: list[float] = field(default_factory=list)
-    """`time.monotonic` of each."""
+    """`time.monotonic` of each sample."""
     read: list[dict[str, float]] = field(default_factory=list)
     missing: str = ""
-    """Why nothing could be read."""
+    """The reason why nothing could be read."""
 
     def within(self, spans: Sequence[tuple[float, float]]) -> dict[str, JsonValue]:
-        """Median, lowest and highest of each quantity, over the samples in these spans of time."""
+        """Return median, minimum and maximum of each quantity over the samples in these spans of time."""
         kept = [
             values
             for at, values in zip(self.at_s, self.read, strict=True)
@@ -47,27 +47,28 @@ class GpuSamples:
             summary[name] = {"median": statistics.median(read), "min": min(read), "max": max(read)}
         return summary
 
-    def tell(self, summary: Mapping[str, JsonValue]) -> str:
-        """A sentence for people."""
+    def describe(self, summary: Mapping[str, JsonValue]) -> str:
+        """Return a sentence about the samples for the profile's notes."""
         if self.missing:
             return f"the GPU was not sampled: {self.missing}"
         if not summary.get("samples"):
-            return "the GPU was not sampled: the passes were over before it could be asked"
-        told = [f"{_median(summary, name):,.0f} {unit}" for name, unit in _SPOKEN.items() if name in summary]
+            return "the GPU was not sampled: the passes ended before the first sample"
+        values = [f"{_median(summary, name):,.0f} {unit}" for name, unit in _UNITS.items() if name in summary]
         return (
-            f"while it was measured the GPU showed {', '.join(told)} (medians of {summary['samples']} samples by NVML; "
-            "how full its SMs and memory were, only counters tell, which were not read)"
+            f"during the measurement the GPU showed {', '.join(values)} "
+            f"(medians of {summary['samples']} samples by NVML; "
+            "the occupancy of its SMs and memory needs performance counters, which were not read)"
         )
 
 
 def _median(summary: Mapping[str, JsonValue], name: str) -> float:
-    told = summary[name]
-    return float(str(told["median"])) if isinstance(told, dict) else 0.0
+    quantity = summary[name]
+    return float(str(quantity["median"])) if isinstance(quantity, dict) else 0.0
 
 
 @contextlib.contextmanager
 def sampled_gpu(gpu: int) -> Iterator[GpuSamples]:
-    """Sample a GPU until the block ends. It never fails: what could not be read is not there."""
+    """Sample a GPU until the block ends. It never fails: quantities that cannot be read are missing."""
     samples, over = GpuSamples(), threading.Event()
     thread = threading.Thread(target=_sample, args=(gpu, samples, over), daemon=True)
     thread.start()
@@ -88,7 +89,7 @@ def _sample(gpu: int, samples: GpuSamples, over: threading.Event) -> None:
         nvml.nvmlInit()
         readers = _readers(nvml, find_in_nvml(nvml, gpu))
     except nvml.NVMLError as error:
-        samples.missing = f"NVML says {error}"
+        samples.missing = f"NVML reports {error}"
         return
     while not over.wait(PERIOD_S):
         samples.at_s.append(time.monotonic())
@@ -111,7 +112,7 @@ def _readers(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:  # noqa:
 
 
 def _read(nvml: Any, readers: Mapping[str, Callable[[], float]]) -> Iterator[tuple[str, float]]:  # noqa: ANN401
-    """What this GPU tells; not every one has every sensor."""
+    """Yield the quantities that this GPU reports; some GPUs lack sensors."""
     for name, read in readers.items():
         with contextlib.suppress(nvml.NVMLError):
             yield name, float(read())

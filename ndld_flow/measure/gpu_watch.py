@@ -1,4 +1,4 @@
-"""What is done to GPUs, and asked of them, while they are measured."""
+"""Locked clocks and samples of GPUs during a measurement."""
 
 from __future__ import annotations
 
@@ -17,33 +17,35 @@ from ndld_flow.measure.timing_pass import Timing
 
 @dataclass
 class GpuWatch:
-    """By the number of the GPU."""
+    """Locked clocks and samples by the index of the GPU."""
 
     clocks: dict[int, str] = field(default_factory=dict)
-    """How its clock was locked, for those of which it was."""
+    """GPU -> description of its locked clock."""
     samples: dict[int, GpuSamples] = field(default_factory=dict)
 
-    def tell(self, request: ProfilingRequest, timings: Sequence[Timing]) -> tuple[dict[str, JsonValue], list[str]]:
-        """Conditions and notes for one of the profiles that were measured meanwhile, whoever asked for it."""
+    def describe(self, request: ProfilingRequest, timings: Sequence[Timing]) -> tuple[dict[str, JsonValue], list[str]]:
+        """Return conditions and notes for one of the profiles measured meanwhile."""
         if not runs_on_gpu(request.session):
             return {}, []
         conditions: dict[str, JsonValue] = {}
         notes = []
         if request.gpu in self.clocks:
             conditions["locked_clocks"] = self.clocks[request.gpu]
-            notes.append(f"the GPU's clock was locked to its base while it was measured, {self.clocks[request.gpu]}")
+            notes.append(
+                f"the GPU's clock was locked to its base clock during the measurement, {self.clocks[request.gpu]}"
+            )
         samples = self.samples.get(request.gpu)
         if samples is not None:
             conditions["gpu_samples"] = summary = samples.within(list(map(_span, timings)))
-            notes.append(samples.tell(summary))
+            notes.append(samples.describe(summary))
         return conditions, notes
 
 
 @contextlib.contextmanager
 def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
-    """Lock clocks and sample as the sides ask, until the block ends.
+    """Lock clocks and sample GPUs as the requests ask, until the block ends.
 
-    Raises `BackendError` when a clock cannot be locked or set free.
+    Raises `BackendError` when a clock cannot be locked or unlocked.
     """
     watch = GpuWatch()
     with contextlib.ExitStack() as held:
@@ -58,5 +60,5 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
 
 
 def _span(timing: Timing) -> tuple[float, float]:
-    """When passes were measured, by `time.monotonic`."""
+    """Return begin and end of the measured passes, by `time.monotonic`."""
     return timing.began_s, timing.began_s + (timing.starts_ms[-1] + timing.latency_ms[-1]) / 1e3

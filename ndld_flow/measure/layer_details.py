@@ -1,4 +1,4 @@
-"""A layer with all that is known about it: its tensors, its role, its kernel, the work it does."""
+"""The record of a layer: its tensors, role, kernel and amount of work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCKED = "com.microsoft.nchwc"
 
 @dataclass(frozen=True)
 class RunNode:
-    """A measured node, the node of the optimised model that it is, and the original ones that one came from."""
+    """A measured node, its node in the optimised model, and the original nodes of that one."""
 
     measured: MeasuredNode
     ran: ir.Node | None
@@ -34,7 +34,7 @@ class RunNode:
 
 
 def describe_layer(index: int, node: RunNode) -> Layer:
-    """The layer at this position in the order of execution."""
+    """Return the layer at this position in the order of execution."""
     measured, ran = node.measured, node.ran
     inputs = align(measured.inputs, None if ran is None else ran.inputs)
     outputs = align(measured.outputs, None if ran is None else ran.outputs)
@@ -76,13 +76,13 @@ def _role(node: RunNode) -> LayerRole:
 
 
 def _tactic(ran: ir.Node | None, inputs: Alignment) -> str:
-    """What ONNX Runtime tells of its kernel: the domain, where it is its own, a fused activation, packed weights."""
+    """Describe ONNX Runtime's kernel: its own domain, a fused activation, packed weights."""
     if ran is None:
         return ""
     activation = ran.attributes.get_string("activation", "")
     kernel = f"{ran.domain.rpartition('.')[2]}.{ran.op_type}" if ran.domain else ""
-    told = f"{kernel or ran.op_type}({activation})" if activation else kernel
-    return ", ".join(filter(None, (told, "packed weights" if inputs.packed else "")))
+    kernel_text = f"{kernel or ran.op_type}({activation})" if activation else kernel
+    return ", ".join(filter(None, (kernel_text, "packed weights" if inputs.packed else "")))
 
 
 def _macs(node: RunNode, inputs: Alignment, outputs: Alignment) -> int | None:
@@ -97,10 +97,7 @@ def _macs(node: RunNode, inputs: Alignment, outputs: Alignment) -> int | None:
 def _without_padding(
     origins: Sequence[ir.Node], inputs: list[tuple[int, ...] | None], outputs: list[tuple[int, ...] | None]
 ) -> None:
-    """Channels of the blocked layout are filled up to whole blocks: count what the model asks for.
-
-    The original filter says how many there are.
-    """
+    """Replace padded channels of the blocked layout by those of the model, which the original filter shows."""
     filters = [_constant_shape(origin.inputs[1]) for origin in origins if origin.op_type == "Conv"]
     if len(filters) != 1 or filters[0] is None or len(inputs) < 2 or not outputs or outputs[0] is None:
         return

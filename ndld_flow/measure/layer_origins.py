@@ -1,8 +1,8 @@
-"""Which nodes of the original model a node of ONNX Runtime's optimised model came from.
+"""The nodes of the original model that a node of ONNX Runtime's optimised model came from.
 
-Both are joined on the tensors that survive optimisation, and the original graph is walked back from an optimised node's
-outputs to its inputs: what lies between was fused into it. ONNX Runtime renames some tensors; `_aliases` gives them
-their old names.
+Both models are joined on the tensors that survive optimisation, and the original graph is walked back from an optimised
+node's outputs to its inputs: the nodes in between were fused into it. ONNX Runtime renames some tensors; `_aliases`
+maps them to their old names.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.profiles.read.onnxruntime_profile import Key, MeasuredNode
 
 _CAST = "InsertedPrecisionFreeCast_"
-"""Before the name of a tensor that was cast to a type the provider has a kernel for."""
+"""Prefix of a tensor that was cast to a type the provider has a kernel for."""
 _NCHWC = "_nchwc"
-"""After the output's old name, in the name of a node that works on blocks of channels."""
+"""Suffix of the output's old name, in the name of a node that works on blocks of channels."""
 _FUNCTION = "_inlfunc_"
-"""In the name of a tensor from inside a local function, or an operator that ONNX Runtime took apart."""
+"""Part of the name of a tensor from inside a local function, or from an operator that ONNX Runtime expanded."""
 _READS_SHAPE_ONLY = ("Shape", "Size")
 _MAX_FORWARD = 64
-"""How many inlined nodes to pass on the way to a tensor of the original model."""
+"""Most inlined nodes to follow to a tensor of the original model."""
 
 
 def match_nodes(measured: Mapping[Key, MeasuredNode], optimised: ir.Model) -> dict[Key, ir.Node]:
-    """Measured node -> the node of the optimised model that ran.
+    """Return measured node -> the node of the optimised model that ran.
 
-    Within a graph by op type and name; nodes without a name, and those that share one, by order, which is the order of
+    Nodes are matched within a graph by op type and name; nodes without a unique name by order, which is that of
     execution.
     """
     scopes: dict[Key | None, list[Key]] = defaultdict(list)
     for key, node in measured.items():
         scopes[node.parent].append(key)
     found: dict[Key, ir.Node] = {}
-    for parent, keys in scopes.items():  # an enclosing node comes before what it encloses
+    for parent, keys in scopes.items():  # an enclosing node comes before the nodes of its bodies
         graphs = [optimised.graph] if parent is None else list(_bodies(found, parent))
         bodies = [dict(_match_graph(keys, measured, graph)) for graph in graphs]
         # Of the branches of an If, the one that ran matches best.
@@ -65,7 +65,7 @@ def _match_graph(
 
 
 class LayerOrigins:
-    """Finds the original nodes of optimised ones."""
+    """The original nodes of optimised ones."""
 
     def __init__(self, original: ir.Model, optimised: ir.Model) -> None:
         self._nodes = [node for node in original.graph.all_nodes() if node.op_type != "Constant"]
@@ -80,11 +80,13 @@ class LayerOrigins:
 
     @property
     def node_count(self) -> int:
-        """Nodes of the original model that compute something, subgraphs included."""
+        """Return the number of nodes of the original model that compute something, subgraphs included."""
         return len(self._nodes)
 
     def of(self, node: ir.Node) -> tuple[ir.Node, ...]:
-        """The original nodes, in the model's order. None for what ONNX Runtime put in: reorders, casts, copies."""
+        """Return the original nodes, in the model's order; empty for nodes inserted by ONNX Runtime: reorders, casts,
+        copies.
+        """
         found = self._region(node) or self._named_alike(node)
         return tuple(sorted(found, key=self._position.__getitem__))
 
@@ -99,7 +101,7 @@ class LayerOrigins:
                 continue
             region.add(origin)
             if origin.op_type in _READS_SHAPE_ONLY:
-                continue  # its value was known while optimising: what made its input is no part of this layer
+                continue  # its value was known while optimising: the producer of its input is not part of this layer
             open_nodes.extend(
                 producer
                 for value in origin.inputs
@@ -109,7 +111,7 @@ class LayerOrigins:
         return region
 
     def _starts(self, node: ir.Node) -> list[str]:
-        """Original names of the tensors this node makes, or that its followers make of them when it was inlined."""
+        """Return the original names of the node's outputs, or of its followers' outputs when it was inlined."""
         names = [self._alias(value) for value in node.outputs]
         if any(name in self._producers for name in names) or not any(_FUNCTION in name for name in names):
             return names
@@ -130,7 +132,7 @@ class LayerOrigins:
         return set() if origin is None else {origin}
 
     def _producer(self, name: str, node: ir.Node) -> ir.Node:
-        """Where several branches make a tensor of this name, the one whose node is called alike."""
+        """Return the producer; where several branches compute a tensor of this name, the one with the node's name."""
         candidates = self._producers[name]
         return next((origin for origin in candidates if origin.name == node.name), candidates[0])
 
@@ -139,7 +141,7 @@ class LayerOrigins:
 
 
 def _aliases(optimised: Iterable[ir.Node]) -> dict[str, str]:
-    """Renamed tensor -> its name in the original model."""
+    """Return renamed tensor -> its name in the original model."""
     found: dict[str, str] = {}
     for node in optimised:
         if not node.outputs:
@@ -158,10 +160,10 @@ def _aliases(optimised: Iterable[ir.Node]) -> dict[str, str]:
 
 
 def origin_name(node: ir.Node) -> str:
-    """A node without a name is called by its first output."""
+    """Return the node's name, or that of its first output."""
     return node.name or (node.outputs[0].name if node.outputs else "") or node.op_type
 
 
 def count_covered(origins: Iterable[Iterable[ir.Node]]) -> int:
-    """Distinct original nodes that layers came from."""
+    """Return the number of distinct original nodes that layers came from."""
     return len({node for nodes in origins for node in nodes})

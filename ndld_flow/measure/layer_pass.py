@@ -1,7 +1,7 @@
-"""The layer pass: what each node of the model takes, read from profiles that ONNX Runtime wrote.
+"""The layer pass: the time of each node of the model, read from profiles that ONNX Runtime wrote.
 
-`layer_recording` made them, one for each process run. Here they are joined with each other, with the model as ONNX
-Runtime ran it, and with the model as it was given.
+`layer_recording` records one for each process run. Here they are joined with each other, with the model as ONNX Runtime
+ran it, and with the original model.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _REPEATS_BODIES = ("Loop", "Scan")
 
 @dataclass(frozen=True)
 class LayerPass:
-    """What the layer pass gave."""
+    """The results of the layer pass."""
 
     layers: tuple[Layer, ...] = ()
     pass_ms: tuple[float, ...] = ()
-    """Each pass, run after run, profiler on."""
+    """Latency of each pass, run after run, with the profiler on."""
     notes: tuple[str, ...] = ()
     layer_runs: tuple[int, ...] = ()
-    """How many passes each recording has."""
+    """Number of passes in each recording."""
     timeline: tuple[Span, ...] = ()
     timeline_basis: str = ""
 
@@ -50,7 +50,7 @@ def measure_layers(
     scratch: Path,
     tell: Callable[[int, int], None],
 ) -> LayerPass:
-    """Measure every layer in this process, in `passes` passes or fewer where ONNX Runtime could not keep their events.
+    """Measure every layer in this process, in `passes` passes or fewer where ONNX Runtime cannot keep their events.
 
     Raises `ModelError` or `BackendError` as `open_model` does.
     """
@@ -60,7 +60,7 @@ def measure_layers(
 
 
 def count_events(path: Path) -> int | None:
-    """How many events a pass of this model has at most; None when loops or functions multiply them.
+    """Return the largest number of events of a pass of this model; None when loops or functions multiply them.
 
     Raises `ModelError` when the file cannot be read as ONNX.
     """
@@ -74,10 +74,10 @@ def count_events(path: Path) -> int | None:
 def read_layers(
     source: Path, recordings: Sequence[Path], optimised: Path | None, plan: RecordingPlan, *, parallel: bool = False
 ) -> LayerPass:
-    """Read what `record_layers` wrote, one recording for each process run, and delete it.
+    """Read the recordings of `record_layers`, one for each process run, and delete them.
 
-    `optimised` is the model as ONNX Runtime ran it; a file that is not there is as good as None. `parallel` says that
-    nodes ran at the same time. Raises `ModelError` when `source` cannot be read as ONNX.
+    `optimised` is the model as ONNX Runtime ran it; a missing file counts as None. `parallel`: nodes ran at the same
+    time. Raises `ModelError` when `source` cannot be read as ONNX.
     """
     runs = [read_passes(recording, skip=WARMUP_PASSES) for recording in recordings]
     whole = _join(runs)
@@ -96,7 +96,7 @@ def read_layers(
 
 
 def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
-    """All passes, run after run. A node that did not run in a pass took no time in it."""
+    """Join all passes, run after run. A node that did not run in a pass took no time in it."""
     whole = MeasuredPasses()
     for run in runs:
         before, passes = len(whole.pass_ms), len(run.pass_ms)
@@ -113,7 +113,7 @@ def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
 
 
 def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | None) -> tuple[list[RunNode], str]:
-    """The nodes with what they came from, and a sentence on how many of them were traced back to the model."""
+    """Return the nodes with their origins, and a sentence on how many of them were traced back to the model."""
     passes = max(1, len(measured.pass_ms))
     if optimised is None:
         untraced = [RunNode(node, None, (), node.calls / passes) for node in measured.nodes.values()]
@@ -127,14 +127,14 @@ def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | Non
     traced = [node.origins for node in nodes if node.origins]
     return nodes, (
         f"{len(traced)} of {len(nodes)} layers come from {count_covered(traced)} of the model's {origins.node_count} "
-        f"nodes (constants not counted); {len(nodes) - len(traced)} layers were put in by ONNX Runtime"
+        f"nodes (constants not counted); {len(nodes) - len(traced)} layers were inserted by ONNX Runtime"
     )
 
 
 def _timeline(
     recordings: Sequence[Path], runs: Sequence[MeasuredPasses], whole: MeasuredPasses
 ) -> tuple[tuple[Span, ...], str]:
-    """The median pass of all runs."""
+    """Return the timeline of the median pass of all runs, and its description."""
     if not whole.pass_ms:
         return (), ""
     number = LatencySummary.of(whole.pass_ms).median_pass
@@ -150,7 +150,7 @@ def _timeline(
 def _read_optimised(path: Path | None) -> ir.Model | None:
     try:
         return load_model(path) if path is not None and path.is_file() else None
-    except ModelError:  # it only adds where layers came from; the measurement stands without it
+    except ModelError:  # it only adds origins of layers; the measurement is valid without it
         return None
 
 
@@ -159,7 +159,7 @@ def _shortcomings(measured: MeasuredPasses, asked: int, parallel: bool) -> Itera
     if passes < asked:
         yield (
             f"{passes} layer passes instead of {asked}: ONNX Runtime keeps no more than {MAX_EVENTS:,} events, and "
-            "drops the rest without a word"
+            "silently drops the rest"
         )
     if measured.unreadable_lines:
         yield f"{measured.unreadable_lines} lines of ONNX Runtime's profile could not be read"

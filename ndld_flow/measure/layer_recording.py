@@ -1,7 +1,7 @@
-"""Record ONNX Runtime's profile of a model: passes in a session of their own, with its profiler on.
+"""Recording of ONNX Runtime's profile of a model: passes in a session of their own, with its profiler on.
 
-Recording reads no model: it can be done in a worker process that imports ONNX Runtime and nothing else that is heavy.
-`layer_pass` reads what was recorded.
+Recording reads no model, so that it can run in a worker process that imports ONNX Runtime and nothing else that is
+heavy. `layer_pass` reads the recordings.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
 
 WARMUP_PASSES = 2
-"""At the beginning of every recording, not to be counted."""
+"""Passes at the beginning of every recording that do not count."""
 OPTIMISED = "optimized.onnx"
 """The model as ONNX Runtime ran it, in the folder of a recording; missing where the provider cannot write it."""
 _EVENT_BUDGET = 250_000
@@ -31,7 +31,7 @@ def record_layers(
     folder: Path,
     tell: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
-    """Run the model with the profiler on, and return the profile that ONNX Runtime wrote into `folder`.
+    """Run the model with the profiler on, and return the profile written to `folder`.
 
     Raises `ModelError` or `BackendError` as `open_model` does.
     """
@@ -46,11 +46,11 @@ def record_layers(
 
 
 def _try_one(path: Path, settings: SessionSettings, feeds: Mapping[str, Array]) -> int:
-    """How many events one pass has; those of loading the model are counted too, and are few."""
-    trial = _record(path, settings, feeds, 1, lambda done, total: None)
-    with trial.open("rb") as lines:
+    """Return the number of events of one pass; the few events of loading the model are included."""
+    profile = _record(path, settings, feeds, 1, lambda done, total: None)
+    with profile.open("rb") as lines:
         count = sum(1 for _ in lines)
-    trial.unlink()
+    profile.unlink()
     return count
 
 
@@ -73,7 +73,7 @@ def _record(
 
 
 def _open(path: Path, settings: SessionSettings) -> OpenModel:
-    """A provider that compiles nodes (TensorRT) cannot write the optimised model: then names must do."""
+    """Open the model; a provider that compiles nodes (TensorRT) cannot write the optimised model."""
     try:
         return open_model(path, settings)
     except (ModelError, BackendError):

@@ -1,4 +1,4 @@
-"""What a layer reads and writes: ONNX Runtime's shapes, with the names and the weights of the model that it ran."""
+"""Tensors that a layer reads and writes: ONNX Runtime's shapes, with names and weights of the model that ran."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ndld_flow.records.profile import TensorInfo
 
 @dataclass(frozen=True)
 class Operand:
-    """One input or output, where its node has it."""
+    """One input or output of a node."""
 
     info: TensorInfo
     is_weight: bool = False
 
     @property
     def bytes(self) -> int:
-        """0 for strings, and for what is no tensor."""
+        """Return the bytes of its values; 0 for strings and non-tensors."""
         dtype = numpy_dtype(self.info.dtype)
         if dtype is None:
             return 0
@@ -32,7 +32,7 @@ class Operand:
 
 
 Operands = tuple["Operand | None", ...]
-"""By position; None for an optional one that is left out."""
+"""Operands by position; None for an omitted optional one."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class Alignment:
 
     operands: Operands
     packed: bool = False
-    """ONNX Runtime does not list weights that it laid out anew for its kernel while loading."""
+    """ONNX Runtime does not list weights that it repacked for its kernel while loading."""
 
     @property
     def known(self) -> tuple[Operand, ...]:
-        """Without those that are left out."""
+        """Return the operands except omitted ones."""
         return tuple(operand for operand in self.operands if operand is not None)
 
     @property
@@ -54,15 +54,15 @@ class Alignment:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
-        """By position."""
+        """Return the shapes by position."""
         return tuple(None if operand is None else operand.info.shape for operand in self.operands)
 
 
 def align(listed: Sequence[TypeAndShape], values: Sequence[ir.Value | None] | None) -> Alignment:
-    """Give the tensors that a profile lists their places in the node that ran; None for a node that is not known.
+    """Assign the tensors in a profile to the ports of the node that ran; None for an unknown node.
 
-    The profile leaves out optional tensors that are not there, and weights that were packed; where the rest does not
-    fit the node, it is returned as it is listed, without names.
+    The profile leaves out missing optional tensors and packed weights; where the rest does not match the node, it is
+    returned as listed, without names.
     """
     if values is not None:
         aligned = _aligned(listed, values)
@@ -93,7 +93,7 @@ def _aligned(listed: Sequence[TypeAndShape], values: Sequence[ir.Value | None]) 
 
 
 def _weight(value: ir.Value) -> TypeAndShape | None:
-    """dtype and shape of a constant; None for what is computed."""
+    """Return dtype and shape of a constant; None for a computed value."""
     tensor = value.const_value
     if tensor is None or tensor.dtype == ir.DataType.STRING:
         return None

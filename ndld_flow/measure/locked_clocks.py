@@ -1,4 +1,4 @@
-"""A GPU's clock locked for a while, and never for longer."""
+"""A lock on a GPU's clock that is always released."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LIMIT_S = 60.0
 
 @contextlib.contextmanager
 def locked_clocks(gpu: int) -> Iterator[str]:
-    """Lock a GPU's clock to its base; gives how, in words.
+    """Lock a GPU's clock to its base clock; yields a description.
 
-    A process of its own keeps it locked and outlives us: when we are killed in whatever way, it sets the clock free.
-    Raises `BackendError` when locking is refused, or the clock could not be set free.
+    A separate process keeps it locked and outlives this one: when this process is killed, it unlocks the clock. Raises
+    `BackendError` when locking is refused, or the clock could not be unlocked.
     """
     command = [sys.executable, "-P", "-m", clock_keeper.__name__, str(gpu)]
     keeper = subprocess.Popen(
@@ -28,18 +28,18 @@ def locked_clocks(gpu: int) -> Iterator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        start_new_session=True,  # Ctrl-C in a terminal is for us
+        start_new_session=True,  # Ctrl-C in a terminal is for this process
     )
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     try:
-        word, _, told = keeper.stdout.readline().strip().partition(" ")
+        word, _, text = keeper.stdout.readline().strip().partition(" ")
         if word != "locked":
-            raise BackendError(told or "lock_clocks: the process that locks the clock died.")
-        yield told
+            raise BackendError(text or "lock_clocks: the process that locks the clock died.")
+        yield text
     finally:
         keeper.stdin.close()
         code = keeper.wait(_LIMIT_S)
         keeper.stdout.close()
-    if code:  # someone ended it, or setting free failed: try it here
+    if code:  # it was killed, or unlocking failed: try it here
         find_clocks(gpu).free()

@@ -132,7 +132,7 @@ def _go_round(measuring: Sequence[_Measuring]) -> None:
 def _conclude(one: _Measuring, sitting: Sitting, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
     with one.side.naming_errors():
         batches, layers = _batches(one), _layers(one)
-    conditions, notes = watch.tell(one.request, [answer.timings[0] for answer in one.runs.answers])
+    conditions, notes = watch.describe(one.request, [answer.timings[0] for answer in one.runs.answers])
     found = Measured(
         request=one.request,
         feeds=one.feeds,

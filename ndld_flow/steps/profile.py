@@ -1,4 +1,4 @@
-"""Measure a model's latency, and what each of its layers takes."""
+"""Measure the latency of a model and of each of its layers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OF_ENGINES = (
 
 _LATENCIES = ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
 _LAYERS = "layers are recorded (`layer_passes` above 0)"
-_ENGINE = "an engine runs (`backend: tensorrt` or `tensorrt_rtx`), and its clock tells"
+_ENGINE = "an engine runs (`backend: tensorrt` or `tensorrt_rtx`), and its clock is read"
 
 
 def _has_layers(step: ProfileModel) -> bool:
@@ -66,11 +66,11 @@ def _has_batch(step: ProfileModel, size: str) -> bool:
 
 
 class ProfileModel(Step[Onnx, ProfileDocument]):
-    """Measure a model's latency and memory, and what each of its layers takes.
+    """Measure a model's latency and memory, and the time of each of its layers.
 
-    Every run is a process of its own that opens the model and measures it; those of several profiles take turns, so
-    that the machine's drift hits them alike. The timing pass and the layer pass are separate sessions: the profiler
-    that sees layers slows the model down.
+    Every run is a separate process that opens the model and measures it; runs of several profiles take turns, so that
+    drift of the machine affects them equally. The timing pass and the layer pass are separate sessions, because the
+    profiler that times layers slows the model down.
     """
 
     version: ClassVar[int] = 3
@@ -82,7 +82,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     returns: ClassVar[tuple[Returns, ...]] = (
         *metrics(*(f"latency.{word}" for word in _LATENCIES), "load_ms", unit="ms"),
         *metrics("latency.cov", "latency.runs"),
-        *metrics("latency.spread", when="there are enough process runs to tell"),
+        *metrics("latency.spread", when="there are enough process runs"),
         *metrics("throughput.median", unit="1/s"),
         *metrics("throughput.items", unit="1/s", when="all inputs have the same first dimension"),
         *metrics("memory.peak_bytes", unit="bytes", when="the system reports it"),
@@ -91,7 +91,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         *metrics(
             *(f"tensor_cores.{word}" for word in ("share", "off_share", "unknown_share")),
             given=_is_engine,
-            when="an engine's layers tell their tactics (`backend: tensorrt` or `tensorrt_rtx`)",
+            when="an engine's layers report their tactics (`backend: tensorrt` or `tensorrt_rtx`)",
         ),
         *metrics(
             *(f"{name}.median" for name in ("enqueue", "h2d", "compute", "d2h")),
@@ -105,90 +105,90 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     )
 
     backend: Literal["onnxruntime", "tensorrt", "tensorrt_rtx"] = "onnxruntime"
-    """What runs the model: ONNX Runtime, or an engine of it in TensorRT or TensorRT-RTX (name it by `engine`). Settings
-    below that begin with ONNX Runtime or TensorRT are for that alone; TensorRT means both."""
+    """The runtime: ONNX Runtime, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`). Settings
+    below that begin with ONNX Runtime or TensorRT are for that runtime only; TensorRT means both."""
     runs: Annotated[int, Field(ge=1)] = 5
-    """Process runs, at least: the model is opened in a fresh process and measured anew, in turns with the other
-    profiles of the recipe. Passes of one process resemble each other; runs are what comparisons count."""
+    """Least number of process runs: each opens the model in a new process and measures it, in turns with the other
+    profiles of the recipe. Passes of one process resemble each other; comparisons count runs."""
     passes: Annotated[int, Field(ge=1)] = 100
-    """Measured passes, at least, over all runs; each takes its share."""
+    """Least number of measured passes over all runs; each run takes its share."""
     duration: Milliseconds = 2500.0
-    """Measure at least so many ms, over all runs; each takes its share. The quickest pass of half a second is what
-    others' work on the machine disturbs least, so comparisons decide by it."""
+    """Least time of measured passes in ms over all runs; each run takes its share. Comparisons use the minimum
+    latency over half a second, which other load disturbs least."""
     stable: Fraction = 0.03
-    """Go on with more runs until the 95 % interval of the median is within this of it (at least 5 runs are needed to
-    tell); `0 %` stops after `runs`."""
+    """Continue with more runs until the 95 % interval of the median is within this of it (at least 5 runs are
+    needed); `0 %` stops after `runs`."""
     budget: Annotated[Milliseconds, Field(gt=0)] = 10_000.0
-    """No run begins when loading, warming up and measuring took so many ms. Each run has a share of it, and ends with
-    it (half of it is for passes, however long loading takes). Recording layers is not counted."""
+    """No run starts when loading, warming up and measuring took this long. Each run gets a share and ends with it
+    (half of it is for passes, however long loading takes). Recording layers is not counted."""
     warmup_passes: Annotated[int, Field(ge=0)] = 5
-    """Passes before the measured ones of each run, at least."""
+    """Least number of warm-up passes of each run."""
     warmup: Milliseconds = 200.0
-    """Warm up each run at least so many ms."""
+    """Least time of warming up each run in ms."""
     sleep: Milliseconds = 0.0
-    """Rest so many ms before each measured pass."""
+    """Pause in ms before each measured pass."""
     layer_passes: Annotated[int, Field(ge=0)] = 20
-    """Passes with the profiler of ONNX Runtime or TensorRT on, for the layers; 0 leaves the layers out."""
+    """Passes with the profiler of ONNX Runtime or TensorRT on, for the layers; 0 skips the layers."""
     batches: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Batch sweep: measure these batch sizes too. The batch is every input's free first dimension."""
+    """Batch sweep: also measure these batch sizes. The batch is every input's free first dimension."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of random inputs."""
     lock_clocks: bool = False
-    """GPU: lock it to its base clock while it is measured; needs the right to (root). It is set free again however this
-    ends."""
+    """GPU: lock its clock to the base clock during the measurement; needs root. The clock is unlocked however the
+    measurement ends."""
     reuse_on: Literal["this_host", "same_kind"] = "this_host"
-    """Where this measurement may be used again: on this host, with the same set of CPUs, container limits, GPU, power
-    limit and variables; or, `same_kind`, also on hosts with as many CPUs and GPUs of the same kind under the same
+    """Hosts where this measurement may be reused: this host, with the same set of CPUs, container limits, GPU, power
+    limit and variables; or `same_kind`: also hosts with as many CPUs and GPUs of the same type under the same
     limits, such as the runners of a CI. On a cluster (`--ray`) always `same_kind`."""
     sample_gpu: bool = False
-    """GPU: ask it about ten times a second what it does while it is measured: use, clocks, power, copies."""
+    """GPU: sample its use, clocks, power and copies about ten times a second during the measurement."""
     hide_non_compute: bool = False
-    """Leave layers that only move or convert data (reformats, casts, copies) out of lists of layers; the profile keeps
+    """Hide layers that only move or convert data (reformats, casts, copies) in lists of layers; the profile keeps
     them, and tables in reports show them when their filter is cleared."""
 
     provider: str = "cpu"
-    """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. It is an error when it does not
-    really load."""
+    """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. A provider that does not load
+    is an error."""
     provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
-    """ONNX Runtime: options of the provider, such as `device_id`. Those that name libraries or files, and any not known
-    to be harmless, need a recipe that is trusted."""
+    """ONNX Runtime: options of the provider, such as `device_id`. Options that name libraries or files, and unknown
+    options, need a trusted recipe."""
     optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
     """ONNX Runtime: graph optimization level."""
     threads: Annotated[int, Field(ge=0)] = 0
-    """ONNX Runtime: threads within an operator; 0 leaves it to ONNX Runtime (one for each physical core)."""
+    """ONNX Runtime: threads within an operator; 0 lets ONNX Runtime choose (one for each physical core)."""
     inter_op_threads: Annotated[int, Field(ge=0)] = 0
-    """ONNX Runtime: threads between operators, with `execution: parallel`; 0 leaves it to ONNX Runtime."""
+    """ONNX Runtime: threads between operators, with `execution: parallel`; 0 lets ONNX Runtime choose."""
     execution: Literal["sequential", "parallel"] = "sequential"
-    """ONNX Runtime: whether operators run one after another."""
+    """ONNX Runtime: run operators one after another, or in parallel."""
     memory_arena: bool = True
     """ONNX Runtime: keep memory between passes."""
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
-    """ONNX Runtime: dimension name -> size: fixed before optimising, so that shapes are constants."""
+    """ONNX Runtime: dimension name -> size, fixed before optimisation, so that shapes are constants."""
 
     engine: Annotated[str | None, Reads(Engine)] = None
     """TensorRT: the step that builds the engine of the model."""
     engine_file: Annotated[Path | None, DataFile()] = None
-    """TensorRT: an engine that was built before, of the same model, instead of `engine`."""
+    """TensorRT: an existing engine of the same model, instead of `engine`."""
     trust_engine: Annotated[bool, RunsCode()] = False
-    """TensorRT: allow the code that is embedded in the engine to run (version compatible engines have some)."""
+    """TensorRT: allow code embedded in the engine to run (version compatible engines contain some)."""
     library: Annotated[Path | None, RunsCode()] = None
-    """TensorRT: use another than the installed one: a virtual environment that has it, or the folder of an unpacked
-    TensorRT archive."""
+    """TensorRT: a TensorRT other than the installed one: a virtual environment that has it, or the folder of an
+    unpacked TensorRT archive."""
     gpu: Annotated[int, Field(ge=0)] = 0
-    """TensorRT: number of the GPU, as nvidia-smi counts them."""
+    """TensorRT: index of the GPU in nvidia-smi."""
     refit: bool = True
-    """TensorRT: give the engine the model's weights first, where it can be refitted and has not got them yet."""
+    """TensorRT: refit the engine with the model's weights first, where it is refittable and does not have them yet."""
     optimization_profile: Annotated[int, Field(ge=0)] = 0
-    """TensorRT: which of the engine's optimization profiles, counted from 0."""
+    """TensorRT: index of the engine's optimization profile, from 0."""
     streams: Annotated[int, Field(ge=1, le=64)] = 1
-    """TensorRT: inferences side by side, each on a CUDA stream of its own; a pass is one of each."""
+    """TensorRT: concurrent inferences, each on a CUDA stream of its own; a pass is one of each."""
     cuda_graph: bool = False
-    """TensorRT: capture a pass in a CUDA graph and launch that."""
+    """TensorRT: capture a pass in a CUDA graph and launch the graph."""
     transfers: bool = False
-    """TensorRT: count the copies of inputs and outputs in the latency; otherwise they are told beside it."""
+    """TensorRT: include the copies of inputs and outputs in the latency; otherwise they are reported separately."""
     spin_wait: bool = True
-    """TensorRT: wait for the GPU by asking all the time, as ONNX Runtime does. Otherwise the CPU sleeps meanwhile, and
-    waking it is a part of the latency."""
+    """TensorRT: busy-wait for the GPU, as ONNX Runtime does. Otherwise the CPU sleeps, and the latency includes
+    waking it."""
 
     @model_validator(mode="after")
     def _check_backend(self) -> ProfileModel:
@@ -226,7 +226,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     @property
     def device(self) -> str:
-        """What is measured and must be held alone: the CPU, or one of a provider's devices."""
+        """Return the device that is measured and held exclusively: the CPU, or one of a provider's devices."""
         if not self._on_gpu:
             return "cpu"
         return f"gpu-{self.gpu if self.backend != 'onnxruntime' else self.provider_options.get('device_id', 0)}"
@@ -270,7 +270,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return [_write(turn, *measured) for turn, measured in zip(turns, measure_sides(sides), strict=True)]
 
     def request(self, source: Onnx, context: Context) -> ProfilingRequest:
-        """What the backend is asked to measure."""
+        """Return the request to measure the model."""
         from ndld_flow.measure.profiling_request import ProfilingRequest
 
         session, library = self._session(source, context)
@@ -298,7 +298,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return prepare_engine(self._engine_to_run(self.backend, context), source)
 
     def _options(self) -> dict[str, JsonValue]:
-        """Every setting that was in force: those of other backends were not."""
+        """Return every setting in effect, without those of other backends."""
         others = (*(_OF_ENGINES if self.backend == "onnxruntime" else _OF_ONNXRUNTIME), "reuse_on")
         options: dict[str, JsonValue] = self.model_dump(mode="json", exclude=set(others))
         return options
@@ -356,6 +356,6 @@ def _write(turn: Turn, profile: Profile, log: str) -> Result:
     from ndld_flow.measure.profile_summary import metrics_of, summarise
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
-    for said in (profile.stopped_because, *profile.notes, *log.splitlines()):
-        turn.context.log.info("%s", said)
+    for message in (profile.stopped_because, *profile.notes, *log.splitlines()):
+        turn.context.log.info("%s", message)
     return Result(summarise(profile), metrics=metrics_of(profile))

@@ -254,7 +254,7 @@ def test_a_model_that_fails_when_run_is_told_as_ever(tmp_path: Path) -> None:
 def test_a_provider_that_falls_back_is_an_error(model: Path, tmp_path: Path) -> None:
     if "CUDAExecutionProvider" not in ort.get_available_providers() or shutil.which("nvidia-smi"):
         pytest.skip("needs ONNX Runtime with CUDA, and a machine without a GPU")
-    with pytest.raises(BackendError, match=r"CUDAExecutionProvider was asked for, but .*set provider: cpu"):
+    with pytest.raises(BackendError, match=r"CUDAExecutionProvider was requested, but .*set provider: cpu"):
         measure(tmp_path, request(model), request(model, session=SessionSettings(provider="cuda")))
 
 

@@ -235,23 +235,23 @@ def test_the_gpu_is_sampled_while_passes_go_on(monkeypatch: pytest.MonkeyPatch) 
     assert everything["power_w"] == {"median": 68.0, "min": 68.0, "max": 68.0}
     assert everything["pcie_received_kb_per_s"] == {"median": 101.0, "min": 101.0, "max": 101.0}
     assert "celsius" not in everything
-    told = samples.tell(everything)
+    told = samples.describe(everything)
     assert "93 % of the time with a kernel running, 1,410 MHz, 68 W (medians of" in told
     assert "counters" in told
     before = samples.within([(began - 2, began - 1)])
     assert before == {"samples": 0}
-    assert "over before it could be asked" in samples.tell(before)
+    assert "passes ended before the first sample" in samples.describe(before)
 
 
 def test_why_a_gpu_was_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
     with sampled_gpu(5) as samples:
         pass
-    assert samples.tell(samples.within([])) == "the GPU was not sampled: NVML says Not Found"
+    assert samples.describe(samples.within([])) == "the GPU was not sampled: NVML reports Not Found"
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with sampled_gpu(0) as samples:
         pass
-    assert "pip install nvidia-ml-py" in samples.tell({})
+    assert "pip install nvidia-ml-py" in samples.describe({})
 
 
 def _side(called: str, provider: str, **asked: bool) -> Side:
@@ -269,14 +269,16 @@ def test_all_that_are_measured_meanwhile_are_told(log: Path, monkeypatch: pytest
     timing = Timing([1.0], [0.0], began_s=5.0)
     with watched_gpus([asks, other, cpu]) as watch:
         for side in (asks, other):
-            conditions, notes = watch.tell(side.request, [timing])
+            conditions, notes = watch.describe(side.request, [timing])
             assert conditions == {"locked_clocks": "to 1410 MHz by nvidia-smi"}
-            assert notes == ["the GPU's clock was locked to its base while it was measured, to 1410 MHz by nvidia-smi"]
-        assert watch.tell(cpu.request, [timing]) == ({}, [])
+            assert notes == [
+                "the GPU's clock was locked to its base clock during the measurement, to 1410 MHz by nvidia-smi"
+            ]
+        assert watch.describe(cpu.request, [timing]) == ({}, [])
     assert sum("--lock-gpu-clocks" in call for call in _calls(log)) == 1
     _write_smi(log.parent, "1410", "--lock-gpu-clocks")
     with pytest.raises(BackendError, match=r"^step a: lock_clocks: `nvidia-smi --lock"), watched_gpus([asks]):
         pytest.fail("it was not locked")
     watch.samples[0] = GpuSamples(at_s=[5.0005, 6.0], read=[{"power_w": 70.0}, {"power_w": 20.0}])
-    conditions, _ = watch.tell(other.request, [timing])
+    conditions, _ = watch.describe(other.request, [timing])
     assert conditions["gpu_samples"] == {"samples": 1, "power_w": {"median": 70.0, "min": 70.0, "max": 70.0}}
