@@ -105,7 +105,7 @@ def test_the_real_tensorrt_rtx_builds_for_gpus_that_are_not_here(tmp_path: Path)
 
 
 @pytest.mark.skipif(not DRIVERLESS, reason="there is an NVIDIA driver here")
-def test_without_a_driver_that_is_what_it_says(tmp_path: Path) -> None:
+def test_a_missing_driver_is_reported(tmp_path: Path) -> None:
     installed_rtx()
     checks = by_name(examine(tmp_path))
     for name in ("gpu", "tensorrt-rtx on this GPU"):
@@ -115,7 +115,7 @@ def test_without_a_driver_that_is_what_it_says(tmp_path: Path) -> None:
     assert "gpu clocks" not in checks, "without a GPU nothing else is asked"
 
 
-def test_a_driver_too_old_for_the_real_library_is_told_in_words(
+def test_a_driver_too_old_for_the_real_library_is_reported(
     tmp_path: Path, driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed_rtx()
@@ -129,7 +129,7 @@ def test_a_driver_too_old_for_the_real_library_is_told_in_words(
     assert checks["tensorrt-rtx ahead of time"].state == "ok"
 
 
-def test_a_driver_without_a_gpu_is_told(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_a_gpu_is_reported(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_STANDIN_INIT", "100")
     (only,) = probe_gpu()
     assert not only.works
@@ -143,7 +143,7 @@ def test_one_that_works_is_built_opened_and_run(tmp_path: Path, driver: Path) ->
     assert runs.found.endswith("opens and runs engines")
 
 
-def test_a_gpu_that_answers_tells_what_may_be_done_with_it(
+def test_a_gpu_that_answers_reports_what_may_be_done_with_it(
     driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = tmp_path / "packages"
@@ -157,7 +157,9 @@ def test_a_gpu_that_answers_tells_what_may_be_done_with_it(
     assert found["gpu clocks"].works == (os.geteuid() == 0)
 
 
-def test_a_gpu_without_nvml_says_how_to_get_it(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_nvml_reports_how_to_get_it(
+    driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / "packages/pynvml.py", "raise ImportError('not here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     sampling = next(trial for trial in probe_gpu() if trial.name == "gpu sampling")
@@ -181,7 +183,9 @@ def test_a_gpu_without_nvml_says_how_to_get_it(driver: Path, tmp_path: Path, mon
         (("return Network()", "raise RuntimeError('odd')"), "RuntimeError: odd"),
     ],
 )
-def test_each_way_to_fail_on_a_gpu_is_told(tmp_path: Path, driver: Path, break_it: tuple[str, str], found: str) -> None:
+def test_each_way_to_fail_on_a_gpu_is_reported(
+    tmp_path: Path, driver: Path, break_it: tuple[str, str], found: str
+) -> None:
     assert break_it[0] in WORKS
     loads, runs = try_fake(tmp_path, WORKS.replace(*break_it))
     assert loads.works
@@ -208,7 +212,7 @@ def test_a_hang_ends_at_the_limit(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 4
 
 
-def test_one_that_does_not_load_says_why_and_nothing_else_is_tried(tmp_path: Path) -> None:
+def test_one_that_does_not_load_reports_why_and_nothing_else_is_tried(tmp_path: Path) -> None:
     (only,) = try_fake(tmp_path, "raise ImportError('libnvinfer.so.10: cannot open shared object file')")
     assert not only.works
     assert "libnvinfer.so.10: cannot open" in only.found

@@ -71,7 +71,7 @@ def test_a_broken_nvidia_smi_is_no_gpu(
     assert describe_machine().gpus == ()
 
 
-def test_what_the_system_does_not_tell_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cpus = tmp_path / "cpu"
     for number, governor in enumerate(("powersave", "performance", "powersave")):
         folder = cpus / f"cpu{number}" / "cpufreq"

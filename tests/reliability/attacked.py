@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Attacked:
-    """How a process ended whose writes were attacked, or only counted."""
+    """The end of a process whose writes were attacked, or only counted."""
 
     code: int
     """The exit code, negative for a signal."""
@@ -33,7 +33,7 @@ class Attacked:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether it ended with exit code 2 and one paragraph that tells why."""
+        """Return whether it ended with exit code 2 and one paragraph with the reason."""
         told = [line for line in self.err.splitlines() if line.startswith("error: ")]
         return self.code == 2 and len(told) == 1 and self.err.strip().endswith(told[0]) and "Traceback" not in self.err
 
@@ -70,7 +70,7 @@ class FaultServer:
         return Attacked(code, *said, read_struck(self._aside), tuple(read_calls(self._aside)))
 
     def call(self, *command: str) -> bool:
-        """Whether a command, such as `mount`, did well where attacks are run."""
+        """Return whether a command, such as `mount`, succeeds where attacks run."""
         return self._ask({"call": command}) == 0
 
     def view(self, path: Path) -> Path:

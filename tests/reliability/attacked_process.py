@@ -27,7 +27,7 @@ _MOST_LETTERS = 1500
 
 @dataclass(frozen=True)
 class Ending:
-    """What a person would have seen of one command."""
+    """The visible result of one command."""
 
     code: int | None
     """The exit code; negative for a signal, None where it did not end in time."""

@@ -82,7 +82,7 @@ class FaultPlan:
 
 
 def read_struck(aside: Path) -> int:
-    """How many calls have gone wrong."""
+    """Return the number of failed calls."""
     with (aside / "plan").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as plan:
         return int(struct.unpack_from("6q", plan)[5])
 

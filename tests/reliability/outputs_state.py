@@ -19,7 +19,7 @@ _PAGE_END = "</html>"
 
 
 def find_halves(outputs: Outputs) -> Iterator[str]:
-    """What is half-written or damaged in an outputs folder, in words."""
+    """Return the incomplete or damaged files of an outputs folder, in words."""
     for folder in outputs.folders():
         yield from _find_in_run(folder)
     for folder in outputs.sweep_folders():
@@ -44,7 +44,7 @@ def _find_unlisted(outputs: Outputs) -> Iterator[str]:
 
 
 def _seen(root: Path, *patterns: str) -> Iterator[Path]:
-    """What a person sees: not what is hidden, nor the links to it."""
+    """Return the visible files, without hidden ones and links to them."""
     found = (path for pattern in patterns for path in root.glob(pattern))
     return (path for path in found if not path.name.startswith(".") and path.name != LATEST)
 
@@ -99,7 +99,7 @@ def _is_page(path: Path) -> bool:
 
 
 def find_unfinished(outputs: Outputs) -> Iterator[str]:
-    """What the next run has not removed of an earlier one. What was written aside is `gc`'s, an hour later."""
+    """Return leftovers of an earlier run that the next run must remove; `gc` removes temporary files after an hour."""
     yield from map(str, outputs.store.root.glob("building/*"))
     yield from map(str, outputs.store.root.glob("locks/building-*"))
     yield from (str(path) for path in outputs.root.glob(".*") if path.is_dir())
@@ -113,12 +113,12 @@ def age_leftovers(folder: Path) -> None:
 
 
 def list_leftovers(folder: Path) -> list[str]:
-    """What `gc` is to remove: files that were written aside, and the locks of runs that are dead."""
+    """Return the files that `gc` must remove: temporary files, and the locks of dead runs."""
     return [str(path) for path in (*find_leftovers(folder), *folder.glob("store/locks/run-*"))]
 
 
 def take_stock(folder: Path) -> dict[str, bytes]:
-    """What each file below a folder holds, and where each link points."""
+    """Return the contents of each file below a folder, and the target of each link."""
     stock = {}
     for path in folder.rglob("*"):
         if path.is_symlink():

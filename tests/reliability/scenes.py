@@ -59,7 +59,7 @@ class Scene:
         return Outputs(self.folder / "outputs")
 
     def count(self, fault: Fault) -> int:
-        """How many writes the fault can happen to."""
+        """Return the number of writes that the fault can hit."""
         return sum(bool(kind & fault.kinds) for kind, _ in self._clean.calls)
 
     def attack(self, fault: Fault, at: int, count: Tally) -> None:
@@ -127,7 +127,7 @@ def _check_end(attacked: Attacked, fault: Fault, done: int) -> Iterator[str]:
 
 
 def _read_results(outputs: Outputs) -> object:
-    """What the newest run and the newest sweep of each recipe came to, and what has a name."""
+    """Return the results of each recipe's newest run and sweep, and the tags."""
     runs, sweeps = {}, {}
     for folder in outputs.folders():
         run = read_run_record(folder)

@@ -52,7 +52,7 @@ SHADOWED = (
 
 @dataclass
 class Ears:
-    """What an audit hook heard that hostile files have to do with."""
+    """Audit events that concern hostile files."""
 
     folder: Path | None = None
     """Where the hostile files are; None while nobody listens."""
@@ -146,7 +146,7 @@ def check(recipe: dict[str, Any], path: Path) -> Recipe | None:
 def test_no_setting_runs_what_it_names(
     found: StepType, hostile: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is not refused is asked what it foresees, and run where a setting is a file's path."""
+    """Accepted steps are checked for obstacles, and run where a setting is a file's path."""
     count = tally("code without trust")
     monkeypatch.chdir(hostile)
     path = hostile / "recipe.yaml"
@@ -196,7 +196,7 @@ def test_settings_that_run_code_are_known() -> None:
 QUICK = {"polygraphy": "never"}
 
 
-def test_what_is_told_of_security_is_there() -> None:
+def test_the_security_notes_exist() -> None:
     """The files that SECURITY.md names, and each setting that runs code."""
     root = Path(__file__).parents[2]
     text = (root / "SECURITY.md").read_text()

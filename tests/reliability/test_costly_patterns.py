@@ -59,7 +59,7 @@ def test_no_pattern_takes_for_ever(name: str, tally: Callable[[str], Tally]) -> 
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)b", "(?<!a)b", r"(a)\1", "(?>a)", "(", "[b-a]", "a**"])
-def test_what_re2_has_not_is_refused_on_one_line_and_nothing_else_is_said(
+def test_unsupported_syntax_is_refused_on_one_line_and_nothing_else_is_printed(
     pattern: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(RequestError, match=r"syntax of RE2, which has no look-around, such as `\(\?!a\)`") as raised:
@@ -74,7 +74,7 @@ def test_a_pattern_has_a_length() -> None:
         name_matcher(f"/{'a' * (MAX_PATTERN + 1)}/")
 
 
-def test_groups_are_told() -> None:
+def test_groups_are_reported() -> None:
     assert groups_found(r"/lay\wrs\.(\d+)(é+)?(x)?/", "modèl/layers.3é") == ("layers.3é", "3", "é", "")
     assert groups_found(r"/layers\.(\d+)/", "other") is None
 

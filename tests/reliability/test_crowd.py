@@ -39,9 +39,9 @@ class Slow(Step[Onnx, Onnx]):
     """Copy a model."""
 
     word: str = "x"
-    """What makes it another step."""
+    """A setting that changes the key."""
     seconds: float = 0.05
-    """How long to work."""
+    """Duration of the step."""
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         time.sleep(self.seconds)
@@ -68,7 +68,7 @@ class Turns(Step[Onnx, Onnx]):
 
     takes_turns = True
     word: str = "x"
-    """What makes it another step."""
+    """A setting that changes the key."""
 
     @property
     def device(self):
@@ -167,7 +167,7 @@ def run_command(recipe: str, *overrides: str) -> tuple[str, ...]:
 
 
 def assert_all_there(outputs: Outputs) -> None:
-    """What finished runs name is in the store, as it was; and what they show is in their folders."""
+    """Objects of finished runs are in the store, unchanged, and their folders are complete."""
     store = Store(outputs.root / "store")
     for folder in outputs.folders():
         for step in read_run_record(folder).steps:
@@ -234,7 +234,7 @@ def test_sixteen_and_their_keepers(make_crowd: Callable[[int], Crowd], tally: Ca
 def test_some_of_sixteen_are_killed(
     make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], lacks: str
 ) -> None:
-    """What they were at is done by another, at once, and again by none."""
+    """Another process computes their steps at once, and none computes them again."""
     killed, runs = tally("holder of a lock killed"), tally("sixteen processes on one store")
     crowd = make_crowd(2).on_a_file_system(lacks)
     chance = random.Random(crowd.seed)

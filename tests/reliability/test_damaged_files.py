@@ -203,7 +203,7 @@ def object_of(victim: Victim, step: str) -> Path:
     return Store(victim.outputs / "store").object_folder(kept.artifact.digest) / "model.onnx"
 
 
-def test_it_says_what_it_set_aside(in_folder: Path) -> None:
+def test_it_reports_what_it_set_aside(in_folder: Path) -> None:
     victim = make_toy_victim(in_folder)
     model = object_of(victim, "first")
     size = model.stat().st_size
@@ -223,7 +223,7 @@ def test_it_says_what_it_set_aside(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [CUTS[1], CHANGES[0], LOSSES[0]])
-def test_a_damaged_record_is_kept_and_said(damage: Damage, in_folder: Path) -> None:
+def test_a_damaged_record_is_kept_and_reported(damage: Damage, in_folder: Path) -> None:
     victim = make_toy_victim(in_folder)
     step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
     assert step.record is not None
@@ -257,7 +257,7 @@ def test_what_is_in_the_way_of_the_stores_mark_is_named(in_folder: Path) -> None
     assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file in its place" in said
 
 
-def test_what_was_there_damaged_when_it_is_made_by_force_is_said_in_the_steps_log(in_folder: Path) -> None:
+def test_what_was_there_damaged_when_it_is_made_by_force_is_reported_in_the_steps_log(in_folder: Path) -> None:
     store = Store(in_folder / "store")
     told: list[str] = []
     for _ in range(2):

@@ -71,7 +71,7 @@ def folder(tmp_path: Path, server: FaultServer) -> Path:
 
 
 def do(folder: Path, server: FaultServer, *arguments: str) -> None:
-    """What goes well, before an attack."""
+    """The scenes without faults."""
     done = server.run(*arguments, folder=folder, plan=FaultPlan(folder / "outputs"))
     assert done.code == 0, done.err
 
@@ -153,7 +153,7 @@ def test_temporary_files(folder: Path, server: FaultServer, tally: Counting) -> 
     attack_some(scene, (*refusals(FAIL_ONCE), *lasting), tally, every=2)
 
 
-def test_a_bug_is_told_where_nothing_can_be_written(folder: Path, server: FaultServer, tally: Counting) -> None:
+def test_a_bug_is_reported_where_nothing_can_be_written(folder: Path, server: FaultServer, tally: Counting) -> None:
     (folder / "temporary").mkdir()
     (folder / "stamp.py").write_text(STAMP.replace("import onnx\n", "raise ValueError('a bug')\n", 1))
     count = tally("bug file cannot be written")

@@ -156,7 +156,7 @@ def test_external_data_that_is_not_there(place: Place, tally: Tallying, what: st
 
 @pytest.mark.parametrize("what", ["pipe", "link to a file", "folder"])
 def test_data_that_was_good_when_the_model_was_first_read(place: Place, tally: Tallying, what: str) -> None:
-    """What is remembered of a model's bytes says nothing of the files beside it."""
+    """Cached digests of a model do not cover its external files."""
     place.model.write_bytes(_external("w.bin").SerializeToString())
     data = place.folder / "w.bin"
     data.write_bytes(bytes(64))

@@ -75,7 +75,7 @@ class Attack:
         assert fine, f"{what}, read by {name}: {ending.code} after {ending.wall_s:.1f} s: {ending.said[-3000:]}"
 
     def _isolated(self, name: str) -> Ending:
-        """What crashes native code, once more as users run it: in a worker process."""
+        """Models that crash native code run again in a worker process, as for users."""
         run = ProcessRun(*self.way(name), cwd=self.folder, env={"NDLD_FLOW_IN_PROCESS": "0"})
         code, _, said = run.finish(120)
         return Ending(code, said, 0.0)

@@ -65,7 +65,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_exports_that_nobody_changed_are_read(tmp_path: Path, base: Path) -> None:
+def test_unchanged_exports_are_read(tmp_path: Path, base: Path) -> None:
     """Else the attacks below would attack nothing."""
     for place, (name, tree) in enumerate(EXPORTS.items()):
         path = tmp_path / str(place) / name

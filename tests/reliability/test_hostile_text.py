@@ -174,7 +174,7 @@ VERBS = (
 )
 
 
-def test_verbs_say_nothing_to_terminals_and_ci(tmp_path: Path, tally: Attack) -> None:
+def test_verbs_print_nothing_to_terminals_and_ci(tmp_path: Path, tally: Attack) -> None:
     count = tally("hostile text in tables and terminals")
     hostile_model(tmp_path / "m.onnx", ESCAPES.replace("\x00", "") + COMMANDS)
     hostile_model(tmp_path / "other.onnx", COMMANDS)

@@ -42,7 +42,7 @@ def test_a_crash_in_native_code_is_the_steps_failure(in_folder: Path, tally: Cal
 
 
 @pytest.mark.thorough
-def test_who_is_killed_for_want_of_memory_is_the_worker(in_folder: Path, tally: Callable[[str], Tally]) -> None:
+def test_a_lack_of_memory_kills_the_worker(in_folder: Path, tally: Callable[[str], Tally]) -> None:
     """The kernel kills who takes too much, and the tool itself takes little."""
     count = tally("step killed for want of memory")
     deeds = Deeds(in_folder)
@@ -52,7 +52,7 @@ def test_who_is_killed_for_want_of_memory_is_the_worker(in_folder: Path, tally: 
 
 
 @pytest.mark.thorough
-def test_a_bug_of_a_step_is_told_as_one_with_its_place(in_folder: Path) -> None:
+def test_a_bug_of_a_step_is_reported_as_one_with_its_place(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
     ended = ndld_flow("run", str(write_recipe(deeds, "bug")), "--trust", cwd=in_folder)
     assert ended.returncode == 3

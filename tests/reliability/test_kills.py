@@ -121,7 +121,7 @@ def test_sweeps_killed_at_any_moment(arguments: tuple[str, ...], rounds: int, in
 
 @pytest.mark.slow
 def test_a_process_that_a_sweep_started_is_killed(in_folder: Path, tally: Tallies) -> None:
-    """Of a worker, its keeper and what they have started, one dies; the sweep itself does the work again."""
+    """One of a worker, its watchdog and their children dies; the sweep computes the step again."""
     arena = sweep_arena(in_folder, "--jobs", "2")
     limit_s = arena.measure()
     count, moments = tally("kill -9 of a worker"), random.Random(SEED)
@@ -171,7 +171,7 @@ def test_a_process_that_a_measuring_run_started_is_killed(in_folder: Path, tally
 @pytest.mark.slow
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM], ids=lambda which: which.name)
 @pytest.mark.parametrize("arguments", [(), ("--jobs", "2")], ids=["run", "sweep"])
-def test_whoever_is_told_to_end_cleans_up(
+def test_a_terminated_process_cleans_up(
     which: signal.Signals, arguments: tuple[str, ...], in_folder: Path, tally: Tallies
 ) -> None:
     if arguments:

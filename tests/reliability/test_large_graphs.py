@@ -36,7 +36,7 @@ def test_folding_looks_at_each_node_so_many_times(tmp_path: Path, monkeypatch: p
 
 
 def _hashes_per_node(path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """How often a node is put into a set or looked up in one, where each node's weight is computed from constants."""
+    """Count set operations on nodes in a model whose weights are computed from constants."""
     b = GraphBuilder()
     h = "x"
     for _ in range(count):

@@ -61,7 +61,7 @@ def open_copy(unpacked: dict[str, Path], tmp_path: Path) -> Callable[[str], Path
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """What a user has: pages are drawn again, and are no part of it."""
+    """Return the user's data, without pages, which are drawn again."""
     kept = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".html")
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
@@ -108,7 +108,7 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_a_plan_tells_why_a_golden_result_is_not_reused(name: str, open_copy: Callable[[str], Path]) -> None:
+def test_a_plan_reports_why_a_golden_result_is_not_reused(name: str, open_copy: Callable[[str], Path]) -> None:
     ran = ndld_flow("plan", "golden.yaml", "--json", cwd=open_copy(name))
     reasons = {line["step"]: line["reason"] for line in json.loads(ran.stdout)}
     told = (Reason.REUSED, Reason.TOOL, Reason.VERSION, Reason.MACHINE, Reason.SETTINGS, Reason.INPUT, Reason.TOGETHER)
@@ -239,7 +239,7 @@ def test_what_a_newer_version_wrote_is_refused_and_stays(
         count.refused += 1
 
 
-def test_a_newer_document_in_a_run_is_told_and_the_rest_is_drawn(open_copy: Callable[[str], Path]) -> None:
+def test_a_newer_document_in_a_run_is_reported_and_the_rest_is_drawn(open_copy: Callable[[str], Path]) -> None:
     folder = open_copy("store-1")
     (path,) = folder.glob("outputs/runs/golden/2*/agree/accuracy.json")
     newer = by_a_newer_version(path)
@@ -267,7 +267,7 @@ def test_a_store_of_a_newer_format_is_refused(
 # --- the format of a store ---
 
 
-def test_a_store_says_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_reports_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = Outputs(tmp_path)
     outputs.prepare()
     said = (tmp_path / "store" / "FORMAT").read_text("utf-8")

@@ -28,7 +28,7 @@ CENTURIES = (1970, 1979, 2039, 2106, 2250)
 
 
 class Clock:
-    """What a process takes for the system's clock; it may be set while that runs."""
+    """The system clock of a process, which may be set while it runs."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

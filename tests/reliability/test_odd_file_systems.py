@@ -79,12 +79,12 @@ def command(process: AttackedProcess, folder: Path, *arguments: str) -> Ending:
 
 
 def worked(folder: Path) -> Counter[str]:
-    """How often each step was computed."""
+    """Return the number of computations of each step."""
     return Counter(line.split()[0] for line in (folder / "log.txt").read_text().splitlines())
 
 
 def use_all(process: AttackedProcess, folder: Path) -> None:
-    """What a person does with outputs: run, run again, change, tag, look, check, free."""
+    """Use outputs as a user does: run, run again, change, tag, list, verify, collect garbage."""
     for arguments in (
         ("run", "toy.yaml", "--trust"),
         ("tag", "toy", "first"),
@@ -189,7 +189,7 @@ def count_up(folder: Path, rounds: int, dies_at: int = -1) -> subprocess.Popen[b
 
 
 @pytest.mark.parametrize("lacks", ["locks", "locks,folder-moves"])
-def test_one_at_a_time_and_a_killed_holder_holds_up_nobody(
+def test_one_at_a_time_and_a_killed_holder_holds_up_no_process(
     tmp_path: Path, make_odd: Callable[[Path, str], None], tally: Counting, lacks: str
 ) -> None:
     (tmp_path / "count").write_text("0")
@@ -235,7 +235,7 @@ def test_a_holder_elsewhere_is_dead_when_it_was_silent_for_long(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_finds_a_holder_dead_late_takes_nothing_from_the_next(tmp_path: Path) -> None:
+def test_a_late_observer_of_a_dead_holder_harms_no_later_one(tmp_path: Path) -> None:
     """Two find it dead; one of them takes the lock before the other removes what it has found."""
     path = tmp_path / "one.lock"
     dead = path / FolderLock(path)._owner.replace(f"-{os.getpid()}-", "-4194305-")  # more than there are processes
@@ -258,7 +258,7 @@ def test_a_waiting_lock_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_want_of_locks_is_told_of_once(tmp_path: Path) -> None:
+def test_want_of_locks_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / NO_LOCKS).touch()
     heard: list[str] = []
     for _ in range(2):
@@ -266,7 +266,7 @@ def test_want_of_locks_is_told_of_once(tmp_path: Path) -> None:
     assert [text.count("has no locks") for text in heard] == [1]
 
 
-def test_files_of_locks_that_nobody_holds_are_removed(tmp_path: Path) -> None:
+def test_files_of_locks_that_no_process_holds_are_removed(tmp_path: Path) -> None:
     locks = Store(tmp_path).locks
     with locks.hold("key"):
         pass

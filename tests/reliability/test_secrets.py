@@ -62,7 +62,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def address(tmp_path: Path) -> Iterator[str]:
-    """Of a server of models, with credentials."""
+    """The URL of a server of models, with credentials."""
     served = tmp_path / "served"
     served.mkdir()
     make_cnn(served / "m.onnx")
@@ -84,7 +84,7 @@ def told(folder: Path) -> list[str]:
     return found
 
 
-def test_a_run_tells_no_secret(tmp_path: Path, address: str, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
     count = tally("secrets")
     for name in ("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "GITHUB_TOKEN", "PIP_INDEX_URL"):
         monkeypatch.setenv(name, VARIABLE)
@@ -129,7 +129,7 @@ def test_a_run_tells_no_secret(tmp_path: Path, address: str, tally: Attack, monk
     assert (done.returncode, "credentials were left out" in done.stderr) == (2, True)
 
 
-def test_a_bug_tells_no_secret(tmp_path: Path, address: str, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its file is this user's alone, under a name that nobody could have laid a link at."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["ndld-flow", "run", f"model={address}"])

@@ -38,7 +38,7 @@ def begin(act: str, verb: str = "inspect") -> subprocess.Popen[str]:
 
 @pytest.mark.usefixtures("isolated_steps")
 @pytest.mark.parametrize("verb", ["inspect", "diff", "draw", "init", "ops", "plan"])
-def test_a_crash_in_native_code_is_told(verb: str, tally: Callable[[str], Tally]) -> None:
+def test_a_crash_in_native_code_is_reported(verb: str, tally: Callable[[str], Tally]) -> None:
     count = tally("native crash of a verb")
     process = begin("os.kill(os.getpid(), signal.SIGSEGV)", verb)
     _, said = process.communicate(timeout=60)
@@ -57,7 +57,7 @@ def test_its_exit_code_is_handed_on() -> None:
 
 @pytest.mark.usefixtures("isolated_steps")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_who_ends_the_watcher_ends_the_verb(number: signal.Signals, code: int) -> None:
+def test_ending_the_watcher_ends_the_verb(number: signal.Signals, code: int) -> None:
     process = begin("time.sleep(600)")
     assert process.stdout is not None
     child = int(process.stdout.readline())

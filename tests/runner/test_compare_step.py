@@ -77,7 +77,7 @@ def test_gates_decide(tmp_path: Path, gate: str, how: Any, passed: bool) -> None
     assert (gate in done.summary) == (found.gates[0].outcome != "passed")
 
 
-def test_without_a_gate_it_tells_and_does_not_fail(tmp_path: Path) -> None:
+def test_without_a_gate_it_reports_and_does_not_fail(tmp_path: Path) -> None:
     done, found = compare(tmp_path, steady(*[10.0] * 5), steady(*[20.0] * 5))
     assert done.passed
     assert found.verdict == "regressed"

@@ -55,11 +55,11 @@ def announced(store: Store) -> list[Path]:
     return list((store.root / "building").glob("*/at-work.json"))
 
 
-def test_alone_there_is_nothing_to_tell(store: Store, own: Path) -> None:
+def test_alone_there_is_nothing_to_report(store: Store, own: Path) -> None:
     assert LoadMonitor(store, own).end() == ()
 
 
-def test_who_was_at_work_before_or_after_is_seen(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+def test_a_step_that_ran_before_or_after_is_recorded(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:], "other", store):
         lookout = LoadMonitor(store, own)
     assert lookout.end() == (
@@ -82,7 +82,7 @@ def test_what_was_killed_is_at_work_no_more(store: Store, own: Path) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_who_came_and_went_is_seen_and_told_once(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+def test_a_step_that_ran_meanwhile_is_recorded_once(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     lookout = LoadMonitor(store, own)
     for _ in range(2):
         with announcing(steps[1:2], "other", store):
@@ -124,7 +124,7 @@ def deeds(in_folder: Path) -> Deeds:
     return Deeds(in_folder)
 
 
-def test_a_record_tells_what_ran_beside_its_measurement(deeds: Deeds) -> None:
+def test_a_record_names_what_ran_during_its_measurement(deeds: Deeds) -> None:
     with closing(Workers(2, trust=True)) as workers:
         other = workers.submit(deeds.task("seconds: 600", name="busy"), deeds.store)
         wait_until(lambda: deeds.done)
@@ -140,7 +140,7 @@ def test_a_record_tells_what_ran_beside_its_measurement(deeds: Deeds) -> None:
 
 
 @pytest.mark.thorough
-def test_a_step_that_measures_nothing_looks_at_nobody(deeds: Deeds, steps: tuple[RecipeStep, ...]) -> None:
+def test_a_step_that_does_not_measure_observes_no_process(deeds: Deeds, steps: tuple[RecipeStep, ...]) -> None:
     with closing(Workers(1, trust=True)) as workers, announcing(steps[:1], "other", deeds.store):
         (record,) = workers.submit(deeds.task(name="plain"), deeds.store).result()
         assert record.beside == ()

@@ -33,7 +33,7 @@ def test_a_step_of_another_name_counts_as_others_of_its_type_did() -> None:
     assert found is not None and found.seconds == 15
 
 
-def test_step_types_that_never_ran_are_told() -> None:
+def test_step_types_that_never_ran_are_reported() -> None:
     todo = {"clean": ("sanitize", 1), "half": ("convert_fp16", 3), "other": ("convert_fp16", 1), "gone": ("lint", 0)}
     found = add_up(todo, {("clean", "sanitize"): [60.0]})
     assert found is not None
@@ -41,7 +41,7 @@ def test_step_types_that_never_ran_are_told() -> None:
     assert found.text.endswith("; 1 of 2 step types never ran here")
 
 
-def test_where_nothing_is_known_nothing_is_said() -> None:
+def test_where_nothing_is_known_nothing_is_reported() -> None:
     assert add_up({"clean": ("sanitize", 4)}, {}) is None
     assert add_up({}, {("clean", "sanitize"): [1.0]}) is None
 

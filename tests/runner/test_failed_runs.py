@@ -194,7 +194,7 @@ def test_an_error_before_the_first_step_leaves_a_folder_too(in_folder: Path) -> 
     assert "No step finished" in (latest(toy) / "report.html").read_text()
 
 
-def test_where_the_report_cannot_be_written_the_first_error_is_told(
+def test_where_the_report_cannot_be_written_the_first_error_is_reported(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = make(in_folder)

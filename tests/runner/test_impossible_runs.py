@@ -34,7 +34,7 @@ class Stamp(Step[Onnx, Onnx]):
     plugins: Annotated[tuple[Path, ...], DataFile(), RunsCode()] = ()
     """Code to load."""
     everywhere: bool = True
-    """Whether the result depends on nothing of this machine."""
+    """Whether the result is independent of this machine."""
 
     def foresee(self) -> Foresight:
         return Foresight(
@@ -129,7 +129,7 @@ def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
     assert parts("steps.first.everywhere=false").machine
 
 
-def test_a_step_may_read_more_when_it_is_told_to(toy: Toy) -> None:
+def test_a_step_may_read_more_when_it_is_allowed_to(toy: Toy) -> None:
     toy.run("steps.second.also=source")
     done, _ = toy.run("steps.second.also=first")
     record = json.loads((Path(done.folder) / "run.json").read_text())["steps"]

@@ -62,7 +62,7 @@ def test_a_measurement_of_the_same_kind_of_host_may_be_asked_for(
     assert toy.plan()["first"] == ("reused", "")
 
 
-def test_a_host_that_nothing_tells_from_others_reuses_no_measurement(
+def test_a_host_that_nothing_distinguishes_reuses_no_measurement(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host, "identify_host", lambda: "")
@@ -96,7 +96,7 @@ def test_a_copied_id_is_no_identity(
     assert (host.identify_host() == before) == (restarted == "same") == (copied == "same")
 
 
-def test_a_profile_belongs_to_its_host_unless_told_otherwise(in_folder: Path) -> None:
+def test_a_profile_belongs_to_its_host_unless_set_otherwise(in_folder: Path) -> None:
     make_toy(in_folder)
     found = {}
     for setting in ("", "reuse_on: this_host", "reuse_on: same_kind"):

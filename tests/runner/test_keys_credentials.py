@@ -150,7 +150,7 @@ def test_a_variable_that_names_a_file_is_no_credential(in_folder: Path, monkeypa
     assert hide_credentials(f"{in_folder}/credentials.json") == f"{in_folder}/credentials.json"
 
 
-def test_a_salt_that_cannot_be_read_is_told(in_folder: Path) -> None:
+def test_a_salt_that_cannot_be_read_is_reported(in_folder: Path) -> None:
     toy = make_toy(in_folder, ONE % "https://joe:1234@host/x")
     (in_folder / "outputs" / "store" / "salt").mkdir(parents=True)
     with pytest.raises(OutputsError, match=r"salt cannot be read"):
@@ -166,7 +166,7 @@ def test_a_damaged_salt_costs_a_computation_and_no_more(in_folder: Path) -> None
     assert len(Store(in_folder / "outputs" / "store")._salt()) == 32
 
 
-def test_models_that_differ_in_hidden_parts_are_told_apart(in_folder: Path) -> None:
+def test_models_that_differ_in_hidden_parts_are_distinguished(in_folder: Path) -> None:
     """A model that is pinned by blake3 alone is found by it, not by its address without credentials."""
     import fsspec
 

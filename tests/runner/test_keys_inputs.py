@@ -142,7 +142,7 @@ def test_files_in_options_of_providers_count_by_their_contents(in_folder: Path) 
     assert len(found) == 2
 
 
-def test_files_of_one_name_in_two_folders_are_told_apart(in_folder: Path) -> None:
+def test_files_of_one_name_in_two_folders_are_distinguished(in_folder: Path) -> None:
     make_toy(in_folder)
     for name in ("a", "b"):
         (in_folder / name).mkdir()

@@ -144,7 +144,7 @@ def test_a_linked_module_counts_by_its_contents(in_folder: Path) -> None:
 
 
 def test_a_module_that_comes_before_another_counts(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever puts `helper.py` beside the step shadows the one on Python's path."""
+    """A `helper.py` next to the step shadows the one on Python's path."""
     (in_folder / "lib").mkdir()
     (in_folder / "lib" / "helper.py").write_text(TWO)
     monkeypatch.syspath_prepend(in_folder / "lib")

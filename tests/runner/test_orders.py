@@ -26,7 +26,7 @@ PIPELINES = sorted((Path(__file__).parent.parent.parent / "pipelines").glob("*.y
 
 
 def survives(step: Step[Any, Any]) -> bool:
-    """Whether settings are the same after the way that they take in an order."""
+    """Return whether settings survive their transport in an order."""
     text = json.dumps(step.model_dump(mode="json"))
     return type(step).model_validate_json(text) == step
 

@@ -133,7 +133,7 @@ def test_a_point_that_hydra_has_no_words_for_is_repeated_by_its_recipe(in_folder
 
 
 def _decide(toy: SweepToy, command: Path) -> list[str]:
-    """What the command of a point would do."""
+    """Return the plan of a point's command."""
     words = shlex.split(command.read_text().partition("\n")[2])
     assert words[:2] == ["ndld-flow", "run"]
     assert words[-2:] == ["--outputs", str(toy.outputs)]

@@ -137,7 +137,7 @@ def test_what_was_planned_for_another_machine_or_version_is_refused(deeds: Deeds
     assert deeds.done == []
 
 
-def test_a_node_that_does_not_see_the_store_is_told(tmp_path: Path) -> None:
+def test_a_node_that_does_not_see_the_store_is_reported(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     assert "does not see the store" in find_fault(store, "ray-nobody")
     with store.locks.lease("ray", "witness"):
@@ -167,7 +167,7 @@ def test_without_a_shared_folder_things_go_through_a_remote_store(
         on_ray.close()
 
 
-def test_where_nothing_answers_it_is_told() -> None:
+def test_where_nothing_answers_it_is_reported() -> None:
     with pytest.raises(BackendError, match=r"Ray at 127.0.0.1:1: nothing answers: .* must be a node of the cluster"):
         OnRay("127.0.0.1:1", {}, ignore)
 
@@ -199,7 +199,7 @@ def pids(step: str) -> list[int]:
 
 
 def gauged() -> list[str]:
-    """Who was measured with whom, each time."""
+    """Return the groups of steps that were measured together."""
     lines = Path(os.environ["TOY_LOG"]).read_text().splitlines()
     return [line.removeprefix("gauge ") for line in lines if line.startswith("gauge ")]
 

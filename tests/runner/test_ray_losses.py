@@ -113,7 +113,7 @@ def test_three_that_were_cut_off_are_enough(compute: Callable[..., str]) -> None
         compute(cut_off, cut_off, cut_off)
 
 
-def test_what_nobody_begins_is_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_node_starts_is_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "MAX_PLACEMENTS", 2)
     with pytest.raises(BackendError, match="lost it 2 times; the last time: its node went away"):
         compute(never_begun, never_begun)
@@ -124,7 +124,7 @@ def test_what_was_done_unheard_is_not_done_again(compute: Callable[..., str]) ->
     assert compute(done_unheard) == "hello"
 
 
-def test_a_node_says_at_once_that_it_has_begun(in_folder: Path) -> None:
+def test_a_node_reports_at_once_that_it_has_begun(in_folder: Path) -> None:
     words = ray_node.compute(NodeOrder(task="not even an order").to_line())
     assert read_node_message(next(words)) == Alive()
     assert isinstance(read_node_message(list(words)[-1]), Failed)

@@ -90,7 +90,7 @@ def test_steps_in_turns_get_the_most_that_one_of_them_needs() -> None:
     assert (demand.gpus, demand.cpus) == (2, 4)
 
 
-def test_what_no_node_has_is_told_with_what_they_have() -> None:
+def test_what_no_node_has_is_reported_with_what_they_have() -> None:
     demand = make_demand([step("speed")], {"speed": Needs(gpus=4, device="A10")})
     assert find_nodes(demand, NODES) == []
     assert str(explain_no_node(demand, NODES, "here:1")) == (
@@ -99,7 +99,7 @@ def test_what_no_node_has_is_told_with_what_they_have() -> None:
     )
 
 
-def test_a_node_that_cannot_work_is_told_only_where_it_would_have_to() -> None:
+def test_a_node_that_cannot_work_is_reported_only_where_it_would_have_to() -> None:
     broken = node("broken", complaint="it does not see the store", CPU=2)
     assert find_nodes(make_demand([step("speed", "gpu-0")], {}), [BIG, broken]) == [BIG]
     with pytest.raises(BackendError, match=r"it does not see the store\."):

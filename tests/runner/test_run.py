@@ -26,7 +26,7 @@ def objects(folder: Path) -> list[Path]:
     return sorted((folder / "outputs" / "store" / "objects").glob("*/*"))
 
 
-def test_a_run_does_every_step_in_order_and_reads_what_from_says(in_folder: Path) -> None:
+def test_a_run_computes_every_step_in_order_and_reads_the_input_of_from(in_folder: Path) -> None:
     done, events = make_toy(in_folder).run()
     assert done.passed
     assert started(events) == ["first", "second", "aside"]
@@ -201,7 +201,7 @@ def test_a_gate_on_a_missing_metric_names_those_there_are(in_folder: Path) -> No
         toy.run()
 
 
-def test_a_step_that_says_no_lets_the_others_go_on(in_folder: Path) -> None:
+def test_a_step_that_fails_lets_the_others_go_on(in_folder: Path) -> None:
     toy = make_toy(in_folder, RECIPE.replace("word: a", "word: a, passed: false"))
     done, events = toy.run()
     assert not done.passed
@@ -248,7 +248,7 @@ def test_artifacts_in_the_store_and_in_the_run_folder_are_separate_files(in_fold
     assert toy.plan()["first"][0] == "reused"
 
 
-def test_a_step_that_writes_nothing_is_told_so(in_folder: Path) -> None:
+def test_a_step_that_writes_nothing_is_reported(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     toy.write(RECIPE, STAMP.replace("onnx.save(model, out / Onnx.main)", "pass"))
     with pytest.raises(RequestError, match=r"wrote no model\.onnx"):
@@ -285,7 +285,7 @@ def test_code_of_a_recipe_needs_trust(in_folder: Path) -> None:
         api.run(toy.recipe, outputs=in_folder / "outputs")
 
 
-def test_records_say_what_the_key_was_made_of(in_folder: Path) -> None:
+def test_records_report_what_the_key_was_made_of(in_folder: Path) -> None:
     done, _ = make_toy(in_folder).run()
     record = json.loads((Path(done.folder) / "second" / "record.json").read_text())
     assert record["parts"]["settings"] == {"word": "b", "seconds": 0.0, "passed": True}

@@ -118,7 +118,7 @@ def test_one_users_umask_does_not_close_shared_outputs_to_others(users: Users, o
 
 
 @as_others
-def test_who_is_kept_out_learns_by_whom_and_what_to_do(users: Users, outputs: Path) -> None:
+def test_a_user_without_permission_learns_the_owner_and_the_remedy(users: Users, outputs: Path) -> None:
     assert users.work(ALICE, 0o022, "x", GROUP, outputs=outputs)["passed"]
     objects = outputs / "store" / "objects"
     for path in (objects, *objects.glob("*")):

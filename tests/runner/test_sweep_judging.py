@@ -36,13 +36,13 @@ def measured(toy: SweepToy) -> list[str]:
 
 
 @pytest.mark.parametrize("line", ["gates: ['speed.mss <= 3']", "  subject_to: ['speed.mss <= 3']"])
-def test_a_bound_on_what_no_step_tells_ends_it(toy: SweepToy, line: str) -> None:
+def test_a_bound_on_what_no_step_reports_ends_it(toy: SweepToy, line: str) -> None:
     with pytest.raises(RequestError, match=r"speed\.mss <= 3: there is no metric .*speed\.ms"):
         toy.write(f"{RECIPE}{line}\n").run()
     assert len(toy.log) == 4
 
 
-def test_points_that_do_not_tell_what_is_bounded_fail_alone(toy: SweepToy) -> None:
+def test_points_that_do_not_report_what_is_bounded_fail_alone(toy: SweepToy) -> None:
     record, _ = toy.write(RECIPE + "gates: ['speed.ms / (speed.ms - 13) >= -100']\n").run()
     assert [point.outcome for point in record.points] == ["failed", "passed", "passed"] * 2
     assert "divides by zero" in record.points[0].reason
@@ -67,7 +67,7 @@ def test_a_check_that_stops_every_point_is_a_result(toy: SweepToy) -> None:
     assert not record.passed
 
 
-def test_a_model_that_is_not_there_is_told_before_anything_is_done(toy: SweepToy) -> None:
+def test_a_model_that_is_not_there_is_reported_before_anything_is_done(toy: SweepToy) -> None:
     text = RECIPE.replace("model: model.onnx", "model: gone.onnx").replace("tint.colour: [red, green]", "model: [A]")
     with pytest.raises(ModelError, match=r"gone\.onnx"):
         toy.write(text.replace("[A]", "[model.onnx]")).run()
@@ -109,7 +109,7 @@ def test_what_all_share_and_fails_is_tried_once(toy: SweepToy, blames: str) -> N
     assert [event.name for event in events if isinstance(event, StepFinished)][-1] == "plain#1"
 
 
-def test_base_and_variant_in_one_sitting_are_each_measured_once(toy: SweepToy) -> None:
+def test_base_and_variant_in_one_session_are_each_measured_once(toy: SweepToy) -> None:
     text = RECIPE.replace("  speed: {", "  plain: {step: gauge, from: base}\n  speed: {from: tint, ")
     record, _ = toy.write(text).run("sweep.together=3")
     assert [len(names.split("+")) for names in measured(toy)[:2]] == [4, 4]
@@ -153,7 +153,7 @@ def test_a_winner_that_says_no_when_it_is_measured_again_has_not_passed(
     assert not toy.point_run(record, 3).passed
 
 
-def test_the_time_of_a_sitting_is_the_sum_of_what_its_steps_may_take(toy: SweepToy) -> None:
+def test_the_time_of_a_session_is_the_sum_of_what_its_steps_may_take(toy: SweepToy) -> None:
     text = RECIPE.replace("  speed: {", "  plain: {step: gauge, from: base}\n  speed: {from: tint, ")
     text = text.replace("tint.colour: [red, green]", "speed.seconds: [60.0]").replace("[1, 2, 4]", "[1]")
     record, _ = toy.write(text).run("sweep.timeout={plain: 2 s, speed: 1 s}")

@@ -104,7 +104,7 @@ def test_a_point_that_failed_has_a_folder_with_the_reason(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("point", ["9", "0", "-1", "first", "1.5", "²", "../0001"])
-def test_a_point_that_is_not_there_is_told(kept: Kept, point: str) -> None:
+def test_a_point_that_is_not_there_is_reported(kept: Kept, point: str) -> None:
     with pytest.raises(NoPointError, match="such as `toy#4`"):
         kept.outputs.find(f"toy#{point}")
 

@@ -38,7 +38,7 @@ def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch, without_pictures: None
 
 
 def work(lines: list[str]) -> Counter[str]:
-    """How often steps of each name worked; those of a sitting are one line."""
+    """Return the number of computations of steps by name; those of a session are one line."""
     return Counter(name.split("#")[0] for line in lines for name in line.split()[1].split("+"))
 
 
@@ -74,7 +74,7 @@ def test_a_plan_computes_and_writes_nothing(toy: SweepToy) -> None:
     assert len(toy.log) == worked
 
 
-def test_a_plan_tells_that_only_the_best_are_measured_again(toy: SweepToy) -> None:
+def test_a_plan_reports_that_only_the_best_are_measured_again(toy: SweepToy) -> None:
     toy.write(RECIPE + "  winners: 0\n").finish()
     toy.write(RECIPE)
     said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs)])

@@ -60,7 +60,7 @@ def undisturbed(toy: SweepToy) -> list[tuple[object, ...]]:
 
 
 def worked(toy: SweepToy) -> Counter[str]:
-    """How often each step worked."""
+    """Return the number of computations of each step."""
     return Counter(line.split()[1] for line in toy.log)
 
 
@@ -147,7 +147,7 @@ def _overlapping(spans: Sequence[tuple[object, object]]) -> list[tuple[object, o
     return [(a, b) for a, b in combinations(spans, 2) if a[0] < b[1] and b[0] < a[1]]  # type: ignore[operator]
 
 
-def test_records_tell_when_a_sitting_was(toy: SweepToy) -> None:
+def test_records_report_when_a_session_was(toy: SweepToy) -> None:
     record, _ = toy.run()
     by_key: dict[str, StepRecord] = {one.key: one for one in toy.stored()}
     first = record.sittings[0]
@@ -157,7 +157,7 @@ def test_records_tell_when_a_sitting_was(toy: SweepToy) -> None:
 
 
 @pytest.mark.thorough
-def test_a_sitting_tells_its_machine_where_that_is_another(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_reports_its_machine_where_that_is_another(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {""}
     toy.outputs.rename(toy.folder / "aside")

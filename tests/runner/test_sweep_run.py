@@ -51,7 +51,7 @@ def test_points_are_measured_in_turns_and_the_best_again(toy: SweepToy) -> None:
     assert (slower.rank, slower.tied) == (3, False)
 
 
-def test_a_sweep_says_what_it_does(toy: SweepToy) -> None:
+def test_a_sweep_reports_what_it_does(toy: SweepToy) -> None:
     _, events = toy.run()
     begun = [event for event in events if isinstance(event, SweepStarted)]
     assert [event.point_count for event in begun] == [6]
@@ -129,7 +129,7 @@ def test_a_constraint_that_fails_saves_the_measuring(toy: SweepToy) -> None:
     assert "speed#4" not in " ".join(toy.log)
 
 
-def test_an_objective_that_no_step_tells_ends_it_early(toy: SweepToy) -> None:
+def test_an_objective_that_no_step_reports_ends_it_early(toy: SweepToy) -> None:
     with pytest.raises(RequestError, match=r"speed\.latency.*speed\.ms"):
         toy.run("sweep.minimize=speed.latency")
 
@@ -156,7 +156,7 @@ def test_the_recipe_alone_is_run_without_its_sweep(toy: SweepToy) -> None:
 
 
 @pytest.mark.thorough
-def test_two_sweeps_say_the_same(toy: SweepToy, tmp_path: Path) -> None:
+def test_two_sweeps_report_the_same(toy: SweepToy, tmp_path: Path) -> None:
     record, _ = toy.run()
     (toy.folder / "outputs").rename(tmp_path / "elsewhere")
     other, _ = toy.run()
@@ -164,7 +164,7 @@ def test_two_sweeps_say_the_same(toy: SweepToy, tmp_path: Path) -> None:
     assert other.id != record.id
 
 
-def test_a_step_that_says_no_saves_the_measuring_too(toy: SweepToy) -> None:
+def test_a_step_that_fails_saves_the_measuring_too(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("tint.colour: [red, green]", "tint.passed: [true, false]")
     record, _ = toy.write(text).run()
     assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
@@ -204,7 +204,7 @@ def test_a_best_point_is_written_only_where_its_presets_are_found(toy: SweepToy)
         toy.apply(toy.folder / "aside" / "best.yaml")
 
 
-def test_a_plan_tells_what_is_shared_and_what_is_there(toy: SweepToy) -> None:
+def test_a_plan_reports_shared_and_stored_steps(toy: SweepToy) -> None:
     before = toy.plan()
     assert before.point_count == 6
     assert {step.name: (step.uses, step.distinct, step.there) for step in before.steps} == {
@@ -223,7 +223,7 @@ def test_a_plan_tells_what_is_shared_and_what_is_there(toy: SweepToy) -> None:
     assert wider.estimate is not None
 
 
-def test_what_this_machine_lacks_is_said_before_anything_is_done(toy: SweepToy) -> None:
+def test_what_this_machine_lacks_is_reported_before_anything_is_done(toy: SweepToy) -> None:
     engine = "  engine: {step: build_engine, backend: tensorrt, from: tint}\n"
     toy.write(toy.recipe.read_text().replace("sweep:", f"{engine}sweep:"))
     with pytest.raises(RequestError, match="TensorRT"):
@@ -231,7 +231,7 @@ def test_what_this_machine_lacks_is_said_before_anything_is_done(toy: SweepToy) 
     assert not toy.log
 
 
-def test_points_that_cannot_be_are_told_with_the_reason(toy: SweepToy) -> None:
+def test_impossible_points_are_reported_with_the_reason(toy: SweepToy) -> None:
     quick = "layer_passes: 0, runs: 1, passes: 1, duration: 0 ms, warmup: 0 ms, stable: 0 %"
     text = toy.recipe.read_text().replace("{step: gauge, threads: 1}", f"{{step: profile, {quick}}}")
     axes = "speed.provider: [cpu, cuda]\n    speed.threads: [1, 2]"

@@ -106,7 +106,7 @@ def test_a_refusal_keeps_its_class_and_its_words(deeds: Deeds, workers: Workers)
 @pytest.mark.parametrize(
     ("settings", "told"), [("act: bug, word: x", "ValueError: a bug about x"), ("act: exit, word: x", "SystemExit: x")]
 )
-def test_a_bug_is_a_bug_here_too_and_tells_where(deeds: Deeds, workers: Workers, settings: str, told: str) -> None:
+def test_a_bug_is_raised_here_with_its_place(deeds: Deeds, workers: Workers, settings: str, told: str) -> None:
     with pytest.raises(WorkerBugError, match=told) as caught:
         workers.submit(deeds.task(settings), deeds.store).result()
     assert not isinstance(caught.value, RequestError)
@@ -117,7 +117,7 @@ def test_a_bug_is_a_bug_here_too_and_tells_where(deeds: Deeds, workers: Workers,
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
-def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers) -> None:
+def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Workers) -> None:
     with pytest.raises(KilledError) as caught:
         workers.submit(deeds.task("act: segfault"), deeds.store).result()
     assert str(caught.value).startswith("step one: the process that computed it was killed by SIGSEGV; ")
@@ -128,7 +128,7 @@ def test_who_dies_of_a_task_twice_has_given_it_up(deeds: Deeds, workers: Workers
 
 
 @on_linux
-def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
+def test_a_single_worker_is_not_tried_twice(deeds: Deeds, mark: str) -> None:
     with closing(Workers(1, trust=True)) as alone:
         with pytest.raises(KilledError) as caught:
             alone.submit(deeds.task("act: segfault"), deeds.store).result()
@@ -141,7 +141,7 @@ def test_who_dies_alone_would_die_again(deeds: Deeds, mark: str) -> None:
 
 
 @pytest.mark.thorough
-def test_who_dies_once_is_replaced(deeds: Deeds, workers: Workers) -> None:
+def test_a_dead_worker_is_replaced(deeds: Deeds, workers: Workers) -> None:
     assert workers.submit(deeds.task("act: die once, word: fine"), deeds.store).result()[0].summary == "fine"
     assert len({pid for _, pid in deeds.done}) == 2
 
@@ -178,7 +178,7 @@ def test_a_step_that_takes_too_long_is_stopped_with_all_it_started(deeds: Deeds,
 
 
 @pytest.mark.thorough
-def test_waiting_for_another_is_told_and_not_counted(deeds: Deeds) -> None:
+def test_waiting_for_another_is_reported_and_not_counted(deeds: Deeds) -> None:
     told: list[Event] = []
     with closing(Workers(1, told.append, trust=True)) as workers:
         assert workers.submit(deeds.task(name="zero"), deeds.store).result()  # it has imported what it needs
@@ -219,7 +219,7 @@ def test_closing_ends_all_at_once(deeds: Deeds, mark: str) -> None:
             future.result(timeout=1)
 
 
-def test_a_listener_that_fails_harms_nobody_else(deeds: Deeds, workers: Workers) -> None:
+def test_a_failing_listener_harms_no_other_task(deeds: Deeds, workers: Workers) -> None:
     task = deeds.task()
 
     def fail(*_: object) -> None:
@@ -233,7 +233,7 @@ def test_a_listener_that_fails_harms_nobody_else(deeds: Deeds, workers: Workers)
 
 
 @pytest.mark.thorough
-def test_steps_tell_one_at_a_time(deeds: Deeds) -> None:
+def test_steps_report_one_at_a_time(deeds: Deeds) -> None:
     busy = threading.Lock()
 
     def progress(*_: object) -> None:
@@ -254,7 +254,7 @@ def test_any_command_may_start_a_worker(deeds: Deeds) -> None:
         assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
-def test_a_command_that_is_none_is_told(deeds: Deeds) -> None:
+def test_a_command_that_is_none_is_reported(deeds: Deeds) -> None:
     workers = Workers(1, trust=True, command=("no-such-program",))
     with closing(workers), pytest.raises(BackendError, match="'no-such-program'"):
         workers.submit(deeds.task(), deeds.store).result()

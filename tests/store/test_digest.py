@@ -77,7 +77,7 @@ def test_a_write_that_puts_the_modification_time_back_is_seen(
 
 
 @pytest.mark.parametrize("changed", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
-def test_each_of_what_tells_files_apart_counts(changed: str) -> None:
+def test_each_property_of_a_file_counts(changed: str) -> None:
     """Some file systems keep whole seconds, and inodes are used again."""
     fields = {"st_size": 3, "st_mtime_ns": 10**18, "st_ctime_ns": 10**18, "st_ino": 5, "st_dev": 7}
 

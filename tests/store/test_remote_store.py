@@ -115,7 +115,7 @@ def test_the_first_record_wins(url: str, store: Store, other: Store) -> None:
     assert RemoteStore(url).find([first.key]) == [first]
 
 
-def test_of_one_sitting_all_or_none(url: str, store: Store, other: Store) -> None:
+def test_of_one_session_all_or_none(url: str, store: Store, other: Store) -> None:
     sitting = [make_record(store, word) for word in "ab"]
     later = [make_record(other, word, began=BEGAN + timedelta(hours=1)) for word in "ab"]
     RemoteStore(url).push(sitting[:1], store)
@@ -233,18 +233,18 @@ def test_pushers_at_once_leave_one_sound_record(url: str, tmp_path: Path, other:
     assert not [path for path in files_at(url) if "/." in path]
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path, store: Store) -> None:
+def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path, store: Store) -> None:
     (tmp_path / "remote").write_text("a file where a folder should be")
     with pytest.raises(BackendError, match=r"remote store file:///.*remote: cannot be .*Not a directory"):
         RemoteStore((tmp_path / "remote").as_uri()).push([make_record(store, "a")], store)
 
 
-def test_an_unknown_protocol_is_told(store: Store) -> None:
+def test_an_unknown_protocol_is_reported(store: Store) -> None:
     with pytest.raises(BackendError, match=r"remote store nope://x: cannot be opened: .*nope"):
         RemoteStore("nope://x").find(["ab" * 32])
 
 
-def test_credentials_are_not_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_are_not_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     remote = RemoteStore("nope://joe:pa%2Fssword@host/store?token=abcdef")
     with pytest.raises(BackendError) as caught:
         remote.find(["ab" * 32])

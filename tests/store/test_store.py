@@ -60,7 +60,9 @@ def test_keeping_over_a_damaged_object_sets_it_aside(store: Store) -> None:
     assert next((store.root / "damaged").glob("*/model.onnx")).read_bytes() == b"bad"
 
 
-def test_an_object_and_its_name_are_synced_and_nothing_beside_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_and_its_name_are_synced_and_nothing_next_to_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     digest = store.keep("onnx", built(store, b"one")).digest
     kept = store.object_folder(digest)
     remove_folder(kept.parent)

@@ -11,7 +11,7 @@ def contenders(values: list[float | None]) -> list[Contender]:
     return [Contender(number, value is not None, (value,)) for number, value in enumerate(values, 1)]
 
 
-def test_the_best_of_a_slow_sitting_is_found() -> None:
+def test_the_best_of_a_slow_session_is_found() -> None:
     # The second sitting was twice as slow; point 4 is the best by far.
     points = contenders([10.0, 12.0, 14.0, 12.0, 24.0, 28.0])
     sitting = {1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2}

@@ -80,7 +80,7 @@ def test_a_failed_point_takes_only_its_block_along() -> None:
     assert threads.levels[0].median / threads.levels[1].median == pytest.approx(2)
 
 
-def test_a_value_that_no_point_reached_is_not_told() -> None:
+def test_a_value_that_no_point_reached_is_not_reported() -> None:
     points = observe({"threads": (1, 2), "level": ("basic", "all")}, lambda threads, level: 10 / threads)
     axes: dict[str, tuple[JsonValue, ...]] = {"threads": (1, 2, 4), "level": ("basic", "all")}
     threads = next(one for one in main_effects(axes, points) if one.axis == "threads")
@@ -97,7 +97,7 @@ def test_points_that_pair_with_none_are_taken_together() -> None:
     assert effect.levels[1].median == 2
 
 
-def test_many_numbers_are_told_in_groups_of_neighbours() -> None:
+def test_many_numbers_are_reported_in_groups_of_neighbours() -> None:
     values = tuple(range(100))
     points = [Observed({"passes": value}, float(value)) for value in values]
     (effect,) = main_effects({"passes": values}, points)

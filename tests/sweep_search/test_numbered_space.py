@@ -103,7 +103,7 @@ def test_a_value_listed_twice_is_one_value() -> None:
         ),
     ],
 )
-def test_what_makes_no_space_is_told(space: Space, told: str) -> None:
+def test_an_invalid_space_is_reported(space: Space, told: str) -> None:
     with pytest.raises(ValueError) as refused:
         count_points(space)
     assert str(refused.value).startswith(told)

@@ -73,7 +73,7 @@ def test_a_point_whose_second_measurement_came_to_nothing_counts_as_first_measur
     assert ranked([replace(first, again=(None,)), replace(second, again=(1.3,))], LESS) == [2, 1]
 
 
-def test_the_standing_says_which_winners_are_tied() -> None:
+def test_the_verdict_decides_which_winners_are_tied() -> None:
     first, second, third = (replace(point, again=point.objectives) for point in contenders(100.0, 101.0, 110.0))
     points = [replace(first, verdict="best"), replace(second, verdict="worse"), replace(third, verdict="tie")]
     assert [rank_points(points, NOISY)[number].tied for number in (1, 2, 3)] == [False, False, True]

@@ -24,7 +24,7 @@ THROUGHPUT = {"small": (10, 18, 30, 30.1, 30.2), "large": (10, 20, 40, 80, 160)}
 def play_line(
     heights: Sequence[object], saturation: Saturation, direction: Direction = "minimize", at_once: int = 8
 ) -> tuple[int, str]:
-    """How many points are tried when they come to these heights one after the other, and why it ended."""
+    """Return the number of tried points with these successive values, and the reason for the end."""
 
     def answer(point: Assignment) -> Trial:
         height = heights[int(str(point["n"])) - 1]
@@ -137,7 +137,7 @@ def test_any_method_searches_the_others_by_the_best_of_each_ladder(method: Metho
         assert list(dict.fromkeys(told))[:5] == ["8", "3", "13", "6", "10"]
 
 
-def test_the_search_over_the_others_hears_of_the_best_that_is_allowed() -> None:
+def test_the_search_over_the_others_gets_the_best_that_is_allowed() -> None:
     class Others:
         size = 1
         stopped_because = ""

@@ -66,7 +66,7 @@ def test_a_grid_goes_through_its_last_axis_fastest() -> None:
     assert [tuple(point.values()) for point in asked] == [*itertools.product(("x", "y"), (1, 2, 3))]
 
 
-def test_a_grid_is_cut_by_its_budget_and_says_so() -> None:
+def test_a_grid_is_cut_by_its_budget_and_reports_it() -> None:
     search = make_search(SMALL, SearchOptions(points=4))
     assert (search.size, search.stopped_because) == (4, "")
     asked = play(search, some_answer, itertools.repeat(3))

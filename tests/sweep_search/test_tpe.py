@@ -112,7 +112,7 @@ def test_it_goes_where_it_is_sent(direction: Direction, low: int, high: int) -> 
     assert sum(low <= int(str(point["n"])) <= high for point in asked[15:25]) > 5
 
 
-def test_without_optuna_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_it_reports_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(BackendError, match=r"`method: tpe` needs Optuna: pip install 'ndld-flow\[tpe\]'"):
         make_search(MIXED, SearchOptions("tpe", ONE))
@@ -125,7 +125,7 @@ def test_without_an_objective_there_is_nothing_to_look_for() -> None:
         make_search(MIXED, SearchOptions("tpe"))
 
 
-def test_optuna_is_imported_only_when_it_is_used_and_says_nothing() -> None:
+def test_optuna_is_imported_only_when_it_is_used_and_prints_nothing() -> None:
     code = """if True:
         import itertools, sys
         from tests.sweep_search.test_tpe import MIXED, ONE, SearchOptions, answer_one, make_search, play
