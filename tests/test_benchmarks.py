@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -32,6 +33,12 @@ SMALLEST: dict[str, tuple[str, ...]] = {
 WHOLE = ("bench_tool",)
 """Run to their end: they start others only then."""
 _ENOUGH_S, _WHOLE_S = 30, 900
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_a_benchmark_finds_what_it_imports(name: str) -> None:
+    importlib.import_module(f"tests.benchmarks.{name}")
 
 
 @pytest.mark.slow

@@ -70,6 +70,11 @@ def show(browser: Browser, watch: Watch, pages: dict[str, Path]) -> Iterator[Pag
         page.context.close()
 
 
+def expect_active(page: Page, node: int) -> None:
+    """Wait until a node of the graph that is shown is the active one."""
+    page.wait_for_function("node => model.view.state.active === node", arg=node)
+
+
 def local(page: Page, operator: str, nth: int = 0) -> int:
     """The nth node of an operator in the graph that is shown."""
     found: list[int] = page.evaluate(
@@ -130,7 +135,7 @@ def test_links_go_from_node_to_tensor_to_node(show: Pages) -> None:
     assert page.evaluate("[...model.view.state.marked]") == [local(page, "Conv")]
     panel(page).get_by_role("link", name="Conv_0").click()
     expect(panel(page).locator("h1")).to_have_text("Conv_0")
-    assert page.evaluate("model.view.state.active") == local(page, "Conv")
+    expect_active(page, local(page, "Conv"))
     page.go_back()
     expect(panel(page).locator("h1")).to_have_text(weight)
 
@@ -143,7 +148,7 @@ def test_an_input_of_the_model_is_a_tensor(show: Pages) -> None:
     page.keyboard.press("Escape")
     page.locator("#summary").get_by_role("link", name="x", exact=True).click()
     expect(panel(page).locator("h1")).to_have_text("x")
-    assert page.evaluate("model.view.state.active") == page.evaluate("model.data.scopes[0].length")
+    expect_active(page, page.evaluate("model.data.scopes[0].length"))
 
 
 def test_bodies_open_and_are_left_again(show: Pages) -> None:
@@ -158,7 +163,7 @@ def test_bodies_open_and_are_left_again(show: Pages) -> None:
     page.locator(".graph-stage canvas").first.focus()
     page.keyboard.press("Backspace")
     until(page, "model.place.scope === 0")
-    assert page.evaluate("model.view.state.active") == loop  # where it was opened
+    expect_active(page, loop)  # where it was opened
     page.locator(".graph-stage canvas").first.focus()
     page.keyboard.press("Enter")
     until(page, "model.place.scope > 0")
@@ -204,7 +209,7 @@ def test_an_address_leads_to_where_a_person_was(show: Pages) -> None:
     again.wait_for_selector("html[data-ready]", state="attached")
     expect(panel(again).locator("h1")).to_have_text(name)
     assert scope(again) == scope(page)
-    assert again.evaluate("model.view.inSight(model.view.state.active)")
+    again.wait_for_function("model.view.inSight(model.view.state.active)")
     for lost in ("#node=gone", "#scope=gone&node=@9999", "#tensor=@-3", "#%%%"):
         again.evaluate("lost => { location.hash = lost; }", lost)
         until(again, "model.place.node === -1 && model.place.tensor === -1")
