@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 
@@ -199,3 +200,52 @@ def test_the_bound_on_a_spread_is_that_of_chi_square() -> None:
     logs = [0.01 * (number % 2) for number in range(10)]
     found = describe_rounds([round_of(math.exp(log)) for log in logs], plan, "")
     assert spread_of(found) == pytest.approx(statistics.stdev(logs) * math.sqrt(9 / 3.325), rel=2e-3)
+
+
+def draws_of(values: list[float]) -> list[float]:
+    """Return the median of every draw with replacement; of an even number, each of the middle two once."""
+    count = len(values)
+    middle = ((count - 1) // 2, count // 2)
+    drawn = (sorted(draw) for draw in itertools.product(values, repeat=count))
+    return [draw[at] for draw in drawn for at in middle]
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate"),
+    [
+        ([1.0, 2.0, 4.0], [1.0, 3.0, 9.0]),
+        ([1.0, 2.0, 4.0, 16.0], [3.0, 5.0, 7.0]),
+        ([1.0, 2.0], [1.0, 3.0, 9.0, 81.0]),
+        ([2.0], [1.0, 3.0, 9.0]),
+    ],
+)
+@pytest.mark.parametrize("confidence", [0.95, 0.8, 0.5])
+def test_the_interval_of_a_ratio_is_that_of_all_draws(
+    base: list[float], candidate: list[float], confidence: float
+) -> None:
+    ratios = sorted(ours / theirs for theirs in draws_of(base) for ours in draws_of(candidate))
+    cut = (1 - confidence) / 2 * len(ratios)
+    found = unpaired_ratio(base, candidate, confidence)
+    assert found.low == pytest.approx(ratios[math.floor(cut + 1e-6)])
+    assert found.high == pytest.approx(ratios[-1 - math.floor(cut + 1e-6)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6, 9, 12, 40])
+@pytest.mark.parametrize("confidence", [0.5, 0.8, 0.95])
+def test_the_interval_of_a_median_is_symmetric_and_as_wide_as_the_confidence(count: int, confidence: float) -> None:
+    """Between order statistics that cover less and more than the confidence."""
+    values = [float(number) for number in range(1, count + 1)]
+    low, high = median_interval(values, confidence)
+    assert low + high == pytest.approx(count + 1)
+    covers = [
+        1 - 2 * sum(math.comb(count, heads) for heads in range(depth)) / 2**count for depth in range(1, count + 1)
+    ]
+    depth = max((at for at, covered in enumerate(covers, start=1) if covered >= confidence), default=1)
+    assert depth <= low <= max(depth, min(depth + 1, (count + 1) / 2))
+
+
+def test_paired_ratios_are_the_median_of_pairs_with_its_interval() -> None:
+    base, candidate = [1.0, 10.0, 100.0, 1000.0, 2.0, 3.0], [1.1, 12.0, 130.0, 1400.0, 3.0, 4.8]
+    found = paired_ratio(base, candidate, 1 - 2 / 2**6)
+    assert (found.ratio, found.low, found.high) == pytest.approx(((1.3 * 1.4) ** 0.5, 1.1, 1.6))
+    assert paired_ratio([10.0], [11.0]).ratio == pytest.approx(1.1)
