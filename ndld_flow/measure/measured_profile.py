@@ -1,4 +1,4 @@
-"""Puts together the profile of a model from what its process runs measured."""
+"""The profile of a model, composed from the measurements of its process runs."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from ndld_flow.store.digest import digest_file
 
 @dataclass(frozen=True)
 class Sitting:
-    """What all that took turns have in common."""
+    """Facts shared by all models of a measurement session."""
 
     id: str
     measured_at: datetime
     began_s: float
-    """`time.monotonic` when the first measured pass of all began."""
+    """`time.monotonic` at the first measured pass of all."""
     during: dict[str, JsonValue]
-    """What others did meanwhile."""
+    """Load of other processes during the session."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All that was found out about one model."""
+    """All measurements of one model."""
 
     request: ProfilingRequest
     feeds: Mapping[str, Feed]
@@ -55,7 +55,7 @@ class Measured:
 
 
 def make_profile(found: Measured, sitting: Sitting) -> Profile:
-    """The document of one model."""
+    """Return the profile of one model."""
     request, layers, first = found.request, found.layers, found.answers[0]
     return Profile(
         label=request.label,
@@ -105,7 +105,7 @@ def describe_feeds(feeds: Mapping[str, Feed]) -> tuple[TensorInfo, ...]:
 
 
 def _digests(feeds: Mapping[str, Feed]) -> dict[str, str]:
-    """Identify values from files. Two precisions of a model read the same file: halves tell files apart in both."""
+    """Return digests of values from files, as halves: two precisions of a model read the same file."""
     read = {name: feed.values for name, feed in feeds.items() if feed.is_from_file}
     with np.errstate(all="ignore"):
         halves = {

@@ -1,4 +1,4 @@
-"""What a measuring process needs of whatever runs its model: ONNX Runtime, or TensorRT on an engine."""
+"""The protocol of a runtime in a measuring process: ONNX Runtime, or TensorRT on an engine."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ class Bound(Protocol):
     """A model with its inputs bound."""
 
     def once(self) -> None:
-        """One pass and nothing else."""
+        """Run one pass and nothing else."""
 
     @property
     def can_copy(self) -> bool:
-        """Whether copies are told beside each pass, by the two that follow: in ms, or None where nobody tells."""
+        """Return True when copies are measured separately by `copy_in` and `copy_out`: in ms, or None where unknown."""
 
     def copy_in(self) -> float | None: ...
 
     def copy_out(self) -> float | None: ...
 
     def device_times(self) -> DeviceTimes:
-        """Of the last pass."""
+        """Return the times of the last pass."""
 
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Name -> dtype and shape of what the last pass gave."""
+        """Return name -> dtype and shape of the outputs of the last pass."""
 
 
 class Opened(Protocol):
@@ -45,11 +45,11 @@ class Opened(Protocol):
 
     @property
     def providers(self) -> tuple[str, ...]:
-        """What runs it, most wanted first."""
+        """Return the providers that run it, preferred one first."""
 
     @property
     def log(self) -> str:
-        """What the library had to say."""
+        """Return the messages of the library."""
 
     @property
     def device(self) -> DeviceFacts: ...
@@ -62,15 +62,15 @@ Tell = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Library:
-    """One of the libraries, imported."""
+    """An imported runtime."""
 
     open: Callable[[], Opened]
     record: Callable[[Mapping[str, Array], RecordingPlan, Path, Tell], Path]
-    """Run with the library's profiler on, in a session of its own; the file that it wrote."""
+    """Runs with the runtime's profiler on, in a session of its own; returns the file it wrote."""
 
 
 def import_library(model: Path, session: SessionSettings | EngineSession) -> Library:
-    """Import what runs a model, ready to open it."""
+    """Import the runtime of a session, ready to open the model."""
     if isinstance(session, EngineSession):
         return _tensorrt(session)
     return _onnxruntime(model, session)

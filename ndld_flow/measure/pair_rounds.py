@@ -1,4 +1,4 @@
-"""Compare two models pass by pass: in each round two fresh processes, one for each model, alternate."""
+"""Comparison of two models pass by pass: in each round two new processes, one for each model, alternate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_PASSES = 1000
 _FEWEST_CYCLES, _MOST_CYCLES, _CYCLES_MS = 28, 84, 600.0
 """Fewer cycles do not suffice on a busy machine; more are cheap while they take less time than starting processes."""
 _SLOW_CYCLES = 8
-"""Cycles of passes so slow that the budget has no time for more: each averages over much of what happens meanwhile."""
+"""Least cycles of slow passes, for which the budget allows no more: each averages over much of the disturbance."""
 
 
 @dataclass
@@ -53,7 +53,7 @@ class _Model:
         self.child.send(command)
 
     def hear(self, doing: str) -> dict[str, float]:
-        """Its answer. Raises what its process raised, or `BackendError` when it died."""
+        """Return its answer. Raises the exception of its process, or `BackendError` when it died."""
         assert self.child is not None
         answer = self.child.receive(doing)
         if isinstance(answer, ProcessEnd):
@@ -88,7 +88,7 @@ class PairMeasurement:
         self._round_ms = round_ms
         self._models = [self._prepare(side, folder / f"side-{number}") for number, side in enumerate(pair)]
         self._number = 0
-        # Two CPUs in turn: what one of them suffers all the time must not decide.
+        # CPUs alternate, so that steady load on one of them does not decide.
         self._cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_setaffinity") else []
 
     def measure_round(self) -> Round:
@@ -155,17 +155,17 @@ def _orders(cycles: int, dice: random.Random) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class RoundLimits:
-    """When to stop measuring rounds, decided or not."""
+    """Limits of the measurement of rounds."""
 
     rounds: int
     budget_ms: float
-    """No further round begins when they have taken so long and there are enough to judge by."""
+    """No further round starts after this time once there are enough to judge by."""
     fewest: int = FEWEST_ROUNDS
 
 
 @dataclass(frozen=True)
 class MeasuredRounds:
-    """The rounds of a pair, and why there are no more."""
+    """The rounds of a pair, and the reason for stopping."""
 
     rounds: tuple[Round, ...]
     stopped_because: str

@@ -1,4 +1,4 @@
-"""What may disturb a measurement here and now, in short sentences, and what did while it went on."""
+"""Disturbances of a measurement: those found before it, and the load of other processes during it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ndld_flow.machine.description import describe_machine, read_conditions
 from ndld_flow.measure import worker
 
 _BUSY_LOAD = 0.5
-"""Load per CPU that is told: our own last minute is in it too."""
+"""Load per CPU that is reported; it includes this process's last minute."""
 _BUSY_SHARE = 0.1
-"""Part of the CPUs that is told when others used it while we measured."""
+"""Share of the CPUs used by other processes that is reported."""
 _BUSY_GPU_PERCENT = 5
 _PROC = Path("/proc")
 _MEASURING_PROGRAMS = ("trtexec", "onnxruntime_perf_test", "perf_analyzer")
@@ -35,17 +35,17 @@ _GPU_FIELDS = (
 
 @dataclass(frozen=True)
 class CpuTime:
-    """CPU time since the machine started, in seconds over the CPUs that we may use."""
+    """CPU time since the machine started, in seconds over the usable CPUs."""
 
     busy_s: float
     stolen_s: float
     """Taken by the host of a virtual machine."""
     ours_s: float
-    """Of this process and of its children that ended."""
+    """CPU time of this process and of its ended children."""
 
 
 def look_around(on_gpu: bool) -> dict[str, JsonValue]:
-    """Everything that may disturb a measurement at this moment; what this system does not tell is left out."""
+    """Return conditions that may disturb a measurement now; those that this system does not report are left out."""
     found = read_conditions()
     others = _measuring_processes()
     if others:
@@ -58,12 +58,12 @@ def look_around(on_gpu: bool) -> dict[str, JsonValue]:
 
 
 def doubts(conditions: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """What of the conditions to tell a person before measuring."""
+    """Return a sentence for each condition that may disturb a measurement."""
     return tuple(_doubts(conditions))
 
 
 def read_cpu_time(stat: Path = _PROC / "stat") -> CpuTime | None:
-    """None where the system does not tell."""
+    """Return the CPU time so far; None where the system does not report it."""
     try:
         usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         lines = [line.split() for line in stat.read_text(encoding="ascii").splitlines()]
@@ -80,7 +80,7 @@ def read_cpu_time(stat: Path = _PROC / "stat") -> CpuTime | None:
 
 
 def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) -> dict[str, JsonValue]:
-    """How many CPUs others used meanwhile, and how many the host took away; empty where it is not known."""
+    """Return how many CPUs other processes used in between, and how many the host took; empty where unknown."""
     if before is None or after is None or wall_s <= 0:
         return {}
     others = (after.busy_s - before.busy_s) - (after.ours_s - before.ours_s)
@@ -92,7 +92,7 @@ def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) ->
 
 
 def disturbed(during: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """A sentence when others used the CPUs while we measured; or none."""
+    """Return a sentence when other processes used the CPUs during the measurement; or none."""
     cpus = describe_machine().cpu_count or 1
     others, host = (_number(during.get(name)) for name in ("cpus_used_by_others", "cpus_taken_by_host"))
     if others + host < _BUSY_SHARE * cpus:
@@ -124,7 +124,7 @@ def _cpus(count: int) -> str:
 
 
 def _number(value: JsonValue) -> float:
-    """0 for what is none."""
+    """Return the value as a number; 0 for a non-number."""
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -137,7 +137,7 @@ def _list(conditions: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
 
 
 def _measuring_processes() -> list[str]:
-    """Programs that measure, and workers of other runs of ours, as `trtexec (process 4711)`."""
+    """Return measuring programs, and workers of other runs, as `trtexec (process 4711)`."""
     found = []
     for folder in _PROC.glob("[0-9]*"):
         try:
@@ -154,7 +154,7 @@ def _measuring_processes() -> list[str]:
 
 
 def _ask_gpus() -> list[dict[str, JsonValue]]:
-    """State of each NVIDIA GPU, as nvidia-smi tells it."""
+    """Return the state of each NVIDIA GPU from nvidia-smi."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

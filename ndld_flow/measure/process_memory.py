@@ -1,4 +1,4 @@
-"""How much memory this process needed for a piece of work."""
+"""Memory that this process needed for a piece of work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ _RESET = Path("/proc/self/clear_refs")
 
 
 class PeakMemory:
-    """Peak of resident memory above what the process held when the block began, in bytes; 0 where the system does
-    not tell.
+    """Peak of resident memory above that at the start of the block, in bytes; 0 where the system does not report it.
 
-    Meant for a fresh process: where memory was freed before, the C library uses it again without being seen. What a
-    process's first session needs for itself (ONNX Runtime: about 10 MB) is in it.
+    Meant for a new process: the C library reuses freed memory without a trace. Memory that a process's first session
+    needs for itself (ONNX Runtime: about 10 MB) is included.
     """
 
     def __init__(self) -> None:

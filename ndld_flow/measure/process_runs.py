@@ -1,4 +1,4 @@
-"""One model's process runs: each opens the model in a fresh process and times its share of the passes."""
+"""The process runs of one model: each opens the model in a new process and times its share of the passes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class ProcessRuns:
     folder: Path
     progress: Progress
     layers: RecordingPlan | None = None
-    """What to record in each of the first runs, as many as the least number of them."""
+    """The recording in each of the first runs, as many as the least number of runs."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the processes, beside ours."""
+    """Additional environment variables for the processes."""
     answers: list[Answer] = field(default_factory=list)
 
     @property
@@ -39,7 +39,7 @@ class ProcessRuns:
         return self.tally.plan
 
     def run_once(self) -> None:
-        """Time one more process run. Raises what `run_worker` raises."""
+        """Time one more process run. Raises as `run_worker` does."""
         number = len(self.answers) + 1
         share = self.plan.share(self.tally.least)
         job = Job(self.model, self.session, (Part(self.feeds, share),), self._recording(number))
@@ -55,14 +55,14 @@ class ProcessRuns:
         return replace(self.layers, keep_optimised=number == 1)
 
     def _teller(self, number: int, passes: int) -> Progress:
-        """Progress over all runs, as far as they can be foreseen."""
+        """Return a callback of the progress over all runs, as far as known."""
         before = sum(len(answer.timings[0].latency_ms) for answer in self.answers)
         foreseen = max(passes * self.tally.least, before + passes)
         return lambda done, total, what: self.progress(before + done, foreseen, f"run {number}: {what}")
 
 
 def time_batches(side: ProcessRuns, batches: Mapping[int, Mapping[str, Array]]) -> Answer:
-    """One process run over several batch sizes, which share the budget; a timing for each."""
+    """Time several batch sizes, which share the budget, in one process run."""
     whole = side.plan.share(1)
     plan = replace(whole, limit_ms=whole.limit_ms / len(batches))
     parts = tuple(

@@ -1,4 +1,4 @@
-"""What is told of a profile in a line, and in numbers that gates may name."""
+"""The summary line of a profile, and its metrics for gates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _spread(profile: Profile) -> float | None:
 
 
 def metrics_of(profile: Profile) -> dict[str, Metric]:
-    """What gates may name."""
+    """Return the metrics that gates may name."""
     latency = profile.latency
     found = {
         f"latency.{word}": Metric(value=getattr(latency, f"{word}_ms"), unit="ms")
@@ -47,19 +47,19 @@ def metrics_of(profile: Profile) -> dict[str, Metric]:
 
 
 def _side_by_side(profile: Profile) -> int:
-    """Inferences that are done in one pass."""
+    """Return the number of inferences in one pass."""
     streams = profile.options.get("streams", 1)
     return streams if isinstance(streams, int) else 1
 
 
 def _batch(profile: Profile) -> int | None:
-    """The first dimension that all inputs share: the items of one inference. None where they differ in it."""
+    """Return the first dimension that all inputs share, the items of one inference; None where they differ."""
     firsts = {info.shape[0] for info in profile.inputs if info.shape}
     return firsts.pop() if len(firsts) == 1 else None
 
 
 def _device_metrics(profile: Profile) -> dict[str, Metric]:
-    """What the device's clock told of each pass, and what the engine takes of its memory."""
+    """Return times by the device's clock, and the device memory of the engine."""
     found = {}
     for name in ("enqueue", "h2d", "compute", "d2h"):
         medians = [statistics.median(told) for run in profile.runs if (told := getattr(run, f"{name}_ms"))]
@@ -72,7 +72,7 @@ def _device_metrics(profile: Profile) -> dict[str, Metric]:
 
 
 def summarise(profile: Profile) -> str:
-    """`median 3.2 ms ±1.2 % over 5 runs (790 passes) on CPU, 86 layers`"""
+    """Return `median 3.2 ms ±1.2 % over 5 runs (790 passes) on CPU, 86 layers`."""
     latency, runs = profile.latency, len(profile.runs)
     provider = profile.providers[0].removesuffix("ExecutionProvider")
     reached = _spread(profile)

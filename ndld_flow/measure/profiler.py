@@ -1,4 +1,4 @@
-"""Profile models and engines: process runs that take turns, a batch sweep, and a layer pass of its own."""
+"""Profiling of models and engines: process runs that take turns, a batch sweep, and a separate layer pass."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from ndld_flow.samples.feeds import Feed, make_feeds
 
 @dataclass
 class _Measuring:
-    """One side while it is measured."""
+    """One model during its measurement."""
 
     side: Side
     feeds: Mapping[str, Feed]
@@ -57,13 +57,13 @@ class _Measuring:
 def measure_in_turns(
     requests: Sequence[ProfilingRequest], scratch: Path, progress: Progress
 ) -> list[tuple[Profile, str]]:
-    """Measure models in turns (A B A B ...): their profiles, each with what its library said while loading it.
+    """Measure models in turns (A B A B ...) and return each profile with the log of its runtime.
 
-    The requests may be equal (that learns a machine's noise) or differ in anything. Each round gives every model one
-    process run; rounds go on until all are stable or their budgets are used up. `progress(done, total, what)` tells of
-    one model at a time. `scratch` is an existing folder in which nothing is left.
-    Raises `BackendError` when a provider does not load or a measuring process dies, `ModelError` when a model is
-    refused or fails, `RequestError` when inputs do not fit.
+    The requests may be equal, to learn a machine's noise, or different in any way. Each round gives every model one
+    process run; rounds continue until all are stable or their budgets are used up. `progress(done, total, what)`
+    reports one model at a time. `scratch` is an existing folder that is left empty. Raises `BackendError` when a
+    provider does not load or a measuring process dies, `ModelError` when a model is refused or fails, `RequestError`
+    when inputs do not fit.
     """
 
     def labelled(label: str) -> Progress:
@@ -92,7 +92,7 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         on_gpu = runs_on_gpu(request.session)
         specs = inputs_of(request)
         feeds = make_feeds(specs, request.inputs, request.seed, request.label)
-        # Before measuring, though they are needed after it: a mistake should cost no time.
+        # Created before measuring, although used after it: a mistake should cost no time.
         batches = {
             batch: make_feeds(specs, request.inputs, request.seed, request.label, batch) for batch in request.batches
         }
@@ -120,7 +120,7 @@ def _take_turns(measuring: Sequence[_Measuring]) -> Sitting:
 
 
 def _go_round(measuring: Sequence[_Measuring]) -> None:
-    """A's first run, B's first run, ...; A's second run, ...: what the machine does meanwhile hits them alike."""
+    """Run A, B, ...; A, B, ...: disturbances of the machine affect all models equally."""
     while True:
         for one in measuring:
             with one.side.naming_errors():

@@ -1,4 +1,4 @@
-"""What to measure, and how."""
+"""A request to measure a model."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from ndld_flow.runtimes.tensorrt.library import Library
 
 @dataclass(frozen=True)
 class ProfilingRequest:
-    """A model to measure, with every setting."""
+    """A model to measure, with all settings."""
 
     path: Path
     label: str
-    """What a person calls it."""
+    """Name of the model in messages and reports."""
     digest: str
     inputs: Mapping[str, InputSpec]
     session: SessionSettings | EngineSession
     plan: MeasuringPlan
     layer_passes: int
-    """0 for no layer pass."""
+    """Passes of the layer pass; 0 for none."""
     batches: tuple[int, ...]
     seed: int
     options: dict[str, JsonValue]
-    """Every setting, for the record."""
+    """Every setting in effect, for the record."""
     library: Library | None = None
-    """The TensorRT that an engine runs in."""
+    """The TensorRT that runs an engine."""
     lock_clocks: bool = False
-    """Lock the GPU to its base clock as long as it is measured."""
+    """Lock the GPU to its base clock during the measurement."""
     sample_gpu: bool = False
-    """Ask the GPU what it does while it is measured."""
+    """Sample the GPU during the measurement."""
 
     @property
     def gpu(self) -> int:
-        """Number of the GPU that is measured."""
+        """Return the index of the GPU that is measured."""
         if isinstance(self.session, EngineSession):
             return self.session.gpu
         return int(self.session.provider_options.get("device_id", 0))
@@ -52,18 +52,18 @@ class ProfilingRequest:
 
 @dataclass(frozen=True)
 class Side:
-    """One of those that take turns."""
+    """One of the models that take turns."""
 
     request: ProfilingRequest
     scratch: Path
-    """An existing folder; nothing is left in it."""
+    """An existing folder, left empty."""
     progress: Progress
     called: str = ""
-    """Put before its errors, such as `step speed`."""
+    """Prefix of its errors, such as `step speed`."""
 
     @contextlib.contextmanager
     def naming_errors(self) -> Iterator[None]:
-        """Let errors name the side."""
+        """Prefix errors in the block with the model's name."""
         try:
             yield
         except (RequestError, KilledError) as error:

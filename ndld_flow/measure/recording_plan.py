@@ -1,4 +1,4 @@
-"""What to record of a model's layers."""
+"""Settings of the recording of a model's layers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RecordingPlan:
-    """What to record."""
+    """Settings of a recording."""
 
     passes: int
-    """Measured passes; fewer where their events would be more than ONNX Runtime keeps."""
+    """Measured passes; fewer where ONNX Runtime cannot keep all their events."""
     events_per_pass: int | None = None
-    """None when one pass has to be tried to know."""
+    """Events of one pass; None when they must be counted in a trial pass."""
     keep_optimised: bool = True
-    """Whether to write the model as it runs: once is enough for any number of process runs."""
+    """Write the optimised model; once is enough for any number of process runs."""

@@ -1,4 +1,4 @@
-"""What differs between measuring in ONNX Runtime and measuring an engine, where processes are started and read."""
+"""Differences between measuring in ONNX Runtime and measuring an engine, outside the measuring processes."""
 
 from __future__ import annotations
 
@@ -29,24 +29,28 @@ Session = SessionSettings | EngineSession
 
 
 def runs_on_gpu(session: Session) -> bool:
-    """Raises `BackendError` for an execution provider that ONNX Runtime does not have."""
+    """Return True for a session on a GPU. Raises `BackendError` for an execution provider that ONNX Runtime does not
+    have.
+    """
     return isinstance(session, EngineSession) or full_name(session.provider) != CPU
 
 
 def inputs_of(request: ProfilingRequest) -> tuple[TensorSpec, ...]:
-    """The model's inputs, with the dimensions that the session fixes."""
+    """Return the model's inputs, with the dimensions that the session fixes."""
     session = request.session
     declared = model_inputs(request.path)
     return declared if isinstance(session, EngineSession) else fix_dimensions(declared, session.free_dimensions)
 
 
 def environment_of(request: ProfilingRequest, folder: Path) -> Mapping[str, str]:
-    """Variables that a measuring process needs to find its library; `folder` is there as long as it is."""
+    """Return environment variables with which a measuring process finds its library; valid as long as `folder`
+    exists.
+    """
     return {} if request.library is None else request.library.environment(folder)
 
 
 def plan_recording(request: ProfilingRequest, runs: int) -> RecordingPlan | None:
-    """What each of so many process runs records of the layers."""
+    """Return the recording plan of each process run; None without a layer pass."""
     if not request.layer_passes:
         return None
     counted = None if isinstance(request.session, EngineSession) else count_events(request.path)
@@ -54,7 +58,7 @@ def plan_recording(request: ProfilingRequest, runs: int) -> RecordingPlan | None
 
 
 def read_recordings(request: ProfilingRequest, plan: RecordingPlan, answers: Sequence[Answer]) -> LayerPass:
-    """What process runs recorded of the layers."""
+    """Return the layers that process runs recorded."""
     recordings = [Path(answer.recording) for answer in answers if answer.recording]
     folder, session = recordings[0].parent, request.session
     if isinstance(session, EngineSession):
@@ -66,10 +70,10 @@ def read_recordings(request: ProfilingRequest, plan: RecordingPlan, answers: Seq
 def _beside_asked(layers: Sequence[Layer], model: Path) -> tuple[Layer, ...]:
     try:
         return with_requested_precisions(layers, requested_precisions(model))
-    except ModelError:  # metadata that nobody understands; the measurement stands without it
+    except ModelError:  # unreadable metadata; the measurement is valid without it
         return tuple(layers)
 
 
 def roofs_of(session: Session, layers: Sequence[Layer]) -> Roofs | None:
-    """What the device can do at best; None where nothing here can tell."""
+    """Return the peak performance of the device; None where it cannot be measured."""
     return None if isinstance(session, EngineSession) else measure_roofs(session, layers)

@@ -1,10 +1,10 @@
-"""A measuring process: opens a model, times passes, writes what it measured and ends.
+"""A measuring process: opens a model, times passes, writes its answer and ends.
 
-`python -P -m ndld_flow.measure.worker FOLDER` reads `FOLDER/job.json`, writes `FOLDER/answer.json`, and
-says on its standard output how far it is: `DONE TOTAL WHAT`, a line at a time. It ends when its standard input does, so
-that nothing is left when the process that started it is killed.
+`python -P -m ndld_flow.measure.worker FOLDER` reads `FOLDER/job.json`, writes `FOLDER/answer.json`, and reports its
+progress on standard output: `DONE TOTAL WHAT`, a line at a time. It ends when its standard input does, so that no
+process is left when its parent is killed.
 
-Nothing but the model and its inputs lives here, and modules are imported with care: starting is paid for in every run.
+The process holds only the model and its inputs, and imports few modules, because every run pays for its start.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ JOB = "job.json"
 
 
 def main() -> None:
-    """Do the job of the folder that the command line names."""
+    """Run the job of the folder on the command line."""
     folder = Path(sys.argv[1])
     tell = process.start_worker()
     try:
@@ -49,7 +49,7 @@ def _measure(job: Job, library: Library, tell: ReportProgress) -> Answer:
     entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
-    feeds = read_feeds(first.feeds)  # they are there whatever the model needs
+    feeds = read_feeds(first.feeds)  # loaded before the memory is measured: every model has them
     threads_before = count_threads()
     with PeakMemory() as memory:
         tell(0, first.plan.passes, "loading")
@@ -73,7 +73,7 @@ def _measure(job: Job, library: Library, tell: ReportProgress) -> Answer:
 def _record(
     job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, tell: ReportProgress
 ) -> None:
-    """Record the layers, now that the session without profiler is closed."""
+    """Record the layers after the session without profiler is closed."""
     started = time.perf_counter()
     timed = len(answer.timings[0].latency_ms)
     tell(timed, timed, "opening the model for its layers")
@@ -103,8 +103,9 @@ def _time(bound: Bound, part: Part, entered: float, tell: ReportProgress) -> Tim
 
 
 def within(plan: TimingPlan, used_ms: float) -> TimingPlan:
-    """The limit is for the whole process, and loading has used some of it. Half of it is left in any case: few runs
-    that measured something say more than many that only loaded the model.
+    """Return the plan with the time left of the process's limit, at least half of it.
+
+    Few runs that measured something are worth more than many that only loaded the model.
     """
     return replace(plan, limit_ms=max(plan.limit_ms - used_ms, plan.limit_ms / 2))
 

@@ -1,4 +1,4 @@
-"""What a measuring process is told to do and what it answers: plain values in JSON files. Imports little."""
+"""The job and the answer of a measuring process: plain values in JSON files. Imports little."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FeedFile:
 
     path: str
     dtype: str
-    """numpy's or ml_dtypes' name: .npy files know numpy's only."""
+    """Name in numpy or ml_dtypes: .npy files only store numpy's dtypes."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Part:
     feeds: Mapping[str, FeedFile]
     plan: TimingPlan
     what: str = ""
-    """Said before the number of the pass."""
+    """Prefix of the pass's number in progress messages."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """Open a model once, and time its parts one after another; then open it anew to record its layers."""
+    """Open a model once and time its parts in order; then open it again to record its layers."""
 
     model: Path
     session: SessionSettings | EngineSession
     parts: tuple[Part, ...]
     layers: RecordingPlan | None = None
-    """On the inputs of the first part."""
+    """Recording of the layers, on the inputs of the first part."""
 
     def write(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
@@ -71,42 +71,42 @@ class Job:
 
 @dataclass
 class Answer:
-    """What a worker measured, or why it could not."""
+    """The measurements of a worker, or its error."""
 
     error: str = ""
     """Name of a class in `errors`."""
     message: str = ""
     load_ms: float = 0.0
     peak_bytes: int = 0
-    """Of the first part; 0 where the system does not tell."""
+    """Peak memory of the first part; 0 where the system does not report it."""
     providers: list[str] = field(default_factory=list)
     outputs: list[tuple[str, str, list[int]]] = field(default_factory=list)
-    """Name, dtype and shape, of the first part."""
+    """Name, dtype and shape of the outputs of the first part."""
     log: str = ""
-    """What the library had to say while it loaded the model."""
+    """Messages of the library while it loaded the model."""
     facts: dict[str, int | str | bool] = field(default_factory=dict)
-    """What the device tells, such as memory in bytes."""
+    """Facts reported by the device, such as memory in bytes."""
     versions: dict[str, str] = field(default_factory=dict)
-    """Of libraries that only the worker sees."""
+    """Versions of libraries that only the worker loads."""
     notes: list[str] = field(default_factory=list)
-    """Sentences for people."""
+    """Notes for the profile."""
     timings: list[Timing] = field(default_factory=list)
-    """One for each part."""
+    """The timing of each part."""
     threads: int = 1
-    """The one that runs the model and those that came with it; 1 where the system does not tell."""
+    """The thread that runs the model and those of the library; 1 where the system does not report them."""
     affinity: list[int] = field(default_factory=list)
     """CPUs it could use."""
     recording: str = ""
-    """The file that layers were recorded in; empty when they were not asked for."""
+    """The file with the recorded layers; empty without a recording."""
     recording_ms: float = 0.0
-    """What recording it took, loading included."""
+    """Time of the recording, including loading."""
 
     def write(self, folder: Path) -> None:
         (folder / ANSWER).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Answer | None:
-        """None when there is no whole answer: the worker died before."""
+        """Read the answer; None when it is incomplete because the worker died."""
         try:
             raw: dict[str, Any] = json.loads((folder / ANSWER).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -126,7 +126,7 @@ def _read_session(raw: dict[str, Any]) -> SessionSettings | EngineSession:
 
 
 def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]:
-    """Save arrays for workers; names of inputs are no part of the files' names."""
+    """Save arrays for workers; file names do not contain names of inputs."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {}
     for number, (name, values) in enumerate(feeds.items()):
@@ -137,12 +137,12 @@ def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]
 
 
 def read_feeds(files: Mapping[str, FeedFile]) -> dict[str, Array]:
-    """The arrays that `write_feeds` saved."""
+    """Return the arrays saved by `write_feeds`."""
     return {name: _read(file) for name, file in files.items()}
 
 
 def _read(file: FeedFile) -> Array:
     values: Array = np.load(file.path, allow_pickle=False)
     dtype = numpy_dtype(file.dtype)
-    # A dtype of ml_dtypes comes back as bytes without a meaning.
+    # A dtype of ml_dtypes is loaded as raw bytes.
     return values if dtype is None or values.dtype == dtype else values.view(dtype)

@@ -1,4 +1,4 @@
-"""Starts measuring processes and reads their answers."""
+"""Start of measuring processes and their answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 def run_worker(
     job: Job, folder: Path, tell: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
 ) -> Answer:
-    """Do a job in a fresh process whose files lie in `folder`, which is made; `environment` is added to ours.
+    """Run a job in a new process with its files in `folder`, which is created; `environment` is added to ours.
 
-    Raises what the worker raised: `ModelError`, `BackendError` or `RequestError`; `KilledError` when it was killed.
-    Whatever happens here, the worker has ended afterwards; when this process is killed, it ends by itself.
+    Raises the worker's exception, `ModelError`, `BackendError` or `RequestError`; `KilledError` when it was killed. The
+    worker has always ended afterwards; when this process is killed, it ends by itself.
     """
     folder.mkdir(parents=True)
     job.write(folder / worker.JOB)
@@ -31,7 +31,7 @@ def run_worker(
 
 
 def failure_of(job: Job, ended: ProcessEnd) -> Exception:
-    """Return what a measuring process raised, or why it died, when it ended without an answer."""
+    """Return the exception of a measuring process that ended without an answer, or the reason of its death."""
     answer = Answer.read(ended.folder)
     if answer is not None and answer.error:
         error: Exception = getattr(errors, answer.error)(answer.message)

@@ -1,6 +1,6 @@
-"""CUDA's runtime library by ctypes: memory, copies, streams, events and graphs, each call checked.
+"""CUDA's runtime library through ctypes: memory, copies, streams, events and graphs, each call checked.
 
-TensorRT's bindings take pointers and streams as numbers, and offer no way to make any.
+TensorRT's bindings take pointers and streams as numbers, and cannot create any.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Of the whole GPU."""
+    """Memory of the whole GPU."""
 
     free_bytes: int
     total_bytes: int
 
 
 class CudaRuntime:
-    """One GPU by way of libcudart. Pointers, streams, events and graphs are numbers, as TensorRT takes them.
+    """One GPU through libcudart. Pointers, streams, events and graphs are numbers, as TensorRT takes them.
 
-    Every method raises `BackendError` with CUDA's own words when the call fails.
+    Every method raises `BackendError` with CUDA's message when the call fails.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
@@ -87,19 +87,19 @@ class CudaRuntime:
             raise BackendError(f"{name} failed: {self.explain(code)}")
 
     def explain(self, code: int) -> str:
-        """`cudaErrorMemoryAllocation (out of memory)`."""
+        """Return a description such as `cudaErrorMemoryAllocation (out of memory)`."""
         words = (self._library.cudaGetErrorName(code), self._library.cudaGetErrorString(code))
         name, text = (str(word, errors="replace") for word in words)
         return f"{name} ({text})"
 
     def count_devices(self) -> tuple[int, int]:
-        """How many GPUs there are, and CUDA's error code where it cannot tell."""
+        """Return the number of GPUs, and CUDA's error code where counting fails."""
         found = c_int(0)
         code = self._functions["cudaGetDeviceCount"](found)
         return found.value, int(code)
 
     def select(self, gpu: int, *, spin: bool) -> None:
-        """Use a GPU from now on, and wait for it by asking all the time (`spin`) or by sleeping."""
+        """Select a GPU, and wait for it by busy-waiting (`spin`) or by sleeping."""
         self.call("cudaSetDevice", gpu)
         self.call("cudaSetDeviceFlags", _SCHEDULE_SPIN if spin else _SCHEDULE_BLOCKING)
 
@@ -109,7 +109,7 @@ class CudaRuntime:
         return DeviceMemory(free.value, total.value)
 
     def allocate(self, bytes_wanted: int) -> int:
-        """Memory on the GPU; something even for nothing, as TensorRT refuses null pointers."""
+        """Allocate memory on the GPU, at least one byte, because TensorRT refuses null pointers."""
         pointer = c_void_p()
         code = self._functions["cudaMalloc"](pointer, max(1, bytes_wanted))
         if code == _OUT_OF_MEMORY:
@@ -123,7 +123,7 @@ class CudaRuntime:
         return pointer.value or 0
 
     def allocate_pinned(self, bytes_wanted: int) -> int:
-        """Memory of the host that the GPU copies from and to without a detour."""
+        """Allocate pinned memory of the host, which the GPU copies from and to directly."""
         return self._made("cudaMallocHost", max(1, bytes_wanted))
 
     def free(self, pointer: int) -> None:
@@ -133,11 +133,11 @@ class CudaRuntime:
         self.call("cudaFreeHost", pointer)
 
     def copy(self, target: int, source: int, bytes_moved: int, direction: int, stream: int) -> None:
-        """Begin to copy; it is done when the stream is."""
+        """Start a copy; it is complete when the stream is."""
         self.call("cudaMemcpyAsync", target, source, bytes_moved, direction, stream)
 
     def make_stream(self) -> int:
-        """A stream that does not wait for CUDA's default stream."""
+        """Create a stream that does not wait for CUDA's default stream."""
         return self._made("cudaStreamCreateWithFlags", _STREAM_NON_BLOCKING)
 
     def wait_for_stream(self, stream: int) -> None:
@@ -153,17 +153,17 @@ class CudaRuntime:
         self.call("cudaEventSynchronize", event)
 
     def elapsed_ms(self, begin: int, end: int) -> float:
-        """Between two recorded events, by the GPU's clock."""
+        """Return the ms between two recorded events, by the GPU's clock."""
         found = c_float()
         self.call("cudaEventElapsedTime", found, begin, end)
         return found.value
 
     def begin_capture(self, stream: int) -> None:
-        """What is enqueued from now on is written down instead of run."""
+        """Record the following work in a graph instead of running it."""
         self.call("cudaStreamBeginCapture", stream, _CAPTURE_THREAD_LOCAL)
 
     def end_capture(self, stream: int) -> int:
-        """The graph of what was captured, ready to launch."""
+        """Return the captured graph, ready to launch."""
         graph = self._made_by("cudaStreamEndCapture", stream)
         try:
             return self._made("cudaGraphInstantiateWithFlags", graph, 0)
@@ -174,7 +174,7 @@ class CudaRuntime:
         self.call("cudaGraphLaunch", graph, stream)
 
     def destroy(self, kind: str, handle: int) -> None:
-        """Give back a `Stream`, an `Event` or a `GraphExec`."""
+        """Destroy a `Stream`, an `Event` or a `GraphExec`."""
         self.call(f"cuda{kind}Destroy", handle)
 
     def _made(self, name: str, *arguments: int) -> int:
@@ -189,7 +189,7 @@ class CudaRuntime:
 
 
 def open_cuda_runtime() -> CudaRuntime:
-    """The newest libcudart that is found and that the driver is new enough for.
+    """Open the newest libcudart found that the driver supports.
 
     Raises `BackendError` when there is none, or no GPU.
     """
@@ -223,7 +223,9 @@ def _declared(library: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
 
 
 def _candidates() -> Iterator[str]:
-    """What the loader finds by itself, then NVIDIA's wheels, then the toolkit's usual place; newest first."""
+    """Yield libraries: those that the loader finds, then NVIDIA's wheels, then the toolkit's usual folders; newest
+    first.
+    """
     patterns = [_file_pattern(major) for major in _MAJORS]
     yield from (name for name in patterns if "*" not in name)
     folders = [*_wheel_folders(), *_toolkit_folders()]
@@ -233,7 +235,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _file_pattern(major: int) -> str:
-    """Windows' carry minor versions up to CUDA 11, and bits."""
+    """Return the file pattern of a major version; names on Windows contain minor versions up to CUDA 11, and bits."""
     return f"cudart64_{major}*.dll" if os.name == "nt" else f"libcudart.so.{major}{'.0' if major == 11 else ''}"
 
 

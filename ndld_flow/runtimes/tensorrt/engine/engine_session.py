@@ -1,4 +1,4 @@
-"""How to open an engine and run it: plain values that go to a measuring process. Imports nothing heavy."""
+"""Settings of an engine's session: plain values for a measuring process. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ if TYPE_CHECKING:  # measuring processes start with this module
 
 @dataclass(frozen=True)
 class EngineSession:
-    """An engine, the model it must be of, and how to run it."""
+    """An engine, its model, and how to run it."""
 
     backend: EngineBackend
     engine: Path
     model: Path
     """The ONNX model that weights come from when the engine is refitted."""
     inputs: tuple[TensorSpec, ...]
-    """What the model declares; the engine must have the same."""
+    """Inputs that the model declares; the engine must have the same."""
     outputs: tuple[TensorSpec, ...]
     built_with: str = ""
     """Version of the TensorRT that built it; empty where that is not known."""
     refit: bool = False
-    """Give a refittable engine the model's weights before it runs."""
+    """Refit a refittable engine with the model's weights before it runs."""
     without_weights: bool = False
-    """It was built without weights and runs only when it is refitted."""
+    """The engine was built without weights and must be refitted."""
     plugins: tuple[Path, ...] = ()
     """Plugin libraries to load before the engine."""
     trust: bool = False
-    """Allow the code that is embedded in the engine."""
+    """Allow code embedded in the engine."""
     gpu: int = 0
     optimization_profile: int = 0
     streams: int = 1
-    """Inferences side by side, each with a stream of its own."""
+    """Concurrent inferences, each on a stream of its own."""
     cuda_graph: bool = False
     transfers: bool = False
-    """Copies between host and device are a part of each pass."""
+    """Each pass includes the copies between host and device."""
     spin_wait: bool = True
-    """Wait for the GPU by asking again and again rather than by sleeping."""
+    """Busy-wait for the GPU instead of sleeping."""
 
     @property
     def provider(self) -> str:
-        """What runs it, as `SessionSettings` calls it."""
+        """Return the backend under the name used by `SessionSettings`."""
         return self.backend
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> EngineSession:
-        """From what `dataclasses.asdict` made of one, by way of JSON."""
+        """Return a session from the JSON of `dataclasses.asdict`."""
         paths = {name: Path(raw[name]) for name in ("engine", "model")}
         specs = {name: tuple(map(_spec, raw[name])) for name in ("inputs", "outputs")}
         return cls(**{**raw, **paths, **specs, "plugins": tuple(map(Path, raw["plugins"]))})

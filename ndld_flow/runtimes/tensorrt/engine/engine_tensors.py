@@ -1,4 +1,4 @@
-"""What an engine reads and writes, and whether that is what its model does."""
+"""Inputs and outputs of an engine, and their comparison with its model's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype, shape_text
 
 _FLOATS = ("float32", "float16", "bfloat16")
-"""An engine may take its inputs in another of them than the model: `--inputIOFormats=fp16:chw` of trtexec."""
+"""An engine may take its inputs in another float type than the model: `--inputIOFormats=fp16:chw` of trtexec."""
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,21 @@ class EngineTensor:
 
     name: str
     dtype: str
-    """numpy's or ml_dtypes' name."""
+    """Name in numpy or ml_dtypes."""
     shape: tuple[int, ...]
-    """-1 for a free dimension."""
+    """Its shape; -1 for a free dimension."""
     is_input: bool
     on_host: bool
     """A shape tensor: its values are read or written in the host's memory."""
     padding: tuple[int, int] = (-1, 1)
-    """The dimension that is laid out in blocks, and their length; -1 for plain row-major tensors."""
+    """The dimension that is stored in blocks, and their length; -1 for plain row-major tensors."""
 
     @property
     def spec(self) -> TensorSpec:
         return TensorSpec(self.name, self.dtype, tuple(None if dim < 0 else dim for dim in self.shape))
 
     def bytes_for(self, shape: Sequence[int], strides: Sequence[int] = ()) -> int:
-        """What a tensor of this shape takes, blocks filled up; `strides` are in blocks, and may leave gaps."""
+        """Return the bytes of a tensor of this shape with filled blocks; `strides` are in blocks and may leave gaps."""
         dims, block = list(shape), 1
         if self.padding[0] >= 0:
             axis, block = self.padding
@@ -48,13 +48,13 @@ class EngineTensor:
         return (blocks * block * (bits_of_dtype(self.dtype) or 8) + 7) // 8
 
     def values_for(self, values: Array) -> Array:
-        """The values in the engine's dtype, row after row."""
+        """Return the values in the engine's dtype, in row-major order."""
         dtype = numpy_dtype(self.dtype)
         return np.asarray(values, dtype=values.dtype if dtype is None else dtype, order="C")
 
 
 def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN401
-    """By name, in the engine's order."""
+    """Return the engine's tensors by name, in its order."""
     names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
     return {name: _tensor(trt, engine, name) for name in names}
 
@@ -62,7 +62,7 @@ def tensors_of(trt: Any, engine: Any) -> dict[str, EngineTensor]:  # noqa: ANN40
 def refuse_other_model(
     tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], called: str
 ) -> None:
-    """Raise `RequestError` with all that differs when an engine does not read and write what the model does."""
+    """Raise `RequestError` with all differences when an engine's inputs and outputs differ from the model's."""
     found = [*_differences(tensors, inputs, "input"), *_differences(tensors, outputs, "output")]
     if found:
         raise RequestError(
@@ -72,7 +72,7 @@ def refuse_other_model(
 
 
 def note_casts(tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec]) -> tuple[str, ...]:
-    """A sentence for each input that the engine takes in another float type than the model; or none."""
+    """Return a sentence for each input that the engine takes in another float type than the model; or none."""
     return tuple(
         f"input {spec.name} is {tensors[spec.name].dtype} in the engine and {spec.dtype} in the model: values are cast"
         for spec in inputs
@@ -128,7 +128,7 @@ def _same_type(engine: str, model: str) -> bool:
 
 
 def _same_shape(engine: Sequence[int], model: Sequence[int | str | None] | None) -> bool:
-    """An engine may fix what the model leaves free, but not the other way round."""
+    """Compare shapes: an engine may fix free dimensions of the model, but not the reverse."""
     if model is None:
         return True
     return len(engine) == len(model) and all(
