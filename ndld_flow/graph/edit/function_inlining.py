@@ -14,8 +14,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.cloning import Renaming, copy_nodes
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.function_names import Imports, drop_unused_domains, names_of
-from ndld_flow.graph.edit.function_order import callees_first
+from ndld_flow.graph.edit.function_names import Imports, callees_first, drop_unused_domains, names_of
 from ndld_flow.graph.edit.node_pieces import deep_nodes, hand_over
 from ndld_flow.graph.edit.removal import remove_node
 from ndld_flow.models.files import all_graphs

@@ -11,12 +11,11 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.cloning import captured_values
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.function_names import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName, Imports, need_ir_version
-from ndld_flow.graph.edit.largest_repeat import largest_repeat
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
 from ndld_flow.graph.edit.node_pieces import Pieces, deep_nodes, hand_over, is_read_outside, outermost, read_in_nodes
 from ndld_flow.graph.edit.pattern_matching import Match
 from ndld_flow.graph.edit.removal import prune_values, remove_node
-from ndld_flow.graph.edit.repeats import find_repeats, itself, same_tensor
+from ndld_flow.graph.edit.repeats import find_repeats, itself, largest_repeat, same_tensor
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_details import constant_tensor
 from ndld_flow.models.scopes import node_label

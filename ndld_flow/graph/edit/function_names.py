@@ -1,9 +1,10 @@
-"""Names, lookup and opset imports of local functions."""
+"""Names, lookup, order and opset imports of local functions."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names_in_use import values_of
+from ndld_flow.graph.edit.node_pieces import deep_nodes
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.op_signatures import is_known_op
 from ndld_flow.models.scopes import function_address
@@ -119,3 +121,12 @@ def need_ir_version(edited: EditedModel, version: int) -> None:
     if old < version:
         edited.model.ir_version = version
         edited.note(f"IR version {old} -> {version}: older ones have no such functions")
+
+
+def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
+    """Return functions after those that they call. Raises `graphlib.CycleError` for recursive ones."""
+    calls = {
+        key: [called for node in deep_nodes(function.graph) if (called := node.op_identifier()) in functions]
+        for key, function in functions.items()
+    }
+    return [functions[key] for key in TopologicalSorter(calls).static_order()]

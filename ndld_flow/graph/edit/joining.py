@@ -1,13 +1,13 @@
-"""Insertion of another model's nodes into the edited model.
+"""Combination of the edited model with another one: appended, prepended, merged, or inserted.
 
-onnx.compose would do some of it, but it works on protobufs that hold all weights, knows neither the folders of external
-data nor symbolic dimensions, and renames nothing inside functions. Here weights on disk stay there until the result is
-written.
+onnx.compose is not used: it works on protobufs that hold all weights, supports neither folders of external data nor
+symbolic dimensions, and renames nothing inside functions. Here weights on disk stay there until the result is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,16 +15,155 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.cloning import Renaming
-from ndld_flow.graph.edit.dims_joining import join_dims
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
-from ndld_flow.graph.edit.function_joining import join_functions
+from ndld_flow.graph.edit.function_making import make_function
+from ndld_flow.graph.edit.function_names import new_function_name
 from ndld_flow.graph.edit.node_pieces import read_in_nodes
-from ndld_flow.graph.edit.opset_joining import join_opsets
+from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape
+from ndld_flow.models.scopes import function_address
 from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.unique_names import free_name
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Value], prefix: str) -> None:
+    """Rename a guest's dimensions to those of the model that they equal; other names that the model uses get `prefix`.
+
+    `connect`: the guest's tensor -> the model's that it will be one with.
+    """
+    bound: dict[str, int | str | None] = {}
+    for theirs, ours in connect.items():
+        for dim, known in zip(theirs.shape or (), ours.shape or (), strict=False):
+            name, found = _name(dim), known if isinstance(known, int) else _name(known)
+            if name and found:
+                bound.setdefault(name, found)
+    taken = {name for value in _values(model) for dim in value.shape or () if (name := _name(dim))}
+    for name in dict.fromkeys(name for value in _values(guest) for dim in value.shape or () if (name := _name(dim))):
+        if name not in bound and name in taken:
+            bound[name] = free_name(f"{prefix}{name}", taken)
+    changed = {name: dim for name, dim in bound.items() if name != dim}
+    for value in _values(guest):
+        if value.shape is not None and any(_touches(dim, changed) for dim in value.shape):
+            value.shape = ir.Shape([_joined(dim, changed) for dim in value.shape])
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in all_graphs(model):
+        yield from values_of(graph)
+
+
+def _name(dim: object) -> str:
+    return (dim.value or "") if isinstance(dim, ir.SymbolicDim) else ""
+
+
+def _touches(dim: object, changed: Mapping[str, object]) -> bool:
+    name = _name(dim)
+    return name in changed or any(word in changed for word in _WORD.findall(name))
+
+
+def _joined(dim: int | ir.SymbolicDim, changed: Mapping[str, int | str | None]) -> int | str | ir.SymbolicDim | None:
+    if not _touches(dim, changed):
+        return dim
+    return changed.get(_name(dim))  # an expression of changed names is left open: inference finds it again
+
+
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+
+
+def join_functions(model: ir.Model, guest: ir.Model, name: str) -> None:
+    """Add a guest's functions to a model. One of the same name and body is not added twice; one of another body gets
+    another name, as do those that call it.
+
+    Raises `RequestError` when a function of one model is a custom operator of the other.
+    """
+    _check_custom_operators(model, guest, name)
+    _rename(model, guest, _differing(model, guest))
+    for key, function in guest.functions.items():
+        model.functions.setdefault(key, function)
+
+
+def _differing(model: ir.Model, guest: ir.Model) -> list[_Key]:
+    """Return the guest's functions that differ from the model's of the same name, also by what they call."""
+    shared = [key for key in guest.functions if key in model.functions]
+    different = {key for key in shared if _text(guest.functions[key]) != _text(model.functions[key])}
+    while True:
+        callers = {key for key in shared if key not in different and different & _called(guest.functions[key])}
+        if not callers:
+            return [key for key in shared if key in different]
+        different |= callers
+
+
+def _rename(model: ir.Model, guest: ir.Model, keys: list[_Key]) -> None:
+    taken = {function.name for each in (model, guest) for function in each.functions.values()}
+    renamed = {key: free_name(key[1], taken) for key in keys}
+    for key, found in renamed.items():
+        function = guest.functions.pop(key)
+        function.name = found
+        guest.functions[function.identifier()] = function
+    for graph in all_graphs(guest):
+        for node in graph:
+            node.op_type = renamed.get(node.op_identifier(), node.op_type)
+
+
+def _check_custom_operators(model: ir.Model, guest: ir.Model, name: str) -> None:
+    for one, other in ((model, guest), (guest, model)):
+        called = {node.op_identifier() for graph in all_graphs(other) for node in graph}
+        for key, function in one.functions.items():
+            if key in called and key not in other.functions:
+                whose = "this model" if one is model else f"model {name!r}"
+                raise RequestError(
+                    f"{function_address(function)} is a local function of {whose} and a custom operator of the other, "
+                    "which would then call the function: rename or inline the function first"
+                )
+
+
+def _called(function: ir.Function) -> set[_Key]:
+    graphs = (function.graph, *function.subgraphs())
+    return {node.op_identifier() for graph in graphs for node in graph}
+
+
+def _text(function: ir.Function) -> bytes:
+    return bytes(ir.serde.serialize_function(function).SerializeToString(deterministic=True))
+
+
+def join_opsets(edited: EditedModel, guest: EditedModel, name: str) -> None:
+    """Convert the model with the older default opset to the newer one, and import the guest's domains.
+
+    Raises `RequestError` where that cannot be, and for two versions of another domain that both models use.
+    """
+    ours, theirs = edited.model.opset_imports, guest.model.opset_imports
+    old, new = sorted([ours.get("", 0), theirs.get("", 0)])
+    if old and old != new:
+        older = edited if ours[""] == old else guest
+        try:
+            convert_opset(older, new)
+        except RequestError as error:
+            raise RequestError(f"model {name!r} has opset {theirs['']}, this one {ours['']}; {error}") from None
+        whose = "this model" if older is edited else f"model {name!r}"
+        edited.note(f"{whose} was converted from opset {old} to {new}")
+    for domain, version in theirs.items():
+        _join_domain(edited.model, guest.model, domain, version, name)
+
+
+def _join_domain(model: ir.Model, guest: ir.Model, domain: str, version: int, name: str) -> None:
+    own = model.opset_imports.setdefault(domain, version)
+    if own == version or not _uses(guest, domain):
+        return
+    if _uses(model, domain):
+        raise RequestError(
+            f"this model uses version {own} of the operators of {domain!r}, model {name!r} version {version}; "
+            "export one of them again, so that both use the same version"
+        )
+    model.opset_imports[domain] = version
+
+
+def _uses(model: ir.Model, domain: str) -> bool:
+    return any(node.domain == domain for graph in all_graphs(model) for node in graph)
 
 
 @dataclass(frozen=True)
@@ -190,4 +329,125 @@ def names_in(model: ir.Model) -> tuple[set[str], set[str]]:
     return (
         {node.name for graph in graphs for node in graph if node.name},
         {value.name for graph in graphs for value in values_of(graph) if value.name},
+    )
+
+
+Connections = Mapping[str, str]
+
+
+def append_model(
+    edited: EditedModel, name: str, connect: Connections, keep_outputs: bool, prefix: str | None
+) -> Joined:
+    """Append a model. `connect` maps its inputs to tensors of this model.
+
+    Without `connect`, inputs read outputs of their names, or in order where there are as many; inputs that both models
+    have become one, others are inputs. Its outputs come after those that stay: outputs that were connected go, unless
+    `keep_outputs`. Raises `RequestError`.
+    """
+    guest = invite(edited, name)
+    graph = edited.model.graph
+    own = {value.name or "": value for value in real_inputs(edited.model)}
+    offered = [value.name or "" for value in graph.outputs]
+    found = connect or _paired(list(guest.inputs), offered, name)
+    read = {guest.input(theirs): edited.value(ours) for theirs, ours in found.items()}
+    if not connect:
+        read |= {value: own[theirs] for theirs, value in guest.inputs.items() if theirs not in found and theirs in own}
+    joined = join(edited, guest, read, prefix)
+    if not keep_outputs:
+        graph.outputs[:] = [value for value in graph.outputs if value not in read.values()]
+    graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
+    graph.outputs.extend(joined.outputs.values())
+    return joined
+
+
+def prepend_model(
+    edited: EditedModel, name: str, connect: Connections, keep_outputs: bool, prefix: str | None
+) -> Joined:
+    """Prepend a model. `connect` maps inputs of this model to its outputs.
+
+    Without `connect`, as `append_model` does. Its inputs come first. Its outputs that were not connected are outputs,
+    those that were only if `keep_outputs`. Raises `RequestError`.
+    """
+    guest = invite(edited, name)
+    graph = edited.model.graph
+    own = {value.name or "": value for value in real_inputs(edited.model)}
+    found = connect or _paired(list(own), list(guest.outputs), name)
+    for ours in found:
+        if ours not in own:
+            raise RequestError(f"this model has no input {ours!r}; {suggest(ours, own)}")
+    fed = {own[ours]: guest.output(theirs) for ours, theirs in found.items()}
+    inputs = {} if connect else guest.inputs
+    shared = {inputs[ours]: value for ours, value in own.items() if ours not in found and ours in inputs}
+    for ours_value, theirs_value in fed.items():
+        check_fits(theirs_value, ours_value)
+    nodes, first = list(graph), [shared.get(value, value) for value in guest.inputs.values()]
+    graph.inputs[:] = [value for value in graph.inputs if value not in fed]
+    joined = join(edited, guest, shared, prefix, same={theirs: ours for ours, theirs in fed.items()})
+    read_in_nodes(nodes, fed)
+    graph.inputs[:] = list(dict.fromkeys([*first, *graph.inputs, *joined.defaults]))
+    graph.outputs[:] = [fed.get(value, value) for value in graph.outputs]
+    given = [value for value in joined.outputs.values() if keep_outputs or value not in fed.values()]
+    graph.outputs.extend(value for value in given if not value.is_graph_output())
+    return joined
+
+
+def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], prefix: str | None) -> Joined:
+    """Merge a model side by side; common inputs in `share_inputs` become one. Raises `RequestError`."""
+    guest = invite(edited, name)
+    own = {value.name or "": value for value in real_inputs(edited.model)}
+    for shared in share_inputs:
+        if shared not in own:
+            raise RequestError(f"this model has no input {shared!r}; {suggest(shared, own)}")
+    joined = join(edited, guest, {guest.input(shared): own[shared] for shared in share_inputs}, prefix)
+    edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
+    edited.model.graph.outputs.extend(joined.outputs.values())
+    return joined
+
+
+def import_model(
+    edited: EditedModel, name: str, connect: Connections, outputs: Connections, prefix: str | None
+) -> Joined:
+    """Insert a model's nodes. `connect`: its input -> tensor of this model; `outputs`: its output -> new output.
+
+    Inputs that are not connected become inputs; outputs that are not handed out are tensors for later operations.
+    Raises `RequestError`.
+    """
+    guest = invite(edited, name)
+    read = {guest.input(theirs): edited.value(ours) for theirs, ours in connect.items()}
+    for theirs in outputs:
+        guest.output(theirs)
+    joined = join(edited, guest, read, prefix)
+    edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
+    for theirs, ours in outputs.items():
+        hand_out(edited.model, joined.outputs[theirs], ours)
+    return joined
+
+
+def call_as_function(edited: EditedModel, joined: Joined, function: str) -> None:
+    """Turn joined nodes into a local function with one call. Weights on disk stay initializers that the call passes.
+
+    Raises `RequestError` for a name that cannot be one.
+    """
+    name = new_function_name(edited.model, function)
+    graph = edited.model.graph
+    hidden = [value for value in joined.outputs.values() if not value.is_graph_output()]
+    graph.outputs.extend(hidden)  # a function gives what is read, and these are there to be read by later operations
+    names = {value.name for value in hidden}
+    make_function(edited, joined.nodes, name, repeats=False, inside=True)
+    graph.outputs[:] = [value for value in graph.outputs if value.name not in names]
+
+
+def _paired(wanted: Sequence[str], offered: Sequence[str], name: str) -> dict[str, str]:
+    """Return input of one model -> output of the other: those of the same name, or in order if the counts are equal.
+
+    Raises `RequestError` when it is not clear.
+    """
+    by_name = {each: each for each in wanted if each in offered}
+    if by_name:
+        return by_name
+    if len(wanted) == len(offered):
+        return dict(zip(wanted, offered, strict=True))
+    raise RequestError(
+        f"the connection with model {name!r} is ambiguous: inputs {', '.join(wanted) or 'none'}; "
+        f"outputs {', '.join(offered) or 'none'}. Give it by `connect`"
     )

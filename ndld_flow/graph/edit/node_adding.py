@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.attribute_making import Given, make_attributes
+from ndld_flow.graph.edit.attributes import Given, make_attributes
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.nesting import Nesting
 from ndld_flow.graph.edit.renaming import names_around

@@ -12,7 +12,7 @@ from graphlib import CycleError
 
 import onnx_ir as ir
 
-from ndld_flow.graph.edit.function_order import callees_first
+from ndld_flow.graph.edit.function_names import callees_first
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.scopes import own_subgraphs

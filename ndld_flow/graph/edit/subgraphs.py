@@ -11,12 +11,10 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.cloning import Renaming, captured_by, copy_graph, copy_value
-from ndld_flow.graph.edit.dims_joining import join_dims
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
-from ndld_flow.graph.edit.function_joining import join_functions
 from ndld_flow.graph.edit.function_names import Imports
-from ndld_flow.graph.edit.joining import Guest, check_fits, invite, names_in
+from ndld_flow.graph.edit.joining import Guest, check_fits, invite, join_dims, join_functions, names_in
 from ndld_flow.graph.edit.nesting import Nesting
 from ndld_flow.graph.edit.node_pieces import deep_nodes, read_in_nodes
 from ndld_flow.graph.edit.removal import drop_nodes, prune_values

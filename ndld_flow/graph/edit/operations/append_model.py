@@ -37,7 +37,7 @@ class AppendModel(Operation):
     """Prefix for the names of all appended nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.combining import append_model
+        from ndld_flow.graph.edit.joining import append_model
 
         joined = append_model(edited, self.model, self.connect, self.keep_outputs, self.prefix)
         return f"{len(joined.nodes)} nodes appended"

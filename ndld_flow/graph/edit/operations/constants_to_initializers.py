@@ -28,7 +28,7 @@ class ConstantsToInitializers(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_forms import select_constants, to_initializers
+        from ndld_flow.graph.edit.initializers import select_constants, to_initializers
 
         held = select_constants(edited, self.select, self.allow_empty)
         return f"{to_initializers(edited, held)} Constant nodes turned into initializers"

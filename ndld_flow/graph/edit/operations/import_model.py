@@ -38,7 +38,7 @@ class ImportModel(Operation):
     """`domain::Name`: insert a local function of this name and one node that calls it, instead of separate nodes."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.combining import call_as_function, import_model
+        from ndld_flow.graph.edit.joining import call_as_function, import_model
 
         joined = import_model(edited, self.model, self.connect, self.outputs, self.prefix)
         if self.as_function is not None:

@@ -28,7 +28,7 @@ class InitializersToConstants(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_forms import select_initializers, to_constants
+        from ndld_flow.graph.edit.initializers import select_initializers, to_constants
 
         held = select_initializers(edited, self.select, self.allow_empty)
         to_constants(held)

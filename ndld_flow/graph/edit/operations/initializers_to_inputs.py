@@ -30,7 +30,7 @@ class InitializersToInputs(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_forms import select_initializers, to_inputs
+        from ndld_flow.graph.edit.initializers import select_initializers, to_inputs
 
         held = select_initializers(edited, self.select, self.allow_empty)
         to_inputs(held, self.keep_values)

@@ -31,7 +31,7 @@ class MergeModel(Operation):
     """Prefix for the names of all merged nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.combining import merge_model
+        from ndld_flow.graph.edit.joining import merge_model
 
         joined = merge_model(edited, self.model, self.share_inputs, self.prefix)
         return f"{len(joined.nodes)} nodes added"

@@ -36,7 +36,7 @@ class PrependModel(Operation):
     """Prefix for the names of all prepended nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.combining import prepend_model
+        from ndld_flow.graph.edit.joining import prepend_model
 
         joined = prepend_model(edited, self.model, self.connect, self.keep_outputs, self.prefix)
         return f"{len(joined.nodes)} nodes prepended"

@@ -28,7 +28,7 @@ class RemoveInitializerInputs(Operation):
     """Succeed when none of them is an input."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_forms import remove_from_inputs, select_initializers
+        from ndld_flow.graph.edit.initializers import remove_from_inputs, select_initializers
 
         held = select_initializers(edited, self.select, self.allow_empty)
         return f"{remove_from_inputs(edited, held, self.allow_empty)} initializers removed from the inputs"
