@@ -105,7 +105,7 @@ def _other_details(node: ir.Node) -> str:
         if values:
             parts.append(f"{name} {' '.join(map(str, values[:_SHORT]))}")
     if node.op_type == "Cast" and (to := _integers(node, "to")):
-        parts.append(f"to {_dtype_name(to[0])}")
+        parts.append(f"to {element_type_text(to[0])}")
     if node.op_type not in _WEIGHTED:
         values_of = [short_value(value) for value in node.inputs if value is not None]
         word = _SECOND_INPUT.get(node.op_type, "")
@@ -145,9 +145,10 @@ def _integers(node: ir.Node, name: str) -> Sequence[int]:
     return tuple(attribute.as_ints()) if attribute.type == ir.AttributeType.INTS else ()
 
 
-def _dtype_name(number: int) -> str:
+def element_type_text(number: int) -> str:
+    """Return the name of an element type by its number in ONNX; an unknown number as it is."""
     try:
-        return dtype_text(ir.DataType(number))
+        return dtype_text(ir.DataType(number)) or str(number)
     except ValueError:
         return str(number)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ndld_flow.base.text import shortened
 from ndld_flow.graph.diff.contents import digest_of, shape_of, values_text
 from ndld_flow.models.element_types import held_tensor
-from ndld_flow.models.node_details import dtype_text
+from ndld_flow.models.node_details import dtype_text, element_type_text
 from ndld_flow.models.tensors import shape_text
 
 _LONGEST = 160
@@ -54,7 +54,7 @@ def attribute_text(attribute: ir.Attr | None) -> str | None:
     if attribute.type == ir.AttributeType.TENSOR:
         return tensor_text(held_tensor(attribute))
     if attribute.type == ir.AttributeType.INT and attribute.name in _ELEMENT_TYPES:
-        return _element_type(value)
+        return element_type_text(value)
     if is_graph(attribute):
         return "a graph" if attribute.type == ir.AttributeType.GRAPH else f"{len(value)} graphs"
     if isinstance(value, list | tuple):
@@ -66,13 +66,6 @@ def attribute_text(attribute: ir.Attr | None) -> str | None:
 def tensor_text(tensor: ir.TensorProtocol) -> str:
     """Return `float32 1x3 [1, 2, 3]`."""
     return f"{dtype_text(tensor.dtype)} {shape_text(shape_of(tensor))} {values_text(tensor)}"
-
-
-def _element_type(value: int) -> str:
-    try:
-        return dtype_text(ir.DataType(value)) or str(value)
-    except ValueError:
-        return str(value)
 
 
 def _scalar(value: object) -> str:
