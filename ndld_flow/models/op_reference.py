@@ -85,7 +85,7 @@ class OperatorVersion:
 
     @property
     def variables(self) -> dict[str, tuple[str, ...]]:
-        """Type variable -> the types it stands for."""
+        """Type variable -> the types that it allows."""
         ports = (*self.inputs, *self.outputs)
         return {port.variable: port.types for port in ports if port.types != (port.variable,)}
 

@@ -168,5 +168,5 @@ def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidenc
 
 
 def percent(fraction: float) -> str:
-    """`0.0123` -> `1.2 %`."""
+    """Return `1.2 %` for `0.0123`."""
     return f"{number(float(f'{fraction * 100:.2g}'))} %"

@@ -67,7 +67,7 @@ def write_quantized(
             ) from None
     model = ir.serde.deserialize_model(proto)
     model.metadata_props.pop("onnx.infer", None)
-    _spare_others(model, {node.name for node in nodes})
+    _reconnect_unquantised(model, {node.name for node in nodes})
     model.graph.sort()  # the quantizer appends new nodes
     save_model(model, target)
     infinite = (
@@ -76,7 +76,7 @@ def write_quantized(
     return QuantizedModel(tuple(nodes), (*infinite, *_without_repeats(lines)))
 
 
-def _spare_others(model: ir.Model, quantized: Collection[str]) -> None:
+def _reconnect_unquantised(model: ir.Model, quantized: Collection[str]) -> None:
     """Reconnect unquantised nodes to their original inputs: the quantizer rounds a tensor for all its readers.
 
     Outputs of quantised nodes stay rounded for all readers: they never exist in another form.

@@ -57,7 +57,7 @@ CALLS_FUNCTION = "it calls a local function; `sanitize` with `inline_functions: 
 
 @dataclass(frozen=True)
 class ConstraintPlan:
-    """How each constraint of a model is carried out."""
+    """The plan for each constraint of a model."""
 
     groups: Groups
     choice: Mapping[Group, ir.DataType]
