@@ -1,1 +1,1 @@
-"""TensorRT engines: their settings, and how they are built."""
+"""TensorRT engines: their settings and their build."""

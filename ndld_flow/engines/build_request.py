@@ -1,4 +1,4 @@
-"""What a building process is told to do, and whether it could: plain values in JSON files. Imports little."""
+"""The request and the answer of a building process: plain values in JSON files. Imports little."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _ANSWER = "answer.json"
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A model to build an engine of, with every setting."""
+    """A model to build an engine of, with all settings."""
 
     model: Path
     label: str
-    """What a person calls it."""
+    """Name of the model in messages and reports."""
     digest: str
     inputs: Mapping[str, InputSpec]
     """The recipe's `inputs:`."""
     settings: BuildSettings
     out: Path
-    """An existing folder: the files of an `Engine` artifact are written into it."""
+    """An existing folder for the files of the `Engine` artifact."""
     caches: Path
-    """Where what only saves time is kept from run to run."""
+    """A persistent folder for caches, which only save time."""
     scratch: Path
     """An existing folder for the building process."""
 
@@ -44,20 +44,20 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildAnswer:
-    """Empty when the engine is built; else why it is not."""
+    """Error message; empty when the engine is built."""
 
     error: str = ""
     """Name of a class in `errors`, or `OSError`."""
     message: str = ""
     number: int = 0
-    """Of an OSError."""
+    """errno of an OSError."""
 
     def write(self, folder: Path) -> None:
         (folder / _ANSWER).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> BuildAnswer | None:
-        """None when there is no whole answer: the process died before."""
+        """Read the answer; None when it is incomplete because the process died."""
         try:
             return cls(**json.loads((folder / _ANSWER).read_text(encoding="utf-8")))
         except (OSError, ValueError):

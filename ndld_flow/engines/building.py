@@ -1,4 +1,4 @@
-"""Build an engine in a process of its own: a builder may crash or fill the memory without harming the run."""
+"""Build of an engine in a separate process: a builder may crash or exhaust the memory without harming the run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -
 
 
 def see_one_gpu(device: int) -> dict[str, str]:
-    """Let the process see one GPU, which is its first. Raises BackendError for one that the user hides."""
+    """Return variables that let the process see one GPU, as its first. Raises BackendError for a hidden one."""
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if shown is None:
         return {"CUDA_VISIBLE_DEVICES": str(device)}
@@ -78,7 +78,7 @@ def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
 
 
 def _keep_log(request: BuildRequest) -> str:
-    """Where the builder's log is found although there is no engine that it could lie beside; the last of each model."""
+    """Return the place of the builder's log where no engine exists; the last log of each model is kept."""
     log = request.out / Engine.log
     if not log.exists():
         return ""

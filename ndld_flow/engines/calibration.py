@@ -1,4 +1,4 @@
-"""Ranges of INT8 tensors on weakly typed releases: from an earlier calibration, or made up."""
+"""Ranges of INT8 tensors on weakly typed releases: from an earlier calibration, or placeholders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEADER = re.compile(rb"TRT-\d+-(\w+)\r?\n")
 _CALIBRATORS = {b"EntropyCalibration2": "IInt8EntropyCalibrator2", b"MinMaxCalibration": "IInt8MinMaxCalibrator"}
 _INPUT_RANGE = 2.0
 _LAYER_RANGE = 4.0
-"""What trtexec makes up."""
+"""Placeholder range of trtexec."""
 
 
 def calibrate_from_cache(
@@ -33,7 +33,7 @@ def calibrate_from_cache(
     base = getattr(trt, _calibrator_of(cache, ranges))
 
     class CachedCalibrator(base):  # type: ignore[misc,valid-type]
-        """Knows ranges from the cache alone: without it there is nothing to calibrate on."""
+        """A calibrator that takes ranges from the cache only."""
 
         def __init__(self) -> None:
             base.__init__(self)
@@ -48,7 +48,7 @@ def calibrate_from_cache(
             return ranges
 
         def write_calibration_cache(self, cache: bytes) -> None:
-            """The file stays as it was."""
+            """Keep the file unchanged."""
 
     calibrator = CachedCalibrator()
     config.int8_calibrator = calibrator
@@ -68,7 +68,7 @@ def _calibrator_of(cache: Path, ranges: bytes) -> str:
 
 
 def make_up_ranges(parsed: ParsedNetwork) -> None:
-    """Give every tensor a range, for measuring speed: what the engine computes is wrong."""
+    """Give every tensor a placeholder range, only for measuring speed: the engine's outputs are wrong."""
     for tensor in parsed.inputs():
         tensor.set_dynamic_range(-_INPUT_RANGE, _INPUT_RANGE)
     for layer in parsed.layers():

@@ -1,4 +1,4 @@
-"""The TensorRT that settings ask for, and what to install where it is not here. Imports no TensorRT."""
+"""The TensorRT that settings require, and the way to install it. Imports no TensorRT."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ON_PYPI: dict[EngineBackend, str] = {"tensorrt": "tensorrt", "tensorrt_rtx": "t
 
 
 def choose_library(settings: BuildSettings) -> Library:
-    """The library to build with. Raises BackendError when the folder that `library` names has none."""
+    """Return the library to build with. Raises BackendError when the folder of `library` has none."""
     return find_library(settings.backend or _backend_of(settings.release), settings.library)
 
 
 def tell_missing(settings: BuildSettings, library: Library) -> str:
-    """Why a library is not the one that is asked for, and how to get that; empty when it is."""
+    """Return why a library is not the required one and how to get that; empty when it is."""
     if not settings.release:
         return "" if library.found else _tell_none(settings, library)
     if library.found and is_of_release(library.version, settings.release):
@@ -34,7 +34,7 @@ def tell_missing(settings: BuildSettings, library: Library) -> str:
 
 
 def is_of_release(version: str, release: str) -> bool:
-    """Whether `10.8.0.43` is a `10.8`."""
+    """Return True for `10.8.0.43` where `10.8` is required."""
     asked = release.split(".")
     return version.split(".")[: len(asked)] == asked
 

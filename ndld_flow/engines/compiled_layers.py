@@ -32,7 +32,7 @@ _REST = re.compile(r"\n\s*\n(?:I/O Tensors|Bindings|Engine Metadata):.*", re.DOT
 
 
 def read_compiled_layers(message: str) -> list[Entry]:
-    """The layers in the order in which they run, with the keys of the engine inspector's JSON."""
+    """Return the layers in the order they run, with the keys of the engine inspector's JSON."""
     text = _REST.sub("", message)
     starts = [found.start() for found in _BEGIN.finditer(text)]
     lines = (text[start:end] for start, end in pairwise([*starts, len(text)]))

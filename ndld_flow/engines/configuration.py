@@ -1,4 +1,6 @@
-"""The settings of an engine as TensorRT's IBuilderConfig: by Polygraphy where it reaches, else by the bindings."""
+"""The settings of an engine as TensorRT's IBuilderConfig: by Polygraphy where it supports them, else by the
+bindings.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ DATA_TYPES = {
     "uint8": "UINT8",
     "bool": "BOOL",
 }
-"""Our words for element types -> members of TensorRT's DataType."""
+"""Names of element types in recipes -> members of TensorRT's DataType."""
 
 
 def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
@@ -90,7 +92,7 @@ def _common(trt: Bindings, settings: BuildSettings, monitor: Bound) -> dict[str,
 
 
 def _levels(trt: Bindings, settings: BuildSettings) -> dict[str, Any]:
-    """What is left to TensorRT where the recipe does not say it."""
+    """Settings that are left to TensorRT unless the recipe gives them."""
     advanced = settings.advanced
     compatible = None if settings.hardware_compatibility == "none" else settings.hardware_compatibility
     return {

@@ -1,4 +1,4 @@
-"""Settings that every release of TensorRT refuses together, or of which one would silently do nothing."""
+"""Conflicting settings that every release of TensorRT refuses, or of which one would silently have no effect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBRARIES = ("cublas", "cublas_lt", "cudnn")
 
 
 def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
-    """Sentences, each naming the settings and what to do."""
+    """Return sentences that name the settings and a remedy."""
     if decide_typing(settings, names).strongly_typed:
         yield from _against_strong_typing(settings, names)
     else:

@@ -1,4 +1,4 @@
-"""What the building process does: settings and a model become an engine, and the record of how."""
+"""The work of the building process: settings and a model become an engine and the record of its build."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NO_TIMINGS = "TensorRT-RTX chooses kernels without timing them, so it has no ti
 
 @dataclass
 class _Building:
-    """One build while it goes on."""
+    """A build in progress."""
 
     trt: Bindings
     request: BuildRequest
@@ -55,7 +55,7 @@ class _Building:
 
 @dataclass(frozen=True)
 class _Ready:
-    """All that the builder needs; the objects of bindings must live until it is done."""
+    """The objects of the builder, which must live until it is done."""
 
     parsed: ParsedNetwork
     config: Bound
@@ -92,7 +92,7 @@ def build(request: BuildRequest, tell: ReportProgress) -> None:
 
 
 def _begin(request: BuildRequest, tell: ReportProgress) -> _Building:
-    """Import the library and ask it again what it can do. Raises BackendError with everything it cannot."""
+    """Import the library and check the settings against it. Raises BackendError with all that it does not support."""
     backend = request.settings.backend or "tensorrt"
     trt = import_bindings(backend)
     names = names_of_bindings(backend, trt)
@@ -123,7 +123,7 @@ def _prepare(building: _Building) -> _Ready:
 
 
 def _make_builder(building: _Building, logger: Bound) -> Bound:
-    """Raises BackendError where TensorRT does not start, such as for want of a driver."""
+    """Create the builder. Raises BackendError where TensorRT does not start, such as without a driver."""
     try:
         return building.trt.Builder(logger)
     except TypeError:  # pybind11: factory function returned nullptr
@@ -131,7 +131,7 @@ def _make_builder(building: _Building, logger: Bound) -> Bound:
 
 
 def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
-    """The model to parse: with Casts, where constraints are carried out by them."""
+    """Return the model to parse: with Casts where these apply the constraints."""
     source = building.request.model
     if not (asked and building.plan.casts):
         return source, ()
@@ -146,7 +146,7 @@ def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, t
 
 
 def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> None:
-    """Raises RequestError where a precision that must be obeyed cannot be."""
+    """Check constraints that must be obeyed. Raises RequestError where one cannot be."""
     ignored = ignored_notes(constraints)
     if ignored and building.request.settings.typing == "obey":
         raise RequestError(
@@ -199,7 +199,7 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
 
 
 def _run_builder(building: _Building, ready: _Ready) -> _Built:
-    """Raises BackendError with the builder's own reasons when it makes no engine."""
+    """Build the plan. Raises BackendError with the builder's reasons when it fails."""
     building.tell(0, 0, "building")
     began = time.perf_counter()
     engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
@@ -229,7 +229,7 @@ def _about_control_flow(parsed: ParsedNetwork) -> str:
 
 
 def _record(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
-    """What `Build` holds but for the layers' basis and memory."""
+    """Return the fields of `Build` except those of the layers' source and memory."""
     return _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
 
 

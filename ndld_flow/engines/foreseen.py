@@ -1,6 +1,5 @@
-"""What building an engine will do here, or why it cannot: from settings, this machine and the library's version alone.
-
-Imports no TensorRT: every plan and every run asks.
+"""The effect of building an engine on this machine, or the obstacles: from settings, machine and the library's version
+alone. Imports no TensorRT, because every plan and run calls it.
 """
 
 from __future__ import annotations
@@ -21,7 +20,9 @@ from ndld_flow.step import Foresight
 
 
 def foresee_build(settings: BuildSettings) -> Foresight:
-    """What these settings come to with the release that is asked for or found, and what this machine lacks for it."""
+    """Return the effect of these settings in the required or installed release, and the requirements missing on this
+    machine.
+    """
     problems = (*_missing_files(settings),)
     try:
         library = choose_library(settings)

@@ -14,13 +14,13 @@ from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 _FLAGS: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8", "fp8": "FP8", "int4": "INT4"}
 """Precisions that a builder must be allowed to use, as members of BuilderFlag."""
 _NO_LAYER = "no layer of the network comes from this node"
-"""It was folded into others or does nothing: there is nothing that could have another precision."""
+"""The node was folded into others or has no effect: no layer of it could have another precision."""
 _FLOATS = ("FLOAT", "HALF", "BF16", "FP8", "FP4")
 _INTEGERS = ("INT32", "INT64", "INT8", "INT4", "UINT8", "BOOL")
 
 
 def allow_precisions(trt: Bindings, config: Bound, precisions: Iterable[str]) -> tuple[str, ...]:
-    """Allow the builder what nodes ask for: a layer's precision counts only where its flag is set. A note about it."""
+    """Allow the builder the precisions of constraints, which count only where their flags are set; return a note."""
     needed = dict.fromkeys(filter(None, map(_FLAGS.get, precisions)))
     lacking = [name for name in needed if not config.get_flag(getattr(trt.BuilderFlag, name))]
     for name in lacking:
@@ -34,9 +34,10 @@ def allow_precisions(trt: Bindings, config: Bound, precisions: Iterable[str]) ->
 def set_layer_precisions(
     trt: Bindings, parsed: ParsedNetwork, constraints: Mapping[str, str]
 ) -> tuple[Constraint, ...]:
-    """Set precision and output types of every layer that comes from a constrained ONNX node; what became of each.
+    """Set precision and output types of every layer of a constrained ONNX node, and return the outcome of each
+    constraint.
 
-    Constants keep their type: the layers that use them say in what they compute. So do layers that handle shapes.
+    Constants keep their type, because the layers that use them set the precision, and so do layers that handle shapes.
     """
     layers = _layers_by_node(parsed)
     return tuple(
@@ -66,7 +67,7 @@ def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
 
 
 def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
-    """Whether one of its outputs could be of that type."""
+    """Return True when one of its outputs could have that type."""
     if layer.type == trt.LayerType.CONSTANT or _reads_shapes(layer):
         return False
     outputs = [(index, layer.get_output(index)) for index in range(layer.num_outputs)]

@@ -1,4 +1,4 @@
-"""The names of TensorRT's API that settings need, and what to do where a release has them no more, or not yet."""
+"""The names of TensorRT's API that settings need, and remedies for releases that lack them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WEIGHTS_FLAGS: Mapping[Weights, tuple[str, ...]] = {
     "strip": ("STRIP_PLAN",),  # TensorRT adds REFIT_IDENTICAL
     "strip_refit": ("STRIP_PLAN", "REFIT"),
 }
-"""What is set for `weights`, by members of BuilderFlag."""
+"""The values of `weights` -> members of BuilderFlag."""
 
 OWN_SETTINGS: Mapping[str, str] = {
     "FP16": "fp16: true",
@@ -53,7 +53,7 @@ OWN_SETTINGS: Mapping[str, str] = {
     "GPU_FALLBACK": "advanced.gpu_fallback: true",
     "DISABLE_COMPILATION_CACHE": "advanced.compilation_cache: false",
 }
-"""Members of BuilderFlag that have a setting of their own, and how a recipe writes it."""
+"""Members of BuilderFlag that have a setting of their own -> the setting in a recipe."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,15 @@ class Need:
     owner: str
     name: str
     what: str
-    """In words: `FP16 flag`."""
+    """Description such as `FP16 flag`."""
     instead: str
-    """What to do without it."""
+    """Remedy for a release without it."""
     own_word: bool = False
-    """Whether the name is the recipe's own word, which may be misspelt."""
+    """The name comes from the recipe and may be misspelt."""
 
 
 def list_needs(settings: BuildSettings) -> Iterator[Need]:
-    """Names that these settings need beyond what every release has."""
+    """Return the names that these settings need beyond those of every release."""
     yield from _precision_needs(settings)
     yield from _calibration_needs(settings)
     yield from _tactic_needs(settings)
@@ -135,7 +135,7 @@ def _advanced_needs(advanced: AdvancedSettings) -> Iterator[Need]:
 
 
 def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
-    """Names that recipes write as TensorRT does."""
+    """Yield the names that a recipe writes as TensorRT does."""
     for flag in advanced.flags:
         written, instead = f"advanced.flags: [{flag}]", _FLAGS_INSTEAD.get(flag, _LEAVE)
         yield Need(written, "BuilderFlag", flag, f"builder flag {flag}", instead, own_word=True)

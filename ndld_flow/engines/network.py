@@ -1,4 +1,4 @@
-"""The network that TensorRT's parser makes of an ONNX model."""
+"""The network that TensorRT's parser creates from an ONNX model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _QUOTED = re.compile(r'^.* && "(?P<words>[^"]+)"\.?$', re.DOTALL)
 
 @dataclass(frozen=True)
 class ParsedNetwork:
-    """A builder and the network it made of a model; the objects of TensorRT's bindings."""
+    """A builder and its network of a model; the objects of TensorRT's bindings."""
 
     builder: Bound
     network: Bound
     parser: Bound
-    """It holds the weights that the network uses: it must live as long."""
+    """The parser, which holds the network's weights and must live as long."""
     parse_s: float
 
     def inputs(self) -> tuple[Bound, ...]:
@@ -49,7 +49,7 @@ class ParsedNetwork:
 def parse_model(
     trt: Bindings, builder: Bound, model: Path, settings: BuildSettings, creation_flags: int
 ) -> ParsedNetwork:
-    """Parse an ONNX model, whose external data lies beside it. Raises ModelError with all that does not parse."""
+    """Parse an ONNX model with external data in its folder. Raises ModelError with all parser errors."""
     network = builder.create_network(creation_flags)
     parser = trt.OnnxParser(network, builder.logger)
     _set_parser_flags(trt, parser, settings)
@@ -60,7 +60,7 @@ def parse_model(
 
 
 def tensor_info(tensor: Bound) -> TensorInfo:
-    """An ITensor as records hold it; -1 for a free dimension."""
+    """Return the record of an ITensor; -1 for a free dimension."""
     return TensorInfo(name=tensor.name, dtype=dtype_of_tensorrt(tensor.dtype.name), shape=tuple(tensor.shape))
 
 
@@ -85,7 +85,7 @@ def _tell_errors(backend: EngineBackend, version: str, parser: Bound) -> str:
 
 
 def _tell_error(error: Bound) -> str:
-    """`node Magic_2 (Magic): no such operator, and no plugin of that name is loaded`."""
+    """Return `node Magic_2 (Magic): no such operator, and no plugin of that name is loaded`."""
     reason = shortened(_reason(error.desc()), 300)
     operator = error.node_operator()
     if not operator:

@@ -23,7 +23,7 @@ _INFERRED = "inferred batch"
 
 @dataclass(frozen=True)
 class NetworkInput:
-    """One input as the network has it."""
+    """One input of the network."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,11 +31,11 @@ class NetworkInput:
     dims: tuple[str, ...] = ()
     """Names of dimensions, empty where they have none."""
     is_shape_tensor: bool = False
-    """True when its values decide shapes, so that the profile gives values."""
+    """True when its values determine shapes, so that the profile gives values."""
 
     @classmethod
     def of(cls, tensor: Bound) -> NetworkInput:
-        """From an ITensor."""
+        """Return the input of an ITensor."""
         shape = tuple(tensor.shape)
         dims = tuple(tensor.get_dimension_name(index) or "" for index in range(len(shape)))
         return cls(tensor.name, shape, dims, bool(tensor.is_shape_tensor))
@@ -46,7 +46,7 @@ class NetworkInput:
 
     @property
     def shown(self) -> str:
-        """`x [batch, 3, ?, ?]`."""
+        """Return `x [batch, 3, ?, ?]`."""
         dims = self.dims or ("",) * len(self.shape)
         shown = (
             short_name(dim) or "?" if size == -1 else str(size) for size, dim in zip(self.shape, dims, strict=True)
@@ -57,7 +57,7 @@ class NetworkInput:
 def choose_profiles(
     inputs: Sequence[NetworkInput], settings: BuildSettings, recipe: Mapping[str, InputSpec]
 ) -> tuple[BuiltProfile, ...]:
-    """The optimization profiles of an engine, every input in each.
+    """Return the optimization profiles of an engine, with every input in each.
 
     Raises RequestError that names the input, its dimensions and the profile where a shape is missing or does not fit.
     """
@@ -78,7 +78,7 @@ def choose_profiles(
 
 
 def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile], extra_memory: float | None) -> None:
-    """Hand the profiles to a builder's configuration. Raises BackendError when TensorRT refuses one."""
+    """Add the profiles to a builder's configuration. Raises BackendError when TensorRT refuses one."""
     for number, profile in enumerate(profiles):
         made = make_profile(builder, profile)
         if extra_memory is not None:
@@ -88,7 +88,7 @@ def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile]
 
 
 def make_profile(builder: Bound, profile: BuiltProfile) -> Bound:
-    """An IOptimizationProfile. Raises BackendError when TensorRT refuses the shapes of an input."""
+    """Return an IOptimizationProfile. Raises BackendError when TensorRT refuses the shapes of an input."""
     made = builder.create_optimization_profile()
     for name, shapes in profile.inputs.items():
         put = made.set_shape_input if shapes.values else made.set_shape
@@ -101,7 +101,7 @@ def make_profile(builder: Bound, profile: BuiltProfile) -> Bound:
 
 
 def assumed_batch(profiles: Sequence[BuiltProfile]) -> str:
-    """A note for people where a batch of 1 was assumed; else empty."""
+    """Return a note where a batch of 1 was assumed; else empty."""
     if not any(_INFERRED in profile.basis for profile in profiles):
         return ""
     return (
@@ -133,7 +133,7 @@ def _said_range(given: NetworkInput, said: ShapeSetting | None, where: str) -> S
 
 
 def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
-    """The shapes of one input, and where they are from; None where nothing says them."""
+    """Return the shapes of one input and their source; None where no setting gives them."""
     if given.is_shape_tensor:
         return _same_values(given, spec)
     if batch is not None and given.only_batch_is_free:
@@ -147,7 +147,7 @@ def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | N
 
 
 def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
-    """What the recipe's `inputs:` say; a bound that is left out is the shape to optimise for."""
+    """Return the shapes of the recipe's `inputs:`; a missing bound is the shape to optimise for."""
     best = None if spec is None else spec.run_shape or spec.max or spec.min
     if spec is None or best is None:
         return None
@@ -155,7 +155,7 @@ def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
 
 
 def _same_values(given: NetworkInput, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
-    """A number that every element of a shape tensor is, from the recipe's `data:`."""
+    """Return the number for every element of a shape tensor, from the recipe's `data:`."""
     if spec is None or not isinstance(spec.data, int) or -1 in given.shape:
         return None
     values: Shape = (spec.data,) * math.prod(given.shape)

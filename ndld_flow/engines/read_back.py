@@ -1,4 +1,4 @@
-"""What a builder's configuration holds, read back from it: the proof of what was set."""
+"""The contents of a builder's configuration, read back to verify what was set."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _PLAIN = (
     "tiling_optimization_level",
 )
 _UNTOLD_BY_RTX = ("hardware_compatibility_level",)
-"""What TensorRT-RTX warns of when it is asked."""
+"""Attributes whose reading makes TensorRT-RTX warn."""
 
 
 def read_flags(trt: Bindings, config: Bound) -> tuple[str, ...]:
-    """Builder flags that are on, by TensorRT's names."""
+    """Return the builder flags that are on, in TensorRT's names."""
     return tuple(name for name, flag in trt.BuilderFlag.__members__.items() if config.get_flag(flag))
 
 
 def read_network_flags(trt: Bindings, network: Bound) -> tuple[str, ...]:
-    """Flags that the network was created with. EXPLICIT_BATCH does nothing since TensorRT 10."""
+    """Return the flags of the network. EXPLICIT_BATCH has no effect since TensorRT 10."""
     flags = trt.NetworkDefinitionCreationFlag.__members__.items()
     return tuple(name for name, flag in flags if name != "EXPLICIT_BATCH" and network.get_flag(flag))
 
 
 def read_applied(trt: Bindings, builder: Bound, config: Bound, parser: Bound) -> dict[str, JsonValue]:
-    """Everything else, by TensorRT's names; what this release lacks is left out."""
+    """Return all other settings, in TensorRT's names; those that this release lacks are left out."""
     untold = _UNTOLD_BY_RTX if hasattr(trt, "ComputeCapability") else ()
     applied: dict[str, JsonValue] = {
         name: _json_value(getattr(config, name)) for name in _PLAIN if name not in untold and hasattr(config, name)

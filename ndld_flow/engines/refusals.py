@@ -1,4 +1,4 @@
-"""Settings that a release cannot carry out, said before anything is built."""
+"""Settings that a release does not support, reported before anything is built."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _when(need: Need, names: Names) -> str:
 
 
 def _instead(need: Need, names: Names) -> str:
-    """Names that no release has are misspelt."""
+    """Suggest a name for one that no release has."""
     if need.own_word and not releases_text(names.backend, need.owner, need.name):
         return suggest(need.name, members(names, need.owner)) or need.instead
     return need.instead

@@ -15,18 +15,18 @@ from ndld_flow.runtimes.tensorrt.release_names import Names, members
 
 @dataclass(frozen=True)
 class Limit:
-    """A setting that TensorRT-RTX does not carry out."""
+    """A setting that TensorRT-RTX does not support."""
 
     written: str
     """The setting as the recipe writes it."""
     fact: str
-    """What TensorRT-RTX does: `times nothing while it builds`."""
+    """Behaviour of TensorRT-RTX: `times nothing while it builds`."""
     instead: str = "leave it out"
-    """What to do."""
+    """Remedy."""
 
 
 def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
-    """What of these settings TensorRT-RTX does not carry out, though it has the names for it."""
+    """Return the settings that TensorRT-RTX does not support although it has their names."""
     yield from _unknown_gpus(settings, names)
     yield from _compatibility(settings)
     yield from _timing(settings)
@@ -37,7 +37,7 @@ def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
 
 
 def capability_member(capability: str) -> str:
-    """`8.6` -> `SM86`, the member of ComputeCapability."""
+    """Return `SM86`, the member of ComputeCapability, for `8.6`."""
     return f"SM{capability.replace('.', '')}"
 
 

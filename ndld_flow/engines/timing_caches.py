@@ -37,14 +37,14 @@ class TimingCache:
 
 
 def timing_cache_path(caches: Path, machine: Machine, settings: BuildSettings, version: str) -> Path:
-    """The file of this machine's GPU and the library's release."""
+    """Return the file for this machine's GPU and the library's release."""
     gpu = machine.gpus[settings.gpu] if settings.gpu < len(machine.gpus) else "no gpu"
     name = _NO_NAME.sub("-", f"{gpu} {settings.backend} {version}".lower())
     return caches / _FOLDER / f"{name}.cache"
 
 
 def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> TimingCache:
-    """Let a builder's configuration start from what was timed before, and from the user's file."""
+    """Load earlier timings, and the user's file, into a builder's configuration."""
     loaded = TimingCache(file, TimingCacheUse(file=file.name))
     own = _read(file) if settings.shares_timings else b""
     cache = _set(config, own)
@@ -60,7 +60,7 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
 
 
 def save_timing_cache(config: Bound, timing: TimingCache) -> None:
-    """Add what this build timed to the file, and what other builds have added meanwhile to it."""
+    """Save the timings of this build together with those that other builds have added meanwhile."""
     try:
         make_folder(timing.file.parent)
         with Locks(timing.file.parent).hold(timing.file.stem):
@@ -84,7 +84,7 @@ def _read(file: Path) -> bytes:
 
 
 def _set(config: Bound, data: bytes) -> Bound:
-    """The cache that the configuration uses now; None when these bytes are none, or another GPU's."""
+    """Return the cache that the configuration uses; None when these bytes are invalid or another GPU's."""
     cache = _create(config, data)
     return cache if cache is not None and config.set_timing_cache(cache, False) else None
 

@@ -1,4 +1,4 @@
-"""`model.trt.json`: an engine's layers as TensorRT's engine inspector tells them, or in the same shape."""
+"""`model.trt.json`: an engine's layers in the format of TensorRT's engine inspector."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def doubt_precisions(layers: Sequence[Layer]) -> tuple[Layer, ...]:
 
 
 def _inspect(trt: Bindings, engine: Bound, logger: Bound) -> str:
-    """What the engine says of itself; empty where it cannot be opened (no GPU, or one it was not built for)."""
+    """Return the engine inspector's output; empty where the engine cannot be opened (no GPU, or another one)."""
     runtime = trt.Runtime(logger)  # a process has one: TensorRT warns of another, and does not use it
     runtime.engine_host_code_allowed = True  # it was built here, a moment ago
     opened = runtime.deserialize_cuda_engine(engine)

@@ -1,4 +1,4 @@
-"""How the types of a network are decided: by the builder (weak typing) or by the model (strong typing)."""
+"""The typing of a network: by the builder (weak) or by the model (strong)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CAST_WORDS: Mapping[Typing, str] = {
 
 @dataclass(frozen=True)
 class TypingPlan:
-    """What a builder is told about types."""
+    """The builder's settings of types."""
 
     strongly_typed: bool
     creation_flags: tuple[str, ...]
@@ -35,11 +35,11 @@ class TypingPlan:
     constraint_flag: str
     """The member of BuilderFlag that makes precision constraints count; empty for none."""
     casts: bool
-    """Whether precision constraints become Casts in the model."""
+    """Precision constraints become Casts in the model."""
     layer_precisions: bool
-    """Whether precision constraints are set on the network's layers."""
+    """Precision constraints are set on the network's layers."""
     words: str
-    """For people: `weakly typed: FP16, TF32; constraints obeyed`."""
+    """Return a description such as `weakly typed: FP16, TF32; constraints obeyed`."""
 
 
 def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
@@ -65,7 +65,7 @@ def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
 
 
 def types_strongly(names: Names) -> bool:
-    """Whether every network of the release is strongly typed."""
+    """Return True when every network of the release is strongly typed."""
     return not names.has("BuilderFlag", "FP16")
 
 

@@ -18,7 +18,7 @@ from ndld_flow.processes import worker as process
 
 
 def main() -> None:
-    """Do the job of the folder that the command line names."""
+    """Run the job of the folder on the command line."""
     folder = Path(sys.argv[1])
     tell = process.start_worker()
     warnings.simplefilter("ignore")  # bindings warn of names that a later release will not have
