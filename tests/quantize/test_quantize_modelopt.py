@@ -137,7 +137,7 @@ def test_external_data_comes_along(tmp_path: Path) -> None:
     [
         ("raise SystemExit('no such format')", RequestError, "ended with code 1. Its last output: no such format"),
         ("", ModelError, "wrote no model"),
-        ("open(said.output_path, 'w').write('x')", ModelError, "no valid model"),
+        ("open(said.output_path, 'w').write('x')", ModelError, "not a valid model"),
     ],
 )
 def test_what_goes_wrong_is_told(does: str, kind: type[Exception], said: str, tmp_path: Path) -> None:

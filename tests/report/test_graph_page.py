@@ -309,7 +309,7 @@ def test_the_program_writes_a_page(in_folder: Path) -> None:
     ("choices", "said"),
     [
         ({"look": Look(grid=True, palette="grey")}, "palette and grid: these options are for pictures"),
-        ({"reading": Reading(depth=1)}, "depth: that is for pictures"),
+        ({"reading": Reading(depth=1)}, "depth: these options are for pictures"),
     ],
 )
 def test_what_only_pictures_have_is_refused(in_folder: Path, choices: dict[str, Any], said: str) -> None:
