@@ -150,7 +150,7 @@ class AdvancedSettings(Settings):
 
 
 class BuildSettings(Settings):
-    """Settings of an engine. `refusals.refuse_settings` rejects those that a release lacks."""
+    """Settings of an engine. `unsupported_settings.refuse_settings` rejects those that a release lacks."""
 
     backend: EngineBackend | None = None
     """`tensorrt` or `tensorrt_rtx`; left out: the one that is installed, TensorRT when both are."""

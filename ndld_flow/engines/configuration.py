@@ -34,7 +34,7 @@ DATA_TYPES = {
 def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
     """An IBuilderConfig with everything but optimization profiles, calibration and timing cache.
 
-    The settings are those that this release has: `refusals` has been asked.
+    The settings are those that this release has: `unsupported_settings` has checked them.
     """
     from polygraphy.logger import G_LOGGER
 

@@ -11,17 +11,17 @@ from typing import Any
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import shortened
+from ndld_flow.engines.applied_settings import read_applied, read_flags, read_network_flags
 from ndld_flow.engines.build_request import BuildRequest
 from ndld_flow.engines.calibration import calibrate_from_cache, make_up_ranges
 from ndld_flow.engines.configuration import configure
 from ndld_flow.engines.layer_precisions import allow_precisions, set_layer_precisions
 from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
-from ndld_flow.engines.read_back import read_applied, read_flags, read_network_flags
-from ndld_flow.engines.refusals import refuse_settings
 from ndld_flow.engines.timing_caches import TimingCache, load_timing_cache, save_timing_cache, timing_cache_path
 from ndld_flow.engines.trt_json import describe_layers, doubt_precisions
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
+from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.graph.diff.layer_evidence import add_evidence
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version

@@ -46,7 +46,8 @@ def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
     """What the setting `typing` and the precision flags come to in a release.
 
     A release that has no precision flags types every network strongly. There, `obey` and `prefer` come to the same:
-    a Cast in the model cannot be preferred only. What a release must refuse is told by `refusals.refuse_settings`.
+    a Cast in the model cannot be preferred only. `unsupported_settings.refuse_settings` refuses
+    settings that a release lacks.
     """
     constrained = settings.typing in _CONSTRAINT_FLAGS
     if settings.typing == "strong" or types_strongly(names):

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
 from ndld_flow.measure.locked_clocks import locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
-from ndld_flow.measure.session_kinds import runs_on_gpu
+from ndld_flow.measure.session_differences import runs_on_gpu
 from ndld_flow.measure.timing_pass import Timing
 
 

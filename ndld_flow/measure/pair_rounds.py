@@ -17,7 +17,7 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.measure import turn_worker
 from ndld_flow.measure.gpu_watch import watched_gpus
 from ndld_flow.measure.profiling_request import Side
-from ndld_flow.measure.session_kinds import environment_of, inputs_of, runs_on_gpu
+from ndld_flow.measure.session_differences import environment_of, inputs_of, runs_on_gpu
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.turns import Turn
 from ndld_flow.measure.worker import JOB

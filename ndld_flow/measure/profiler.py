@@ -19,7 +19,7 @@ from ndld_flow.measure.measured_profile import Measured, Sitting, describe_feeds
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
 from ndld_flow.measure.process_runs import ProcessRuns, Progress, time_batches
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
-from ndld_flow.measure.session_kinds import (
+from ndld_flow.measure.session_differences import (
     environment_of,
     inputs_of,
     plan_recording,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from ndld_flow.runtimes.onnxruntime.device_facts import DeviceTimes
+from ndld_flow.runtimes.device_facts import DeviceTimes
 
 _TOLD_EVERY_NS = 100_000_000
 

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.opened import import_library
+from ndld_flow.measure.runtime_protocol import import_library
 from ndld_flow.measure.turns import Opening, Turn
 from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Answer, Job, read_feeds

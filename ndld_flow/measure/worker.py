@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.opened import Bound, Library, Opened, import_library
 from ndld_flow.measure.process_memory import PeakMemory
 from ndld_flow.measure.recording_plan import RecordingPlan
+from ndld_flow.measure.runtime_protocol import Bound, Library, Opened, import_library
 from ndld_flow.measure.timing_pass import Copies, Timing, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
 from ndld_flow.processes import worker as process

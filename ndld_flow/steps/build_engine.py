@@ -58,7 +58,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return spec.shapes.model_copy(update={"data": spec.data}) if isinstance(spec.data, int) else spec.shapes
 
     def foresee(self) -> Foresight:
-        from ndld_flow.engines.foreseen import foresee_build
+        from ndld_flow.engines.foresight import foresee_build
 
         return foresee_build(self._settings())
 

@@ -232,7 +232,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return f"gpu-{self.gpu if self.backend != 'onnxruntime' else self.provider_options.get('device_id', 0)}"
 
     def foresee(self) -> Foresight:
-        from ndld_flow.measure.foreseen import foresee_profile
+        from ndld_flow.measure.foresight import foresee_profile
 
         if not self._on_gpu:
             return Foresight()

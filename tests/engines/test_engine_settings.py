@@ -18,12 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ndld_flow.engines import chosen_library, foreseen
+from ndld_flow.engines import chosen_library
+from ndld_flow.engines import foresight as foreseen
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
-from ndld_flow.engines.foreseen import foresee_build
+from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.engines.needed_names import OWN_SETTINGS
-from ndld_flow.engines.refusals import refuse_settings
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
+from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.tensorrt.library import Library
@@ -474,7 +475,7 @@ def test_a_folder_without_tensorrt_is_a_lack(tmp_path: Path) -> None:
 
 def test_looking_ahead_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from ndld_flow.engines.foreseen import foresee_build as look;"
+        "import sys; from ndld_flow.engines.foresight import foresee_build as look;"
         "from ndld_flow.engines.build_settings import BuildSettings; look(BuildSettings());"
         "print({'tensorrt', 'tensorrt_rtx', 'polygraphy', 'onnx', 'numpy'} & {*sys.modules})"
     )

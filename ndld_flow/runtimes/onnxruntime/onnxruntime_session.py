@@ -22,7 +22,7 @@ import onnxruntime as ort
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.text import shortened
 from ndld_flow.models.tensors import Array, dtype_of_ort, numpy_dtype, shape_text
-from ndld_flow.runtimes.onnxruntime.device_facts import DeviceFacts, DeviceTimes
+from ndld_flow.runtimes.device_facts import DeviceFacts, DeviceTimes
 from ndld_flow.runtimes.onnxruntime.execution_providers import (
     CPU,
     full_name,

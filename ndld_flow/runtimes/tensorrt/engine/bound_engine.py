@@ -12,7 +12,7 @@ from typing import Any
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.device_facts import DeviceTimes
+from ndld_flow.runtimes.device_facts import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, refuse_shape

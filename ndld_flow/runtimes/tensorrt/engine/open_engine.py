@@ -12,7 +12,7 @@ from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.device_facts import DeviceFacts
+from ndld_flow.runtimes.device_facts import DeviceFacts
 from ndld_flow.runtimes.tensorrt.engine.bound_engine import BoundEngine, one_paragraph
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import CudaRuntime, open_cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession

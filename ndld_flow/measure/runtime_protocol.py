@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.device_facts import DeviceFacts, DeviceTimes
+from ndld_flow.runtimes.device_facts import DeviceFacts, DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 
 if TYPE_CHECKING:  # a process imports the runtime that it measures, and no other

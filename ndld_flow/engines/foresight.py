@@ -10,8 +10,8 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.engines.chosen_library import choose_library, is_of_release, tell_missing
-from ndld_flow.engines.refusals import refuse_settings
 from ndld_flow.engines.typing_modes import decide_typing
+from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.tensorrt.library import TITLES, Library
