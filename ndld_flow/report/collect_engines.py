@@ -1,23 +1,247 @@
-"""Collect engines: their layers without times."""
+"""Collect engines: their builds, and their layers without times."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
+from pydantic import JsonValue
+
+from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.requested_precision import missed_precisions
-from ndld_flow.records.build import Build
-from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_builds import BuiltView, collect_build
+from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
+from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_insights import InsightView, insight_view
-from ndld_flow.report.collect_layers import UNKNOWN, has_timed_layers, types_text
-from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.collect_layers import UNKNOWN, ReformatsView, collect_reformats, has_timed_layers, types_text
+from ndld_flow.report.collect_profiles import machine_settings
+from ndld_flow.report.value_text import Setting, settings_of, shape_text
+
+LIBRARIES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+
+USUAL: dict[str, JsonValue] = {
+    "typing": "default",
+    "tf32": True,
+    "hardware_compatibility": "none",
+    "weights": "fixed",
+    "timing_cache": True,
+    "attempt": 1,
+    "verbosity": "detailed",
+    "compilation_cache": True,
+}
+"""Defaults other than `false`, 0 or empty. Settings with these values are listed last."""
+
+_CONSTRAINTS_SHOWN = 200
+_WARNINGS_SHOWN = 50
+
+
+@dataclass(frozen=True)
+class RangeRow:
+    """One input of an optimization profile."""
+
+    input: str
+    low: str
+    opt: str
+    high: str
+    is_fixed: bool
+    is_values: bool
+    """True if these are the values of a shape tensor."""
+
+
+@dataclass(frozen=True)
+class ProfileRows:
+    """One optimization profile."""
+
+    basis: str
+    rows: tuple[RangeRow, ...]
+
+
+@dataclass(frozen=True)
+class ConstraintRow:
+    """The outcome of one precision constraint."""
+
+    node: str
+    precision: str
+    outcome: str
+    is_ignored: bool
+
+
+@dataclass(frozen=True)
+class BoundTensor:
+    """An input or an output."""
+
+    name: str
+    tensor: str
+    """dtype and shape."""
+    is_input: bool
+
+
+@dataclass(frozen=True)
+class BuiltView:
+    """How one engine was built."""
+
+    made_for: tuple[str, ...]
+    """Compute capabilities, `8.6`, or the GPU of the machine that built it."""
+    made_for_what: str
+    """Description of `made_for`."""
+    library: str
+    """Library and version: `TensorRT-RTX 1.7.1.116`."""
+    engine_bytes: int
+    build_s: float
+    parse_s: float
+    built_at: datetime
+    typing: str
+    memory: tuple[tuple[str, int], ...]
+    """(name, bytes), as recorded by the builder."""
+    profiles: tuple[ProfileRows, ...]
+    constraints: tuple[ConstraintRow, ...]
+    """The first constraints, with ignored ones before the others."""
+    constraint_outcomes: tuple[tuple[str, int], ...]
+    """(outcome, number), the most frequent first."""
+    constraint_count: int
+    cache: str
+    """Description of the use of a timing cache; empty without one."""
+    warnings: tuple[str, ...]
+    warning_count: int
+    notes: tuple[str, ...]
+    chosen: tuple[Setting, ...]
+    """Settings that are not at their defaults."""
+    usual: tuple[Setting, ...]
+    flags: tuple[str, ...]
+    """Builder flags, then those of the network."""
+    applied: tuple[Setting, ...]
+    tensors: tuple[BoundTensor, ...]
+    machine: tuple[Setting, ...]
+    versions: tuple[tuple[str, str], ...]
+    model_digest: str
+    engine_digest: str
+
+
+def collect_build(build: Build) -> BuiltView:
+    """Return everything about a build except its layers."""
+    chosen, usual = _settings(build.options)
+    outcomes = Counter(short_name(one.outcome, 120) for one in build.constraints)
+    return BuiltView(
+        made_for=_made_for(build),
+        made_for_what="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
+        library=library_name(build),
+        engine_bytes=build.engine_bytes,
+        build_s=build.build_s,
+        parse_s=build.parse_s,
+        built_at=build.built_at,
+        typing=short_name(build.typing),
+        memory=tuple(_memory(build.memory)),
+        profiles=tuple(map(_profile, build.profiles)),
+        constraints=_constraints(build.constraints),
+        constraint_outcomes=tuple(outcomes.most_common(8)),
+        constraint_count=len(build.constraints),
+        cache=_cache(build.timing_cache) if build.timing_cache else "",
+        warnings=tuple(short_name(one, 1000) for one in build.warnings[:_WARNINGS_SHOWN]),
+        warning_count=len(build.warnings),
+        notes=tuple(short_name(one, 1000) for one in build.notes),
+        chosen=chosen,
+        usual=usual,
+        flags=tuple(short_name(one, 60) for one in (*build.flags, *build.network_flags)),
+        applied=settings_of(build.applied),
+        tensors=(*_tensors(build.inputs, True), *_tensors(build.outputs, False)),
+        machine=machine_settings(build.machine),
+        versions=tuple((short_name(a), short_name(b)) for a, b in build.versions.items()),
+        model_digest=short_name(build.model_digest),
+        engine_digest=short_name(build.engine_digest),
+    )
+
+
+def library_name(build: Build) -> str:
+    """Library and version: `TensorRT-RTX 1.7.1.116`."""
+    return f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}"
+
+
+def _made_for(build: Build) -> tuple[str, ...]:
+    if build.compute_capabilities:
+        return tuple(short_name(one, 20) for one in build.compute_capabilities)
+    gpus = build.machine.gpus
+    own = gpus[build.device] if build.device < len(gpus) else ""
+    return (short_name(own) or "this machine's GPU",)
+
+
+def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:
+    told = {
+        "activations": memory.activation_bytes,
+        "weights": memory.weights_bytes,
+        "largest scratch space of a layer": memory.scratch_bytes,
+        "builder's peak on the host": memory.build_peak_bytes,
+    }
+    return ((what, bytes_) for what, bytes_ in told.items() if bytes_)
+
+
+def _profile(profile: BuiltProfile) -> ProfileRows:
+    return ProfileRows(
+        basis=short_name(profile.basis, 60), rows=tuple(_range(name, one) for name, one in profile.inputs.items())
+    )
+
+
+def _range(name: str, shapes: ShapeRange) -> RangeRow:
+    say = _values_text if shapes.values else shape_text
+    return RangeRow(
+        input=short_name(name),
+        low=say(shapes.min),
+        opt=say(shapes.opt),
+        high=say(shapes.max),
+        is_fixed=shapes.min == shapes.opt == shapes.max,
+        is_values=shapes.values,
+    )
+
+
+def _values_text(values: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, values))}]"
+
+
+def _constraints(constraints: Sequence[Constraint]) -> tuple[ConstraintRow, ...]:
+    rows = [
+        ConstraintRow(short_name(one.node), short_name(one.precision, 20), short_name(one.outcome), one.is_ignored)
+        for one in constraints
+    ]
+    return tuple(sorted(rows, key=lambda row: not row.is_ignored)[:_CONSTRAINTS_SHOWN])
+
+
+def _cache(cache: TimingCacheUse) -> str:
+    """Return `rtx.cache: 12 entries (3.4 KiB) loaded, 14 (3.9 KiB) saved`."""
+    sides = ((cache.loaded_entries, cache.loaded_bytes, "loaded"), (cache.saved_entries, cache.saved_bytes, "saved"))
+    told = ", ".join(
+        f"{size(bytes_)} {word}" if entries is None else f"{count(entries)} entries ({size(bytes_)}) {word}"
+        for entries, bytes_, word in sides
+    )
+    note = short_name(cache.note, 300)
+    if not cache.file:
+        return note
+    return f"{short_name(cache.file, 80)}: {told}" + (f"; {note}" if note else "")
+
+
+def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
+    """Return the settings that were chosen, and those at their defaults. Members of `advanced` count separately."""
+    advanced = options.get("advanced")
+    flat = {name: value for name, value in options.items() if name != "advanced"}
+    if isinstance(advanced, dict):
+        flat |= {f"advanced.{name}": value for name, value in advanced.items()}
+    chosen = {name: value for name, value in flat.items() if not is_usual(name.removeprefix("advanced."), value)}
+    return settings_of(chosen), settings_of({name: value for name, value in flat.items() if name not in chosen})
+
+
+def is_usual(name: str, value: JsonValue) -> bool:
+    """Return whether a setting has its default value, `false`, 0, or is empty."""
+    return value == USUAL[name] if name in USUAL else value in (None, False, 0, "", [], {})
+
+
+def _tensors(tensors: Sequence[TensorInfo], is_input: bool) -> Iterator[BoundTensor]:
+    for one in tensors:
+        tensor = f"{short_name(one.dtype, 40)} {shape_text(one.shape)}".strip()
+        yield BoundTensor(short_name(one.name), tensor, is_input)
+
 
 _ROWS_WITHOUT_SCRIPT = 20
 _TACTICS = 12

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.value_text import shape_text
 
 _SHOWN = 10
 _CURVE_POINTS = 240

@@ -21,8 +21,8 @@ from ndld_flow.drawing.families import FAMILIES, family_of_layer
 from ndld_flow.drawing.graph import Layout
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.report.encoding import steps
 from ndld_flow.report.page_data import GraphPayload
-from ndld_flow.report.texts import steps
 
 NODE_WIDTH, NODE_HEIGHT = 112.0, 36.0
 """Size of all nodes, for two short lines of text."""

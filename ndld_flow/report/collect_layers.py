@@ -1,9 +1,10 @@
-"""Collect the layers of every profile, with their times and totals."""
+"""Collect the layers of every profile, with their times, totals and reformats."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import milliseconds, share
@@ -12,15 +13,126 @@ from ndld_flow.profiles.diagnose.channels import channels_of
 from ndld_flow.profiles.diagnose.lint_subject import is_product
 from ndld_flow.profiles.diagnose.requested_precision import missed_precisions
 from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.records.profile import Layer, Profile, TensorCoreShares
+from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
-from ndld_flow.report.collect_groups import LayerGroup, group_layers
 from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
-from ndld_flow.report.collect_profiles import short_provider
-from ndld_flow.report.collect_reformats import ReformatsView, collect_reformats
-from ndld_flow.report.collect_timeline import TimelineView, collect_timeline
-from ndld_flow.report.profile_titles import profile_titles
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.collect_profiles import TimelineView, collect_timeline, profile_titles, short_provider
+from ndld_flow.report.value_text import shape_text
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that share a type, a precision, a role or a tactic."""
+
+    name: str
+    """Displayed value; empty for layers without one."""
+    count: int
+    sum_ms: float
+    """Sum of their medians."""
+    share: float
+    """Of the sum of all layers, 0 to 1."""
+    moved_bytes: int
+    """Bytes read and written."""
+
+
+def group_layers(layers: Sequence[Layer], medians_ms: Sequence[float], keys: Iterable[str]) -> tuple[LayerGroup, ...]:
+    """Return groups of layers with equal keys, the longest first."""
+    members: dict[str, list[int]] = {}
+    for place, key in enumerate(keys):
+        members.setdefault(key, []).append(place)
+    total = sum(medians_ms) or 1.0
+    groups = [
+        _group(name, [layers[at] for at in at_], sum(medians_ms[at] for at in at_), total)
+        for name, at_ in members.items()
+    ]
+    return tuple(sorted(groups, key=lambda group: (-group.sum_ms, group.name)))
+
+
+def _group(name: str, layers: Sequence[Layer], sum_ms: float, total: float) -> LayerGroup:
+    return LayerGroup(
+        name=visible_name(name),
+        count=len(layers),
+        sum_ms=sum_ms,
+        share=sum_ms / total,
+        moved_bytes=sum([layer.read_bytes + layer.written_bytes for layer in layers]),
+    )
+
+
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class ReformatRow:
+    """One layer that reformats."""
+
+    position: int
+    name: str
+    tensor: str
+    """Its input tensor, or the output if the input is not recorded."""
+    dims: str
+    before: str
+    """Type and format of the input, `float32 linear`; empty if not recorded, as in `after`."""
+    after: str
+    bound_to: str
+    """The engine's input or output that it reads or writes, `input x`; empty for one between layers."""
+
+
+@dataclass(frozen=True)
+class ReformatWay:
+    """All reformats of one kind."""
+
+    before: str
+    after: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ReformatsView:
+    """All reformats of one engine."""
+
+    count: int
+    ways: tuple[ReformatWay, ...]
+    """Most frequent first."""
+    rows: tuple[ReformatRow, ...]
+    """The first reformats in execution order; those at inputs and outputs come first."""
+
+
+def collect_reformats(
+    layers: Sequence[Layer], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
+) -> ReformatsView | None:
+    """Return the reformats; None if there are none."""
+    bound = {one.name: f"output {short_name(one.name, 60)}" for one in outputs if one.name}
+    bound |= {one.name: f"input {short_name(one.name, 60)}" for one in inputs if one.name}
+    rows = [_reformat_row(place, layer, bound) for place, layer in enumerate(layers) if layer.role == "reformat"]
+    if not rows:
+        return None
+    ways = Counter((row.before, row.after) for row in rows)
+    return ReformatsView(
+        count=len(rows),
+        ways=tuple(ReformatWay(*way, count) for way, count in ways.most_common()),
+        rows=tuple(sorted(rows, key=lambda row: not row.bound_to)[:_SHOWN]),
+    )
+
+
+def _reformat_row(place: int, layer: Layer, bound: dict[str, str]) -> ReformatRow:
+    read = layer.inputs[0] if layer.inputs else None
+    written = layer.outputs[0] if layer.outputs else None
+    shown = read or written
+    ends = [one.name for one in (read, written) if one is not None]
+    return ReformatRow(
+        position=place,
+        name=short_name(layer.name),
+        tensor=short_name(shown.name) if shown else "",
+        dims=shape_text(shown.shape) if shown and shown.shape else "",
+        before=_kind(read),
+        after=_kind(written),
+        bound_to=next((bound[name] for name in ends if name in bound), ""),
+    )
+
+
+def _kind(tensor: TensorInfo | None) -> str:
+    return short_name(f"{tensor.dtype} {tensor.format}".strip(), 60) if tensor else ""
+
 
 UNKNOWN = "unknown"
 """Displayed for a precision or multiply unit without evidence."""

@@ -1,9 +1,10 @@
-"""Collect the latency of every profiled artifact, with the conditions of its measurement."""
+"""Collect the latency of every profiled artifact, with the conditions of its measurement and its timeline."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,10 +12,18 @@ from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
 from ndld_flow.records.latency import LatencySummary, percentile
 from ndld_flow.records.machine import Machine
-from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, TensorInfo
-from ndld_flow.report.profile_titles import profile_titles
-from ndld_flow.report.settings_text import Setting, settings_of
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Span, TensorInfo
+from ndld_flow.report.value_text import Setting, settings_of, shape_text
+
+
+def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:
+    """Return step -> the label of what it profiled; with the step's name where several profiled the same."""
+    times = Counter(profile.label for profile in profiles.values())
+    return {
+        step: short_name(profile.label if times[profile.label] == 1 else f"{profile.label} ({step})")
+        for step, profile in profiles.items()
+    }
+
 
 _SERIES = 10  # colours in tokens.css
 
@@ -248,4 +257,58 @@ def _tensor(info: TensorInfo) -> TensorView:
         name=short_name(info.name),
         tensor=f"{short_name(info.dtype)} {shape_text(info.shape)}",
         data=short_name(info.data),
+    )
+
+
+@dataclass(frozen=True)
+class LaneView:
+    """Description of one lane."""
+
+    name: str
+    spans: int
+    busy_ms: float
+    """Total time of its outermost spans."""
+    overhead_ms: float
+    longest: str
+    longest_ms: float
+
+
+@dataclass(frozen=True)
+class TimelineView:
+    """One pass of one profile."""
+
+    basis: str
+    length_ms: float
+    lanes: tuple[LaneView, ...]
+    """In order of their first span."""
+    rows: int
+    """Number of rows of the picture: one per depth of each lane."""
+
+
+def collect_timeline(profile: Profile) -> TimelineView | None:
+    """Return the timeline; None if the profile has none."""
+    if not profile.timeline:
+        return None
+    lanes: dict[str, list[Span]] = {}
+    for span in profile.timeline:
+        lanes.setdefault(span.lane, []).append(span)
+    return TimelineView(
+        basis=short_name(profile.timeline_basis, 400),
+        length_ms=max(span.start_ms + span.duration_ms for span in profile.timeline),
+        rows=len({(span.lane, span.depth) for span in profile.timeline}),
+        lanes=tuple(_lane(name, spans) for name, spans in lanes.items()),
+    )
+
+
+def _lane(name: str, spans: Sequence[Span]) -> LaneView:
+    work = [span for span in spans if span.kind != "pass"] or spans
+    longest = max(work, key=lambda span: span.duration_ms)
+    top = min(span.depth for span in work)
+    return LaneView(
+        name=short_name(name),
+        spans=len(spans),
+        busy_ms=sum(span.duration_ms for span in work if span.depth == top),
+        overhead_ms=sum(span.duration_ms for span in work if span.kind == "overhead"),
+        longest=short_name(longest.name, 80),
+        longest_ms=longest.duration_ms,
     )

@@ -11,7 +11,7 @@ import yaml
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_profiles import machine_settings
-from ndld_flow.report.settings_text import Setting
+from ndld_flow.report.value_text import Setting
 
 
 @dataclass(frozen=True)

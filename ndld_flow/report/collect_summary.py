@@ -1,25 +1,72 @@
-"""Collect the summary of a run: its outcome and the changes."""
+"""Collect the summary of a run: its outcome, the changes and the gates."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.graph_change import GraphSummary
 from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import RunFailure, RunRecord
+from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord
 from ndld_flow.records.step_record import RunStep, StepRecord
-from ndld_flow.report.collect_builds import library_name
-from ndld_flow.report.collect_gates import collect_gates
+from ndld_flow.report.collect_engines import library_name
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
+
+_RELATION = re.compile(r"<=|>=|==|!=|<|>")
+_SIGNS = {"<=": "≤", ">=": "≥", "!=": "≠", "==": "="}
+
+
+@dataclass(frozen=True)
+class GateView:
+    """One gate."""
+
+    gate: str
+    outcome: str
+    """`passed`, `failed` or `not reached`."""
+    left: str = ""
+    """The measured value, with its unit."""
+    relation: str = ""
+    right: str = ""
+    """The limit, with its unit."""
+    fraction: float | None = None
+    """Measured value over limit, if both are positive."""
+
+
+def collect_gates(run: RunRecord) -> tuple[GateView, ...]:
+    """Return gates in recipe order, then those that the recipe does not list."""
+    results = {result.gate: result for result in run.gates}
+    asked = run.recipe.get("gates")
+    names = [gate for gate in asked if isinstance(gate, str)] if isinstance(asked, list) else []
+    return tuple(_view(name, results.get(name)) for name in dict.fromkeys([*names, *results]))
+
+
+def _view(gate: str, result: GateResult | None) -> GateView:
+    name = short_name(gate)
+    if result is None:
+        return GateView(gate=name, outcome="not reached")
+    found = _RELATION.search(gate)
+    relation = found.group() if found else ""
+    comparable = result.left >= 0 and result.right > 0
+    left, right = apart((result.left, result.right), short_name(result.unit, 20))
+    return GateView(
+        gate=name,
+        outcome="passed" if result.passed else "failed",
+        left=left,
+        relation=_SIGNS.get(relation, relation),
+        right=right,
+        fraction=result.left / result.right if comparable else None,
+    )
+
 
 # Last lines of the log of a failed step; the run's folder has more.
 _LOG_LINES = 20

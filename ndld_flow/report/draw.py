@@ -9,10 +9,9 @@ from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.draw import draw_activations
-from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.page import collect_page
-from ndld_flow.report.render import RUN_REPORT, render
-from ndld_flow.report.write_page import write_page
+from ndld_flow.report.render import RUN_REPORT, render, write_page
 
 
 def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
@@ -22,7 +21,7 @@ def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
     Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
     report cannot be written.
     """
-    with collector_at_rest():
+    with paused_garbage_collection():
         documents = read_run(run_folder)
         if outcome is not None:
             documents = replace(documents, run=documents.run.model_copy(update={"outcome": outcome}))
@@ -38,6 +37,6 @@ def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
     Raises an `OutputsError` when it cannot be written.
     """
     drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]
-    with collector_at_rest():
+    with paused_garbage_collection():
         text = render(RUN_REPORT, collect_page(documents, drawn), verdict=verdict)
     return write_page(run_folder / "report.html", text, "ndld-flow report")

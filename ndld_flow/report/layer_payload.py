@@ -16,10 +16,9 @@ from ndld_flow.records.profile import Layer, Profile, Roofs
 from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
-from ndld_flow.report.json_values import Json, rounded
+from ndld_flow.report.encoding import Json, Tensors, Texts, rounded, steps
 from ndld_flow.report.page_data import LayerColumns, LayersPayload, RoofsPayload, TimelinePayload
-from ndld_flow.report.shape_words import shape_text
-from ndld_flow.report.texts import Tensors, Texts, steps
+from ndld_flow.report.value_text import shape_text
 
 _KINDS = {"layer": 0, "overhead": 1, "transfer": 2, "pass": 3}
 

@@ -13,12 +13,10 @@ from ndld_flow.drawing.families import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelOperator, ModelScope
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
-from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.json_values import packed
+from ndld_flow.report.encoding import Texts, packed, steps
+from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
-from ndld_flow.report.render import MODEL_PAGE, render
-from ndld_flow.report.texts import Texts, steps
-from ndld_flow.report.write_page import write_page
+from ndld_flow.report.render import MODEL_PAGE, render, write_page
 
 _ASPECT = 1.4
 """Width over height of the graph's area."""
@@ -64,7 +62,7 @@ class ModelPage:
 
 def write_model_page(document: ModelDocument, path: Path) -> Path:
     """Write the page atomically and return its path. Raises `OutputsError` if it cannot be written."""
-    with collector_at_rest():
+    with paused_garbage_collection():
         page = collect_model_page(document)
         return write_page(path, render(MODEL_PAGE, page), "ndld-flow draw")
 

@@ -11,18 +11,16 @@ from ndld_flow.report.activations.section import ActivationsCard, collect_activa
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
 from ndld_flow.report.collect_findings import FindingsView, collect_findings
-from ndld_flow.report.collect_flow import FlowRow, collect_flow
-from ndld_flow.report.collect_gates import GateView, collect_gates
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_layers import LayersView, collect_layers, has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
 from ndld_flow.report.collect_repeat import RepeatView, collect_repeat
 from ndld_flow.report.collect_search import SearchView, collect_searches
-from ndld_flow.report.collect_steps import StepView, collect_steps
-from ndld_flow.report.collect_summary import Summary, collect_summary
+from ndld_flow.report.collect_steps import FlowRow, StepView, collect_flow, collect_steps
+from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
 from ndld_flow.report.comparison.section import ComparisonSection, collect_comparisons
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.settings_text import Setting
+from ndld_flow.report.value_text import Setting
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,11 @@ from ndld_flow.report.collect_layers import LayersView
 from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.collect_search import SearchView
 from ndld_flow.report.diff.collect_diff import DiffView
-from ndld_flow.report.diff.payload import diff_payload
-from ndld_flow.report.json_values import packed, rounded
+from ndld_flow.report.diff.draw import diff_payload
+from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
 from ndld_flow.report.page_data import FindingsPayload, ProfilePayload, ReportPayload
 from ndld_flow.report.search_payload import search_payload
-from ndld_flow.report.texts import Tensors, Texts
 
 
 def page_payload(

@@ -11,11 +11,10 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import LayersView, collect_layers
 from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
-from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.render import PROFILE_REPORT, render
-from ndld_flow.report.settings_text import Setting
-from ndld_flow.report.write_page import write_page
+from ndld_flow.report.render import PROFILE_REPORT, render, write_page
+from ndld_flow.report.value_text import Setting
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def draw_profile(profile: Profile, title: str, path: Path) -> Path:
     Raises an `OutputsError` when it cannot be written.
     """
     named = {title: profile}
-    with collector_at_rest():
+    with paused_garbage_collection():
         engines = collect_untimed(named)
         # An engine that was not run has no options and no measuring machine.
         profiles = () if engines and not profile.runs else collect_profiles(named)
@@ -55,7 +54,7 @@ def draw_profile(profile: Profile, title: str, path: Path) -> Path:
 
 def draw_build(build: Build, title: str, path: Path) -> Path:
     """Write the page of one engine. Raises as `draw_profile` does."""
-    with collector_at_rest():
+    with paused_garbage_collection():
         return _write(title, (), ((), build.as_profile()), collect_engines({title: build}), path)
 
 

@@ -10,9 +10,8 @@ from ndld_flow.base.text import visible_name
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.precision_search import Trial
 from ndld_flow.report.collect_search import SearchView, trial_note
-from ndld_flow.report.json_values import rounded
+from ndld_flow.report.encoding import Texts, rounded
 from ndld_flow.report.page_data import NumberText, SearchPayload
-from ndld_flow.report.texts import Texts
 
 _MOST_RANGES = 60
 """Maximum number of ranges of positions of a trial's kept nodes."""

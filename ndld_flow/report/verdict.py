@@ -16,7 +16,7 @@ from ndld_flow.report.collect_summary import (
     Summary,
     collect_summary,
 )
-from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.search_outcome import search_words
 
 
@@ -24,7 +24,7 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
     """Return the summary of a run whose documents are in `folder`: five lines that each begin with a keyword, and one
     more per engine and precision search.
     """
-    with collector_at_rest():
+    with paused_garbage_collection():
         return verdict_lines(collect_summary(read_documents(run, folder)))
 
 

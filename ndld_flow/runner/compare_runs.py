@@ -15,7 +15,7 @@ from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE
-from ndld_flow.report.collector_at_rest import collector_at_rest
+from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener
 from ndld_flow.runner.learn_noise import find_noise
@@ -115,7 +115,7 @@ def compare_runs(
     kept = Outputs(outputs)
     if measure is not None:
         return _measure(references, gates, rules or Rules(metric="latency.median"), kept, to, measure)
-    with collector_at_rest():
+    with paused_garbage_collection():
         return _compare(references, gates, rules or Rules(), kept, to)
 
 

@@ -12,8 +12,8 @@ from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.drawing.options import Look, Reading
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
-from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.draw import draw_report
+from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.model_page import write_model_page
 from ndld_flow.report.profile_page import draw_build, draw_profile
 from ndld_flow.report.sweep.draw import draw_sweep
@@ -76,7 +76,7 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
         raise RequestError(f"{model} holds layers: `ndld-flow report {model}` draws their page.")
     from ndld_flow.models.model_document import read_document
 
-    with collector_at_rest():
+    with paused_garbage_collection():
         document = read_document(model, reading)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

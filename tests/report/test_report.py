@@ -33,19 +33,19 @@ from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
 from ndld_flow.report.bundle import modules_of, static_files
 from ndld_flow.report.collect_accuracy import collect_accuracy
-from ndld_flow.report.collect_flow import lay_out
 from ndld_flow.report.collect_footprint import collect_footprint
-from ndld_flow.report.collect_gates import collect_gates
 from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
+from ndld_flow.report.collect_steps import lay_out
+from ndld_flow.report.collect_summary import collect_gates
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE
 from ndld_flow.report.diff.draw import DIFF_PAGE
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.page import RunPage, collect_page
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
-from ndld_flow.report.settings_text import settings_of
 from ndld_flow.report.sweep.draw import SWEEP_PAGE
+from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import summarize_run
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,

@@ -23,8 +23,7 @@ from ndld_flow.profiles.diagnose.requested_precision import missed_precisions
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Layer
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.report.collect_builds import collect_build, is_usual
-from ndld_flow.report.collect_engines import collect_engines
+from ndld_flow.report.collect_engines import collect_build, collect_engines, is_usual
 from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
 from ndld_flow.report.profile_page import draw_build

@@ -22,15 +22,14 @@ from ndld_flow.records.accuracy import OutputAgreement
 from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments, read_run
-from ndld_flow.report.collect_accuracy import collect_accuracy, used_part
+from ndld_flow.report.collect_accuracy import collect_accuracy, collect_samples, used_part
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
-from ndld_flow.report.collect_samples import collect_samples
 from ndld_flow.report.collect_search import SearchView
 from ndld_flow.report.draw import draw_report
+from ndld_flow.report.encoding import Texts
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.page import collect_page
 from ndld_flow.report.search_payload import search_payload
-from ndld_flow.report.texts import Texts
 from ndld_flow.report.verdict import summarize_run
 from tests.support.precision_samples import (
     RECIPE,

@@ -367,7 +367,7 @@ def test_a_curve_marks_saturation_and_selects(pages: Pages) -> None:
 
 def test_reasons_lead_to_their_points(pages: Pages) -> None:
     page = pages.show("builds")
-    page.locator("#troubles").get_by_role("button", name="4 points").click()
+    page.locator("#failures").get_by_role("button", name="4 points").click()
     expect(page.locator("#points .detail")).to_contain_text("4 of 72 rows")
 
 

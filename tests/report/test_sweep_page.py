@@ -29,9 +29,7 @@ from ndld_flow.records.metric import Metric
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.exports.picture_file import save_picture
-from ndld_flow.report.exports.sweep_csv import points_csv
-from ndld_flow.report.exports.sweep_exports import write_sweep_exports
-from ndld_flow.report.exports.sweep_markdown import sweep_markdown
+from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown, write_sweep_exports
 from ndld_flow.report.exports.sweep_pictures import _curve
 from ndld_flow.report.sweep.collect_curves import collect_curves, saturates_at
 from ndld_flow.report.sweep.dimensions import collect_dimensions
@@ -240,9 +238,9 @@ def test_recipe_lines_read_back_whatever_the_values(values: dict[str, JsonValue]
 
 def test_sections_are_those_that_have_something() -> None:
     names = [name for name, _ in collect_page(made.session()).sections]
-    assert names == ["winners", "trade", "parallel", "points", "effects", "troubles", "sittings", "repeat"]
+    assert names == ["winners", "trade", "parallel", "points", "effects", "failures", "sessions", "repeat"]
     assert [name for name, _ in collect_page(made.none_tried()).sections] == ["repeat"]
-    assert [name for name, _ in collect_page(made.failed_only()).sections] == ["points", "troubles", "repeat"]
+    assert [name for name, _ in collect_page(made.failed_only()).sections] == ["points", "failures", "repeat"]
 
 
 def test_the_head_counts_points_steps_and_time() -> None:
@@ -299,7 +297,7 @@ def test_inconclusive_and_worse_winners_are_told_apart() -> None:
 
 
 def test_failures_of_one_reason_stand_together_whatever_the_numbers_in_it() -> None:
-    refused, failed = collect_page(made.builds()).troubles
+    refused, failed = collect_page(made.builds()).failures
     assert (refused.outcome, len(refused.points)) == ("refused", 8)
     assert (failed.outcome, failed.step, failed.points, failed.alike) == ("failed", "engine", (53, 59, 65, 71), False)
     assert failed.rows == (52, 58, 64, 70)

@@ -15,7 +15,7 @@ import pytest
 from ndld_flow.base.errors import OutputsError
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.step_record import StepRecord
-from ndld_flow.report.sweep.collect_sittings import collect_sittings
+from ndld_flow.report.sweep.collect_outcomes import collect_sessions
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.state import Placement
@@ -164,7 +164,7 @@ def test_a_session_reports_its_machine_where_that_is_another(toy: SweepToy, monk
     monkeypatch.setattr("ndld_flow.runner.sweep.session.fingerprint_machine", lambda: "the driver's")
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {fingerprint_machine()}
-    assert fingerprint_machine() in collect_sittings(record)[0].device
+    assert fingerprint_machine() in collect_sessions(record)[0].device
 
 
 def test_a_full_disk_ends_the_sweep_and_is_no_failed_point(toy: SweepToy) -> None:

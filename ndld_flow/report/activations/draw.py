@@ -8,9 +8,8 @@ from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.pack_maps import pack_maps
 from ndld_flow.report.activations.page import collect_page
 from ndld_flow.report.activations.read import ACTIVATIONS_RECORD, read_activations
-from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.render import PageParts, render
-from ndld_flow.report.write_page import write_page
+from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.render import PageParts, render, write_page
 
 PAGE = "activations.html"
 """File name of the page in its step's folder."""
@@ -32,7 +31,7 @@ def draw_activations(folder: Path, kept: Path | None = None) -> Path:
     here = (folder / ACTIVATIONS_RECORD).is_file()
     source = kept or (folder if here else folder / STORED)
     record = read_activations(source)
-    with collector_at_rest():
+    with paused_garbage_collection():
         page = collect_page(record, pack_maps(record, source), "" if here else f"{STORED}/")
         text = render(ACTIVATIONS_PAGE, page)
     return write_page(folder / PAGE, text, "ndld-flow report")

@@ -11,7 +11,7 @@ from ndld_flow.records.activations import Activations, CapturedTensor, ChannelSt
 from ndld_flow.records.divergence import LayerDivergence, TensorRange
 from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps
 from ndld_flow.report.activations.read import is_beside
-from ndld_flow.report.json_values import packed
+from ndld_flow.report.encoding import packed
 from ndld_flow.report.page_data import (
     ActivationsPayload,
     ChannelColumns,
@@ -22,7 +22,7 @@ from ndld_flow.report.page_data import (
     TensorDivergence,
     TensorPayload,
 )
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.value_text import shape_text
 
 
 def activations_payload(record: Activations, maps: PackedMaps, files: str) -> str:

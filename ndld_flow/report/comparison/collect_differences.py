@@ -11,8 +11,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, Difference, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
-from ndld_flow.report.settings_text import value_text
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.value_text import shape_text, value_text
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Collect metrics side by side and the verdicts relative to the base."""
+"""Collect metrics side by side, the verdicts relative to the base, and the gates."""
 
 from __future__ import annotations
 
@@ -6,11 +6,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import TIMES, change, quantity, three_digits
+from ndld_flow.base.quantities import TIMES, apart, change, quantity, three_digits
 from ndld_flow.base.text import short_name
-from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import ComparedMetric, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
 from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
-from ndld_flow.report.comparison.values import ABSENT, agrees, values_beside
+
+ABSENT = "\N{EN DASH}"
+
+
+def values_beside(metric: ComparedMetric, verdict: MetricVerdict | None, pair: tuple[int, int]) -> tuple[str, ...]:
+    """Return the base's and the candidate's values with the verdict's ratio.
+
+    The medians of each side may contradict the ratio of pairs if the machine drifted.
+    """
+    if verdict is None or verdict.base_value is None or verdict.candidate_value is None:
+        values = (metric.values[place] for place in pair)
+        return tuple(ABSENT if value is None else quantity(value, metric.unit) for value in values)
+    return apart((verdict.base_value, verdict.candidate_value), metric.unit)
+
+
+def agrees(metric: ComparedMetric, verdict: MetricVerdict) -> bool:
+    """Return whether the medians of both sides have the verdict's ratio, within a tenth of the threshold."""
+    before, after = metric.values[verdict.base], metric.values[verdict.candidate]
+    if not before or after is None:
+        return True
+    return abs(after / before / verdict.ratio - 1) <= max(verdict.threshold / 10, 1e-6)
 
 
 @dataclass(frozen=True)
@@ -134,3 +154,35 @@ def _interval_text(verdict: MetricVerdict) -> str:
     if verdict.low == verdict.high:
         return ""
     return f"{ratio_text(verdict.low)} to {ratio_text(verdict.high)}"
+
+
+_WORST_FIRST = ("failed", "incomparable", "inconclusive", "passed")
+
+
+@dataclass(frozen=True)
+class GateView:
+    """One gate on one candidate."""
+
+    gate: str
+    profile: str
+    subject: int
+    """Position of the candidate among the subjects."""
+    outcome: str
+    why: str
+
+
+def collect_gates(comparison: Comparison) -> tuple[GateView, ...]:
+    """Return the gates, failed ones first."""
+    views = [_view(comparison, gate) for gate in comparison.gates]
+    return tuple(sorted(views, key=lambda view: _WORST_FIRST.index(view.outcome)))
+
+
+def _view(comparison: Comparison, gate: ComparisonGate) -> GateView:
+    subjects = next((one.subjects for one in comparison.profiles if one.name == gate.name), ())
+    return GateView(
+        gate=short_name(gate.gate),
+        profile=short_name(gate.name, 80),
+        subject=subjects[gate.candidate] if gate.candidate < len(subjects) else gate.candidate,
+        outcome=gate.outcome,
+        why=short_name(gate.why, 400),
+    )

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collector_at_rest import collector_at_rest
 from ndld_flow.report.comparison.page import collect_comparison
-from ndld_flow.report.render import PageParts, render
-from ndld_flow.report.write_page import write_page
+from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.render import PageParts, render, write_page
 
 COMPARISON_PAGE = PageParts(
     template="comparison.html.j2",
@@ -34,6 +33,6 @@ def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects. Raises a
     `ValueError` if their numbers differ, and an `OutputsError` if the page cannot be written.
     """
-    with collector_at_rest():
+    with paused_garbage_collection():
         text = render(COMPARISON_PAGE, collect_comparison(comparison, profiles))
     return write_page(path, text, "ndld-flow compare")

@@ -23,13 +23,14 @@ from ndld_flow.report.comparison.collect_differences import (
     collect_differences,
     collect_settings,
 )
-from ndld_flow.report.comparison.collect_gates import GateView, collect_gates
 from ndld_flow.report.comparison.collect_rounds import RoundsView, collect_rounds
 from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
 from ndld_flow.report.comparison.collect_verdicts import (
     Decision,
+    GateView,
     MetricRow,
     collect_decisions,
+    collect_gates,
     collect_metrics,
     ratio_text,
 )

@@ -16,7 +16,7 @@ from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.comparison.collect_aligned import LayerTimes
 from ndld_flow.report.comparison.collect_subjects import SubjectView
-from ndld_flow.report.json_values import packed
+from ndld_flow.report.encoding import Texts, packed
 from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.page_data import (
     ComparedLayers,
@@ -28,8 +28,7 @@ from ndld_flow.report.page_data import (
     RowColumns,
     VerdictColumns,
 )
-from ndld_flow.report.shape_words import shape_text
-from ndld_flow.report.texts import Texts
+from ndld_flow.report.value_text import shape_text
 
 _SAMPLES = 4000
 """Maximum samples of a profile, enough to show its distribution."""

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.profile import Layer, Profile, Span
-from ndld_flow.report.json_values import Json
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.encoding import Json
+from ndld_flow.report.value_text import shape_text
 
 _NAME = 200
 

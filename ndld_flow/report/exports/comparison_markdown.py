@@ -16,7 +16,7 @@ from ndld_flow.records.comparison import (
 )
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.collect_rounds import collect_rounds
-from ndld_flow.report.comparison.values import values_beside
+from ndld_flow.report.comparison.collect_verdicts import values_beside
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 

@@ -2,14 +2,241 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ndld_flow.base.quantities import count, number, seconds
+from ndld_flow.records.accuracy import Accuracy
+from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_divergence import DepthView
-from ndld_flow.report.collect_search import SearchView, collect_searches
-from ndld_flow.report.exports.precision_csv import depth_csv, kept_csv, samples_csv, trials_csv
-from ndld_flow.report.exports.precision_markdown import accuracy_markdown, search_markdown
+from ndld_flow.report.collect_insights import InsightView, Passage
+from ndld_flow.report.collect_search import KeptRow, SearchView, collect_searches
+from ndld_flow.report.exports.csv_tables import Cell, csv_text
+from ndld_flow.report.exports.github_markdown import code, details, prose, table
+
+_RANGE = (
+    "minimum",
+    "maximum",
+    "rms",
+    "smallest_abs",
+    "nan_count",
+    "inf_count",
+    "beyond_share",
+    "subnormal_share",
+    "vanishing_share",
+)
+
+
+def depth_csv(view: DepthView) -> str:
+    """Return all layers in execution order: each metric of each curve, and the reference's values."""
+    metrics = [_metric_names([one.of_curves[place] for one in view.layers]) for place in range(len(view.curves))]
+    head = [f"{curve}: {name}" for curve, names in zip(view.curves, metrics, strict=True) for name in names]
+    kept = set(view.kept)
+    rows = (
+        [
+            one.layer.position,
+            one.layer.node,
+            one.layer.op_type,
+            one.layer.tensor,
+            "x".join(map(str, one.layer.shape)),
+            int(place in kept),
+            int(place == view.first),
+            *(cell for layer, names in zip(one.of_curves, metrics, strict=True) for cell in _measured(layer, names)),
+            *_range_cells(one.range),
+        ]
+        for place, one in enumerate(view.layers)
+    )
+    about = ["position", "node", "op_type", "tensor", "dims", "kept", "first_divergent"]
+    return csv_text([[*about, *head, *(f"reference {name}" for name in _RANGE)], *rows])
+
+
+def _metric_names(layers: Sequence[LayerDivergence | None]) -> list[str]:
+    names = dict.fromkeys(name for layer in layers if layer is not None for name in layer.metrics)
+    return [*names, "nonfinite"]
+
+
+def _measured(layer: LayerDivergence | None, names: Sequence[str]) -> list[Cell]:
+    if layer is None:
+        return [None] * len(names)
+    return [*(layer.metrics.get(name) for name in names[:-1]), layer.nonfinite]
+
+
+def _range_cells(found: TensorRange | None) -> list[Cell]:
+    return [None if found is None else getattr(found, name) for name in _RANGE]
+
+
+def trials_csv(search: PrecisionSearch) -> str:
+    """Return all trials in order."""
+    metrics = list(dict.fromkeys(name for trial in search.trials for name in trial.metrics))
+    head = ["trial", "phase", "what", "kept", *metrics, "passed", "wall_s", "remembered", "trouble", "kept_positions"]
+    rows = (
+        [
+            trial.number,
+            trial.phase,
+            trial.what,
+            trial.kept_count,
+            *(trial.metrics.get(name) for name in metrics),
+            int(trial.passed),
+            trial.wall_s,
+            int(trial.remembered),
+            trial.trouble,
+            " ".join(map(str, trial.kept)),
+        ]
+        for trial in search.trials
+    )
+    return csv_text([head, *rows])
+
+
+def kept_csv(search: PrecisionSearch) -> str:
+    """Return all kept nodes with their evidence."""
+    metrics = list(dict.fromkeys(name for node in search.kept for name in node.without))
+    head = ["node", "op_type", "cause", "outputs", *(f"{name} without it" for name in metrics)]
+    facts = ["evidence", "evidence_tensor", "value", "limit"]
+    rows = (
+        [
+            node.node,
+            node.op_type,
+            node.cause,
+            ", ".join(node.outputs),
+            *(node.without.get(name) for name in metrics),
+            fact.sentence,
+            fact.tensor,
+            fact.value,
+            fact.limit,
+        ]
+        for node in search.kept
+        for fact in node.evidence
+    )
+    return csv_text([[*head, *facts], *rows])
+
+
+def samples_csv(accuracy: Accuracy) -> str:
+    """Return one line per sample and output; results of the user's metric are on a sample's first line."""
+    outputs = [metrics for sample in accuracy.samples for metrics in sample.outputs.values()]
+    metrics = list(dict.fromkeys(name for found in outputs for name in found))
+    scores = list(dict.fromkeys(name for sample in accuracy.samples for name in sample.scores_candidate))
+    scored = [f"{side} {name}" for name in scores for side in ("reference", "candidate")]
+    return csv_text([["sample", "label", "output", *metrics, *scored], *_sample_rows(accuracy, metrics, scores)])
+
+
+def _sample_rows(accuracy: Accuracy, metrics: Sequence[str], scores: Sequence[str]) -> Iterator[list[Cell]]:
+    for sample in accuracy.samples:
+        sides = (sample.scores_reference, sample.scores_candidate)
+        told: list[Cell] = [side.get(name) for name in scores for side in sides]
+        for output, found in sample.outputs.items():
+            yield [sample.sample, sample.label, output, *(found.get(name) for name in metrics), *told]
+            told = [None] * len(told)
+
+
+_KEPT = 30
+_TRIALS = 50
+_SIGN = {True: "✅", False: "❌"}
+
+
+def search_markdown(view: SearchView, picture: str = "") -> str:
+    """Return the summary of a search, its kept nodes and its cost. `picture` is the name of a file in the same
+    folder."""
+    story = [*map(_passages, view.story), f"Cost: {_passages(view.cost_words)}"]
+    parts = [
+        f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.standing)}\n",
+        "".join(f"- {sentence}\n" for sentence in story),
+        *(f"- **Open**: {_insight(one)}\n" for one in view.insights),
+        f"![Divergence along the depth of the network]({picture})\n" if picture else "",
+        _kept(view),
+        _trials(view),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _passages(passages: tuple[Passage, ...]) -> str:
+    return "".join(code(text, 100) if is_code else prose_piece(text) for text, is_code in passages)
+
+
+def prose_piece(text: str) -> str:
+    """Return a part of a sentence, preserving blanks at both ends."""
+    lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
+    return f"{lead}{prose(text.strip())}{trail}"
+
+
+def _insight(one: InsightView) -> str:
+    return f"{prose(one.title)}. {_passages(one.evidence)} {_passages(one.next_step)}"
+
+
+def _kept(view: SearchView) -> str:
+    if not view.kept:
+        return ""
+    rows = [_kept_cells(row) for row in view.kept[:_KEPT]]
+    more = "" if view.kept_count <= _KEPT else f"\n{count(view.kept_count - _KEPT)} more are in `kept.csv`.\n"
+    return f"{table(['Kept', 'Type', 'Cause', 'Evidence', 'Without it'], rows)}{more}"
+
+
+def _kept_cells(row: KeptRow) -> list[str]:
+    evidence = "; ".join(prose(sentence) for sentence, _ in row.evidence[:2])
+    without = ", ".join(map(prose, row.without)) or "\N{EN DASH}"
+    return [code(row.node) or "(no name)", code(row.op_type), row.cause, evidence, without]
+
+
+def _trials(view: SearchView) -> str:
+    if not view.trials:
+        return ""
+    metric = view.outcome.metric
+    rows = [
+        [
+            str(trial.number),
+            trial.phase,
+            prose(trial.what),
+            count(trial.kept_count),
+            number(trial.metrics[metric]) if metric in trial.metrics else "\N{EN DASH}",
+            _SIGN[trial.passed],
+            seconds(trial.wall_s),
+        ]
+        for trial in view.trials[:_TRIALS]
+    ]
+    head = ["#", "Phase", "What", "Kept", prose(metric) or "Metric", "Passed", "Took"]
+    return details(
+        f"{count(len(view.trials))} trials in {seconds(view.wall_s)}", table(head, rows, numbers=(0, 3, 4, 6))
+    )
+
+
+def accuracy_markdown(view: AccuracyView, picture: str = "") -> str:
+    """Return the outcome of a comparison, its margins and where divergence starts. `picture` is a file in the same
+    folder.
+    """
+    starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
+    parts = [
+        f"### {_SIGN[view.passed]} {code(view.candidate)} against {code(view.reference)}\n",
+        _labelled(view),
+        _outputs(view),
+        starts,
+        f"![Divergence along the depth of the network]({picture})\n" if picture else "",
+        "".join(f"- {prose(note)}\n" for note in view.notes[:20]),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _labelled(view: AccuracyView) -> str:
+    if not view.labelled:
+        return ""
+    rows = [
+        [code(row.name), row.reference, row.candidate, prose(row.drop), prose(row.bounds) or "any", _SIGN[row.passed]]
+        for row in view.labelled
+    ]
+    head = ["Labelled set", code(view.reference), code(view.candidate), "Change", "Bound", "Passed"]
+    return table(head, rows, numbers=(1, 2))
+
+
+def _outputs(view: AccuracyView) -> str:
+    head = ["Output", *map(code, view.metrics), "Passed"]
+    rows = [
+        [code(row.output), *(cell.value if cell else "\N{EN DASH}" for cell in row.cells), _SIGN[not row.failed]]
+        for row in view.rows
+    ]
+    limits = ["tolerance", *((prose(limit) or "any") for limit in view.tolerances), ""]
+    return table(head, [*rows, limits], numbers=tuple(range(1, 1 + len(view.metrics))))
+
 
 LAYERS, TRIALS, KEPT, SAMPLES = "layers.csv", "trials.csv", "kept.csv", "samples.csv"
 SEARCH_SUMMARY, ACCURACY_SUMMARY, PICTURE = "search.md", "accuracy.md", "divergence.svg"

@@ -11,7 +11,7 @@ from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_layers import knows_units, types_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 from ndld_flow.report.exports.layer_changes import median_ms
-from ndld_flow.report.shape_words import shape_text
+from ndld_flow.report.value_text import shape_text
 
 _LAYERS = 20
 _NONE = "\N{EN DASH}"

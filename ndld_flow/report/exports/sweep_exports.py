@@ -2,12 +2,169 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from pathlib import Path, PurePath
+from urllib.parse import quote
 
-from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.exports.sweep_csv import points_csv
-from ndld_flow.report.exports.sweep_markdown import sweep_markdown
-from ndld_flow.report.write_page import write_page
+from ndld_flow.base.quantities import seconds
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.exports.comparison_markdown import SIGNS, that_fit
+from ndld_flow.report.exports.csv_tables import Cell, csv_text
+from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.render import write_page
+from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
+from ndld_flow.report.sweep.collect_head import looked_for
+from ndld_flow.report.sweep.collect_outcomes import collect_failures
+from ndld_flow.report.sweep.collect_winners import GoalCell, WinnersView, WinnerView, collect_winners
+from ndld_flow.report.sweep.point_words import points_words
+from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
+from ndld_flow.report.value_text import value_text
+
+
+def points_csv(record: SweepRecord) -> str:
+    """Return one line per point, in the order of trials: settings, first and second measurement, all metrics."""
+    units = {name: metric.unit for point in record.points for name, metric in point.metrics.items()}
+    goals = [_headed(one.text, one.unit) for one in record.objectives]
+    head = [
+        "point",
+        "outcome",
+        "rank",
+        "tied",
+        "on_front",
+        *(axis.name for axis in record.axes),
+        *goals,
+        *(f"{goal} again" for goal in goals),
+        "standing",
+        "ratio",
+        "ratio_low",
+        "ratio_high",
+        "failed_step",
+        "reason",
+        "own_s",
+        "folder",
+        *(_headed(name, unit) for name, unit in units.items()),
+    ]
+    return csv_text([head, *(_row(point, record, list(units)) for point in record.points)])
+
+
+def _row(point: SweepPoint, record: SweepRecord, metrics: list[str]) -> list[Cell]:
+    goals = len(record.objectives)
+    again = point.again
+    values = [point.values.get(axis.name) for axis in record.axes]
+    return [
+        point.number,
+        point.outcome,
+        point.rank,
+        int(point.tied),
+        int(point.on_front),
+        *(one if isinstance(one, int | float) and not isinstance(one, bool) else value_text(one) for one in values),
+        *_filled(point.objectives, goals),
+        *_filled(again.objectives if again else (), goals),
+        again.standing if again else None,
+        *((again.ratio, again.ratio_low, again.ratio_high) if again else (None, None, None)),
+        point.failed_step,
+        point.reason,
+        point.wall_s,
+        point.folder,
+        *(point.metrics[name].value if name in point.metrics else None for name in metrics),
+    ]
+
+
+def _filled(values: tuple[float | None, ...], count: int) -> list[float | None]:
+    return [*values, *[None] * count][:count]
+
+
+def _headed(name: str, unit: str) -> str:
+    return f"{name} {unit}" if unit else name
+
+
+_ALT = {
+    "trade_off": "points by two quantities, with the best and its ties",
+    "curve": "the objective along an axis, one line per combination of the others",
+    "parallel": "one line per point through its settings and results",
+    "effects": "effect of each setting on the objective",
+}
+_MOST_EFFECTS = 8
+
+
+def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
+    """Return Markdown for a pull request's comment or a job's summary; `pictures` are URLs."""
+    winners = collect_winners(record)
+    parts = [
+        _headline(record),
+        _facts(record),
+        _winners(winners) if winners else "",
+        *_pictures(pictures),
+        *map(_effects, collect_effects(record)),
+        _troubles(record),
+    ]
+    return "\n".join(that_fit(part for part in parts if part))
+
+
+def _headline(record: SweepRecord) -> str:
+    verdict = sweep_verdict(record)
+    sign = SIGNS["passed" if verdict.passed else "inconclusive" if verdict.inconclusive else "failed"]
+    return f"### {sign} {code(record.recipe_name)}: {prose(verdict.said, 900)}\n"
+
+
+def _facts(record: SweepRecord) -> str:
+    goals = prose(looked_for(record), 600)
+    tried = f"{len(record.points):,} points tried: {counts_words(record) or 'none'}"
+    took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it overhead of ndld-flow"
+    return f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
+
+
+def _winners(view: WinnersView) -> str:
+    head = ["Rank", "Point", "Settings", *(code(name) for name in view.objectives)]
+    numbers = list(range(3, 3 + len(view.objectives)))
+    if view.measured_again:
+        head += ["Verdict", f"Ratio of {code(view.objectives[0])}"]
+    rows = [_winner(one, view) for one in view.rows]
+    lines = "\n".join(f"Point {one.number}:\n\n{_block(one.lines)}" for one in view.rows[:3])
+    return f"{prose(view.said)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
+
+
+def _winner(one: WinnerView, view: WinnersView) -> list[str]:
+    settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in one.settings)
+    settings += f" and {one.more} more" if one.more else ""
+    row = [str(one.rank), str(one.number), settings, *map(_goal, one.goals)]
+    if view.measured_again:
+        ratio = f"{one.ratio} ({one.interval})" if one.interval else one.ratio
+        row += [one.standing or ("not measured again, tie at first" if one.tied else "not measured again"), ratio]
+    return row
+
+
+def _goal(cell: GoalCell) -> str:
+    return f"{prose(cell.decides)}, first {prose(cell.first)}" if cell.first else prose(cell.decides)
+
+
+def _block(lines: str) -> str:
+    """Return a code block. No line can end it: each begins with a key, and YAML does not break values."""
+    return f"```yaml\n{lines}\n```\n"
+
+
+def _pictures(names: Sequence[str]) -> Iterator[str]:
+    for name in names:
+        yield f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n"
+
+
+def _effects(view: EffectsView) -> str:
+    rows = []
+    for effect in view.effects[:_MOST_EFFECTS]:
+        told = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
+        rows.append([code(effect.axis), effect.size, "<br>".join(told)])
+    how = "otherwise equal points" if view.paired else "all points with the value, other settings confounded"
+    head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
+    return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
+
+
+def _troubles(record: SweepRecord) -> str:
+    groups = collect_failures(record)
+    rows = [[one.outcome, code(one.step), prose(one.reason), points_words(one.points)] for one in groups]
+    count = sum(len(one.points) for one in groups)
+    summary = f"{count} {'point' if count == 1 else 'points'} did not pass"
+    return details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""
+
 
 POINTS, SUMMARY = "points.csv", "summary.md"
 

@@ -13,10 +13,10 @@ from ndld_flow.base.quantities import count, seconds
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
-from ndld_flow.report.settings_text import Setting
 from ndld_flow.report.sweep.point_words import final, goal_words, objective_words, value_words
 from ndld_flow.report.sweep.recipe_lines import recipe_lines
 from ndld_flow.report.sweep.verdict_words import SweepVerdict, best_point, counts_words
+from ndld_flow.report.value_text import Setting
 
 
 @dataclass(frozen=True)

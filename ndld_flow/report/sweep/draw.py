@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.collector_at_rest import collector_at_rest
-from ndld_flow.report.render import PageParts, render
+from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.sweep.collect_churn import Objects, collect_churn
 from ndld_flow.report.sweep.page import collect_page
-from ndld_flow.report.write_page import write_page
 
 SWEEP_PAGE = PageParts(
     template="sweep.html.j2",
@@ -34,6 +33,6 @@ def draw_sweep(record: SweepRecord, folder: Path, objects: Objects | None = None
     `objects` locates artifacts in the store while the folder is at a temporary path with invalid links.
     Raises an `OutputsError` when it cannot be written.
     """
-    with collector_at_rest():
+    with paused_garbage_collection():
         text = render(SWEEP_PAGE, collect_page(record, collect_churn(record, folder, objects)))
     return write_page(folder / "report.html", text, "ndld-flow report")

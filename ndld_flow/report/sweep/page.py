@@ -11,8 +11,7 @@ from ndld_flow.report.sweep.collect_churn import ChurnView
 from ndld_flow.report.sweep.collect_curves import Curve, collect_curves
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_head import HeadView, RepeatView, collect_head, collect_repeat
-from ndld_flow.report.sweep.collect_sittings import SittingView, collect_sittings
-from ndld_flow.report.sweep.collect_troubles import TroubleView, collect_troubles
+from ndld_flow.report.sweep.collect_outcomes import FailureGroup, SessionView, collect_failures, collect_sessions
 from ndld_flow.report.sweep.collect_winners import WinnersView, collect_winners
 from ndld_flow.report.sweep.dimensions import collect_dimensions
 from ndld_flow.report.sweep.payload import sweep_payload
@@ -53,8 +52,8 @@ class SweepPage:
     searched: bool
     """True if the method concentrates on good regions, so that points are not evenly distributed."""
     churn: tuple[ChurnView, ...]
-    troubles: tuple[TroubleView, ...]
-    sittings: tuple[SittingView, ...]
+    failures: tuple[FailureGroup, ...]
+    sessions: tuple[SessionView, ...]
     repeat: RepeatView
     payload: str
 
@@ -69,8 +68,8 @@ class SweepPage:
             "effects": bool(self.effects),
             "curves": bool(self.curves),
             "churn": bool(self.churn),
-            "troubles": bool(self.troubles),
-            "sittings": bool(self.sittings),
+            "failures": bool(self.failures),
+            "sessions": bool(self.sessions),
             "repeat": True,
         }
         return tuple((name, _TITLES[name]) for name, there in present.items() if there)
@@ -84,8 +83,8 @@ _TITLES = {
     "effects": "Effects",
     "curves": "Curves",
     "churn": "Churn",
-    "troubles": "Failures",
-    "sittings": "Sittings",
+    "failures": "Failures",
+    "sessions": "Sessions",
     "repeat": "Repeat",
 }
 
@@ -107,8 +106,8 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         effects=collect_effects(record),
         searched=record.method in ("hill_climb", "tpe"),
         churn=tuple(churn),
-        troubles=collect_troubles(record),
-        sittings=collect_sittings(record),
+        failures=collect_failures(record),
+        sessions=collect_sessions(record),
         repeat=collect_repeat(record),
         payload=sweep_payload(record, dimensions, curves),
     )

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.json_values import packed, rounded
+from ndld_flow.report.encoding import Texts, packed, rounded
 from ndld_flow.report.page_data import AgainPayload, CurvePayload, DimensionPayload, SweepPayload
 from ndld_flow.report.sweep.collect_curves import Curve
 from ndld_flow.report.sweep.dimensions import Dimension
 from ndld_flow.report.sweep.point_words import link
 from ndld_flow.report.sweep.recipe_lines import recipe_lines
-from ndld_flow.report.texts import Texts
 
 
 def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: Sequence[Curve]) -> str:

@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import quantity
 from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepObjective, SweepPoint
-from ndld_flow.report.settings_text import value_text
+from ndld_flow.report.value_text import value_text
 
 NONE = "\N{EN DASH}"
 _OWN_FOLDER = re.compile(r"points/[\w-]+")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ndld_flow.base.quantities import seconds
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.sweep.collect_troubles import collect_troubles
+from ndld_flow.report.sweep.collect_outcomes import collect_failures
 from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
 
 _MOST_REASONS = 3
@@ -24,7 +24,7 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
 def _reasons(record: SweepRecord) -> Iterator[str]:
     """Yield the most frequent reasons, ignoring their numbers, with the numbers of a few points."""
     undecided = record.inconclusive
-    groups = [one for one in collect_troubles(record) if one.outcome == "failed" or undecided]
+    groups = [one for one in collect_failures(record) if one.outcome == "failed" or undecided]
     for one in groups[:_MOST_REASONS]:
         numbers = one.points
         shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collector_at_rest() -> Iterator[None]:
+def paused_garbage_collection() -> Iterator[None]:
     """Pause the garbage collector: scanning hundreds of thousands of records without cycles doubles the time."""
     was_on = gc.isenabled()
     gc.disable()

@@ -1,13 +1,15 @@
-"""Settings and options as short text, one line each, in recipe syntax."""
+"""Settings, options and shapes as short text, in recipe syntax."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import TIMES
 from ndld_flow.base.text import short_name
 
 
@@ -62,3 +64,9 @@ def _mapping_text(values: Mapping[str, JsonValue]) -> str:
     """Return a mapping in flow style, without null values."""
     pairs = (f"{short_name(key)}: {value_text(inner)}" for key, inner in values.items() if inner is not None)
     return f"{{{', '.join(pairs)}}}"
+
+
+@lru_cache(maxsize=4096)
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return `1x3x320x?` with multiplication signs and `?` for dynamic dimensions; `scalar` without dimensions."""
+    return TIMES.join("?" if dim < 0 else str(dim) for dim in shape) or "scalar"
