@@ -67,10 +67,14 @@ class LatencyOutcome:
 
     @property
     def change(self) -> str:
-        """`27 % slower`, `29 % faster`, `not comparable`; empty without a base."""
+        """`27 % slower`, `29 % faster`, `undecided`, `not comparable`; empty without a base."""
         if self.verdict is None:
             return ""
-        return "not comparable" if self.ratio is None else relative_speed(self.ratio)
+        if self.ratio is None:
+            return "not comparable"
+        if self.verdict.verdict == "inconclusive" and self.verdict.low < 1 < self.verdict.high:
+            return "undecided"  # the interval, in `basis`, holds both directions
+        return relative_speed(self.ratio)
 
     @property
     def figures_ms(self) -> tuple[float, float]:
