@@ -299,7 +299,7 @@ def test_every_so_many_tensors(tmp_path: Path) -> None:
         ({"noise": {"deviation": 1, "inputs": ["z"]}}, r'noise: the model has no input "z"'),
         ({"layout": {"Conv_0_ouf": "NHWC"}}, r'layout: .*"Conv_0_ouf"; did you mean "Conv_0_out"'),
         ({"layout": {"Conv_0_out": "NLC"}}, r'layout: tensor "Conv_0_out" is 1x.* cannot be NLC'),
-        ({"data": {"z": "zeros"}}, '"z" is no input'),
+        ({"data": {"z": "zeros"}}, '"z" is not an input'),
     ],
 )
 def test_names_that_fit_nothing_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:

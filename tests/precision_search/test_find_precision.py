@@ -276,7 +276,7 @@ def test_the_summary_tells_the_bound_that_is_not_met(tmp_path: Path) -> None:
     tolerance = {"cosine": 0.5, "snr_db": 900.0}
     found, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
     assert not found.passed
-    assert "; the bound is not met (snr_db " in ran.result.summary
+    assert "; the tolerance is not met (snr_db " in ran.result.summary
     assert ran.result.summary.endswith(" is less than 900)")
 
 
