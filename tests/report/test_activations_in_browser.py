@@ -382,7 +382,6 @@ def test_the_strip_chooses_and_shows_other_quantities(pages: Pages) -> None:
     expect(page.locator(".depth")).to_contain_text("fp16's largest")
 
 
-@pytest.mark.thorough
 def test_a_link_opens_the_same_view(pages: Pages) -> None:
     page = pages.show(tensor="stage1%2Fconv.tmp_1", sample=1)
     page.get_by_role("button", name="Blue/orange").click()
