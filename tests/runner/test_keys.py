@@ -82,7 +82,7 @@ def test_a_step_that_never_ran_is_new() -> None:
 def test_what_is_missing_without_a_change_was_removed_or_had_another_key() -> None:
     assert explain(parts_of()) == (Reason.DAMAGED, "it is no longer in the store")
     record = step_record(StepSketch("speed", "profile")).model_copy(update={"parts": parts_of(), "key": "0" * 64})
-    assert _explain(parts_of(), record) == (Reason.TOOL, "an earlier ndld-flow made keys otherwise")
+    assert _explain(parts_of(), record) == (Reason.TOOL, "an earlier ndld-flow computed keys differently")
     together = parts_of(together=("", "ee"))
     assert explain(together) == (Reason.TOGETHER, "what it takes turns with changed")
 

@@ -84,7 +84,7 @@ def test_ctrl_c_ends_quickly_and_keeps_what_was_finished(in_folder: Path, word: 
     process.send_signal(signal.Signals[word])
     code, _, err = finish(process)
     assert code == 130
-    assert "run again to go on" in err
+    assert "run again to continue" in err
     assert "Traceback" not in err
     store = Store(in_folder / "outputs/store")
     assert list((store.root / "building").iterdir()) == []
