@@ -95,7 +95,7 @@ def test_ctrl_c_keeps_what_was_finished(toy: SweepToy, started: list[ProcessRun]
     started[0].send_signal(signal.SIGINT)
     code, _, said = started[0].finish(LIMIT_S)
     assert code == 130, said
-    assert "run again to go on" in said
+    assert "run again to continue" in said
     kept = {record.key for record in toy.stored()}
     assert len(kept) >= 3
     assert not list((toy.outputs / "store" / "building").glob("*/*"))
