@@ -383,7 +383,7 @@ def test_strict_says_all_that_cannot_be_and_lenient_notes_it(tmp_path: Path) -> 
     assert "'add' asks for int8" in str(raised.value)
     assert "'exp' asks for int4" in str(raised.value)
     ran = run_step(ApplyPrecision, model, tmp_path / "lenient", {"strict": False})
-    assert ran.result.summary == "1 constraints carried out, 2 ignored, 2 casts added"
+    assert ran.result.summary == "1 constraints applied, 2 ignored, 2 casts added"
     assert ran.result.metrics["ignored"].value == 2
     assert ran.result.change is not None
     assert ran.result.change.casts_added == 2

@@ -155,7 +155,7 @@ def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: 
     assert not ran.result.passed
     assert {"loud", "hushed"} <= set(causes(found))
     assert found.metrics_found["cosine"] > 0.999
-    assert "; the bound is not met (max_abs " in ran.result.summary
+    assert "; the tolerance is not met (max_abs " in ran.result.summary
     assert any("not met even with every candidate kept" in note for note in found.notes)
 
 
@@ -172,7 +172,7 @@ def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
     assert phases(found) == ["whole"]
     assert found.kept == ()
     assert not ran.result.passed
-    assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the bound is not met"
+    assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the tolerance is not met"
     assert found.notes == ("the budget ended the search: no trial was better than keeping nothing",)
 
 
