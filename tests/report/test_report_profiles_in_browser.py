@@ -108,9 +108,9 @@ class Part:
         place = self.live(within) if within else self.section
         return place.get_by_role("button", name=name, exact=True)
 
-    def selected(self) -> list[str]:
-        """Names of the selected rows in sight."""
-        return self.grid.locator('[aria-selected="true"] > :nth-child(2)').all_inner_texts()
+    def expect_selected(self, *names: str) -> None:
+        """Wait until the selected rows in sight have these names."""
+        expect(self.grid.locator('[aria-selected="true"] > :nth-child(2)')).to_have_text(list(names))
 
     def x(self, time_ms: float, total_ms: float) -> float:
         """Where a time is on a canvas that shows the whole pass."""
@@ -154,7 +154,7 @@ def test_dragging_measures_and_escape_clears(page: Page, half: Profile) -> None:
     page.mouse.up()
     low, high, between = (milliseconds(part_) for part_ in re.split(" to |: ", part.told.inner_text()))
     assert (low, high, between) == pytest.approx((4, 9, 5), abs=0.06)
-    assert part.selected() == []
+    part.expect_selected()
     page.keyboard.press("Escape")
     expect(part.told).to_have_text(re.compile("in all$"))
 
@@ -166,7 +166,7 @@ def test_a_click_on_a_span_selects_its_row_even_behind_a_filter(page: Page, half
     span = longest_span(half)
     middle = span.start_ms + span.duration_ms / 2
     part.canvas.click(position={"x": part.x(middle, total_ms(half)), "y": 26 + 24 + 12})
-    assert part.selected() == [span.name]
+    part.expect_selected(span.name)
     assert part.field.input_value() == ""
     expect(part.grid.locator('[aria-selected="true"]')).to_be_in_viewport()
     expect(part.told).to_have_text(re.compile("in all$"))  # what was clicked is in sight already
@@ -244,7 +244,7 @@ def test_the_timeline_works_by_keyboard_alone(page: Page, half: Profile) -> None
     took = second.samples_ms[0] + half.layers[2].samples_ms[0]
     assert measured == pytest.approx(took, rel=0.01)
     page.keyboard.press("Enter")
-    assert part.selected() == [half.layers[2].name]
+    part.expect_selected(half.layers[2].name)
     part.canvas.focus()
     page.keyboard.press("+")
     expect(part.told).not_to_have_text(re.compile("in all$"))
@@ -358,9 +358,9 @@ def test_a_layer_leads_to_those_before_and_after_it(page: Page) -> None:
     expect(part.detail).to_contain_text("MACs at")
     expect(part.detail).to_contain_text("of the pass")
     part.detail.get_by_role("button", name="p2o.Add.54").click()
-    assert part.selected() == ["p2o.Add.54"]
+    part.expect_selected("p2o.Add.54")
     part.detail.get_by_role("button", name="p2o.Mul.53").click()
-    assert part.selected() == ["p2o.Mul.53"]
+    part.expect_selected("p2o.Mul.53")
 
 
 # --- charts ---
@@ -420,7 +420,7 @@ def test_the_roofline_is_walked_by_keyboard_and_pointed_at(page: Page, half: Pro
     expect(part.tip).to_contain_text(slowest.name)
     expect(part.tip).to_contain_text("of the roof")
     page.keyboard.press("Enter")
-    assert part.selected() == [slowest.name]
+    part.expect_selected(slowest.name)
     drawn = roofline.locator(".dots").evaluate_all(
         "paths => paths.map(path => path.getAttribute('d').split('M').length - 1).reduce((a, b) => a + b)"
     )
@@ -437,7 +437,7 @@ def test_roll_ups_and_memory_lead_to_their_layers(page: Page, half: Profile) -> 
     expect(part.live("layers").locator(".tools output")).to_have_text("33 of 337 rows")
     heaviest = max(half.layers, key=lambda layer: layer.weight_bytes)
     part.section.get_by_role("button", name=heaviest.name).first.click()
-    assert part.selected() == [heaviest.name]
+    part.expect_selected(heaviest.name)
 
 
 def test_a_finding_leads_to_its_layers(page: Page) -> None:
@@ -459,7 +459,7 @@ def test_the_graph_and_the_table_share_their_selection(page: Page) -> None:
     graph.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    assert len(part.selected()) == 1
+    expect(part.grid.locator('[aria-selected="true"]')).to_have_count(1)
 
 
 # --- latency ---
