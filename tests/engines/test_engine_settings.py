@@ -554,6 +554,7 @@ def test_rtx_does_what_is_accepted(rtx: dict[str, dict[str, Any]]) -> None:
         assert outcome["size"] > 10_000, text
 
 
+@pytest.mark.thorough
 def test_rtx_does_not_do_what_is_refused(rtx: dict[str, dict[str, Any]]) -> None:
     plain = rtx["{}"]
     for text, says in NAMED_ONLY.items():

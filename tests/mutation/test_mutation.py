@@ -124,6 +124,7 @@ def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
     assert (copy.root / module).read_text() == (project / module).read_text() == MODULE
 
 
+@pytest.mark.thorough
 def test_a_fault_that_hangs_is_unfinished(project: Path, tmp_path: Path) -> None:
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 3)
     hangs = MODULE.replace("    return value >= 10", "    while True:\n        pass")
@@ -131,6 +132,7 @@ def test_a_fault_that_hangs_is_unfinished(project: Path, tmp_path: Path) -> None
     assert (outcome, detail) == ("unfinished", "no end within 3 s of CPU time")
 
 
+@pytest.mark.thorough
 def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Path) -> None:
     test = project / "tests/distance/test_limits.py"
     test.write_text(TESTS + "\n\ndef test_broken() -> None:\n    assert False\n")
@@ -143,6 +145,7 @@ def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Pa
     assert (outcome, detail) == ("unfinished", "the tests cannot be collected without the change either")
 
 
+@pytest.mark.thorough
 def test_a_run_prints_its_score_and_the_survivors(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sites = len(find_sites(MODULE))
     assert main(["far.distance", "--seed", "1", "--require", "100"], project) == 1

@@ -161,6 +161,7 @@ SLEEPS = """
 """
 
 
+@pytest.mark.thorough
 def test_a_timeout_ends_all_it_started(tmp_path: Path) -> None:
     python = stand_in(tmp_path, SLEEPS)
     with pytest.raises(RequestError, match="did not end within 3 s"):

@@ -51,6 +51,7 @@ def test_eight_identical_runs_at_once_compute_each_step_once(in_folder: Path) ->
     assert (in_folder / "outputs/runs/toy/latest/report.html").is_file()
 
 
+@pytest.mark.thorough
 def test_killed_at_any_moment_the_next_run_finishes_and_repeats_no_finished_work(in_folder: Path) -> None:
     toy = make_toy(in_folder, SLOW)
     store = Store(in_folder / "outputs/store")

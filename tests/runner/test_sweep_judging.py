@@ -153,6 +153,7 @@ def test_a_winner_that_says_no_when_it_is_measured_again_has_not_passed(
     assert not toy.point_run(record, 3).passed
 
 
+@pytest.mark.thorough
 def test_the_time_of_a_session_is_the_sum_of_what_its_steps_may_take(toy: SweepToy) -> None:
     text = RECIPE.replace("  speed: {", "  plain: {step: gauge, from: base}\n  speed: {from: tint, ")
     text = text.replace("tint.colour: [red, green]", "speed.seconds: [60.0]").replace("[1, 2, 4]", "[1]")
