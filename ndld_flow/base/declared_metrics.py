@@ -47,7 +47,7 @@ class Returns:
 
     @property
     def is_certain(self) -> bool:
-        """Whether every finished step has returned it, whatever its settings."""
+        """True if every finished step has returned it, whatever its settings."""
         return self.given is None and not self.when and "{" not in self.name
 
 

@@ -1,4 +1,4 @@
-"""Which shapes an engine allows: from the step's settings, the recipe's inputs, or what the model leaves no choice of.
+"""The shapes that an engine allows: from the step's settings, the recipe's inputs, or the model's fixed dimensions.
 
 For one input, the first of these that says something: the step's `profiles`; the step's `batch`, where the first
 dimension is the only free one; the recipe's `inputs:`; the model's own fixed shape; and a batch of 1 where only the

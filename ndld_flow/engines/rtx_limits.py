@@ -1,4 +1,4 @@
-"""What TensorRT-RTX has the names of and does not do.
+"""Features that TensorRT-RTX names but does not support.
 
 Tried with TensorRT-RTX 1.7.1: it warns and goes on, silently does nothing, or fails while it builds. Its engines are
 compiled ahead of time for kinds of GPUs and finished on the GPU they run on, so nothing is timed while building.

@@ -43,7 +43,7 @@ class TypingPlan:
 
 
 def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
-    """What the setting `typing` and the precision flags come to in a release.
+    """Return the effect of the setting `typing` and the precision flags in a release.
 
     A release that has no precision flags types every network strongly. There, `obey` and `prefer` come to the same:
     a Cast in the model cannot be preferred only. `unsupported_settings.refuse_settings` refuses

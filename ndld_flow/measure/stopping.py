@@ -1,4 +1,4 @@
-"""How many process runs are enough: until their medians agree, or the time is used up."""
+"""The stopping rule of process runs: their medians agree, or the time is used up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FEWEST_TO_TRUST = 5
 
 @dataclass(frozen=True)
 class MeasuringPlan:
-    """How long to measure one model, over all process runs."""
+    """The limits for measuring one model, over all process runs."""
 
     runs: int = 5
     """Process runs, at least."""
@@ -49,7 +49,7 @@ class MeasuringPlan:
 
 
 def spread(run_medians_ms: Sequence[float]) -> float | None:
-    """How far the 95 % bootstrap interval of the median reaches from it, relative to it; None for a single run."""
+    """Return the relative distance of the 95 % bootstrap interval of the median from it; None for a single run."""
     if len(run_medians_ms) < 2:
         return None
     low, high = median_interval(run_medians_ms)
@@ -59,7 +59,7 @@ def spread(run_medians_ms: Sequence[float]) -> float | None:
 
 @dataclass
 class Tally:
-    """How far the measuring of one model has come."""
+    """The progress of measuring one model."""
 
     plan: MeasuringPlan
     least: int
@@ -89,7 +89,7 @@ class Tally:
 
 
 def go_on(tallies: Sequence[Tally]) -> bool:
-    """Whether another round is due: all who take turns get the same number of runs, and share their budgets."""
+    """Return whether another round is due. Models that take turns get equally many runs, and share their budgets."""
     used, budget = (sum(ms) for ms in zip(*((t.used_ms, t.plan.budget_ms) for t in tallies), strict=True))
     return used < budget and any(tally.wants_more for tally in tallies)
 

@@ -33,9 +33,9 @@ class TimingPlan:
 
 @dataclass(frozen=True)
 class Copies:
-    """How to move a pass's data, for providers with memory of their own.
+    """The copies of a pass's data, for providers with their own memory.
 
-    Each returns how many ms it took by the device's clock, or None where only the host's can tell.
+    Each returns its duration in ms by the device's clock, or None if only the host's clock measures it.
     """
 
     to_device: Callable[[], float | None]
@@ -44,7 +44,7 @@ class Copies:
 
 @dataclass
 class Timing:
-    """What the timing pass gave; samples in order."""
+    """The result of the timing pass; samples in order."""
 
     latency_ms: list[float] = field(default_factory=list)
     starts_ms: list[float] = field(default_factory=list)

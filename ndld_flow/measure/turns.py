@@ -1,4 +1,4 @@
-"""What a process that runs passes on command answers. Imports nothing: the process starts in every round."""
+"""The answers of a process that runs passes on command. Imports nothing, since the process starts in every round."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Gate:
         return [*self.left.names, *self.right.names]
 
     def decide(self, metrics: Mapping[str, Metric]) -> GateResult:
-        """Whether the sentence holds for `step.metric` -> value. Raises GateError for a metric that is not there."""
+        """Return whether the gate holds for these values of `step.metric`. Raises GateError for a missing metric."""
         left, right, unit = _alike(_evaluate(self.left.tree, metrics), _evaluate(self.right.tree, metrics))
         return GateResult(
             gate=self.text,
@@ -98,9 +98,9 @@ class Gate:
         _check_alike(_unit(self.left.tree, unit_of), _unit(self.right.tree, unit_of), "compared with")
 
     def violation(self, metrics: Mapping[str, Metric]) -> float:
-        """How far the sentence is from holding: 0 when it holds, else the distance of its sides relative to the bound.
+        """Return the violation of a gate: 0 if it holds, else the distance of its sides relative to the bound.
 
-        The bound is the side that names no metric, or the right one; where it is 0 the distance itself counts.
+        The bound is the side that names no metric, or the right one; if it is 0, the distance itself counts.
         Infinite where a side is no number. Raises GateError for a metric that is not there.
         """
         result = self.decide(metrics)

@@ -40,12 +40,12 @@ class ModelSource(Settings):
 
     @property
     def is_fetched(self) -> bool:
-        """Whether the model is fetched, and kept in the store."""
+        """True if the model is fetched, and kept in the store."""
         return self.source.startswith("pypi:") or "://" in self.source
 
     @property
     def is_local(self) -> bool:
-        """Whether the source is a path on this machine."""
+        """True if the source is a path on this machine."""
         return not self.is_fetched and not self.source.startswith(("package:", NEW))
 
     @model_validator(mode="after")

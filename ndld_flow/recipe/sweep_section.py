@@ -58,7 +58,7 @@ class NumberRange(_Section):
 
     @property
     def integer(self) -> bool:
-        """Whether all numbers are integers."""
+        """True if all numbers are integers."""
         return all(isinstance(part, int) for part in (self.low, self.high, self.step) if part is not None)
 
 

@@ -48,7 +48,7 @@ class Constraint(Record):
 
     @property
     def is_ignored(self) -> bool:
-        """Whether it was ignored."""
+        """True if it was ignored."""
         return self.outcome.startswith("ignored")
 
 
@@ -133,7 +133,7 @@ class Build(Document):
 
     @property
     def is_strongly_typed(self) -> bool:
-        """Whether types are the model's."""
+        """True if the types are the model's."""
         return self.typing.startswith("strongly typed")
 
     def as_profile(self) -> Profile:

@@ -222,7 +222,7 @@ class ModelDiff(Document):
 
     @property
     def is_empty(self) -> bool:
-        """Whether no compared part differs."""
+        """True if no compared part differs."""
         return not (any(getattr(self, part).counts for part in NOUNS) or self.opsets or self.texts)
 
     @property

@@ -172,5 +172,5 @@ class SweepRecord(Document):
 
     @property
     def inconclusive(self) -> bool:
-        """Whether no point passed, but one could not be decided."""
+        """True if no point passed, but one could not be decided."""
         return not self.passed and any(point.outcome == "inconclusive" for point in self.points)

@@ -83,7 +83,7 @@ class BoundTensor:
 
 @dataclass(frozen=True)
 class BuiltView:
-    """How one engine was built."""
+    """The build of one engine."""
 
     made_for: tuple[str, ...]
     """Compute capabilities, `8.6`, or the GPU of the machine that built it."""

@@ -28,7 +28,7 @@ class StepKey:
 
 @dataclass(frozen=True)
 class RepeatView:
-    """How to repeat a run."""
+    """The commands and files that repeat a run."""
 
     command: str
     """Two shell lines: change to the run's directory and start it."""

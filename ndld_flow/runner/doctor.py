@@ -95,7 +95,7 @@ def _show_gpu(trial: Probe, driver: str) -> Check:
 
 
 def _check_engines(library: Library) -> list[Check]:
-    """What one TensorRT can do here. Its name has a hyphen, as its distribution has."""
+    """Check one TensorRT on this machine. Its name has a hyphen, like its distribution."""
     from ndld_flow.runtimes.tensorrt.probe import probe_library
 
     name = library.backend.replace("_", "-")

@@ -54,7 +54,7 @@ def _units(recipe: Recipe) -> list[Unit]:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a step runs, and the reason."""
+    """The decision whether a step runs, with the reason."""
 
     step: RecipeStep
     reason: Reason

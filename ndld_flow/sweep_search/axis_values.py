@@ -29,11 +29,11 @@ class AxisValues(Protocol):
 
     @property
     def ordered(self) -> bool:
-        """Whether adjacent values are similar."""
+        """True if adjacent values are similar."""
 
     @property
     def log(self) -> bool:
-        """Whether the axis is logarithmic."""
+        """True if the axis is logarithmic."""
 
     def value(self, position: Position) -> JsonValue:
         """Return the value at a position."""

@@ -193,7 +193,7 @@ def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> st
 
 
 def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float | None:
-    """Of the deciding metric, last subject over the first, where a profile comparison has both."""
+    """Return the mean ratio of the deciding metric, last subject over first, where both have it."""
     ratios = [
         verdict.ratio
         for profile in profiles

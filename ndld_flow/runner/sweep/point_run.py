@@ -59,12 +59,12 @@ class PointRun:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it is a valid recipe: its settings do not contradict each other, and this machine can run it."""
+        """True if it is a valid recipe: its settings are consistent, and this machine can run it."""
         return self.failure is None or bool(self.failed_step)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every step has finished."""
+        """True if every step has finished."""
         return not self.waiting and bool(self.run.done) and all(step.record is not None for step in self.run.steps)
 
     @property

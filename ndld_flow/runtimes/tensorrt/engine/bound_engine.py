@@ -21,7 +21,7 @@ _LONGEST = 400
 
 
 def one_paragraph(message: str) -> str:
-    """What TensorRT said, without line breaks and final stop, and not for ever."""
+    """Return TensorRT's message without line breaks and final stop, shortened."""
     return shortened(" ".join(visible_text(message).split()).rstrip("."), _LONGEST)
 
 
@@ -96,7 +96,7 @@ class Lane:
         self._cuda.wait_for_event(self._end)
 
     def read_times(self, *, copies: bool) -> DeviceTimes:
-        """Of the inference that was waited for."""
+        """Return the times of the finished inference."""
         elapsed_ms = self._cuda.elapsed_ms
         if not copies:
             return DeviceTimes(enqueue_ms=self._enqueue_ms, compute_ms=elapsed_ms(self._begin, self._end))
@@ -120,7 +120,7 @@ class Lane:
                 self._cuda.copy(buffer.host, buffer.device, buffer.bytes, TO_HOST, self.stream)
 
     def time_alone(self, work: Callable[[], None]) -> float:
-        """What it takes to do what `work` begins, in ms by the GPU's clock."""
+        """Return the time of the work that `work` enqueues, in ms by the GPU's clock."""
         self._cuda.record(self._begin, self.stream)
         work()
         self._cuda.record(self._end, self.stream)
@@ -224,7 +224,7 @@ class BoundEngine:
 
     @property
     def can_copy(self) -> bool:
-        """Whether copies are no part of a pass, so that `copy_in` and `copy_out` are to be called around it."""
+        """True if copies are not part of a pass, so that the caller wraps it in `copy_in` and `copy_out`."""
         return not self._session.transfers
 
     def copy_in(self) -> float:
@@ -236,7 +236,7 @@ class BoundEngine:
         return max(lane.time_alone(lane.copy_out) for lane in self._lanes)
 
     def device_times(self) -> DeviceTimes:
-        """Of the last pass, before anything is copied beside it: the slowest stream's, and enqueuing of them all."""
+        """Return the times of the last pass before any further copy: of the slowest stream, and of all enqueuing."""
         told = [lane.read_times(copies=self._session.transfers) for lane in self._lanes]
         return DeviceTimes(
             enqueue_ms=sum(times.enqueue_ms or 0.0 for times in told),

@@ -28,7 +28,7 @@ _VERSION = re.compile(r"version", re.IGNORECASE)
 
 
 class Messages:
-    """What TensorRT said: a logger for it, and its warnings and errors."""
+    """A logger for TensorRT that collects its warnings and errors."""
 
     def __init__(self, trt: Any) -> None:  # noqa: ANN401
         self.warnings: list[str] = []

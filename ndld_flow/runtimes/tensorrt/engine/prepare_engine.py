@@ -1,4 +1,4 @@
-"""What is known of an engine before it is opened: which one it is, whether it is the model's, and what it needs."""
+"""Checks of an engine before it is opened: its identity, its model, and its requirements."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _refuse_other(wanted: EngineToRun, engine: Engine, build: Build, model: Onnx
 
 
 def _is_typed_model(engine: Engine, model: Onnx) -> bool:
-    """Whether the model is the one with Casts that the builder got in place of what it was given."""
+    """Return whether the model is the one with Casts that the builder received instead of its input."""
     typed = engine.folder / Engine.typed_model
     return typed.is_file() and digest_file(typed) == digest_file(model.path)
 
