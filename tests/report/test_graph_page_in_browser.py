@@ -127,6 +127,7 @@ def test_links_go_from_node_to_tensor_to_node(show: Pages) -> None:
     page = show.open("cnn")
     click(page, local(page, "Conv"))
     panel(page).locator("ol.ports a").nth(1).click()
+    page.wait_for_function("model.place.tensor >= 0")
     weight = page.evaluate("model.data.tensors.name[model.place.tensor]")
     expect(panel(page).locator("h1")).to_have_text(weight)
     for part in ("initializer", "float32", "Range", "Mean, deviation", "Zeros", "The first 64 values", "Read by 1"):
