@@ -18,7 +18,7 @@ from ndld_flow.base.errors import BackendError, KilledError, ModelError, Request
 from ndld_flow.engines.build_settings import ShapeSetting
 from ndld_flow.engines.building import build_engine
 from ndld_flow.inputs import InputSpec
-from ndld_flow.processes import launch as parent
+from ndld_flow.processes import launch
 from ndld_flow.profiles.read.engine_layers import read_engine_info
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.runtimes.tensorrt.library import find_library
@@ -453,7 +453,7 @@ class Watched(subprocess.Popen[bytes]):
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> type[Watched]:
-    monkeypatch.setattr(parent.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
+    monkeypatch.setattr(launch.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
     return Watched
 
 

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ndld_flow.engines import chosen_library
-from ndld_flow.engines import foresight as foreseen
+from ndld_flow.engines import chosen_library, foresight
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.engines.needed_names import OWN_SETTINGS
@@ -323,8 +322,8 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Any:
             return Library(wanted, "", None, "not installed", "it is not installed: pip install it")
 
         monkeypatch.setattr(chosen_library, "find_library", find)
-        monkeypatch.setattr(foreseen, "describe_machine", lambda: machine)
-        monkeypatch.setattr(foreseen, "has_nvidia_gpu", lambda: bool(gpus) or more.get("cpu") == "aarch64")
+        monkeypatch.setattr(foresight, "describe_machine", lambda: machine)
+        monkeypatch.setattr(foresight, "has_nvidia_gpu", lambda: bool(gpus) or more.get("cpu") == "aarch64")
 
     return arrange
 

@@ -23,7 +23,6 @@ from ndld_flow.cli.draw import command
 from ndld_flow.drawing.model_document import ModelDocument, ModelNode, ModelScope
 from ndld_flow.drawing.options import Look, Reading
 from ndld_flow.models import drawn_graph, model_document
-from ndld_flow.models import model_document as held_values
 from ndld_flow.models.model_document import read_document
 from ndld_flow.records.precision import PRECISION_KEY
 from tests.support.models import (
@@ -200,7 +199,7 @@ def test_limits_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     path = make_ext(tmp_path / "ext.onnx")
     large = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
     assert len(large) == 3 and all(one.numbers for one in large)
-    monkeypatch.setattr(held_values, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
+    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", 2 * 256 * 256 * 4 + 10_000)
     told = [one for one in document(path).held if one.size_bytes == 256 * 256 * 4]
     assert [one.numbers is None for one in told] == [False, False, True]
     assert "were read before it" in told[2].unread and told[2].first

@@ -14,7 +14,7 @@ import pytest
 
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.runner import concurrent_load as beside
+from ndld_flow.runner import concurrent_load
 from ndld_flow.runner.concurrent_load import LoadMonitor, announce
 from ndld_flow.runner.executors.workers import Workers
 from ndld_flow.store.store import Store
@@ -48,7 +48,7 @@ def own(store: Store, steps: tuple[RecipeStep, ...]) -> Iterator[Path]:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_OBSERVE_EVERY_S", 0.02)
+    monkeypatch.setattr(concurrent_load, "_OBSERVE_EVERY_S", 0.02)
 
 
 def announced(store: Store) -> list[Path]:

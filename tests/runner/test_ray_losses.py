@@ -19,7 +19,7 @@ from ndld_flow.runner.executors.executor import compute_steps
 from ndld_flow.runner.executors.messages import Failed
 from ndld_flow.runner.executors.ray import executor as on_ray
 from ndld_flow.runner.executors.ray import node as ray_node
-from ndld_flow.runner.executors.ray import transport as ray_ways
+from ndld_flow.runner.executors.ray import transport
 from ndld_flow.runner.executors.ray.cluster import BridgeMessage, Conversation
 from ndld_flow.runner.executors.ray.executor import SILENCE_S, LostError, OnRay, TaskMonitor
 from ndld_flow.runner.executors.ray.messages import Alive, NodeOrder, read_node_message
@@ -145,7 +145,7 @@ def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
 
 
 def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_ways, "SEEN_WITHIN_S", 0.0)
+    monkeypatch.setattr(transport, "SEEN_WITHIN_S", 0.0)
     deeds = Deeds(in_folder)
     records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
     assert SharedFolderTransport().receive(records, deeds.store)

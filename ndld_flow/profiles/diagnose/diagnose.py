@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from ndld_flow.profiles.diagnose import rules_engines, rules_overheads, rules_placement, rules_roofline
-from ndld_flow.profiles.diagnose import rules_engines as rules_builds
-from ndld_flow.profiles.diagnose import rules_fusion as rules_leftovers
-from ndld_flow.profiles.diagnose import rules_launches as rules_dispatch
-from ndld_flow.profiles.diagnose import rules_measurement as rules_conditions
-from ndld_flow.profiles.diagnose import rules_measurement as rules_steadiness
-from ndld_flow.profiles.diagnose import rules_overheads as rules_transfers
-from ndld_flow.profiles.diagnose import rules_roofline as rules_concentration
+from ndld_flow.profiles.diagnose import (
+    rules_engines,
+    rules_fusion,
+    rules_launches,
+    rules_measurement,
+    rules_overheads,
+    rules_placement,
+    rules_roofline,
+)
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lints import LINTS
@@ -26,13 +27,13 @@ RULES: tuple[Rule, ...] = (
     rules_overheads.casts,
     rules_overheads.copies,
     rules_overheads.control_flow_on_gpu,
-    rules_concentration.one_layer,
-    rules_concentration.one_type,
-    rules_dispatch.many_tiny_layers,
-    rules_dispatch.time_outside_layers,
-    rules_dispatch.layers_explain_little,
-    rules_dispatch.bound_by_enqueue,
-    rules_transfers.transfers,
+    rules_roofline.one_layer,
+    rules_roofline.one_type,
+    rules_launches.many_tiny_layers,
+    rules_launches.time_outside_layers,
+    rules_launches.layers_explain_little,
+    rules_launches.bound_by_enqueue,
+    rules_overheads.transfers,
     rules_placement.cpu_fallback,
     rules_placement.single_precision_left,
     rules_placement.half_precision_on_cpu,
@@ -40,23 +41,23 @@ RULES: tuple[Rule, ...] = (
     rules_roofline.far_from_roof,
     rules_roofline.padded_channels,
     rules_roofline.elementwise_chains,
-    rules_leftovers.shapes_at_run_time,
-    rules_leftovers.normalization_not_folded,
-    rules_leftovers.factor_not_folded,
-    rules_leftovers.activation_not_fused,
-    rules_leftovers.hard_swish_in_parts,
-    rules_conditions.more_threads_than_cpus,
-    rules_conditions.larger_batches_pay,
-    rules_conditions.times_of_the_host,
-    rules_conditions.profiler_overhead,
-    rules_conditions.busy_machine,
-    rules_conditions.clocks_not_fixed,
-    rules_conditions.memory_beyond_weights,
-    rules_steadiness.variation,
-    rules_steadiness.runs_disagree,
-    rules_steadiness.drift,
-    rules_steadiness.outliers,
-    rules_steadiness.cold_start,
+    rules_fusion.shapes_at_run_time,
+    rules_fusion.normalization_not_folded,
+    rules_fusion.factor_not_folded,
+    rules_fusion.activation_not_fused,
+    rules_fusion.hard_swish_in_parts,
+    rules_measurement.more_threads_than_cpus,
+    rules_measurement.larger_batches_pay,
+    rules_measurement.times_of_the_host,
+    rules_measurement.profiler_overhead,
+    rules_measurement.busy_machine,
+    rules_measurement.clocks_not_fixed,
+    rules_measurement.memory_beyond_weights,
+    rules_measurement.variation,
+    rules_measurement.runs_disagree,
+    rules_measurement.drift,
+    rules_measurement.outliers,
+    rules_measurement.cold_start,
     *LINTS,
 )
 """Rules that may save time first; equal scores keep this order."""
@@ -81,16 +82,16 @@ ENGINE_RULES: tuple[EngineRule, ...] = (
     rules_engines.constraints_ignored,
     rules_engines.asked_but_not_given,
     rules_engines.weights_beyond_half,
-    rules_builds.layers_unknown,
+    rules_engines.layers_unknown,
     rules_engines.single_precision_only,
     rules_engines.single_precision_among_half,
     rules_engines.reformats_at_the_ends,
     rules_engines.reformats_inside,
     rules_engines.shapes_between_host_and_device,
-    rules_builds.opt_at_one_end,
-    rules_builds.memory_for_the_largest,
-    rules_builds.costs_of_compatibility,
-    rules_builds.timing_cache,
+    rules_engines.opt_at_one_end,
+    rules_engines.memory_for_the_largest,
+    rules_engines.costs_of_compatibility,
+    rules_engines.timing_cache,
     *LINTS,
 )
 """Rules in order of severity: those that make an engine unusable or wrong first."""
