@@ -36,7 +36,7 @@ def is_plain(pattern: str) -> bool:
 
 
 def name_matcher(pattern: str) -> Callable[[str], bool]:
-    """Return the predicate that a pattern stands for. `*` and `?` are wildcards; `/.../` is searched in the name.
+    """Return the predicate for a pattern. `*` and `?` are wildcards; `/.../` is searched in the name.
 
     Raises RequestError for a regex that RE2 refuses.
     """

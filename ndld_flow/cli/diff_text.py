@@ -13,7 +13,7 @@ from ndld_flow.report.diff.collect_diff import DiffLine, DiffPart, DiffRow, coll
 
 _MOST_ROWS = 40
 _MOST_ASIDE = 5
-"""Rows of nodes that were only renamed, of which the count matters."""
+"""Rows shown of nodes that were only renamed; their count is more important."""
 _COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
 

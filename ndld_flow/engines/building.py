@@ -13,7 +13,7 @@ from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
-from ndld_flow.engines.chosen_library import choose_library, tell_missing
+from ndld_flow.engines.chosen_library import choose_library, describe_missing
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.runtimes.tensorrt.library import TITLES, Library
@@ -27,24 +27,24 @@ _LOGS = "build-logs"
 _NO_FILE_NAME = re.compile(r"[^\w.-]+")
 
 
-def build_engine(request: BuildRequest, tell: Callable[[int, int, str], None]) -> Build:
-    """Build the engine that is asked for; all files of the `Engine` artifact are in `request.out` afterwards.
+def build_engine(request: BuildRequest, progress: Callable[[int, int, str], None]) -> Build:
+    """Build the requested engine; all files of the `Engine` artifact are in `request.out` afterwards.
 
-    `tell(done, total, what)` hears how far it is. Raises BackendError when the library is not there, cannot do what
-    the settings ask, or fails while building; KilledError when a signal ends it; ModelError when the model does not
-    parse; RequestError when shapes are missing; OSError when the disk is full. The building process has ended
+    `progress(done, total, what)` is called while it builds. Raises BackendError when the library is missing, cannot do
+    what the settings ask, or fails while building; KilledError when a signal ends it; ModelError when the model does
+    not parse; RequestError when shapes are missing; OSError when the disk is full. The building process has ended
     afterwards in any case, and ends with this one when this one is killed.
     """
     settings = request.settings
     library = choose_library(settings)
-    if missing := tell_missing(settings, library):
+    if missing := describe_missing(settings, library):
         raise BackendError(missing)
     folder = request.scratch / "building"
     folder.mkdir()
     job = replace(request, settings=settings.model_copy(update={"backend": library.backend}))
     job.write(folder)
-    surroundings = library.environment(request.scratch) | see_one_gpu(settings.gpu)
-    ended = run_worker_module(_WORKER, folder, tell, surroundings)
+    environment = library.environment(request.scratch) | see_one_gpu(settings.gpu)
+    ended = run_worker_module(_WORKER, folder, progress, environment)
     answer = BuildAnswer.read(folder)
     if answer is None:
         raise _died(request, library, ended)

@@ -15,7 +15,7 @@ def choose_library(settings: BuildSettings) -> Library:
     return find_library(settings.backend or _backend_of(settings.release), settings.library)
 
 
-def tell_missing(settings: BuildSettings, library: Library) -> str:
+def describe_missing(settings: BuildSettings, library: Library) -> str:
     """Return why a library is not the required one and how to get that; empty when it is."""
     if not settings.release:
         return "" if library.found else _tell_none(settings, library)

@@ -1,4 +1,4 @@
-"""Conflicting settings that every release of TensorRT refuses, or of which one would silently have no effect."""
+"""Settings that conflict: every release of TensorRT refuses the combination, or one of them would have no effect."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class _Building:
     request: BuildRequest
     plan: TypingPlan
     log: BuildLog
-    tell: ReportProgress
+    progress: ReportProgress
     notes: list[str] = field(default_factory=list)
 
 
@@ -72,15 +72,15 @@ class _Built:
     build_s: float
 
 
-def build(request: BuildRequest, tell: ReportProgress) -> None:
+def build(request: BuildRequest, progress: ReportProgress) -> None:
     """Write the files of an `Engine` artifact into `request.out`. Raises RequestError where that cannot be done."""
-    tell(0, 0, "loading the library")
-    building = _begin(request, tell)
+    progress(0, 0, "loading the library")
+    building = _begin(request, progress)
     ready = _prepare(building)
     built = _run_builder(building, ready)
     (request.out / Engine.main).write_bytes(memoryview(built.engine))
     memory = building.log.memory(peak_memory_bytes())
-    tell(0, 0, "reading the engine's layers")
+    progress(0, 0, "reading the engine's layers")
     layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed)
     (request.out / Engine.layers).write_text(layers, encoding="utf-8")
     found = _record(building, ready, built)
@@ -91,7 +91,7 @@ def build(request: BuildRequest, tell: ReportProgress) -> None:
     building.log.close()
 
 
-def _begin(request: BuildRequest, tell: ReportProgress) -> _Building:
+def _begin(request: BuildRequest, progress: ReportProgress) -> _Building:
     """Import the library and check the settings against it. Raises BackendError with all that it does not support."""
     backend = request.settings.backend or "tensorrt"
     trt = import_bindings(backend)
@@ -100,7 +100,7 @@ def _begin(request: BuildRequest, tell: ReportProgress) -> _Building:
     if refused:
         raise BackendError("\n".join(refused))
     log = BuildLog(request.out / Engine.log)
-    return _Building(trt, request, decide_typing(request.settings, names), log, tell)
+    return _Building(trt, request, decide_typing(request.settings, names), log, progress)
 
 
 def _prepare(building: _Building) -> _Ready:
@@ -110,9 +110,9 @@ def _prepare(building: _Building) -> _Ready:
     load_plugins(trt, logger, builder, settings.plugins)
     asked = requested_precisions(request.model)
     model, casts = _typed_model(building, asked)
-    building.tell(0, 0, "parsing the model")
+    building.progress(0, 0, "parsing the model")
     parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
-    config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.tell))
+    config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.progress))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
     constraints = casts or _constrain_layers(building, parsed, config, asked)
@@ -137,7 +137,7 @@ def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, t
         return source, ()
     from ndld_flow.precision.constraints.typed_model import write_typed_model
 
-    building.tell(0, 0, "putting Casts into the model")
+    building.progress(0, 0, "putting Casts into the model")
     target = building.request.out / Engine.typed_model
     typed = write_typed_model(source, target)
     building.notes += typed.notes
@@ -200,7 +200,7 @@ def _load_timings(building: _Building, config: Bound) -> TimingCache | None:
 
 def _run_builder(building: _Building, ready: _Ready) -> _Built:
     """Build the plan. Raises BackendError with the builder's reasons when it fails."""
-    building.tell(0, 0, "building")
+    building.progress(0, 0, "building")
     began = time.perf_counter()
     engine = ready.parsed.builder.build_serialized_network(ready.parsed.network, ready.config)
     if engine is None:

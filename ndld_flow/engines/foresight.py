@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.engines.chosen_library import choose_library, is_of_release, tell_missing
+from ndld_flow.engines.chosen_library import choose_library, describe_missing, is_of_release
 from ndld_flow.engines.typing_modes import decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
 from ndld_flow.machine.description import describe_machine, has_nvidia_gpu
@@ -28,7 +28,7 @@ def foresee_build(settings: BuildSettings) -> Foresight:
         library = choose_library(settings)
     except BackendError as error:  # nothing that can be used lies in the folder that `library` names
         return Foresight(problems=problems, lacks=(str(error),))
-    missing = tell_missing(settings, library)
+    missing = describe_missing(settings, library)
     release = settings.release if missing else library.version
     lacks = (*filter(None, [missing]), *_missing_hardware(settings, library))
     if not release:

@@ -67,7 +67,7 @@ def choose_profiles(
     chosen = {given.name: _choose(given, settings.batch, recipe.get(given.name)) for given in inputs}
     missing = [given for given in inputs if chosen[given.name] is None]
     if missing:
-        raise RequestError(_tell_missing(missing, "the optimization profile (profiles[0])"))
+        raise RequestError(_describe_missing(missing, "the optimization profile (profiles[0])"))
     found = {name: choice for name, choice in chosen.items() if choice is not None}
     bases = list(dict.fromkeys(basis for _, basis in found.values() if basis != "fixed shapes"))
     return (
@@ -114,7 +114,7 @@ def _said_profile(inputs: Sequence[NetworkInput], said: Mapping[str, ShapeSettin
     _refuse_unknown(said, inputs, where)
     missing = [given for given in inputs if given.name not in said and (-1 in given.shape or given.is_shape_tensor)]
     if missing:
-        raise RequestError(_tell_missing(missing, where))
+        raise RequestError(_describe_missing(missing, where))
     ranges = {given.name: _said_range(given, said.get(given.name), where) for given in inputs}
     return BuiltProfile(inputs=ranges, basis=where)
 
@@ -188,7 +188,7 @@ def _fixed(shape: Shape) -> ShapeRange:
     return ShapeRange(min=shape, opt=shape, max=shape)
 
 
-def _tell_missing(missing: Sequence[NetworkInput], where: str) -> str:
+def _describe_missing(missing: Sequence[NetworkInput], where: str) -> str:
     named = "; ".join(
         f"{given.shown} is a shape tensor, whose values are missing"
         if given.is_shape_tensor

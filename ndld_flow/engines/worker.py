@@ -20,10 +20,10 @@ from ndld_flow.processes import worker as process
 def main() -> None:
     """Run the job of the folder on the command line."""
     folder = Path(sys.argv[1])
-    tell = process.start_worker()
+    progress = process.start_worker()
     warnings.simplefilter("ignore")  # bindings warn of names that a later release will not have
     try:
-        build(BuildRequest.read(folder), tell)
+        build(BuildRequest.read(folder), progress)
         answer = BuildAnswer()
     except RequestError as error:
         answer = BuildAnswer(type(error).__name__, str(error))

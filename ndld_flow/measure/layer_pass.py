@@ -48,14 +48,14 @@ def measure_layers(
     feeds: Mapping[str, Array],
     passes: int,
     scratch: Path,
-    tell: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> LayerPass:
     """Measure every layer in this process, in `passes` passes or fewer where ONNX Runtime cannot keep their events.
 
     Raises `ModelError` or `BackendError` as `open_model` does.
     """
     plan = RecordingPlan(passes, count_events(path))
-    recording = record_layers(path, settings, feeds, plan, scratch, tell)
+    recording = record_layers(path, settings, feeds, plan, scratch, progress)
     return read_layers(path, [recording], scratch / OPTIMISED, plan, parallel=settings.execution == "parallel")
 
 

@@ -29,7 +29,7 @@ def record_layers(
     feeds: Mapping[str, Array],
     plan: RecordingPlan,
     folder: Path,
-    tell: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Run the model with the profiler on, and return the profile written to `folder`.
 
@@ -42,7 +42,7 @@ def record_layers(
     passes = max(1, min(plan.passes, _EVENT_BUDGET // max(1, events) - WARMUP_PASSES))
     if plan.keep_optimised:
         profiled = replace(profiled, optimized_model=folder / OPTIMISED)
-    return _record(path, profiled, feeds, WARMUP_PASSES + passes, tell)
+    return _record(path, profiled, feeds, WARMUP_PASSES + passes, progress)
 
 
 def _try_one(path: Path, settings: SessionSettings, feeds: Mapping[str, Array]) -> int:
@@ -59,14 +59,14 @@ def _record(
     settings: SessionSettings,
     feeds: Mapping[str, Array],
     passes: int,
-    tell: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
 ) -> Path:
     model = _open(path, settings)
     try:
         bound = model.bind(feeds, on_device=True)
         for done in range(passes):
             bound.once()
-            tell(done + 1, passes)
+            progress(done + 1, passes)
     finally:
         profile = Path(model.session.end_profiling())
     return profile

@@ -139,7 +139,7 @@ def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
 
 def _about_device(request: ProfilingRequest, answer: Answer) -> Iterator[str]:
     if not answer.peak_bytes:
-        yield "this system does not tell how much memory was used"
+        yield "this system does not report memory use"
     elif answer.providers[0] != CPU and not isinstance(request.session, EngineSession):
         yield "peak memory is the host's: what lies on the device is not counted"
     if isinstance(request.session, EngineSession):

@@ -48,7 +48,7 @@ class _Model:
     threads: int = 1
     turns: list[Turn] = field(default_factory=list)
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         assert self.child is not None
         self.child.send(command)
 
@@ -63,7 +63,7 @@ class _Model:
         return values
 
     def take_turn(self, passes: int, cpu: int, doing: str) -> Turn:
-        self.tell(f"{passes} {cpu}")
+        self.send(f"{passes} {cpu}")
         return Turn(**self.hear(doing))
 
     def describe(self, passes: int) -> RoundSide:

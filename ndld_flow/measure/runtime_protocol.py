@@ -82,7 +82,7 @@ def _onnxruntime(model: Path, session: SessionSettings) -> Library:
 
     return Library(
         open=lambda: open_model(model, session),
-        record=lambda feeds, plan, folder, tell: record_layers(model, session, feeds, plan, folder, tell),
+        record=lambda feeds, plan, folder, progress: record_layers(model, session, feeds, plan, folder, progress),
     )
 
 
@@ -92,5 +92,7 @@ def _tensorrt(session: EngineSession) -> Library:
 
     return Library(
         open=lambda: open_engine(session),
-        record=lambda feeds, plan, folder, tell: record_engine_layers(session, feeds, plan.passes, folder, tell),
+        record=lambda feeds, plan, folder, progress: record_engine_layers(
+            session, feeds, plan.passes, folder, progress
+        ),
     )

@@ -75,11 +75,11 @@ class Timing:
 def time_passes(
     once: Callable[[], None],
     plan: TimingPlan,
-    tell: Callable[[int, int], None],
+    progress: Callable[[int, int], None],
     copies: Copies | None = None,
     device_times: Callable[[], DeviceTimes] | None = None,
 ) -> Timing:
-    """Warm up, then measure. `tell(done, total)` is called between passes, at most ten times a second.
+    """Warm up, then measure. `progress(done, total)` is called between passes, at most ten times a second.
 
     `device_times` is asked after each pass, and is no part of it.
     """
@@ -107,7 +107,7 @@ def time_passes(
                 return timing
             if after - told > _TOLD_EVERY_NS:
                 told = after
-                tell(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
+                progress(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
 
 
 def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing, copies: Copies | None) -> None:

@@ -30,13 +30,13 @@ JOB = "job.json"
 def main() -> None:
     """Run the job of the folder on the command line."""
     folder = Path(sys.argv[1])
-    tell = process.start_worker()
+    progress = process.start_worker()
     try:
         job = Job.read(folder / JOB)
         library = import_library(job.model, job.session)
-        answer = _measure(job, library, tell)
+        answer = _measure(job, library, progress)
         if job.layers:
-            _record(job, job.layers, library, answer, folder, tell)
+            _record(job, job.layers, library, answer, folder, progress)
     except RequestError as error:
         answer = Answer(error=type(error).__name__, message=str(error))
     except MemoryError:
@@ -45,17 +45,17 @@ def main() -> None:
     process.exit_worker()
 
 
-def _measure(job: Job, library: Library, tell: ReportProgress) -> Answer:
+def _measure(job: Job, library: Library, progress: ReportProgress) -> Answer:
     entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
     feeds = read_feeds(first.feeds)  # loaded before the memory is measured: every model has them
     threads_before = count_threads()
     with PeakMemory() as memory:
-        tell(0, first.plan.passes, "loading")
+        progress(0, first.plan.passes, "loading")
         model = library.open()
         bound = model.bind(feeds, on_device=True)
-        timing = _time(bound, first, entered, tell)
+        timing = _time(bound, first, entered, progress)
     answer.peak_bytes = memory.peak_bytes
     answer.load_ms = model.load_ms
     answer.providers = list(model.providers)
@@ -63,7 +63,7 @@ def _measure(job: Job, library: Library, tell: ReportProgress) -> Answer:
     answer.facts = dict(model.device.facts)
     answer.versions = dict(model.device.versions)
     answer.notes = list(model.device.notes)
-    answer.timings = [timing, *(_time_another(model, part, tell) for part in job.parts[1:])]
+    answer.timings = [timing, *(_time_another(model, part, progress) for part in job.parts[1:])]
     answer.log = model.log
     answer.threads = count_threads() - threads_before + 1
     answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -71,32 +71,32 @@ def _measure(job: Job, library: Library, tell: ReportProgress) -> Answer:
 
 
 def _record(
-    job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, tell: ReportProgress
+    job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, progress: ReportProgress
 ) -> None:
     """Record the layers after the session without profiler is closed."""
     started = time.perf_counter()
     timed = len(answer.timings[0].latency_ms)
-    tell(timed, timed, "opening the model for its layers")
+    progress(timed, timed, "opening the model for its layers")
     recording = library.record(
         read_feeds(job.parts[0].feeds),
         plan,
         folder,
-        lambda done, total: tell(timed, timed, f"layer pass {done} of {total}"),
+        lambda done, total: progress(timed, timed, f"layer pass {done} of {total}"),
     )
     answer.recording = str(recording)
     answer.recording_ms = (time.perf_counter() - started) * 1e3
 
 
-def _time_another(model: Opened, part: Part, tell: ReportProgress) -> Timing:
-    return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), tell)
+def _time_another(model: Opened, part: Part, progress: ReportProgress) -> Timing:
+    return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), progress)
 
 
-def _time(bound: Bound, part: Part, entered: float, tell: ReportProgress) -> Timing:
-    tell(0, part.plan.passes, f"{part.what}warming up")
+def _time(bound: Bound, part: Part, entered: float, progress: ReportProgress) -> Timing:
+    progress(0, part.plan.passes, f"{part.what}warming up")
     return time_passes(
         bound.once,
         within(part.plan, (time.perf_counter() - entered) * 1e3),
-        lambda done, total: tell(done, total, f"{part.what}pass {done} of {total}"),
+        lambda done, total: progress(done, total, f"{part.what}pass {done} of {total}"),
         Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
         bound.device_times,
     )

@@ -14,7 +14,7 @@ from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 
 
 def run_worker(
-    job: Job, folder: Path, tell: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
+    job: Job, folder: Path, progress: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
 ) -> Answer:
     """Run a job in a new process with its files in `folder`, which is created; `environment` is added to ours.
 
@@ -23,7 +23,7 @@ def run_worker(
     """
     folder.mkdir(parents=True)
     job.write(folder / worker.JOB)
-    ended = run_worker_module(worker.__name__, folder, tell, environment)
+    ended = run_worker_module(worker.__name__, folder, progress, environment)
     answer = Answer.read(folder)
     if answer is None or answer.error:
         raise failure_of(job, ended)

@@ -87,7 +87,7 @@ Progress = Callable[[int, int, str], None]
 """`progress(done, total, what)`"""
 Feeds = Mapping[str, Array]
 _FLOATS = ("bfloat16", "double", "float", "float16", "")
-"""Element types that are compared; the empty one stands for an unknown type."""
+"""Compared element types; the empty text is an unknown type."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def edit_file(
     edited: EditedModel,
     entries: Sequence[Entry],
     target: Path,
-    tell: Callable[[int, int, str], None] = lambda *_: None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
 ) -> GraphChange:
     """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
 
@@ -52,7 +52,7 @@ def edit_file(
     with _telling(str(edited.path)):
         sort_model(edited.model)
     for done, entry in enumerate(entries):
-        tell(done, len(entries), entry.place)
+        progress(done, len(entries), entry.place)
         if done:
             noted = settle_model(edited.model, noted)
         with _telling(entry.place):
@@ -60,7 +60,7 @@ def edit_file(
             edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
             sort_model(edited.model)
         noted.outputs_hold = entry.operation.keeps_outputs
-    tell(len(entries), len(entries), "checking")
+    progress(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)
     _forget(edited.bare)
     save_model(edited.model, target)

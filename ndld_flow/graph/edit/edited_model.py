@@ -61,9 +61,9 @@ class EditedModel:
         """Return the graph at an address. Raises `RequestError` with the nearest address."""
         known = self.scopes()
         if scope not in known:
-            told = suggest(scope, [address for address in known if address])
+            hint = suggest(scope, [address for address in known if address])
             raise RequestError(
-                f"there is no graph {scope!r} in this model; {told or 'it has no subgraphs or functions'}"
+                f"there is no graph {scope!r} in this model; {hint or 'it has no subgraphs or functions'}"
             )
         return known[scope]
 

@@ -49,8 +49,8 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
         return next(iter(calls), None)
     found = next((node for node in calls if wanted == node_label(node)), None)
     if found is None:
-        told = suggest(wanted, map(node_label, calls)) or "nothing calls it"
-        raise RequestError(f"no node {wanted!r} calls {function_address(function)}; {told}")
+        hint = suggest(wanted, map(node_label, calls)) or "nothing calls it"
+        raise RequestError(f"no node {wanted!r} calls {function_address(function)}; {hint}")
     return found
 
 
@@ -64,8 +64,8 @@ def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str,
     }
     for name in given:
         if name not in function.attributes:
-            told = suggest(name, function.attributes) or "it has none"
-            raise RequestError(f"`attributes`: {function_address(function)} has no attribute {name!r}; {told}")
+            hint = suggest(name, function.attributes) or "it has none"
+            raise RequestError(f"`attributes`: {function_address(function)} has no attribute {name!r}; {hint}")
     found: dict[str, ir.Attr] = {}
     for name, default in function.attributes.items():
         called = site.attributes.get(name) if site is not None else None

@@ -111,8 +111,8 @@ def _refer(function: ir.Function, node: ir.Node, name: str, wanted: str, kind: i
 def _node_in(function: ir.Function, label: str) -> ir.Node:
     nodes = {node_label(node): node for node in deep_nodes(function.graph)}
     if label not in nodes:
-        told = suggest(label, nodes) or "it has no nodes"
-        raise RequestError(f"there is no node {label!r} in {function_address(function)}; {told}")
+        hint = suggest(label, nodes) or "it has no nodes"
+        raise RequestError(f"there is no node {label!r} in {function_address(function)}; {hint}")
     return nodes[label]
 
 
@@ -126,8 +126,8 @@ def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeTyp
     except onnx.defs.SchemaError:
         return None
     if name not in schema.attributes:
-        told = suggest(name, schema.attributes) or "it has none"
-        raise RequestError(f"{node.op_type} has no attribute {name!r}; {told}")
+        hint = suggest(name, schema.attributes) or "it has none"
+        raise RequestError(f"{node.op_type} has no attribute {name!r}; {hint}")
     return _SCHEMA_TYPES.get(schema.attributes[name].type)
 
 

@@ -63,8 +63,8 @@ def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool =
         fits = name_matcher(pattern)
         found = {key for key, address in addresses.items() if fits(address) or fits(key[1])}
         if not found and not allow_empty:
-            told = suggest(pattern, addresses.values()) or "this model has none"
-            raise RequestError(f"there is no local function {pattern!r}; {told}")
+            hint = suggest(pattern, addresses.values()) or "this model has none"
+            raise RequestError(f"there is no local function {pattern!r}; {hint}")
         chosen |= found
     return [function for key, function in model.functions.items() if key in chosen]
 

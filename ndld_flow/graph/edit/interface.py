@@ -53,8 +53,8 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
     for pattern in patterns:
         found = set(filter(name_matcher(pattern), known))
         if not found and not allow_empty:
-            told = suggest(pattern, known) or f"it has no {what}s"
-            raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {told}")
+            hint = suggest(pattern, known) or f"it has no {what}s"
+            raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {hint}")
         chosen |= found
     return [value for name, value in known.items() if name in chosen]
 

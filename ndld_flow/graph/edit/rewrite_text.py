@@ -93,8 +93,8 @@ def parse_replacement(text: str, pattern: RuleText) -> RuleText:
     known = pattern.variables()
     for name in side.variables():
         if name not in known:
-            told = suggest(name, known) or "it has no such variables"
-            raise RequestError(f"`replacement`: ${name} is not in the pattern; {told}")
+            hint = suggest(name, known) or "it has no such variables"
+            raise RequestError(f"`replacement`: ${name} is not in the pattern; {hint}")
     return side
 
 

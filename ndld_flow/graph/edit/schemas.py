@@ -68,8 +68,8 @@ class Schemas:
             if not names and domain not in _OF_ONNX:
                 return None
             other = [found.full_name for (_, name), found in operators().items() if name == op_type]
-            told = f"there is {', '.join(other)}" if other else suggest(op_type, names)
-            raise RequestError(f"there is no operator {op_type!r} in the domain {domain or 'ai.onnx'!r}; {told}")
+            hint = f"there is {', '.join(other)}" if other else suggest(op_type, names)
+            raise RequestError(f"there is no operator {op_type!r} in the domain {domain or 'ai.onnx'!r}; {hint}")
         opset = self.opset(graph, domain)
         version = known.at(opset)
         if version is None:
@@ -102,8 +102,8 @@ def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReferen
     """Return an operator's attribute. Raises `RequestError` with the nearest name."""
     known = {attribute.name: attribute for attribute in operator.attributes}
     if name not in known:
-        told = suggest(name, known) or "it has none"
-        raise RequestError(f"{operator.name} has no attribute {name!r}; {told}")
+        hint = suggest(name, known) or "it has none"
+        raise RequestError(f"{operator.name} has no attribute {name!r}; {hint}")
     return known[name]
 
 

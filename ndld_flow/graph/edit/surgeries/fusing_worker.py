@@ -17,8 +17,8 @@ SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.tx
 
 def main(folder: Path) -> None:
     """Run the job in the folder."""
-    tell = start_worker()
-    tell(0, 1, "fusing")
+    progress = start_worker()
+    progress(0, 1, "fusing")
     try:
         _fuse(folder, json.loads((folder / JOB).read_text(encoding="utf-8")))
     except Exception as error:  # errors of the library; the parent process reports them
