@@ -22,9 +22,9 @@ from ndld_flow.engines.timing_caches import TimingCache, load_timing_cache, save
 from ndld_flow.engines.trt_json import describe_layers, doubt_precisions
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
-from ndld_flow.graph.diff.layer_evidence import add_evidence
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
+from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.precision.constraints.constraints import ignored_notes, requested_precisions, with_requested_precisions
 from ndld_flow.processes.worker import ReportProgress, peak_memory_bytes
 from ndld_flow.profiles.read.engine_layers import read_engine_info

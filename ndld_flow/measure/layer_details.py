@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.layer_evidence import evidence_of
 from ndld_flow.measure.layer_origins import origin_name
 from ndld_flow.measure.layer_tensors import Alignment, align
+from ndld_flow.models.layer_evidence import evidence_of
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.graph.diff.layer_evidence import add_evidence
 from ndld_flow.measure.device_roofs import measure_roofs
 from ndld_flow.measure.engine_layers import read_engine_layers
 from ndld_flow.measure.layer_pass import LayerPass, count_events, read_layers
@@ -17,6 +16,7 @@ from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.worker_job import Answer
 from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.models.tensors import TensorSpec, fix_dimensions
 from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions
 from ndld_flow.records.profile import Layer, Roofs

@@ -278,11 +278,11 @@ def test_weights_on_disk(tmp_path: Path) -> None:
 def test_one_place_of_one_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     before, after = load_model(path), load_model(path)
-    monkeypatch.setattr("ndld_flow.graph.diff.contents.byte_pieces", lambda *_: pytest.fail("it was read"))
-    monkeypatch.setattr("ndld_flow.graph.diff.contents._SAMPLE_BYTES", 16)
+    monkeypatch.setattr("ndld_flow.models.tensor_contents.byte_pieces", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("ndld_flow.models.tensor_contents._SAMPLE_BYTES", 16)
     large = [value for value in before.graph.initializers.values() if isinstance(value.const_value, ir.ExternalTensor)]
     assert large
-    monkeypatch.setattr("ndld_flow.graph.diff.contents._digest", lambda tensor, _: str(tensor.name).encode())
+    monkeypatch.setattr("ndld_flow.models.tensor_contents._digest", lambda tensor, _: str(tensor.name).encode())
     assert diff_models(before, after).is_empty
 
 

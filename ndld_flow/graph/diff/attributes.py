@@ -8,9 +8,9 @@ from typing import Any
 import onnx_ir as ir
 
 from ndld_flow.base.text import shortened
-from ndld_flow.graph.diff.contents import digest_of, shape_of, values_text
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.node_details import dtype_text, element_type_text
+from ndld_flow.models.tensor_contents import digest_of, shape_of, values_text
 from ndld_flow.models.tensors import shape_text
 
 _LONGEST = 160

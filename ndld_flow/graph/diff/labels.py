@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ndld_flow.graph.diff.attributes import attribute_key
-from ndld_flow.graph.diff.contents import sample_digest
 from ndld_flow.graph.diff.matches import Matches
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import own_subgraphs
+from ndld_flow.models.tensor_contents import sample_digest
 
 Labels = dict[ir.Node, int]
 Identifier = tuple[str, str, str]

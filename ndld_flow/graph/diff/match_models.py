@@ -11,12 +11,12 @@ from itertools import product
 
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.contents import shape_of
 from ndld_flow.graph.diff.labels import Labelling
 from ndld_flow.graph.diff.matches import Key, Matches, Pair, Port, best_pairs, names_agree, ordered_pairs, unique_pairs
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, own_subgraphs
+from ndld_flow.models.tensor_contents import shape_of
 from ndld_flow.records.model_diff import MatchedBy
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.contents import Distance, distance_of, same_contents, shape_of, values_text
 from ndld_flow.graph.diff.listing import changed_text, counts_of, first, most_important, text_changes
 from ndld_flow.graph.diff.match_models import weights_of
 from ndld_flow.graph.diff.matches import Pair, Side, Sides
@@ -14,6 +13,7 @@ from ndld_flow.graph.diff.node_changes import hold_tensors
 from ndld_flow.models.derived_tensors import DerivedTensor
 from ndld_flow.models.node_details import constant_tensor, dtype_text
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.tensor_contents import Distance, distance_of, same_contents, shape_of, values_text
 from ndld_flow.models.tensor_statistics import tensor_bytes
 from ndld_flow.models.tensors import shape_text
 from ndld_flow.records.model_diff import Change, Storage, WeightChanged, WeightItem, WeightsDiff
