@@ -35,8 +35,8 @@ from ndld_flow.base.declared_metrics import Returns, metrics
 from ndld_flow.base.settings import Settings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.graph_change import GraphChange
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.store.kinds import (
     AccuracyDocument,
     ActivationsDocument,

@@ -17,7 +17,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.quantities import number, percent
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.records.accuracy import SAME_DB, Accuracy, OutputAgreement, SampleAgreement, higher_is_better
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 
 _MOST_OUTPUTS = 16
 """Models with more outputs have no metrics of single outputs: the list would be too long to read."""

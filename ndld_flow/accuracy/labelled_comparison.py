@@ -28,7 +28,7 @@ from ndld_flow.base.text import short_name, shortened, suggest
 from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import LabelledMetric
-from ndld_flow.records.read_document import stat_file
+from ndld_flow.records.document import stat_file
 from ndld_flow.samples.value_files import NO_HEADER
 
 Label = object

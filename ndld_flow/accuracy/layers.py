@@ -12,7 +12,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.samples.sample_feeds import Samples
 
 MOST_LAYERS = 1000

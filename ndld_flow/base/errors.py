@@ -12,7 +12,7 @@
     │   └── OutputsError        the outputs folder cannot be written, or the disk is full
     └── KilledError         5   a worker process was killed by a signal, or ran out of memory
 
-A check, gate or step that fails is a result, not an error; the exit code is 1 (all codes: `records/outcome.py`).
+A check, gate or step that fails is a result, not an error; the exit code is 1 (all codes: `records/run_record.py`).
 A message is one short paragraph: what, where, what to do. Every other exception is a bug (exit code 3).
 """
 

@@ -8,7 +8,7 @@ import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
-from ndld_flow.records.outcome import ENDINGS
+from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.runner.list_runs import RunSummary
 
 _COLOURS = {"passed": "green", "failed": "red", "inconclusive": "yellow"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ndld_flow.base.quantities import quantity
-from ndld_flow.records.outcome import ENDINGS
+from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.runner.events import RunFailed, RunFinished, StepFinished
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ndld_flow.base.text import short_name
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import TimingCacheUse
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.runtimes.tensorrt.library import Bound
 from ndld_flow.store.files import write_bytes_atomically
 from ndld_flow.store.locks import Locks

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 
 _GIB = 2**30
 _CPUS = Path("/sys/devices/system/cpu")

@@ -11,7 +11,7 @@ from ndld_flow.measure.timing_pass import Timing
 from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import describe_engine_layer, timeline
 from ndld_flow.profiles.read.trtexec_files import Pass
-from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
 

@@ -20,7 +20,7 @@ from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.models.files import load_model
 from ndld_flow.models.tensors import Array
 from ndld_flow.profiles.read.onnxruntime_profile import MAX_EVENTS, MeasuredPasses, read_passes, read_timeline
-from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Layer, Span
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings

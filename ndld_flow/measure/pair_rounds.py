@@ -24,7 +24,7 @@ from ndld_flow.measure.worker import JOB
 from ndld_flow.measure.worker_job import Job, Part, write_feeds
 from ndld_flow.measure.worker_process import failure_of
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
-from ndld_flow.records.rounds import FEWEST_ROUNDS, Round, RoundSide
+from ndld_flow.records.noise import FEWEST_ROUNDS, Round, RoundSide
 from ndld_flow.samples.feeds import make_feeds
 
 _WARMUP_TURNS = 4

@@ -6,7 +6,7 @@ import statistics
 
 from ndld_flow.base.quantities import milliseconds
 from ndld_flow.measure.stopping import spread, spread_text
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.profile import Profile
 
 

@@ -29,7 +29,7 @@ from ndld_flow.models.sparse_tensors import (
     sparse_placeholders,
     write_sparse,
 )
-from ndld_flow.records.graph_change import GraphChange, GraphSummary
+from ndld_flow.records.model_diff import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
 """Newest IR version that ONNX Runtime 1.31 loads; onnx 1.23 would write 14."""

@@ -11,7 +11,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.models.files import all_graphs, check_model, load_model, save_model, summarize_model
 from ndld_flow.models.shape_inference import drop_invented_names, infer_shapes
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 
 Shapes = Mapping[str, tuple[int, ...]]
 FreeShapes = Mapping[str, Sequence[int | str | None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 
 FLOATING: dict[str, ir.DataType] = {
     "fp32": ir.DataType.FLOAT,

@@ -14,7 +14,7 @@ from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.float_tensors import Loss
 from ndld_flow.precision.fp16.hazards import scale_in_half
-from ndld_flow.records.divergence import TensorRange
+from ndld_flow.records.accuracy import TensorRange
 from ndld_flow.records.precision_search import Evidence
 
 ROUNDING_ERROR: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}

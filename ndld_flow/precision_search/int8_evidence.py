@@ -14,7 +14,7 @@ from ndld_flow.base.quantities import number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision_search.evidence import percent
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.precision_search import Evidence
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 

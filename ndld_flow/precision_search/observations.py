@@ -24,7 +24,7 @@ from ndld_flow.precision_search.evidence import FloatSuspect, Suspect
 from ndld_flow.precision_search.int8_evidence import Int8Error, Int8Suspect, MeasuresInt8, step_of
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.precision_search.trials import runnable
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.sample_feeds import Samples
 

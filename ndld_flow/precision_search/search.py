@@ -25,7 +25,7 @@ from ndld_flow.precision_search.observations import Observer, severities
 from ndld_flow.precision_search.reducers import Reducer
 from ndld_flow.precision_search.trials import Judge, TrialFile, Trials
 from ndld_flow.profiles.read.layer_work import Shape, count_macs
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.sample_feeds import Samples

@@ -22,7 +22,7 @@ from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.quantize.settings import FOLLOWING_OP_TYPES, WEIGHTED_OP_TYPES, QuantizeSettings
-from ndld_flow.records.graph_change import GraphSummary
+from ndld_flow.records.model_diff import GraphSummary
 
 
 def intensity(node: ir.Node) -> float:

@@ -15,7 +15,7 @@ from ndld_flow.quantize.calibration import Ranges, calibrate
 from ndld_flow.quantize.prepared_model import PreparedModel, QuantizableNode, prepare_model
 from ndld_flow.quantize.quantized_model import write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.samples.sample_feeds import Samples
 

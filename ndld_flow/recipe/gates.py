@@ -14,7 +14,7 @@ from functools import lru_cache
 from ndld_flow.base.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
 from ndld_flow.base.text import suggest
 from ndld_flow.base.units import parse_bytes, parse_duration_ms
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[float, float], bool]] = {

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from ndld_flow.base.errors import ModelError, SourceError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
-from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.digest import describe_files, digest_json
 from ndld_flow.store.files import remember
 from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.base import Document, Record
-from ndld_flow.records.divergence import Count, LayerDivergence, TensorRange
-from ndld_flow.records.formats import VERSIONS
+from ndld_flow.records.accuracy import Count, LayerDivergence, TensorRange
+from ndld_flow.records.document import VERSIONS, Document, Record
 
 
 class Histogram(Record):

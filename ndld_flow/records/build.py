@@ -7,9 +7,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Document, Record
-from ndld_flow.records.formats import VERSIONS
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.document import VERSIONS, Document, Record
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 
 EngineBackend = Literal["tensorrt", "tensorrt_rtx"]

@@ -1,10 +1,10 @@
-"""Records of inspecting a model: its summary, nodes, tensors and weights."""
+"""Records of inspecting a model: its summary, nodes, tensors and weights, and the findings of lints."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import VERSIONS, Document, Record
 
 Dims = tuple[int | str | None, ...]
 Role = Literal["input", "output", "initializer", "constant", "tensor"]
@@ -140,3 +140,32 @@ class Inspection(Record):
     groups: tuple[NodeGroup, ...] | None = None
     weights: dict[str, WeightGroup] | None = None
     """Initializers and Constant nodes by dtype."""
+
+
+Severity = Literal["error", "warning", "info"]
+
+
+class Finding(Record):
+    """One finding in a model."""
+
+    severity: Severity
+    check: str
+    """The check that found it: `onnx.checker`, `shape_inference`, `onnxruntime`, `unused_node`, ..."""
+    message: str
+    node: str = ""
+    """Name of the node it belongs to; empty when it belongs to the model."""
+    op_type: str = ""
+
+
+class Findings(Document):
+    """All findings of one lint, and the checks that ran or were skipped."""
+
+    document: Literal["findings"] = "findings"
+    format_version: int = VERSIONS["findings"]
+    findings: tuple[Finding, ...]
+    checks_run: tuple[str, ...]
+    checks_skipped: dict[str, str] = {}
+    """Check -> the reason why it was skipped."""
+
+    def count(self, severity: Severity) -> int:
+        return sum(finding.severity == severity for finding in self.findings)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ndld_flow.records.base import Document, Record
-from ndld_flow.records.divergence import LayerDivergence
-from ndld_flow.records.formats import VERSIONS
+from ndld_flow.records.accuracy import LayerDivergence
+from ndld_flow.records.document import VERSIONS, Document, Record
 
 Cause = Literal["overflow", "underflow", "range", "sensitivity", "unsupported"]
 """`overflow`: values beyond the format's largest. `underflow`: values other than 0 that become 0 or subnormal where it

@@ -14,16 +14,13 @@ from ndld_flow.base.errors import NewerFormatError, RequestError
 from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
-from ndld_flow.records.base import Document
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.records.finding import Findings
-from ndld_flow.records.impossible_values import without_impossible_values
+from ndld_flow.records.document import AnyDocument, Document, read_document
+from ndld_flow.records.inspection import Findings
 from ndld_flow.records.precision_search import PrecisionSearch
-from ndld_flow.records.profile import Profile
-from ndld_flow.records.read_document import AnyDocument, read_document
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.profile import Profile, without_impossible_values
+from ndld_flow.records.run_record import RunRecord, RunStep
 from ndld_flow.records.sweep import SweepRecord
 
 

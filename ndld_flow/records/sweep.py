@@ -7,12 +7,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Document, FolderName, InnerPath, Record
-from ndld_flow.records.formats import VERSIONS
-from ndld_flow.records.machine import Machine
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.run_record import GateResult
-from ndld_flow.records.step_record import Outcome
+from ndld_flow.records.document import VERSIONS, Document, FolderName, InnerPath, Record
+from ndld_flow.records.measurement import Machine, Metric
+from ndld_flow.records.run_record import GateResult, Outcome
 
 PointOutcome = Literal["passed", "refused", "inconclusive", "failed"]
 """`passed`: all constraints hold and no step or gate failed; `refused`: one failed; `inconclusive`: none failed, but

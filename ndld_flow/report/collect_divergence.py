@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.report.encoding import Texts, steps
 from ndld_flow.report.page_data import DepthPayload, DepthRanges
 from ndld_flow.report.value_text import shape_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name, visible_name, visible_text
-from ndld_flow.records.finding import Findings
+from ndld_flow.records.inspection import Findings
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 

@@ -15,7 +15,7 @@ from ndld_flow.profiles.compare.metric_verdicts import Bounds, judge
 from ndld_flow.profiles.compare.metrics import compare_metrics
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
 from ndld_flow.records.comparison import MetricVerdict
-from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import RunRecord

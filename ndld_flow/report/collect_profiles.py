@@ -10,8 +10,7 @@ from functools import lru_cache
 
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
-from ndld_flow.records.latency import LatencySummary, percentile
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import LatencySummary, Machine, percentile
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.value_text import Setting, settings_of, shape_text
 

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import count, milliseconds, number, share
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_of_search
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.report.collect_accuracy import bound_text
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.collect_insights import InsightView, Passage, insight_view, passages

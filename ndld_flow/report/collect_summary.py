@@ -13,11 +13,18 @@ from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
-from ndld_flow.records.graph_change import GraphSummary
-from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete
+from ndld_flow.records.model_diff import GraphSummary
 from ndld_flow.records.run_folder import RunDocuments
-from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord
-from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.records.run_record import (
+    ENDINGS,
+    GateResult,
+    RunFailure,
+    RunOutcome,
+    RunRecord,
+    RunStep,
+    StepRecord,
+    is_complete,
+)
 from ndld_flow.report.collect_engines import library_name
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ndld_flow.records.outcome import RunOutcome
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
+from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.report import verdict
 from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.garbage_collection import paused_garbage_collection

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
-from ndld_flow.records.outcome import ENDINGS
 from ndld_flow.records.run_folder import read_documents
-from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.run_record import ENDINGS, RunRecord
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_summary import (
     AccuracyOutcome,

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.records.sweep import SweepRecord

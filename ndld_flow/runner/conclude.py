@@ -21,11 +21,20 @@ from ndld_flow.machine.versions import read_version
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.recipe import SOURCE, Recipe
 from ndld_flow.recipe.resolved import resolve_recipe
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.outcome import ENDINGS, RunOutcome, judge, outcome_of_code
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.records.run_record import GateResult, RunFailure, RunRecord, SourceRecord
-from ndld_flow.records.step_record import Outcome, RunStep
+from ndld_flow.records.run_record import (
+    ENDINGS,
+    GateResult,
+    Outcome,
+    RunFailure,
+    RunOutcome,
+    RunRecord,
+    RunStep,
+    SourceRecord,
+    judge,
+    outcome_of_code,
+)
 from ndld_flow.runner.events import Notice, RunFailed, RunFinished
 from ndld_flow.runner.outputs import FOLDER_LEASE, name_folder
 from ndld_flow.runner.reasons import Reason

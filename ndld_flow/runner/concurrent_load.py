@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.text import short_name
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import Record
 from ndld_flow.store.store import Store
 
 _NOTE = "at-work.json"

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.one_process import is_one_process
 from ndld_flow.base.text import short_name
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import Record
 from ndld_flow.runner.disk import name_user
 from ndld_flow.runner.events import WAITS
 from ndld_flow.store.digest import digest_json

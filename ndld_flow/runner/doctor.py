@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import Record
 
 if TYPE_CHECKING:
     from ndld_flow.runtimes.tensorrt.library import Library

@@ -8,11 +8,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from ndld_flow.records.base import Record
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.outcome import RunOutcome
-from ndld_flow.records.run_record import GateResult
-from ndld_flow.records.step_record import Outcome
+from ndld_flow.records.document import Record
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.run_record import GateResult, Outcome, RunOutcome
 from ndld_flow.records.sweep import PointOutcome
 
 

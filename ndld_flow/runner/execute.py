@@ -21,9 +21,9 @@ from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import ModelSource, RecipeStep
 from ndld_flow.recipe.sources import find_model
-from ndld_flow.records.graph_change import GraphChange
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.step_record import KeyParts, StepRecord
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.model_diff import GraphChange
+from ndld_flow.records.run_record import KeyParts, StepRecord
 from ndld_flow.runner.concurrent_load import LoadMonitor, announce
 from ndld_flow.runner.device_locks import Claim, holding
 from ndld_flow.runner.disk import explaining_disk

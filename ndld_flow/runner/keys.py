@@ -16,7 +16,7 @@ from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.host import computing_variables, deciding_variables, describe_circumstances, visible_kinds
 from ndld_flow.machine.versions import read_module_version
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.step_record import KeyParts
+from ndld_flow.records.run_record import KeyParts
 from ndld_flow.step import Reuse
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.found_files import find_files

@@ -14,9 +14,9 @@ from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.noise import applies, learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.rounds import spread_of
+from ndld_flow.records.document import read_document
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.read_document import read_document
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.outputs import Outputs

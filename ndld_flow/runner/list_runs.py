@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.base import Record
-from ndld_flow.records.outcome import RunOutcome
-from ndld_flow.records.read_document import read_tree
+from ndld_flow.records.document import Record, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
+from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.runner.outputs import POINTS, Outputs, name_folder, outcome_in
 
 Tags = Mapping[Path, Sequence[str]]

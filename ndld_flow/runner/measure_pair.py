@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.read_document import read_document
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.outputs import Outputs

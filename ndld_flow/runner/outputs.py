@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import OutputsError, RequestError, require_utf8
-from ndld_flow.records.outcome import ENDINGS, RunOutcome, is_complete, judge
-from ndld_flow.records.read_document import read_bounded, read_tree
+from ndld_flow.records.document import read_bounded, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
-from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.run_record import ENDINGS, RunOutcome, RunRecord, is_complete, judge
 from ndld_flow.runner.disk import explain_disk
 from ndld_flow.store.files import follow, place_folder, point_to, write_text_atomically
 from ndld_flow.store.sharing import make_folder, share

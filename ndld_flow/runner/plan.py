@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import KeyParts, StepRecord
+from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
 from ndld_flow.runner.reasons import Reason
 from ndld_flow.step import Reuse

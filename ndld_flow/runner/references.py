@@ -10,13 +10,11 @@ from typing import Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
-from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_run, read_run_record
-from ndld_flow.records.run_record import RunRecord, SourceRecord
-from ndld_flow.records.step_record import ArtifactRecord, RunStep
+from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, SourceRecord, is_complete
 from ndld_flow.runner.outputs import NoPointError, Outputs
 from ndld_flow.store.kinds import Onnx
 

@@ -13,7 +13,7 @@ from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import find_models
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.runner.conclude import command_of, find_equal_run, finish_run, make_id, note_progress, recording_failure
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import (

@@ -12,10 +12,8 @@ import shlex
 from pathlib import Path
 
 from ndld_flow.recipe.resolved import write_yaml
-from ndld_flow.records.outcome import is_complete
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import ArtifactRecord, RunStep, StepRecord
+from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, StepRecord, is_complete
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.draw import draw_documents

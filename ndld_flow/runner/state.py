@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sources import FoundModel
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.run_record import RunStep
 from ndld_flow.runner.events import Listener
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Planner, Unit

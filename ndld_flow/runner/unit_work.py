@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.step_record import Outcome, RunStep, StepRecord
+from ndld_flow.records.run_record import Outcome, RunStep, StepRecord
 from ndld_flow.runner.events import Listener, Notice, StepFinished, StepStarted, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.plan import Decision

@@ -7,11 +7,9 @@ from itertools import chain
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.base import Record
-from ndld_flow.records.outcome import is_complete
+from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, read_run_record
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.run_record import RunRecord, RunStep, is_complete
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 

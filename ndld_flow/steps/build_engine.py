@@ -11,7 +11,7 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.build import Build, BuildMemory
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Engine, Onnx
 

@@ -14,8 +14,8 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.units import Fraction, Milliseconds
 from ndld_flow.profiles.compare.metrics import PROFILE_METRICS
 from ndld_flow.records.comparison import Allowance
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.rounds import FEWEST_ROUNDS
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.noise import FEWEST_ROUNDS
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Step, metrics
 from ndld_flow.store.kinds import Artifact, ComparisonDocument, Onnx, ProfileDocument
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Measured, Rules
     from ndld_flow.profiles.compare.rounds import RoundsPlan
     from ndld_flow.records.comparison import Comparison, ProfileComparison, Subject
-    from ndld_flow.records.rounds import Round
+    from ndld_flow.records.noise import Round
     from ndld_flow.steps.profile import ProfileModel
 
 
@@ -177,8 +177,8 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
 
     def _plan(self, device: str) -> RoundsPlan:
         from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan
+        from ndld_flow.records.document import read_document
         from ndld_flow.records.noise import Noise
-        from ndld_flow.records.read_document import read_document
 
         learned = None
         if self.noise is not None:
@@ -242,8 +242,8 @@ def _log(comparison: Comparison, context: Context) -> None:
 
 def _read(place: int, document: Artifact) -> Measured:
     from ndld_flow.profiles.compare.measured import Measured
+    from ndld_flow.records.document import read_document
     from ndld_flow.records.profile import Profile
-    from ndld_flow.records.read_document import read_document
 
     profile = read_document(Profile, document.path)
     return Measured(place, document.label, profile)

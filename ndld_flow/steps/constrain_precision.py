@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.precision import Precision
+from ndld_flow.records.layer_arithmetic import Precision
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument

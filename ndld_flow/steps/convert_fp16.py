@@ -11,7 +11,7 @@ from ndld_flow.base.name_patterns import NamePattern
 from ndld_flow.base.quantities import size_change
 from ndld_flow.base.settings import Settings
 from ndld_flow.base.units import Fraction
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument

@@ -15,7 +15,7 @@ from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx

@@ -17,7 +17,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.base.units import Milliseconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, metrics

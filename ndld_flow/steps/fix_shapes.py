@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import Dimension, InputSpec, Shape
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 

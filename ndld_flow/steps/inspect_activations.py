@@ -12,10 +12,9 @@ from ndld_flow.base.quantities import number
 from ndld_flow.base.settings import Settings
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.base.units import Bytes, Fraction
-from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
-from ndld_flow.records.divergence import LayerDivergence
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, Step, metrics

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.finding import Findings
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.inspection import Findings
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import LintDocument, Onnx
 

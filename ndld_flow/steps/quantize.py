@@ -11,7 +11,7 @@ from ndld_flow.base.quantities import size_change
 from ndld_flow.inputs import InputSpec
 from ndld_flow.quantize.modelopt_settings import ModelOpt
 from ndld_flow.quantize.settings import QuantizeSettings
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx, PrecisionDocument

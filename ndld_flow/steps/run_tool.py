@@ -18,7 +18,7 @@ from ndld_flow.base.imported_modules import find_imported
 from ndld_flow.base.text import suggest
 from ndld_flow.base.units import Milliseconds
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.digest import SETTLED_AFTER_S, digest_file
 from ndld_flow.store.hidden_credentials import is_secret_variable

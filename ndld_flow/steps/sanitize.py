@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from ndld_flow.base.quantities import size_change
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
-from ndld_flow.records.graph_change import GraphChange
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.step import Context, Result, Returns, Step, metrics
 from ndld_flow.store.kinds import Onnx
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.records.read_document import stat_file
-from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from ndld_flow.records.document import stat_file
+from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.seals import read_note, write_note
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20

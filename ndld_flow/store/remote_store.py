@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import visible_name
-from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
+from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord, StepRecord
 from ndld_flow.store.digest import describe_files, digest_json
 from ndld_flow.store.hidden_credentials import Credentials
 from ndld_flow.store.seals import seal, unseal

@@ -31,8 +31,8 @@ from blake3 import blake3
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import NewerFormatError, OutputsError
-from ndld_flow.records.read_document import read_bounded
-from ndld_flow.records.step_record import ArtifactRecord, StepRecord
+from ndld_flow.records.document import read_bounded
+from ndld_flow.records.run_record import ArtifactRecord, StepRecord
 from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage
 from ndld_flow.store.files import remove_folder, sync, sync_folder, write_text_atomically
 from ndld_flow.store.locks import Locks

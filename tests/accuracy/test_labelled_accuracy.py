@@ -17,7 +17,7 @@ from ndld_flow.accuracy.labelled_comparison import read_labels
 from ndld_flow.accuracy.tolerance import MetricTolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import RunsCode
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx

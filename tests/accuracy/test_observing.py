@@ -27,7 +27,7 @@ from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
 from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.precision.emulation import emulate_stored
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import convert, normal

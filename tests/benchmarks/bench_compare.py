@@ -41,9 +41,9 @@ from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.rounds import RoundsPlan, describe_rounds, judge_by_rounds
 from ndld_flow.records.comparison import MetricVerdict, Verdict
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
+from ndld_flow.records.noise import Round
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
-from ndld_flow.records.rounds import Round
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.steps.compare_profiles import CompareProfiles
 from ndld_flow.store.digest import digest_file

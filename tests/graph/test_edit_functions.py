@@ -18,7 +18,7 @@ from ndld_flow.graph.edit import cloning
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from tests.support.editing_fixtures import edit, operations_of, parse, run, same_outputs, text_of
 from tests.support.models import Array, tfm_model
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from tests.graph.test_edit_functions import X, apply, names_are_unique, refusal
 from tests.support.editing_fixtures import edit, parse, run, same_outputs, text_of
 from tests.support.models import tfm_model

@@ -18,7 +18,7 @@ from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.apply_rules import LIBRARY_RULES, ApplyRules
 from ndld_flow.graph.edit.rule_sets import library_rules
 from ndld_flow.models.files import load_model
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.step import DataFile, RunsCode
 from tests.graph.test_edit_functions import X, apply, names_are_unique, refusal
 from tests.support.editing_fixtures import edit, operations_of, parse, run, same_outputs, text_of

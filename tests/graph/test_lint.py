@@ -19,7 +19,7 @@ from ndld_flow.graph.lint import programs
 from ndld_flow.graph.lint.run_checks import CHECKS, lint_file
 from ndld_flow.graph.lint.settings import CheckName, LintSettings
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.finding import Finding, Findings
+from ndld_flow.records.inspection import Finding, Findings
 from ndld_flow.step import Context, Result
 from ndld_flow.steps.lint import Lint
 from ndld_flow.store.kinds import Onnx

@@ -21,7 +21,7 @@ from ndld_flow.graph.sanitize import pipeline
 from ndld_flow.graph.sanitize.pipeline import sanitize_file
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.files import check_model, load_model, summarize_model
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.step import Context
 from ndld_flow.steps.sanitize import Sanitize
 from ndld_flow.store.kinds import Onnx

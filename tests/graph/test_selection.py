@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.neighbourhood import Neighbourhood
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.models.scopes import node_label
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.steps.edit import Edit
 from tests.support.editing_fixtures import parse
 

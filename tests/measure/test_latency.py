@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ndld_flow.records.latency import LatencySummary, percentile
+from ndld_flow.records.measurement import LatencySummary, percentile
 
 SAMPLES = st.lists(st.floats(1e-4, 1e5), min_size=1, max_size=300)
 

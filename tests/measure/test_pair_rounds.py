@@ -19,7 +19,7 @@ from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.measure.turn_worker import run_turn
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.records.read_document import read_document
+from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.store.digest import digest_file
 from tests.support.models import make_cnn

@@ -15,7 +15,7 @@ import onnx
 import pytest
 
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.steps.constrain_precision import ConstrainPrecision
 from ndld_flow.steps.convert_fp16 import ConvertFp16

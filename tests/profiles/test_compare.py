@@ -21,7 +21,7 @@ from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.profiles.compare.noise import applies, learn_thresholds, noise_samples
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import Circumstance, Comparison, Subject, Verdict
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
 from tests.support.a100_exports import a100_exports

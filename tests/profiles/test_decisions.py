@@ -23,7 +23,7 @@ from ndld_flow.profiles.compare.rounds import (
     spread_of,
 )
 from ndld_flow.records.comparison import Better, Verdict
-from ndld_flow.records.rounds import Round, RoundSide
+from ndld_flow.records.noise import Round, RoundSide
 
 JUST_BELOW, JUST_ABOVE = math.nextafter(1.25, 0), math.nextafter(1.25, 2)
 """Of a threshold of 25 %: 1.25 and its inverse 0.8 are exact."""

@@ -21,7 +21,7 @@ from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.roofline import best_of_layers, roofline_of
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.profiles.diagnose.triage import triage
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 

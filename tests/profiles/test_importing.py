@@ -17,7 +17,7 @@ from ndld_flow.profiles.read.engine_layers import nodes_of_metadata, nodes_of_na
 from ndld_flow.profiles.read.read_profile import read_profile, recognise
 from ndld_flow.profiles.read.tolerant_json import parse_tolerantly
 from ndld_flow.profiles.read.trtexec_files import read_layer_times
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt
 from tests.support.a100_exports import a100_exports

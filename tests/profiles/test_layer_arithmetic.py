@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.profiles.read.read_profile import read_profile
-from ndld_flow.records.kernel_names import read_kernel_name
-from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, MultiplyUnit, Operand, conclude
+from ndld_flow.records.layer_arithmetic import (
+    QUANTIZING_TYPES,
+    LayerFacts,
+    MultiplyUnit,
+    Operand,
+    conclude,
+    read_kernel_name,
+)
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from tests.support import trtexec_exports as trt
 from tests.support.a100_exports import a100_exports

@@ -15,7 +15,7 @@ from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.profiles.read.read_profile import read_profile
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from tests.support.a100_exports import a100_exports
 

@@ -15,9 +15,9 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build, TimingCacheUse
+from ndld_flow.records.comparison import TacticChurn
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from ndld_flow.records.sweep import PointStep, SweepAxis, SweepPoint, SweepRecord
-from ndld_flow.records.tactic_churn import TacticChurn
 from ndld_flow.report.render import environment
 from ndld_flow.report.sweep.collect_churn import ChurnView, collect_churn
 from tests.support.a100_exports import a100_exports

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.recipe.gates import GateError, parse_expression, parse_gate
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 
 METRICS = {
     "speed.latency.median": Metric(value=12.0, unit="ms"),

@@ -31,7 +31,7 @@ import time
 from pathlib import Path
 
 from ndld_flow.store.kinds import Onnx
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Step
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow import api
-from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord
+from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.seals import unseal
 from tests.golden.make_store import HERE
 from tests.reliability import hostile_trees

@@ -22,9 +22,9 @@ import pytest
 
 from ndld_flow import records
 from ndld_flow.base.errors import NewerFormatError
-from ndld_flow.records import formats
+from ndld_flow.records import document as formats
 from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.base import Document, Record
+from ndld_flow.records.document import Document, Record
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.outputs import Outputs
@@ -126,7 +126,7 @@ def test_every_earlier_version_of_a_document_has_a_way_to_the_next() -> None:
 
 
 def test_a_change_of_a_documents_fields_is_a_new_version() -> None:
-    """Where this fails: raise the version in `records/formats.py`, add the upgrade, a golden store, and the lines."""
+    """Where this fails: raise the version in `records/document.py`, add the upgrade, a golden store, and the lines."""
     fields = GOLDEN / "fields.txt"
     described = "".join(f"{line}\n" for line in describe_documents())
     assert fields.read_text(encoding="utf-8") == described
@@ -170,7 +170,7 @@ def test_documents_inside_a_run_are_upgraded_with_it(
     (path,) = (unpacked["store-1"] / "outputs/runs/golden").glob("2*/run.json")
     upgrades = {("step", 1): lambda tree: tree | {"summary": f"upgraded {tree['summary']}"}}
     monkeypatch.setattr(formats, "_UPGRADES", {**formats._UPGRADES, **upgrades})
-    for module in ("ndld_flow.records.formats", "ndld_flow.records.base"):
+    for module in ("ndld_flow.records.document", "ndld_flow.records.document"):
         monkeypatch.setattr(f"{module}.VERSIONS", {**formats.VERSIONS, "step": 2})
     record = RunRecord.model_validate_json(path.read_bytes())
     assert all(step.record and step.record.summary.startswith("upgraded ") for step in record.steps)

@@ -20,8 +20,8 @@ from onnx import helper
 
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, Activations
-from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.report.activations.collect_tensors import snr_words
 from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps, pack_maps

@@ -31,7 +31,7 @@ from ndld_flow.records.comparison import (
     Subject,
     Verdict,
 )
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.exports.benchmark_json import comparison_benchmark_json, profile_benchmark_json
 from ndld_flow.report.exports.chrome_trace import chrome_trace

@@ -24,7 +24,7 @@ from ndld_flow.drawing.model_document import ModelDocument, ModelNode, ModelScop
 from ndld_flow.drawing.options import Look, Reading
 from ndld_flow.models import drawn_graph, model_document
 from ndld_flow.models.model_document import read_document
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from tests.support.models import (
     FUNCTION_DOMAIN,
     make_cnn,

@@ -26,7 +26,7 @@ from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Subject
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord

@@ -18,8 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_of_search
-from ndld_flow.records.accuracy import OutputAgreement
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence, OutputAgreement
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.collect_accuracy import collect_accuracy, collect_samples, used_part

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
 from ndld_flow.report.sweep.draw import draw_sweep
 from tests.support import sweep_samples as made

@@ -25,7 +25,7 @@ from markdown_it import MarkdownIt
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.report.exports.picture_file import save_picture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.records.step_record import KeyParts
+from ndld_flow.records.run_record import KeyParts
 from ndld_flow.runner.keys import HIDDEN_VALUES, join_keys, make_key
 from ndld_flow.runner.plan import _explain
 from ndld_flow.runner.reasons import Reason

@@ -14,7 +14,7 @@ from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.step_types import StepTypes
-from ndld_flow.records.step_record import KeyParts
+from ndld_flow.records.run_record import KeyParts
 from ndld_flow.runner.keys import describe_key, make_key
 from ndld_flow.store.store import Store
 from tests.support.toys import make_toy, started

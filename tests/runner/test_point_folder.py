@@ -10,12 +10,11 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.recipe.gates import parse_expression
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.run_record import RunRecord, RunStep
 from ndld_flow.report.draw import draw_report
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.sweep.sweep_folder import write_point

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.records.outcome import is_complete
-from ndld_flow.records.read_document import read_document
+from ndld_flow.records.document import read_document
 from ndld_flow.records.run_folder import RUN_RECORD as RECORD
-from ndld_flow.records.run_record import RunRecord
+from ndld_flow.records.run_record import RunRecord, is_complete
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.verify import verify_outputs
 from ndld_flow.store.store import Store

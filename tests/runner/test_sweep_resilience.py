@@ -14,7 +14,7 @@ import pytest
 
 from ndld_flow.base.errors import OutputsError
 from ndld_flow.records.run_folder import read_sweep_record
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.report.sweep.collect_outcomes import collect_sessions
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine

@@ -20,7 +20,7 @@ from tests.support.models import make_cnn
 MADE_UP = """
 from pathlib import Path
 
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Profile, ProfileRun
 from ndld_flow.step import Context, Onnx, ProfileDocument, Result, Step
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.recipe.gates import parse_expression
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile, ProfileRun
 from ndld_flow.runner.sweep.winners import AgainstBest, Aim, WinnerValues, compare_winners

@@ -20,8 +20,7 @@ from ndld_flow.base.declared_metrics import Returns, find_metric
 from ndld_flow.base.settings import describe_settings
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepType
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.step import Reads, Reuse, Step
 from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Artifact, Onnx

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.records.step_record import ArtifactFile, KeyParts, StepRecord
+from ndld_flow.records.run_record import ArtifactFile, KeyParts, StepRecord
 from ndld_flow.store import remote_store
 from ndld_flow.store.digest import describe_files, digest_json
 from ndld_flow.store.hidden_credentials import Credentials

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import (
     ActivationMap,
     Activations,
@@ -17,7 +18,6 @@ from ndld_flow.records.activations import (
     Histogram,
     SampleShown,
 )
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
 
 Values = Any
 HOSTILE = '</script><img src=x onerror=alert(1)>"\u202e\x1b[31m'

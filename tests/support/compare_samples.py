@@ -9,7 +9,7 @@ from typing import Any
 from ndld_flow.profiles.compare.comparison import compare_profiles
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import MetricVerdict, ProfileComparison
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, TensorInfo
 
 MACHINE = Machine(system="Linux 6.12", architecture="x86_64", cpu="CPU A", cpu_count=2, memory_bytes=4 << 30)

@@ -16,7 +16,7 @@ from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.inputs import InputSpec
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.steps.edit import Edit
 from tests.support import models
 

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run_record
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.runner.keys import make_key
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.digest import describe_folder

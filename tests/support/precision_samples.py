@@ -8,10 +8,16 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, SampleAgreement
-from ndld_flow.records.base import Record
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.accuracy import (
+    Accuracy,
+    LabelledMetric,
+    LayerDivergence,
+    OutputAgreement,
+    SampleAgreement,
+    TensorRange,
+)
+from ndld_flow.records.document import Record
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import Evidence, KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import TensorInfo
 from tests.support.run_fixtures import (

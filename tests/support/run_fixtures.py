@@ -12,19 +12,20 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from ndld_flow.records.accuracy import Accuracy, OutputAgreement
-from ndld_flow.records.base import Record
-from ndld_flow.records.finding import Finding, Findings
-from ndld_flow.records.graph_change import GraphChange, GraphSummary
-from ndld_flow.records.machine import Machine
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.document import Record
+from ndld_flow.records.inspection import Finding, Findings
+from ndld_flow.records.measurement import Machine, Metric
+from ndld_flow.records.model_diff import GraphChange, GraphSummary
 from ndld_flow.records.profile import Layer, LayerRole, Profile, ProfileRun, Roofs, Span, TensorInfo
-from ndld_flow.records.run_record import GateResult, RunRecord, SourceRecord
-from ndld_flow.records.step_record import (
+from ndld_flow.records.run_record import (
     ArtifactFile,
     ArtifactRecord,
+    GateResult,
     KeyParts,
     Outcome,
+    RunRecord,
     RunStep,
+    SourceRecord,
     StepRecord,
 )
 

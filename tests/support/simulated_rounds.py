@@ -11,7 +11,7 @@ from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.metric_verdicts import Bounds
 from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan, describe_rounds, judge_by_rounds
 from ndld_flow.records.comparison import ComparedMetric, Verdict
-from ndld_flow.records.rounds import Round, RoundSide
+from ndld_flow.records.noise import Round, RoundSide
 
 CYCLES, LIMIT, THRESHOLD = 28, 12, 0.03
 A_A = 0.0

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from pydantic import JsonValue
 
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.sweep import (
     MeasuredAgain,

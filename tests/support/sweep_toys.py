@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ndld_flow import api
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
-from ndld_flow.records.run_record import RunRecord
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.runner.events import Event, SweepFinished
 from ndld_flow.runner.run_request import plan_request, run_request
@@ -28,7 +27,7 @@ import time
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Onnx, Result, Step
 
 
@@ -74,7 +73,7 @@ import time
 from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Onnx, Result, Reuse, Step, Turn
 
 

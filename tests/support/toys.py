@@ -18,7 +18,7 @@ import os
 import time
 
 from ndld_flow.store.kinds import Onnx
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Step
 
 

@@ -19,8 +19,8 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.models.float_tensors import Format
 from ndld_flow.models.node_details import constant_tensor
 from ndld_flow.models.tensors import Array, numpy_dtype, shape_text
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, CapturedTensor, ChannelStatistics, Histogram
-from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.samples.generated_values import is_float, is_integer
 
 Bounds = tuple[float, ...]

@@ -31,7 +31,7 @@ from ndld_flow.accuracy.slices import SLICE_METRICS
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.divergence import LayerDivergence
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.feeds import Feed
 from ndld_flow.samples.generated_values import is_float

@@ -22,7 +22,7 @@ from ndld_flow.models.tensors import Array
 from ndld_flow.models.type_groups import CONTROL_FLOW, MOVES, constant_tensor
 from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.records.divergence import TensorRange
+from ndld_flow.records.accuracy import TensorRange
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
 _FP32 = tensor_of(ir.DataType.FLOAT)

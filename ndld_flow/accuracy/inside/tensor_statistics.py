@@ -18,8 +18,7 @@ from ndld_flow.accuracy.agreement import SMALLEST, cosine, decibels
 from ndld_flow.accuracy.slices import Worst, slice_error
 from ndld_flow.models.float_tensors import FORMATS, Format, format_of
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.accuracy import higher_is_better
-from ndld_flow.records.divergence import TensorRange
+from ndld_flow.records.accuracy import TensorRange, higher_is_better
 
 FormatLimits = Format
 FORMAT_LIMITS: Mapping[str, FormatLimits] = {

@@ -16,8 +16,8 @@ from ndld_flow.models.node_details import constant_tensor, is_constant
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
 from ndld_flow.records.model_diff import Change, NodeChanged, NodeItem, NodesDiff
-from ndld_flow.records.precision import PRECISION_KEY
 
 _FARTHEST = 256
 """Limit of visited values: a longer path has left the region of one edit."""

@@ -18,7 +18,7 @@ from ndld_flow.graph.edit.stale_shapes import NotedShapes
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.derived_tensors import StreamedTensor
 from ndld_flow.models.files import check_model, load_model, save_model, summarize_model
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 
 
 class Applies(Protocol):

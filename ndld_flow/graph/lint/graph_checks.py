@@ -9,7 +9,7 @@ import onnx
 
 from ndld_flow.graph.lint.subject import Subject, about, graphs_in, subgraphs
 from ndld_flow.models.files import MAX_IR_VERSION, MAX_OPSET
-from ndld_flow.records.finding import Finding
+from ndld_flow.records.inspection import Finding
 
 _OLDEST_OPSET = 7
 """Oldest opset that ONNX Runtime guarantees to run."""

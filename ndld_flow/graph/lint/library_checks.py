@@ -9,7 +9,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.graph.lint.subject import Subject, about
 from ndld_flow.models.files import check_model
 from ndld_flow.models.shape_inference import infer_shapes
-from ndld_flow.records.finding import Finding
+from ndld_flow.records.inspection import Finding
 
 _NODE = re.compile(r"op_type:\s*(?P<op>\w+), node name:\s*(?P<name>[^)]*)\)")
 _CHECKED_NODE = re.compile(r"(?:[Nn]ame|node):\s*(?P<name>\S+)\s+OpType:\s*(?P<op>\w+)")

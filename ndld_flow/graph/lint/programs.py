@@ -19,7 +19,7 @@ from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.lint.subject import Subject, about
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.declared_inputs import model_inputs
-from ndld_flow.records.finding import Finding, Severity
+from ndld_flow.records.inspection import Finding, Severity
 from ndld_flow.samples.sample_feeds import make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 

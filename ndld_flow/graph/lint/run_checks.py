@@ -13,7 +13,7 @@ from ndld_flow.graph.lint.settings import LintSettings
 from ndld_flow.graph.lint.subject import Subject, about, shortened
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import load_model, read_proto
-from ndld_flow.records.finding import Finding, Findings
+from ndld_flow.records.inspection import Finding, Findings
 
 Check = Callable[[Subject], Iterator[Finding]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from ndld_flow.records.finding import Finding, Severity
+from ndld_flow.records.inspection import Finding, Severity
 
 MAX_OF_A_KIND = 50
 """Findings of one check that are listed; a broken exporter repeats a mistake at every node."""

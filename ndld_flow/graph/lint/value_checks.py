@@ -13,7 +13,7 @@ from ndld_flow.graph.lint.subject import Subject, about
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.external_data import tensors_of
 from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.records.finding import Finding
+from ndld_flow.records.inspection import Finding
 
 _PIECE_BYTES = 2**24
 _FP16_MAX = 65504.0

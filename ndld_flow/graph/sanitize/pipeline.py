@@ -30,7 +30,7 @@ from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes, set_shapes_of_inputs
 from ndld_flow.models.local_functions import inline_functions
 from ndld_flow.models.node_precision import constraints_of
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 
 _MOST_PASSES = 20
 """Limit against endless loops, never reached in practice: every rule makes the model smaller."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.records.build import Constraint
-from ndld_flow.records.precision import PRECISION_KEY, PRECISIONS
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY, PRECISIONS
 from ndld_flow.records.profile import Layer
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.records.precision import PRECISIONS
+from ndld_flow.records.layer_arithmetic import PRECISIONS
 
 _COMMENT = re.compile(r"(^|\s)#.*")
 _KNOWN = (*PRECISIONS, "none")

@@ -29,8 +29,8 @@ from ndld_flow.precision.constraints.constraints import check_precision
 from ndld_flow.precision.constraints.search_result import find_kept_nodes
 from ndld_flow.precision.constraints.typed_model import CALLS_FUNCTION
 from ndld_flow.precision.fp16.choice import keep_shape_arithmetic, why_sensitive
-from ndld_flow.records.graph_change import GraphChange
-from ndld_flow.records.precision import PRECISION_KEY
+from ndld_flow.records.layer_arithmetic import PRECISION_KEY
+from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.precision_search import PrecisionSearch
 
 _NARROW = ("fp16", "bf16")

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.node_selection import op_name
+from ndld_flow.records.document import read_document
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch
-from ndld_flow.records.read_document import read_document
 
 
 def first_output(node: ir.Node) -> str:

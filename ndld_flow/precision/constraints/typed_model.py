@@ -19,7 +19,7 @@ from ndld_flow.precision.constraints.constraints import check_precision, ignored
 from ndld_flow.precision.fp16.convert import prepare, refuse_broken
 from ndld_flow.precision.fp16.rewrite import Rewriter
 from ndld_flow.records.build import Constraint
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 
 _LOSSES_NAMED = 10
 """Weights that are named at most."""

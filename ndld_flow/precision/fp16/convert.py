@@ -22,7 +22,7 @@ from ndld_flow.precision.fp16.choice import Fp16Options, blocked_nodes, choose_f
 from ndld_flow.precision.fp16.constants import Progress
 from ndld_flow.precision.fp16.hazards import loss_lines, loss_notes, normalization_notes
 from ndld_flow.precision.fp16.rewrite import Rewriter
-from ndld_flow.records.graph_change import GraphChange
+from ndld_flow.records.model_diff import GraphChange
 
 _MIN_OPSET = 7
 """Earlier opsets define broadcasting and Cast differently, and ONNX Runtime does not load them."""

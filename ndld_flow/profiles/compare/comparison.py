@@ -27,8 +27,8 @@ from ndld_flow.records.comparison import (
     Subject,
     Verdict,
 )
+from ndld_flow.records.noise import PairedRounds
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.rounds import PairedRounds
 
 BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
 """Verdicts by rank; the overall verdict is the highest. Those that need attention outrank the others, and an

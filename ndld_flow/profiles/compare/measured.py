@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ndld_flow.records.comparison import Allowance
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 

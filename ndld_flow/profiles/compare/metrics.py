@@ -10,8 +10,7 @@ from itertools import accumulate, pairwise
 from ndld_flow.profiles.compare.measured import LARGEST, SMALLEST, Measured
 from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.comparison import Better, ComparedMetric
-from ndld_flow.records.latency import percentile
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric, percentile
 from ndld_flow.records.profile import Profile, ProfileRun
 
 Samples = Sequence[float]

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from ndld_flow.profiles.compare.layer_verdicts import LayerTimes
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.records.build import Build
-from ndld_flow.records.comparison import LayerRow
+from ndld_flow.records.comparison import Change, ChangedLayer, LayerRow, RebuiltEngine, Spread, TacticChurn
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.records.tactic_churn import Change, ChangedLayer, RebuiltEngine, Spread, TacticChurn
 
 _Layers = tuple[Layer, ...]
 

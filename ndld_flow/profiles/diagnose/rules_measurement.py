@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from ndld_flow.base.quantities import MINUS, count, milliseconds, share, size
 from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.records.latency import LatencySummary
+from ndld_flow.records.measurement import LatencySummary
 
 _SLOWER = 1.2
 _BUSY_LOAD = 0.5

@@ -10,8 +10,7 @@ from functools import cached_property
 
 from ndld_flow.base.quantities import count, milliseconds
 from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_at
-from ndld_flow.records.impossible_values import without_impossible_values
-from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs
+from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, without_impossible_values
 
 _CPU = "CPUExecutionProvider"
 _LONGEST_NAME = 60

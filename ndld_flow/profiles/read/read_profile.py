@@ -13,8 +13,8 @@ from ndld_flow.profiles.read.onnxruntime_profile import profile_of_onnxruntime
 from ndld_flow.profiles.read.sources import Kind, Source, find_source
 from ndld_flow.profiles.read.tensorrt_profile import profile_of_tensorrt
 from ndld_flow.records.build import Build
+from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.read_document import read_document
 
 _Own = TypeVar("_Own", Profile, Build)
 

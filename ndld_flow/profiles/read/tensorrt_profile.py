@@ -32,7 +32,7 @@ from ndld_flow.profiles.read.trtexec_files import (
     statistics_of,
     take_metadata,
 )
-from ndld_flow.records.machine import Machine
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
 
 

@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from ndld_flow.base.quantities import MINUS, count, number, share
 from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
-from ndld_flow.records.divergence import LayerDivergence
 from ndld_flow.report.value_text import shape_text
 
 _UNBOUNDED_DB = 300.0

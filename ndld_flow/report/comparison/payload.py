@@ -9,7 +9,7 @@ from typing import get_args
 
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, ProfileComparison
-from ndld_flow.records.latency import LatencySummary, percentile
+from ndld_flow.records.measurement import LatencySummary, percentile
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import UNKNOWN

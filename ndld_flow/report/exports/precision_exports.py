@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ndld_flow.base.quantities import count, number, seconds
-from ndld_flow.records.accuracy import Accuracy
-from ndld_flow.records.divergence import LayerDivergence, TensorRange
+from ndld_flow.records.accuracy import Accuracy, LayerDivergence, TensorRange
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy

@@ -12,9 +12,9 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, quantity, share
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
+from ndld_flow.records.comparison import ChangedLayer, Spread, TacticChurn
 from ndld_flow.records.run_folder import read_documents, read_run_record, read_stored_documents
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.records.tactic_churn import ChangedLayer, Spread, TacticChurn
 
 Objects = Callable[[str], Path]
 """Digest of an artifact -> its folder."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.keys import make_key
 from ndld_flow.store.store import Store

@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ndld_flow.records.base import Record
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.document import Record
+from ndld_flow.records.run_record import StepRecord
 
 
 class Line(Record):

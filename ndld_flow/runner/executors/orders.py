@@ -15,8 +15,8 @@ from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepType, StepTypes
-from ndld_flow.records.base import Record
-from ndld_flow.records.step_record import KeyParts
+from ndld_flow.records.document import Record
+from ndld_flow.records.run_record import KeyParts
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.messages import Line

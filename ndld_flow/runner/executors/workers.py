@@ -18,7 +18,7 @@ from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.processes.launch import end_group, name_signal
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Listener, ignore, wait_for_other_run
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.messages import (

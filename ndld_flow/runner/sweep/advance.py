@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.plan import Decision

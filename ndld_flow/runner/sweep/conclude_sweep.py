@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
-from ndld_flow.records.step_record import RunStep, StepRecord
+from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.runner.conclude import library_versions, make_id, model_digests
 from ndld_flow.runner.reasons import Reason

@@ -12,9 +12,8 @@ from typing import Any, TypeAlias
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.records.base import Record
-from ndld_flow.records.machine import Machine
-from ndld_flow.records.read_document import read_tree
+from ndld_flow.records.document import Record, read_tree
+from ndld_flow.records.measurement import Machine
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.outputs import Outputs

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import apart
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.points import Objective
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult
 from ndld_flow.records.sweep import PointOutcome
 from ndld_flow.runner.sweep.point_run import PointRun, decide_gate

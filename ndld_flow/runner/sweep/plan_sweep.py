@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Listener, Notice
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.outputs import Outputs

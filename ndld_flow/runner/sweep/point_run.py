@@ -11,9 +11,8 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.metric import Metric
-from ndld_flow.records.run_record import GateResult
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.run_record import GateResult, RunStep
 from ndld_flow.runner.plan import Unit, arrange_steps
 from ndld_flow.runner.state import RunState
 from ndld_flow.runner.unit_work import skip_step

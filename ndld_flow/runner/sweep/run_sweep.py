@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.records.outcome import ENDINGS, judge
 from ndld_flow.records.run_folder import read_sweep_record
+from ndld_flow.records.run_record import ENDINGS, judge
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.terminal_lines import summarize_sweep
 from ndld_flow.runner.conclude import make_id, recording_failure

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ndld_flow.base.errors import NdldFlowError, OutputsError
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.records.step_record import KeyParts, StepRecord
+from ndld_flow.records.run_record import KeyParts, StepRecord
 from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work

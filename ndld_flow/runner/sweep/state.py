@@ -11,7 +11,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.recipe.sweep_section import SweepSection
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import Listener, Notice, PointFinished, describe_progress
 from ndld_flow.runner.execute import Work

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
-from ndld_flow.records.outcome import outcome_of_code
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents
-from ndld_flow.records.run_record import RunFailure, RunRecord
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord, outcome_of_code
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports

@@ -16,10 +16,10 @@ from ndld_flow.profiles.compare.metrics import run_values
 from ndld_flow.recipe.gates import Expression, GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.comparison import ComparedMetric, Verdict
-from ndld_flow.records.metric import Metric
+from ndld_flow.records.measurement import Metric
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_stored
-from ndld_flow.records.step_record import RunStep
+from ndld_flow.records.run_record import RunStep
 from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.outputs import Outputs

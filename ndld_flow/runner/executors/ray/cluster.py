@@ -24,7 +24,7 @@ from ndld_flow.base.text import shortened, suggest, visible_name
 from ndld_flow.processes.launch import end_group
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import Record
 from ndld_flow.runner.executors.ray.messages import NodeAnswer
 from ndld_flow.step import Reuse
 

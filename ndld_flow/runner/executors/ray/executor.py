@@ -19,7 +19,7 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import shortened, visible_name
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import Needs
-from ndld_flow.records.step_record import StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Listener
 from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.messages import Logged, Progressed, Waits

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from ndld_flow.records.step_record import ArtifactRecord
+from ndld_flow.records.run_record import ArtifactRecord
 from ndld_flow.runner.executors.messages import Done, Failed, Line, Logged, Progressed, Refused, Waits
 
 

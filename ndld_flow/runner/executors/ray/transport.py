@@ -17,7 +17,7 @@ from ndld_flow.base.imported_modules import files_of, find_imported
 from ndld_flow.inputs import Data, names_one_file, patterns_of
 from ndld_flow.models.external_files import external_files
 from ndld_flow.recipe.places import put_value
-from ndld_flow.records.step_record import ArtifactFile, ArtifactRecord, StepRecord
+from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord, StepRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task, find_records
 from ndld_flow.runner.executors.orders import TaskOrder, WorkOrder, write_order

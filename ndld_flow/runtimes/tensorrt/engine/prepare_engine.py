@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.models.declared_inputs import model_inputs, model_outputs
 from ndld_flow.records.build import Build, EngineBackend
-from ndld_flow.records.read_document import read_document
+from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 from ndld_flow.runtimes.tensorrt.library import TITLES, Library, find_library
 from ndld_flow.store.digest import digest_file

@@ -1,4 +1,4 @@
-"""Latencies in numbers. Pure Python: reports on a laptop draw from it."""
+"""Metrics, latencies and the machine of a measurement. Pure Python: reports on a laptop draw from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,29 @@ import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from ndld_flow.records.base import Record
+from ndld_flow.records.document import Record
+
+
+class Metric(Record):
+    """A number that gates and reports may name, such as `latency.median` in ms."""
+
+    value: float
+    unit: str = ""
+    """`ms`, `bytes`, `1/s`; empty for a count or a ratio."""
+
+
+class Machine(Record):
+    """A machine's description, which must match before two measurements may be compared. Unknown texts are empty."""
+
+    system: str
+    architecture: str
+    cpu: str
+    cpu_count: int | None
+    """None where it is unknown, as is memory."""
+    memory_bytes: int | None
+    gpus: tuple[str, ...] = ()
+    driver: str = ""
+    python: str = ""
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:

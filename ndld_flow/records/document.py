@@ -1,17 +1,25 @@
-"""The documents that are written to files, the versions of their formats, and upgrades from earlier versions.
+"""Documents: typed, versioned JSON. Their base class, their formats' versions and upgrades, and reading their files.
 
 Every later version opens a document that a released version wrote. A later version's document is refused with its
 version and left as it is: it is neither treated as damaged nor overwritten.
 
 To change a document, even by one field, raise its version here and add an upgrade to `_UPGRADES`. `tests/golden/` has
-stores of earlier versions, and the fields of each version.
-"""
+stores of earlier versions, and the fields of each version."""
 
 from __future__ import annotations
 
+import errno
+import json
+import os
+import stat
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from pathlib import Path, PurePath
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, field_validator
+from pydantic_core import from_json
+
+from ndld_flow.base.errors import NewerFormatError
 from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES, LayerFacts, Operand, conclude
 
 Tree: TypeAlias = dict[str, Any]
@@ -131,3 +139,112 @@ _UPGRADES: Mapping[tuple[str, int], Callable[[Tree], Tree]] = {
     ("sweep", 1): _unchanged,
 }
 """Document and earlier version -> function that upgrades it to the next version."""
+
+
+_LAST_VERSION = 9_999
+"""A larger number is damage, not a version."""
+
+
+def _refuse_way_out(name: str) -> str:
+    path = PurePath(name)
+    if not path.parts or path.anchor or ".." in path.parts or "\0" in name:
+        raise ValueError("no path inside a folder")
+    return name
+
+
+InnerPath = Annotated[str, AfterValidator(_refuse_way_out)]
+"""The path of a file relative to a folder, with forward slashes, that does not lead out of it."""
+
+FolderName = Annotated[str, StringConstraints(pattern=r"\A[A-Za-z0-9_-]{1,128}\z")]
+"""The name of a folder of the store, such as a digest."""
+
+
+class Record(BaseModel):
+    """A typed part of a document. Unknown keys are refused; field names contain units."""
+
+    # JSON has no NaN: as text it can be read back, while the default `null` would be refused.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True, ser_json_inf_nan="strings")
+
+    def to_json(self) -> str:
+        """Return indented JSON, with a final newline, that `model_validate_json` reads back to an equal record."""
+        return self.model_dump_json(indent=1) + "\n"
+
+
+class Document(Record):
+    """A record that is written to a file, with its kind and the version of its format (`VERSIONS`)."""
+
+    document: str
+    format_version: int
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **settings: Any) -> Self:  # noqa: ANN401
+        """Read a document of this version or an earlier one, which is upgraded.
+
+        Raises NewerFormatError for one of a later version, and ValidationError for an invalid one.
+        """
+        try:
+            return super().model_validate_json(json_data, **settings)
+        except _OlderFormatError:
+            return cls.model_validate(upgrade(cls._document(), json.loads(json_data)), **settings)
+
+    @field_validator("format_version")
+    @classmethod
+    def _is_known(cls, found: int) -> int:
+        """Check the version. The errors are no ValueErrors, so that they win over pydantic's other errors."""
+        known = VERSIONS[cls._document()]
+        if not 0 < found <= _LAST_VERSION:
+            raise ValueError("no version of a format")
+        if found > known:
+            raise NewerFormatError(f"a `{cls._document()}`", found, known)
+        if found < known:
+            raise _OlderFormatError
+        return found
+
+    @classmethod
+    def _document(cls) -> str:
+        name: str = cls.model_fields["document"].default
+        return name
+
+
+class _OlderFormatError(Exception):
+    """A document is of an earlier version, or one inside it is."""
+
+
+MAX_BYTES = 500_000_000
+"""Size limit of a document; a profile of 5,000 layers has 5 MB."""
+
+AnyDocument = TypeVar("AnyDocument", bound=Document)
+
+
+def read_document(kind: type[AnyDocument], path: Path) -> AnyDocument:
+    """Read a document; one of an earlier version is upgraded.
+
+    Raises OSError and ValidationError for an unreadable or invalid one, and NewerFormatError for a later version's.
+    """
+    try:
+        return kind.model_validate_json(read_bounded(path))
+    except NewerFormatError as error:
+        raise error.at(path) from None
+
+
+def read_tree(path: Path) -> Any:  # noqa: ANN401 - it may be anything
+    """Return a file of JSON as plain values. Raises OSError, and ValueError for invalid or too deep JSON."""
+    return from_json(read_bounded(path))
+
+
+def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a regular file. Raises OSError, also for a pipe or a device, which may have no end."""
+    size_bytes = stat_file(path).st_size
+    if size_bytes > limit:
+        raise OSError(errno.EFBIG, f"{size_bytes:,} bytes are more than the {limit:,} that are read", str(path))
+    return path.read_bytes()
+
+
+def stat_file(path: Path) -> os.stat_result:
+    """Return the status of a regular file. Raises OSError, also for a pipe or a device, which may block."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is no file but a pipe, a socket or a device", str(path))
+    return found
