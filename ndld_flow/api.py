@@ -364,3 +364,10 @@ def init(model: str | Path, target: str | Path | None = None, *, overwrite: bool
     from ndld_flow.recipe.write_recipe import write_recipe
 
     return write_recipe(Path(model), Path(target) if target is not None else None, overwrite=overwrite)
+
+
+def init_example(name: str, *, overwrite: bool = False) -> Path:
+    """Write an example recipe, such as `quickstart`, and its pictures to `pipelines/`; return the recipe's path."""
+    from ndld_flow.recipe.examples import write_example
+
+    return write_example(name, overwrite=overwrite)

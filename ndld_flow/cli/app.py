@@ -53,9 +53,6 @@ VERBS = {
 
 EPILOG = """
 \b
-Start with:   ndld-flow init MODEL.onnx
-Or, in a clone: ndld-flow run pipelines/quickstart.yaml
-
 Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
 5 a worker was killed; 130 interrupted; 141 the reader of the output closed the pipe.
 """
@@ -93,6 +90,11 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 def program(debug: bool) -> None:
     """Recipes that make ONNX models fast and keep them correct.
+
+    \b
+    ndld-flow init MODEL.onnx                write a recipe for a model
+    ndld-flow run MODEL.yaml                 run it: a faster model, checked, with a report
+    ndld-flow init --example quickstart      or write an example with a real model
 
     A recipe is a YAML file with a model and ordered steps. `run` executes it, stores every result by its digest, and
     writes a report.

@@ -4,7 +4,8 @@ Hydra and OmegaConf stay inside this file. They compose, interpolate and overrid
 override_grammar.py uses Hydra too: its parser of values.)
 
 A recipe may have a `defaults:` list that names other recipes (in its folder, or in `pipelines/`) and config groups from
-`configs/`. Folders named `configs` are searched in the recipe's folder, its parent, and the current directory.
+`configs/`. Folders named `configs` are searched in the recipe's folder, its parent, the current directory, and the
+package, which has presets of its own.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import RecipeError
+from ndld_flow.recipe.examples import shipped_folder
 from ndld_flow.recipe.yaml_file import read_text, read_yaml
 
 MAX_CONFIGS = 10_000
@@ -24,6 +25,7 @@ def find_folders(path: Path) -> list[Path]:
         Path.cwd() / "configs",
         folder,
         Path.cwd() / "pipelines",
+        shipped_folder("configs"),
     ]
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
 

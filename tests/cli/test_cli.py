@@ -55,7 +55,7 @@ def test_help_teaches_and_imports_only_click(tmp_path: Path) -> None:
     for verb, text in VERBS.items():
         assert verb in done.stdout
         assert text in done.stdout
-    assert "pipelines/quickstart.yaml" in done.stdout
+    assert "init --example quickstart" in done.stdout
     code = (
         "import sys; sys.argv = ['ndld-flow', '--help']\n"
         "from ndld_flow.cli import main\n"
