@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from ndld_flow.base.declared_metrics import Returns
-from ndld_flow.base.quantities import apart
+from ndld_flow.base.quantities import Fraction, apart, parse_percent
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Fraction, parse_percent
 from ndld_flow.records.accuracy import OutputKind, higher_is_better
 
 AtLeast = Annotated[float, Field(ge=0)]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, get_args
 import click
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import escaped_json, suggest
-from ndld_flow.base.units import parse_percent
 from ndld_flow.cli.options import json_option, outputs_option, rules_options
 
 if TYPE_CHECKING:

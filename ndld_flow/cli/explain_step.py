@@ -12,7 +12,7 @@ import click
 from pydantic import BaseModel
 
 from ndld_flow.base.declared_metrics import Returns
-from ndld_flow.base.units import QUANTITY, format_setting
+from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.graph.edit.operation import Heading, Operation
 from ndld_flow.recipe.step_types import StepType
 

@@ -12,7 +12,7 @@ import click
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 
 if TYPE_CHECKING:
-    from ndld_flow.profiles.diagnose.triage import Triage
+    from ndld_flow.profiles.diagnose.diagnose import Triage
     from ndld_flow.runner.profile_model import Profiled
 
 HELP = """Measure one model, and show where its time goes.
@@ -42,7 +42,7 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 @outputs_option
 @json_option
 def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool) -> None:
-    from ndld_flow.profiles.diagnose.triage import triage
+    from ndld_flow.profiles.diagnose.diagnose import triage
     from ndld_flow.runner.profile_model import read_measured
 
     profile, end = read_measured(model, settings), ""

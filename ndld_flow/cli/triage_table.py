@@ -11,8 +11,8 @@ from rich.text import Text
 
 from ndld_flow.base.quantities import count, milliseconds, share, size
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.insight import Insight
-from ndld_flow.profiles.diagnose.triage import LayerGroup, TopLayer, Triage
+from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
+from ndld_flow.profiles.diagnose.subject import Insight
 from ndld_flow.records.profile import Profile
 
 _BAR = 10

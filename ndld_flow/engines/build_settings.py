@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Bytes
 from ndld_flow.inputs import Shape
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.step import DataFile, RunsCode

@@ -17,8 +17,8 @@ from ndld_flow.engines.chosen_library import choose_library, describe_missing
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.runtimes.tensorrt.library import TITLES, Library
+from ndld_flow.store.files import make_folder, share
 from ndld_flow.store.kinds import Engine
-from ndld_flow.store.sharing import make_folder, share
 
 __all__ = ["BuildRequest", "build_engine"]
 

@@ -15,9 +15,8 @@ from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.records.build import TimingCacheUse
 from ndld_flow.records.measurement import Machine
 from ndld_flow.runtimes.tensorrt.library import Bound
-from ndld_flow.store.files import write_bytes_atomically
+from ndld_flow.store.files import make_folder, write_bytes_atomically
 from ndld_flow.store.locks import Locks
-from ndld_flow.store.sharing import make_folder
 
 _FOLDER = "timing"
 _NO_NAME = re.compile(r"[^A-Za-z0-9.]+")

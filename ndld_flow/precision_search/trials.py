@@ -26,7 +26,7 @@ from ndld_flow.records.precision_search import PrecisionSearch, Trial
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 from ndld_flow.samples.model_matching import shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples
-from ndld_flow.store.sharing import make_folder, share
+from ndld_flow.store.files import make_folder, share
 
 _NONFINITE = -50.0
 """Score of outputs with NaN or infinity; no metric scores as low."""

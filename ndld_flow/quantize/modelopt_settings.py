@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Milliseconds
 from ndld_flow.processes.program import Program, minimal_environment, run_program
 from ndld_flow.step import Foresight, RunsCode
 

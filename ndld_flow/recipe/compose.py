@@ -1,7 +1,9 @@
-"""Compose a recipe with Hydra and hand over a plain dictionary.
+"""Compose a recipe with Hydra and return a plain dictionary, within bounds, or one located problem.
 
-Hydra and OmegaConf stay inside this file. They compose, interpolate and override; they validate nothing. (Only
-override_grammar.py uses Hydra too: its parser of values.)
+Only this module imports OmegaConf, and only this module and `overrides.py`, which uses Hydra's parser, import Hydra.
+They compose, interpolate and override; they validate nothing. OmegaConf has no limit, so interpolations are bounded
+here: a few lines of `${a}${a}` can expand beyond any memory. The environment holds passwords and tokens, which a
+stranger's recipe could put into the address of its model or into a report, so only a trusted recipe may read it.
 
 A recipe may have a `defaults:` list that names other recipes (in its folder, or in `pipelines/`) and config groups from
 `configs/`. Folders named `configs` are searched in the recipe's folder, its parent, the current directory, and the
@@ -13,25 +15,170 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.recipe.composition_trouble import PRIMARY, explain_trouble
-from ndld_flow.recipe.config_files import check_used_files, config_texts, find_folders
-from ndld_flow.recipe.environment import reading_environment
+from ndld_flow.base.text import suggest
+from ndld_flow.recipe.config_files import check_used_files, config_texts, find_config, find_folders
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
-from ndld_flow.recipe.resolution import bounded_resolution
-from ndld_flow.recipe.step_order import order_steps
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.files import temporary_folder
+from ndld_flow.store.files import read_note, temporary_folder, write_note
 from ndld_flow.store.hidden_credentials import hide_credentials
-from ndld_flow.store.seals import read_note, write_note
+
+READS_ENVIRONMENT = "this recipe reads the environment variable"
+
+
+@contextlib.contextmanager
+def reading_environment(*, allowed: bool) -> Iterator[None]:
+    """Inside the block, OmegaConf reads environment variables only if allowed, wherever the recipe names them."""
+    from omegaconf import OmegaConf
+    from omegaconf.resolvers import oc
+
+    OmegaConf.register_new_resolver("oc.env", oc.env if allowed else _refuse, replace=True)
+    try:
+        yield
+    finally:
+        OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
+
+
+def _refuse(variable: object, _default: object = None) -> NoReturn:
+    raise PermissionError(f"{READS_ENVIRONMENT} {variable}")
+
+
+def explain_reading(where: str, dotted: str, text: str) -> Problem:
+    """Return OmegaConf's refusal as a problem."""
+    what = re.sub(rf".*({READS_ENVIRONMENT} \S+).*", r"\1", text)
+    return Problem(where, dotted, what, "it may be a secret: make sure of it, then allow it with --trust")
+
+
+MAX_STEPS = 20_000
+"""Of one recipe: ten for each interpolation that is followed, one for each value and each hundred characters found."""
+TOO_MUCH = "its interpolations expand to more than any recipe needs"
+
+_LEFT = threading.local()
+"""What may still be followed in this thread, as `steps`; nothing where nobody counts."""
+
+
+@contextlib.contextmanager
+def bounded_resolution() -> Iterator[None]:
+    """Limit the interpolations that OmegaConf resolves inside the block; beyond, it raises
+    InterpolationResolutionError.
+    """
+    _count_resolutions()
+    _LEFT.steps = MAX_STEPS
+    try:
+        yield
+    finally:
+        del _LEFT.steps
+
+
+def _count_resolutions() -> None:
+    """Have OmegaConf count: there is one place through which each interpolation goes, and none to hook into."""
+    from omegaconf import Container
+    from omegaconf.errors import InterpolationResolutionError
+
+    follow = Container.resolve_parse_tree
+    if hasattr(follow, "__wrapped__"):
+        return
+
+    def counted(self: Container, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever OmegaConf hands over
+        found = follow(self, *args, **kwargs)
+        left = getattr(_LEFT, "steps", None)
+        if left is not None:
+            _LEFT.steps = left - 10 - _size(found)
+            if _LEFT.steps < 0:
+                raise InterpolationResolutionError(TOO_MUCH)
+        return found
+
+    counted.__wrapped__ = follow  # type: ignore[attr-defined]
+    Container.resolve_parse_tree = counted  # type: ignore[method-assign]
+
+
+def _size(found: object) -> int:
+    from omegaconf import Container, OmegaConf
+
+    plain = OmegaConf.to_container(found, resolve=False) if isinstance(found, Container) else found
+    return _count(plain)
+
+
+def _count(plain: object) -> int:
+    if isinstance(plain, dict | list):
+        return 1 + sum(map(_count, plain.values() if isinstance(plain, dict) else plain))
+    return 1 + len(str(plain)) // 100
+
+
+PRIMARY = "ndld_flow_recipe"
+"""Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
+
+SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text that holds commas"
+_OVERRIDE = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values that hold commas or spaces"
+_NOT_FOR_USERS = re.compile(
+    r"\s*(full_key: |Config search path:|Set the environment variable|See https?://).*"  # and all after it
+)
+
+
+def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:
+    """Return Hydra's message as one located problem."""
+    if isinstance(error, RecursionError):
+        return Problem(file.where("defaults"), "", "its `defaults:` or `${...}` lead too deep, or back to themselves")
+    if isinstance(error, OSError) and error.strerror:  # from looking for files
+        return Problem(file.where("defaults"), "", f"its `defaults:` cannot be read: {error.strerror}")
+    text = " ".join(str(error).replace(PRIMARY, file.path.name).split())
+    text = _NOT_FOR_USERS.sub("", text) or f"Hydra cannot compose this ({type(error).__name__})"
+    if override := _refused(error, text, overrides):
+        where = f'override "{override.removeprefix("++")}"'
+        if "--multirun" in text:
+            return Problem(where, "", "this names several values", SEVERAL)
+        return Problem(where, "", text.replace("++", ""), _OVERRIDE)
+    dotted = str(getattr(error, "full_key", None) or "")
+    if READS_ENVIRONMENT in text:
+        return explain_reading(file.where(dotted), dotted, text)
+    return Problem(file.where(dotted), dotted, text, _hint(text, file))
+
+
+def _refused(error: Exception, text: str, overrides: Sequence[str]) -> str | None:
+    """Return the override that a message refers to."""
+    parsed = getattr(error, "override", None)  # of Hydra's parser
+    named = re.findall(r"'([^']+)'", text)
+    for override in overrides:
+        key = override.removeprefix("++").partition("=")[0].lstrip("+~")
+        if override == parsed or override in text or key in named:
+            return override
+    return None
+
+
+def _hint(text: str, file: YamlFile) -> str:
+    if "nterpolation" not in text or TOO_MUCH in text:
+        return ""
+    names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)
+    return suggest(names[0], file.lines) if names else "write ${steps.NAME.SETTING} for another value"
+
+
+def order_steps(steps: object, file: YamlFile, folders: Sequence[Path]) -> object:
+    """Put steps in the order in which recipes name them: those of `defaults:` first, then the recipe's own."""
+    if not isinstance(steps, dict):
+        return steps
+    named = [name for name in _named_steps(file, folders, depth=0) if name in steps]
+    return {name: steps[name] for name in dict.fromkeys([*named, *steps])}
+
+
+def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[str]:
+    names: list[str] = []
+    defaults = file.values.get("defaults")
+    for entry in defaults if isinstance(defaults, list) and depth < 16 else []:
+        if isinstance(entry, str) and entry != "_self_" and "@" not in entry:
+            for base in find_config(entry, folders):
+                names += _named_steps(read_yaml(base), folders, depth + 1)
+    own = file.values.get("steps")
+    return names + (list(own) if isinstance(own, dict) else [])
+
 
 WITHOUT_SWEEP = "~sweep"
 """The override that takes a recipe's sweep away. (Hydra would look for presets of sweeps, where `configs/` has any.)"""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ndld_flow.base.declared_metrics import ANY, DURATIONS, UNKNOWN, mixed
+from ndld_flow.base.quantities import parse_bytes, parse_duration_ms
 from ndld_flow.base.text import suggest
-from ndld_flow.base.units import parse_bytes, parse_duration_ms
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult
 

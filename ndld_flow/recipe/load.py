@@ -8,13 +8,11 @@ from typing import Any
 
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.given_axes import GivenAxis, read_axis_override, read_pin
 from ndld_flow.recipe.make_sweep import make_sweep
-from ndld_flow.recipe.override_grammar import AxisError
-from ndld_flow.recipe.overrides import check_overrides
+from ndld_flow.recipe.overrides import AxisError, check_overrides
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import find_root_key
+from ndld_flow.recipe.sweep_axes import GivenAxis, find_root_key, read_axis_override, read_pin
 from ndld_flow.recipe.validate import validate_recipe
 from ndld_flow.store.store import Store
 

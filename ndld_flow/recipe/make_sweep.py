@@ -3,26 +3,228 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.recipe.check_section import Axes, check_section, read_exclusions
-from ndld_flow.recipe.check_values import ValueCheck
+from ndld_flow.base.text import suggest
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Gate, parse_expression, parse_gate
-from ndld_flow.recipe.given_axes import GivenAxis, add_axes
-from ndld_flow.recipe.points import Objective, Sweep
+from ndld_flow.recipe.places import find_value
+from ndld_flow.recipe.points import Changes, Objective, Sweep, Variations, open_variations
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import read_axes
-from ndld_flow.recipe.sweep_section import Sentences, SweepSection
+from ndld_flow.recipe.sweep_axes import GivenAxis, SweptAxis, add_axes, overlap, read_axes
+from ndld_flow.recipe.sweep_section import Sentences, SweepSection, sentences
 from ndld_flow.recipe.validate import Checker, Known, Mistakes, check_sentence, known_steps
-from ndld_flow.recipe.variations import Variations, open_variations
-from ndld_flow.sweep_search.numbered_space import count_points
+from ndld_flow.sweep_search.numbered_space import NumberedSpace, count_points
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
-from ndld_flow.sweep_search.space import Assignment, Space
+from ndld_flow.sweep_search.space import Assignment, Choices, Space, values_of
+
+LOOKS = "name the objective with `minimize:` or `maximize:`"
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A sweep's axes, as far as they could be read."""
+
+    read: Sequence[SweptAxis]
+    named: Sequence[str]
+    """The names of all axes, including those that could not be read, whose problems are reported."""
+
+    def find(self, name: str) -> SweptAxis | None:
+        """Return the axis of this name, or the one that sets only this key."""
+        named = [axis for axis in self.read if axis.name == name]
+        keyed = [axis for axis in self.read if axis.keys in ((name,), (f"steps.{name}",)) and not axis.variants]
+        return next(iter([*named, *keyed]), None)
+
+    def find_or_report(self, name: str, place: str, mistakes: Mistakes) -> SweptAxis | None:
+        """Return the axis as `find` does; report an unknown name as a problem at this place."""
+        axis = self.find(name)
+        if axis is None and name not in self.named:
+            mistakes.add(place, f"there is no axis `{name}`", suggest(name, self.named))
+        return axis
+
+
+def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mistakes: Mistakes) -> None:
+    """Add what is wrong with a section whose axes are these, in a recipe with these steps."""
+    if not axes.named:
+        mistakes.add("sweep", "nothing varies", "name settings and their values in `over:`, or give them after `-m`")
+    _check_objectives(section, axes, mistakes)
+    _check_counting(section, axes, mistakes)
+    if isinstance(section.timeout, dict):
+        _check_steps("sweep.timeout", section.timeout, steps, mistakes)
+    _check_steps("sweep.needs", section.needs, steps, mistakes)
+
+
+def read_exclusions(
+    section: SweepSection, axes: Axes, mistakes: Mistakes
+) -> tuple[Mapping[str, tuple[JsonValue, ...]], ...]:
+    """Return the excluded combinations: for each axis of a rule, its excluded values."""
+    rules = [
+        _read_exclusion(f"sweep.exclude.{index}", rule, axes, mistakes) for index, rule in enumerate(section.exclude)
+    ]
+    return tuple(rule for rule, given in zip(rules, section.exclude, strict=True) if len(rule) == len(given) > 0)
+
+
+def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
+    count = len([*sentences(section.minimize), *sentences(section.maximize)])
+    if section.method in ("tpe", "hill_climb") and not count:
+        mistakes.add("sweep.method", f"`{section.method}` looks for the best", LOOKS)
+    if section.method == "hill_climb" and count > 1:
+        mistakes.add("sweep.method", "`hill_climb` climbs towards one objective", "give one, or use `method: tpe`")
+    if section.saturation is None:
+        return
+    if not count:
+        mistakes.add("sweep.saturation", "there is no objective that could saturate", LOOKS)
+    if section.saturation.along:
+        axes.find_or_report(section.saturation.along, "sweep.saturation.along", mistakes)
+
+
+def _check_counting(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
+    """Report axes over real intervals, which have no next value, for methods that count values."""
+    endless = [axis for axis in axes.read if values_of(axis.axis).count is None]
+    if section.method in ("random", "tpe"):
+        if endless and section.points is None and section.time is None:
+            what = f"`{endless[0].name}` takes any number, so there is no last point"
+            mistakes.add("sweep.method", what, "give a budget: `points:` or `time:`")
+        return
+    for axis in endless:
+        what = f"any number between two bounds is too many for `{section.method}`"
+        mistakes.add(axis.place, what, "give a `step`, or use `method: random` or `method: tpe`")
+
+
+def _check_steps(place: str, named: Iterable[str], steps: Sequence[str], mistakes: Mistakes) -> None:
+    for name in named:
+        if name not in steps:
+            mistakes.add(f"{place}.{name}", f"there is no step `{name}`", suggest(name, steps))
+
+
+def _read_exclusion(
+    place: str, rule: Mapping[str, JsonValue], axes: Axes, mistakes: Mistakes
+) -> dict[str, tuple[JsonValue, ...]]:
+    if not rule:
+        mistakes.add(place, "this names no axis, so it would exclude everything", "name axes and their values")
+    found: dict[str, tuple[JsonValue, ...]] = {}
+    for name, given in rule.items():
+        axis = axes.find_or_report(name, f"{place}.{name}", mistakes)
+        if axis is None:
+            continue
+        one = not isinstance(given, list) or values_of(axis.axis).position(given) is not None
+        values = [given] if one or not isinstance(given, list) else given
+        for value in values:
+            if values_of(axis.axis).position(value) is None:
+                mistakes.add(f"{place}.{name}", f"{value!r} is no value of `{name}`", _say_values(axis, value))
+        found[axis.name] = tuple(values)
+    return found
+
+
+def _say_values(axis: SweptAxis, value: JsonValue) -> str:
+    if not isinstance(axis.axis, Choices):
+        return ""
+    return suggest(str(value), [str(known) for known in axis.axis.values])
+
+
+MAX_TRIED = 5000
+"""Values that all axes together may list."""
+
+
+@dataclass(frozen=True)
+class ValueCheck:
+    """Tries values of axes in a recipe."""
+
+    axes: Sequence[SweptAxis]
+    space: Space
+    variations: Variations
+    base: Recipe | None
+    """The recipe itself; None when it has mistakes of its own, and `known` has them."""
+    known: frozenset[tuple[str, str]]
+
+    def check(self, mistakes: Mistakes) -> Assignment | None:
+        """Report the problems of values, each once; return the recipe's own value on each axis.
+
+        A value is wrong when the recipe will have it neither with its own other values nor in the first point that has
+        it. What is wrong only in company is left to the run. None when the recipe itself is no point.
+        """
+        if sum(len(axis.axis.values) for axis in self.axes if isinstance(axis.axis, Choices)) > MAX_TRIED:
+            mistakes.add("sweep.over", f"all axes together may list {MAX_TRIED:,} values", "give ranges: `from`, `to`")
+            return None
+        start = {axis.name: self._check_axis(axis, mistakes) for axis in self.axes}
+        known = {name: value[0] for name, value in start.items() if value}
+        return known if len(known) == len(start) else None
+
+    def _check_axis(self, axis: SweptAxis, mistakes: Mistakes) -> list[JsonValue]:
+        """Check the values of an axis; return the recipe's own value on it, if it is one of them."""
+        found: dict[Problem, list[str]] = {}
+        own = []
+        samples = list(axis.samples())
+        for place, value in samples:
+            recipe, problems = self._try(axis.changes(value))
+            if problems and self._try_first(axis, value):
+                for problem in (_of_value(each, axis, value) for each in problems):
+                    found.setdefault(replace(problem, path=""), []).append(f"{place}{problem.path}")
+            elif recipe is not None and self.base is not None and _does_the_same(recipe, self.base):
+                own.append(value)
+        for problem, places in found.items():
+            everywhere = len(places) == len(samples) > 1
+            mistakes.add(axis.place if everywhere else places[0], problem.what, problem.hint)
+        return own[:1] or self._own_number(axis)
+
+    def _try(self, changes: Changes) -> tuple[Recipe | None, list[Problem]]:
+        """Return the recipe with changes, or the problems that the changes cause."""
+        try:
+            return self.variations.recipe(changes), []
+        except RecipeError as error:
+            return None, [problem for problem in error.problems if (problem.path, problem.what) not in self.known]
+
+    def _try_first(self, axis: SweptAxis, value: JsonValue) -> list[Problem]:
+        """Return the problems of the first point that has a value; none if no point has it."""
+        narrowed = tuple(Choices(each.name, (value if each is axis else _first(each),)) for each in self.axes)
+        points = NumberedSpace(replace(self.space, axes=narrowed))
+        if not points.count:
+            return []
+        point = points.point(points.place(0))
+        return self._try({key: each for other in self.axes for key, each in other.changes(point[other.name]).items()})[
+            1
+        ]
+
+    def _own_number(self, axis: SweptAxis) -> list[JsonValue]:
+        """Return the recipe's number on an axis of numbers, if the axis contains it."""
+        if isinstance(axis.axis, Choices) or self.base is None:
+            return []
+        value = _own_value(self.base, axis.keys[0])
+        position = values_of(axis.axis).position(value)
+        return [] if position is None else [values_of(axis.axis).value(position)]
+
+
+def _first(axis: SweptAxis) -> JsonValue:
+    return next(value for _, value in axis.samples())
+
+
+def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
+    """Return a problem that a value causes as the value's own; its path is relative to the value's place."""
+    for key in axis.keys:
+        if overlap(problem.path, key):  # of a variant, the key that is wrong
+            return replace(problem, where="", path=f".{key.removeprefix('steps.')}" if axis.variants else "")
+    shown = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}..."
+    return replace(problem, where="", path="", what=f"with {shown}, {problem.path}: {problem.what}")
+
+
+def _does_the_same(recipe: Recipe, base: Recipe) -> bool:
+    """Return whether two recipes describe the same work."""
+    gates = [gate.text for gate in recipe.gates] == [gate.text for gate in base.gates]
+    return gates and (recipe.steps, recipe.models, recipe.file.inputs) == (base.steps, base.models, base.file.inputs)
+
+
+def _own_value(base: Recipe, key: str) -> JsonValue:
+    """Return the recipe's value at a key, including the defaults of steps."""
+    words = key.split(".")
+    for step in base.steps if words[0] == "steps" else ():
+        if step.name == words[1]:
+            value: JsonValue = find_value(step.settings, words[2:])
+            return value
+    return find_value(base.file.model_dump(mode="json"), words)  # type: ignore[no-any-return]
 
 
 def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> Sweep:

@@ -1,11 +1,20 @@
-"""Checks of overrides before Hydra's parser, which is slow and accepts everything."""
+"""Overrides of the command line: checks before Hydra's parser, and Hydra's grammar of an axis' values."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from ndld_flow.base.errors import Problem, RecipeError
+from ndld_flow.recipe.sweep_section import MAX_NUMBER, MAX_STEPS
+from ndld_flow.sweep_search.space import Axis, Choices, Numbers
+
+if TYPE_CHECKING:
+    from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 
 MAX_LENGTH = 4000
 """Characters of one override."""
@@ -43,3 +52,133 @@ def _find(override: str) -> Iterator[tuple[str, str]]:
 def _is_text(override: str) -> bool:
     """Return whether a text is valid UTF-8 and printable on one line."""
     return not any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override)
+
+
+EXAMPLES = "write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`"
+
+
+class AxisError(ValueError):
+    """The definition of an axis, in a recipe or on a command line, is invalid."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        self.what, self.hint = what, hint
+        super().__init__(what)
+
+
+def find_axis(override: str) -> tuple[str, str] | None:
+    """Return key and values of a command-line override with several values, such as `steps.speed.threads=1,2`.
+
+    Returns None for any other override, and for one that Hydra cannot read, which composition reports. Raises AxisError
+    for a config group.
+    """
+    text = override.partition("=")[2]
+    if not {",", "("} & set(text):
+        return None  # the parser takes 0.3 s to import
+    from hydra.errors import HydraException
+
+    try:
+        parsed = _parse(override)
+    except (HydraException, RecursionError):
+        return None
+    if parsed.is_delete() or not parsed.is_sweep_override():
+        return None
+    if parsed.package is not None or "/" in parsed.key_or_group:
+        raise AxisError("this picks files of a config group", "sweep over the settings they hold")
+    return parsed.key_or_group, text
+
+
+def read_one_value(override: str) -> JsonValue:
+    """Return the value of an override that has one. Raises AxisError with the reason."""
+    from hydra.errors import HydraException
+
+    try:
+        parsed = _parse(override)
+    except (HydraException, RecursionError) as error:
+        raise _no_grammar(override.partition("=")[2], error) from None
+    if parsed.is_sweep_override():
+        raise AxisError("this names several values", EXAMPLES)
+    return _plain(parsed.value())
+
+
+def read_axis(name: str, text: str) -> Axis:
+    """Return the axis that a text describes. Raises AxisError with the reason."""
+    from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, RangeSweep
+    from hydra.errors import HydraException
+
+    try:
+        parsed = _parse(f"key={text}")
+    except (HydraException, RecursionError) as error:
+        raise _no_grammar(text, error) from None
+    swept = parsed._value
+    if isinstance(swept, ChoiceSweep | RangeSweep) and swept.shuffle:
+        raise AxisError("`shuffle` gives another order each time", "`method: random` with a `seed:` does not")
+    if isinstance(swept, IntervalSweep):
+        return _interval(name, swept)
+    if isinstance(swept, RangeSweep):
+        return _range(name, swept)
+    if isinstance(swept, ChoiceSweep):
+        _refuse_tags(swept.tags)
+        return Choices(name, tuple(_plain(value) for value in swept.list))
+    if parsed.is_sweep_override():
+        raise AxisError("`glob` picks files of a config group", "list the values")
+    raise AxisError(f"{_shorten(text)!r} is one value", f"{EXAMPLES}, or a list")
+
+
+def _parse(override: str) -> Override:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(override)
+
+
+def _no_grammar(text: str, error: Exception) -> AxisError:
+    what = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+    return AxisError(f"{_shorten(text)!r} is not in Hydra's grammar: {_shorten(what, 160)}", EXAMPLES)
+
+
+def _interval(name: str, swept: IntervalSweep) -> Numbers:
+    low, high = swept.start, swept.end
+    if low is None or high is None or not -MAX_NUMBER <= low <= high <= MAX_NUMBER:
+        raise AxisError(f"an interval goes from a smaller number to a larger one; found {low} and {high}")
+    integer = isinstance(low, int) and isinstance(high, int)
+    return Numbers(name, low, high, integer=integer, log=_is_log(swept.tags, low))
+
+
+def _range(name: str, swept: RangeSweep) -> Numbers:
+    """Return an ascending range with its last number, which Hydra's ranges exclude."""
+    start, stop, step = swept.start, swept.stop, swept.step
+    if start is None or stop is None or not max(abs(start), abs(stop), abs(step)) <= MAX_NUMBER or step == 0:
+        raise AxisError(f"a range needs numbers and a step other than 0; found {start}, {stop}, {step}")
+    if (stop - start) / step > MAX_STEPS:
+        raise AxisError(f"a range has at most {MAX_STEPS:,} steps", "make its step larger")
+    steps = math.ceil(round((stop - start) / step, 9)) - 1
+    if steps < 0:
+        raise AxisError(f"there is no number in range({start},{stop},{step}): it leaves out where it stops")
+    last = start + steps * step if isinstance(start, int) else round(start + steps * step, 12)
+    integer = all(isinstance(part, int) for part in (start, stop, step))
+    low = min(start, last)
+    return Numbers(name, low, max(start, last), abs(step), integer=integer, log=_is_log(swept.tags, low))
+
+
+def _is_log(tags: set[str], low: float) -> bool:
+    _refuse_tags(tags - {"log"})
+    if "log" in tags and low <= 0:
+        raise AxisError("the tag `log` needs numbers above 0")
+    return "log" in tags
+
+
+def _refuse_tags(tags: set[str]) -> None:
+    if tags:
+        raise AxisError(f"the tag `{_shorten(min(tags))}` means nothing here", "`log` does, of ranges and intervals")
+
+
+def _plain(value: object) -> JsonValue:
+    """Return a value without Hydra's quoted strings."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return value if value is None or isinstance(value, bool | int | float | str) else str(getattr(value, "text", value))
+
+
+def _shorten(text: str, length: int = 60) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."

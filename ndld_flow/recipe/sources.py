@@ -21,10 +21,9 @@ from ndld_flow.base.text import suggest
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.digest import describe_files, digest_json
-from ndld_flow.store.files import remember
+from ndld_flow.store.files import read_note, remember, seal, unseal, write_note
 from ndld_flow.store.hidden_credentials import HIDDEN, Credentials, hide_credentials
 from ndld_flow.store.kinds import Onnx
-from ndld_flow.store.seals import read_note, seal, unseal, write_note
 from ndld_flow.store.store import Store
 
 PYPI = re.compile(r"pypi:(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)==(?P<version>[A-Za-z0-9.!+_-]+)/(?P<path>.+)")

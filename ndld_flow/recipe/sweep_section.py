@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag, model_validator
 
+from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Fraction, Milliseconds
 from ndld_flow.sweep_search.search import Method
 
 MAX_LISTED = 1000

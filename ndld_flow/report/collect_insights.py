@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ndld_flow.base.text import visible_text
-from ndld_flow.profiles.diagnose.bound import bound_of
-from ndld_flow.profiles.diagnose.diagnose import insights_of
-from ndld_flow.profiles.diagnose.insight import Insight
-from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.profiles.diagnose.diagnose import bound_of, insights_of
+from ndld_flow.profiles.diagnose.subject import Insight, Subject
 
 # Maximum number of rows that a link selects, to limit the size of pages.
 _LAYERS_LINKED = 500

@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from ndld_flow.base.quantities import milliseconds, relative_speed, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.differences import PairCircumstances, circumstances_of
-from ndld_flow.profiles.compare.measured import Measured, Rules
-from ndld_flow.profiles.compare.metric_verdicts import Bounds, judge
-from ndld_flow.profiles.compare.metrics import compare_metrics
+from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES
+from ndld_flow.profiles.compare.verdicts import Bounds, judge
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Profile, TensorCoreShares

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import milliseconds, share
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.profiles.diagnose.channels import channels_of
-from ndld_flow.profiles.diagnose.lint_subject import is_product
-from ndld_flow.profiles.diagnose.requested_precision import missed_precisions
+from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
+from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import count, milliseconds, number, share
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.rules_precision import SearchSubject, insights_of_search
+from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
 from ndld_flow.records.profile import Profile

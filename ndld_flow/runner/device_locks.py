@@ -31,9 +31,9 @@ from ndld_flow.records.document import Record
 from ndld_flow.runner.disk import name_user
 from ndld_flow.runner.events import WAITS
 from ndld_flow.store.digest import digest_json
+from ndld_flow.store.files import create_file, make_folder, open_new_file
 from ndld_flow.store.lock_folders import is_running, name_process
 from ndld_flow.store.locks import Lock, Locks
-from ndld_flow.store.sharing import create_file, make_folder, open_new_file
 from ndld_flow.store.store import Store
 
 FOLDER_VARIABLE = "NDLD_FLOW_DEVICE_LOCKS"

@@ -19,7 +19,7 @@ from ndld_flow.report.profile_page import draw_build, draw_profile
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import find_subject, is_profile_file
-from ndld_flow.store.sharing import share
+from ndld_flow.store.files import share
 
 
 def draw_any(reference: str, outputs: Path, to: Path | None = None) -> Path:

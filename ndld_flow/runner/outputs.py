@@ -17,8 +17,7 @@ from ndld_flow.records.document import read_bounded, read_tree
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD
 from ndld_flow.records.run_record import ENDINGS, RunOutcome, RunRecord, is_complete, judge
 from ndld_flow.runner.disk import explain_disk
-from ndld_flow.store.files import follow, place_folder, point_to, write_text_atomically
-from ndld_flow.store.sharing import make_folder, share
+from ndld_flow.store.files import follow, make_folder, place_folder, point_to, share, write_text_atomically
 from ndld_flow.store.store import Store, mark_store, open_store
 
 

@@ -26,14 +26,15 @@ from ndld_flow.runner.write_comparison import write_comparison
 from ndld_flow.store.files import (
     copy_file,
     copy_folder,
+    make_folder,
     remove_folder,
     share_blocks,
+    share_tree,
     sync_folder,
     write_text_atomically,
 )
 from ndld_flow.store.hidden_credentials import find_redacted
 from ndld_flow.store.kinds import LOG_FILE, RECORD_FILE
-from ndld_flow.store.sharing import make_folder, share_tree
 from ndld_flow.store.store import Store
 
 COPIED_BYTES = 2**28

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.units import Fraction, Milliseconds
-from ndld_flow.profiles.compare.metrics import PROFILE_METRICS
+from ndld_flow.base.quantities import Fraction, Milliseconds
+from ndld_flow.profiles.compare.measured import PROFILE_METRICS
 from ndld_flow.records.comparison import Allowance
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.noise import FEWEST_ROUNDS

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import size_change
+from ndld_flow.base.quantities import Fraction, size_change
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Fraction
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.step import Context, Reads, Result, Returns, Step, metrics

@@ -12,9 +12,8 @@ from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.accuracy.tolerance import UNITS, Tolerance, outside
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import count, milliseconds, number
+from ndld_flow.base.quantities import Milliseconds, count, milliseconds, number
 from ndld_flow.base.text import short_name
-from ndld_flow.base.units import Milliseconds
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.measurement import Metric

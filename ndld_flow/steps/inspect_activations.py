@@ -8,10 +8,9 @@ from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import UNITS, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.base.quantities import number
+from ndld_flow.base.quantities import Bytes, Fraction, number
 from ndld_flow.base.settings import Settings
 from ndld_flow.base.text import short_name, visible_name
-from ndld_flow.base.units import Bytes, Fraction
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.measurement import Metric

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, JsonValue, model_validator
 
-from ndld_flow.base.units import Fraction, Milliseconds
+from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code

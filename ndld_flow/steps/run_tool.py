@@ -15,8 +15,8 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.base.imported_modules import find_imported
+from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.text import suggest
-from ndld_flow.base.units import Milliseconds
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics

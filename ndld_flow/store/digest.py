@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from ndld_flow.records.document import stat_file
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
-from ndld_flow.store.seals import read_note, write_note
+from ndld_flow.store.files import read_note, write_note
 
 ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
 """Smaller files are hashed by every process, without a note on disk: that takes 5 ms at most."""

@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from blake3 import blake3
 
-from ndld_flow.store.sharing import make_folder, share
+from ndld_flow.store.files import make_folder, share
 
 BEAT_EVERY_S = 10.0
 SILENT_AFTER_S = 300.0

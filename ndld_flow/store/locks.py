@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
 
+from ndld_flow.store.files import create_file, make_folder, share, shared_mode
 from ndld_flow.store.lock_folders import FolderLock, remove_leftovers
-from ndld_flow.store.sharing import create_file, make_folder, share, shared_mode
 
 NO_LOCKS = "ndld_flow-no-locks.txt"
 """A file in the folder of locks where the file system has none, so that all processes use lock folders."""

@@ -23,8 +23,8 @@ from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord, StepRecord
 from ndld_flow.store.digest import describe_files, digest_json
+from ndld_flow.store.files import seal, unseal
 from ndld_flow.store.hidden_credentials import Credentials
-from ndld_flow.store.seals import seal, unseal
 from ndld_flow.store.store import Store
 
 _SHOWS_WHOLE_FILES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"})

@@ -34,10 +34,18 @@ from ndld_flow.base.errors import NewerFormatError, OutputsError
 from ndld_flow.records.document import read_bounded
 from ndld_flow.records.run_record import ArtifactRecord, StepRecord
 from ndld_flow.store.digest import DigestMemory, describe_folder, digest_json, find_damage
-from ndld_flow.store.files import remove_folder, sync, sync_folder, write_text_atomically
+from ndld_flow.store.files import (
+    make_folder,
+    open_new_file,
+    remove_folder,
+    seal,
+    share_tree,
+    sync,
+    sync_folder,
+    unseal,
+    write_text_atomically,
+)
 from ndld_flow.store.locks import Locks
-from ndld_flow.store.seals import seal, unseal
-from ndld_flow.store.sharing import make_folder, open_new_file, share_tree
 
 _SALT_BYTES = 32
 

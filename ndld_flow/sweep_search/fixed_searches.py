@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from ndld_flow.base.text import visible_name
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place
+from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, UntriedPoints
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment, Numbers, Space
-from ndld_flow.sweep_search.untried import UntriedPoints
 
 
 class Grid:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ndld_flow.sweep_search.axis_values import AxisValues
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, neighbours_of
+from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, UntriedPoints, neighbours_of
 from ndld_flow.sweep_search.search import Quality, SearchOptions, Trial, quality_of
-from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.untried import UntriedPoints
+from ndld_flow.sweep_search.space import Assignment, AxisValues, Space
 
 _STRIDES = tuple(2.0**-halvings for halvings in range(2, 9))
 

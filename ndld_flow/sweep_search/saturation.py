@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from ndld_flow.base.text import suggest, visible_name
-from ndld_flow.sweep_search.axis_values import values_of
 from ndld_flow.sweep_search.numbered_space import NumberedSpace
 from ndld_flow.sweep_search.search import Direction, Quality, Saturation, Search, Trial, quality_of
-from ndld_flow.sweep_search.space import Assignment, Space
+from ndld_flow.sweep_search.space import Assignment, Space, values_of
 
 
 class Saturating:

@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.sweep_search.axis_values import AxisValues, Position
-from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, neighbours_of
+from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, UntriedPoints, neighbours_of
 from ndld_flow.sweep_search.search import SearchOptions, Trial
-from ndld_flow.sweep_search.space import Assignment, Space
-from ndld_flow.sweep_search.untried import UntriedPoints
+from ndld_flow.sweep_search.space import Assignment, AxisValues, Position, Space
 
 if TYPE_CHECKING:
     import optuna

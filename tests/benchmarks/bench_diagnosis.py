@@ -26,7 +26,7 @@ from onnx import helper
 from ndld_flow.graph.sanitize.pipeline import sanitize_file
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.models.tensors import Array
-from ndld_flow.profiles.diagnose.triage import triage
+from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model

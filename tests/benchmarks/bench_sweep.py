@@ -28,7 +28,7 @@ from pydantic import JsonValue
 
 from ndld_flow import api
 from ndld_flow.profiles.compare.intervals import paired_ratio
-from ndld_flow.profiles.compare.metrics import run_values
+from ndld_flow.profiles.compare.measured import run_values
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_sweep_record
 from tests.support.samples import fetch_sample

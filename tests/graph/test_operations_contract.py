@@ -17,7 +17,7 @@ from ndld_flow.base.settings import describe_settings
 from ndld_flow.cli.explain_step import explain_part
 from ndld_flow.graph.edit.catalogue import entry_type, find_operation, operation_names, summary_of
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.recipe.messages import models_in
+from ndld_flow.recipe.validate import models_in
 from ndld_flow.steps.edit import Edit
 from tests.support.editing_fixtures import edit
 

@@ -24,8 +24,8 @@ from ndld_flow.measure.engine_layers import read_engine_layers
 from ndld_flow.measure.timing_pass import Timing, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Job
 from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.profiles.diagnose.triage import triage
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers

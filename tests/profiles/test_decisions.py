@@ -9,9 +9,8 @@ import statistics
 import pytest
 
 from ndld_flow.base.quantities import MINUS
-from ndld_flow.profiles.compare import metric_verdicts
+from ndld_flow.profiles.compare import verdicts as metric_verdicts
 from ndld_flow.profiles.compare.intervals import RatioInterval, median_interval, paired_ratio, unpaired_ratio
-from ndld_flow.profiles.compare.metric_verdicts import decide_ratio, geometric_mean, say_change
 from ndld_flow.profiles.compare.rounds import (
     Estimate,
     RoundsPlan,
@@ -22,6 +21,7 @@ from ndld_flow.profiles.compare.rounds import (
     say_interval,
     spread_of,
 )
+from ndld_flow.profiles.compare.verdicts import decide_ratio, geometric_mean, say_change
 from ndld_flow.records.comparison import Better, Verdict
 from ndld_flow.records.noise import Round, RoundSide
 

@@ -15,12 +15,10 @@ from hypothesis import strategies as st
 
 from ndld_flow.measure.device_roofs import measure_roofs
 from ndld_flow.measure.layer_pass import measure_layers
-from ndld_flow.profiles.diagnose.bound import bound_by
-from ndld_flow.profiles.diagnose.diagnose import RULES, diagnose
+from ndld_flow.profiles.diagnose.diagnose import RULES, bound_by, diagnose, triage
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.roofline import best_of_layers, roofline_of
 from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.profiles.diagnose.triage import triage
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model

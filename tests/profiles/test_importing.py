@@ -15,8 +15,8 @@ from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.read.engine_layers import nodes_of_metadata, nodes_of_name
 from ndld_flow.profiles.read.read_profile import read_profile, recognise
-from ndld_flow.profiles.read.tolerant_json import parse_tolerantly
 from ndld_flow.profiles.read.trtexec_files import read_layer_times
+from ndld_flow.profiles.read.untrusted_files import parse_tolerantly
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun
 from tests.support import trtexec_exports as trt

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
-from ndld_flow.recipe.apply_point import apply_point
+from ndld_flow.recipe.apply_point import CannotEditError, apply_point, remove_key, set_value
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.edit_yaml import CannotEditError, remove_key, set_value
 from ndld_flow.recipe.validate import expand_shorthands
 
 TEXT = """\

@@ -10,8 +10,8 @@ from typing import Annotated
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from ndld_flow.base.quantities import Fraction
 from ndld_flow.base.settings import Settings, describe_settings
-from ndld_flow.base.units import Fraction
 from ndld_flow.recipe.recipe import RecipeFile
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.recipe.sweep_section import SweepSection

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.load import load_recipe, load_sweep
-from ndld_flow.recipe.override_grammar import AxisError, read_axis
+from ndld_flow.recipe.overrides import AxisError, read_axis
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.resolved import resolve_recipe, write_yaml

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ndld_flow.base.units import (
+from ndld_flow.base.quantities import (
     Bytes,
     Fraction,
     Milliseconds,

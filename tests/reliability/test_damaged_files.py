@@ -15,7 +15,7 @@ import pytest
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.store import digest
 from ndld_flow.store.digest import digest_file
-from ndld_flow.store.seals import BrokenSealError, read_note, seal, unseal, write_note
+from ndld_flow.store.files import BrokenSealError, read_note, seal, unseal, write_note
 from ndld_flow.store.store import Store
 from tests.reliability.damages import CHANGES, CUTS, LOSSES, is_possible
 from tests.support.command_line import ndld_flow

@@ -14,7 +14,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
-from ndld_flow.store.seals import unseal
+from ndld_flow.store.files import unseal
 from tests.golden.make_store import HERE
 from tests.reliability import hostile_trees
 from tests.reliability.guarded import attempt

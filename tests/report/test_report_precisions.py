@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from ndld_flow import api
 from ndld_flow.measure.profile_summary import metrics_of
-from ndld_flow.profiles.diagnose.triage import triage
+from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import channels_text, collect_layers

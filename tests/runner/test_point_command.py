@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from ndld_flow import api
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.override_grammar import read_one_value
+from ndld_flow.recipe.overrides import read_one_value
 from ndld_flow.recipe.places import change_value
 from ndld_flow.recipe.validate import expand_shorthands
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides

@@ -112,7 +112,7 @@ def test_it_is_documented(found: StepType) -> None:
 
 
 def models_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
-    from ndld_flow.recipe.messages import models_in
+    from ndld_flow.recipe.validate import models_in
 
     yield model
     for info in model.model_fields.values():

@@ -12,9 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from ndld_flow.sweep_search.axis_values import key_of
 from ndld_flow.sweep_search.search import Search, Trial
-from ndld_flow.sweep_search.space import Assignment, Axis, Choices, Numbers, Space
+from ndld_flow.sweep_search.space import Assignment, Axis, Choices, Numbers, Space, key_of
 
 Answer = Callable[[Assignment], Trial]
 

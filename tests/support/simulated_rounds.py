@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.profiles.compare.metric_verdicts import Bounds
 from ndld_flow.profiles.compare.rounds import FLOOR, RoundsPlan, describe_rounds, judge_by_rounds
+from ndld_flow.profiles.compare.verdicts import Bounds
 from ndld_flow.records.comparison import ComparedMetric, Verdict
 from ndld_flow.records.noise import Round, RoundSide
 

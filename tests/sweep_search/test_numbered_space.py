@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from ndld_flow.sweep_search.axis_values import values_of
 from ndld_flow.sweep_search.numbered_space import NumberedSpace, count_points, excluded_count
-from ndld_flow.sweep_search.space import Choices, Numbers, Space
+from ndld_flow.sweep_search.space import Choices, Numbers, Space, values_of
 from tests.support.search_spaces import STEPPED, identities, points_of, spaces
 
 

@@ -20,8 +20,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from ndld_flow.base.name_patterns import NamePattern
+from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Bytes
 
 Form = Literal["text", "texts"]
 """YAML type of a shorthand."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ndld_flow.base.quantities import Bytes, Milliseconds
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Bytes, Milliseconds
 
 CheckName = Literal[
     "external_data",

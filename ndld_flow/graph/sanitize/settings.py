@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ndld_flow.base.quantities import Bytes
 from ndld_flow.base.settings import Settings
-from ndld_flow.base.units import Bytes
 from ndld_flow.inputs import Shape
 
 

@@ -9,13 +9,11 @@ from itertools import permutations
 
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
 from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
-from ndld_flow.profiles.compare.layer_verdicts import LayerTimes, judge_layers
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
-from ndld_flow.profiles.compare.measured import Measured, Rules
-from ndld_flow.profiles.compare.metric_verdicts import Bounds, geometric_mean, judge, say_change
-from ndld_flow.profiles.compare.metrics import compare_metrics
+from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.noise import applies, say_noise
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
+from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, geometric_mean, judge, judge_layers, say_change
 from ndld_flow.records.comparison import (
     ComparedMetric,
     Comparison,

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import MINUS, apart, quantity
+from ndld_flow.base.quantities import MINUS, apart, parse_bytes, parse_duration_ms, quantity
 from ndld_flow.base.text import suggest
-from ndld_flow.base.units import parse_bytes, parse_duration_ms
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
-from ndld_flow.profiles.compare.metric_verdicts import ASSUMED_SINGLE_RUN, say_change
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, say_change
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
 
 Outcome = Literal["passed", "failed", "inconclusive", "incomparable"]

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from typing import get_args
 
-from ndld_flow.profiles.compare.layer_features import Interner, LayerFeatures
-from ndld_flow.profiles.compare.match_evidence import ALIKE, dims_of
+from ndld_flow.profiles.compare.match_evidence import ALIKE, Interner, LayerFeatures, dims_of
 from ndld_flow.profiles.compare.pair_matching import Link, match_pair
 from ndld_flow.records.comparison import LayerRow, MatchMethod
 from ndld_flow.records.profile import Layer, Profile

@@ -1,14 +1,18 @@
-"""The input of a comparison: measured profiles and the rules for judging differences."""
+"""The input of a comparison: measured profiles, their metrics, and the rules for judging differences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
-from ndld_flow.records.comparison import Allowance
-from ndld_flow.records.measurement import Metric
+from ndld_flow.records.accuracy import higher_is_better
+from ndld_flow.records.comparison import Allowance, Better, ComparedMetric
+from ndld_flow.records.measurement import Metric, percentile
 from ndld_flow.records.noise import Noise
-from ndld_flow.records.profile import Profile
+from ndld_flow.records.profile import Profile, ProfileRun
 
 FEW_RUNS = 5
 """Minimum process runs per side; with fewer, an assumed spread is used."""
@@ -44,3 +48,125 @@ class Rules:
     """Noise learned by `ndld-flow noise`, used for the same machine, backend and provider."""
     allow: frozenset[Allowance] = frozenset()
     """Circumstances that may differ or be unknown although they would forbid a verdict."""
+
+
+Samples = Sequence[float]
+
+_OF_SAMPLES: dict[str, Callable[[Samples], float]] = {
+    "median": statistics.median,
+    "min": min,
+    "mean": statistics.fmean,
+    "p90": lambda samples: percentile(samples, 90),
+    "p95": lambda samples: percentile(samples, 95),
+    "p99": lambda samples: percentile(samples, 99),
+}
+_TENSOR_CORES = ("tensor_cores.share", "tensor_cores.off_share", "tensor_cores.unknown_share")
+_PHASES = ("enqueue", "h2d", "compute", "d2h")
+_HIGHER_IS_BETTER = ("accuracy", "throughput")
+_LOWER_IS_BETTER = ("bytes", "nodes", "macs", "parameters")
+_ERRORS = ("max_abs", "mean_abs", "max_rel", "rmse", "relative_rms", "mismatched", "kl")
+
+
+def unit_of_runs(metric: str) -> str:
+    """Return the unit of a metric of process runs."""
+    return {"throughput": "1/s", "memory.peak": "bytes"}.get(metric, "ms")
+
+
+_RUN_METRICS = (
+    *(f"latency.{word}" for word in _OF_SAMPLES),
+    "throughput",
+    *(f"{phase}.median" for phase in _PHASES),
+    "load",
+    "memory.peak",
+    "layers.sum",
+)
+PROFILE_METRICS = {**{name: unit_of_runs(name) for name in _RUN_METRICS}, **dict.fromkeys(_TENSOR_CORES, "")}
+"""Metric of a single profile -> unit."""
+
+
+def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
+    """Return every metric that at least one profile has, the measured ones before the exact ones."""
+    found = [_run_metrics(one.profile) for one in measured]
+    names = list(dict.fromkeys(name for metrics in found for name in metrics))
+    taken = set(names)
+    known = [_exact_metrics(one) for one in measured]
+    exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)
+    return (
+        *(_of_runs(name, [metrics.get(name, ()) for metrics in found]) for name in names),
+        *(_exact(name, [metrics.get(name) for metrics in known]) for name in exact),
+    )
+
+
+def _exact_metrics(measured: Measured) -> dict[str, Metric]:
+    """Return the exact metrics, of the model and of the layers' kernels."""
+    shares = measured.profile.tensor_cores
+    return {**measured.metrics, **(shares.metrics if shares is not None else {})}
+
+
+def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
+    """Return a metric's value in each process run; empty if the profile does not record it."""
+    return _run_metrics(profile).get(metric, ())
+
+
+def _of_runs(name: str, runs: Sequence[tuple[float, ...]]) -> ComparedMetric:
+    return ComparedMetric(
+        metric=name,
+        unit=unit_of_runs(name),
+        better="higher" if name == "throughput" else "lower",
+        values=tuple(statistics.median(values) if values else None for values in runs),
+        runs=tuple(runs),
+    )
+
+
+def _exact(name: str, metrics: Sequence[Metric | None]) -> ComparedMetric:
+    unit = next((metric.unit for metric in metrics if metric is not None), "")
+    values = tuple(metric.value if metric is not None and math.isfinite(metric.value) else None for metric in metrics)
+    return ComparedMetric(metric=name, unit=unit, better=which_is_better(name, unit), values=values)
+
+
+def which_is_better(name: str, unit: str) -> Better:
+    """Return whether less or more of a metric is better, by the last part of its name and its unit."""
+    rest, _, last = name.rpartition(".")
+    if rest.rpartition(".")[2] == "drop":  # a user's metric: its direction is unknown
+        return "neither"
+    if last in _HIGHER_IS_BETTER or higher_is_better(last) or unit == "1/s":
+        return "higher"
+    return "lower" if last in (*_LOWER_IS_BETTER, *_ERRORS) or unit in ("ms", "s", "bytes") else "neither"
+
+
+def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
+    """Return metric -> its value in each process run, for those the profile tells."""
+    latencies = [_usable(run.latency_ms) for run in profile.runs]
+    found = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
+    found["throughput"] = tuple(1e3 / median for median in found["latency.median"])
+    for phase in _PHASES:
+        found[f"{phase}.median"] = _each([_usable(_phase(run, phase)) for run in profile.runs], statistics.median)
+    found["load"] = _usable(run.load_ms for run in profile.runs)
+    found["memory.peak"] = _usable(run.peak_memory_bytes for run in profile.runs) or _usable(
+        [profile.peak_memory_bytes]
+    )
+    found["layers.sum"] = _layer_sums(profile)
+    return {name: values for name, values in found.items() if values}
+
+
+def _phase(run: ProfileRun, phase: str) -> tuple[float, ...]:
+    samples: tuple[float, ...] = getattr(run, f"{phase}_ms")
+    return samples
+
+
+def _each(runs: Iterable[Samples], reduce: Callable[[Samples], float]) -> tuple[float, ...]:
+    return tuple(reduce(samples) for samples in runs if samples)
+
+
+def _usable(values: Iterable[float]) -> tuple[float, ...]:
+    """Return plausible values only; a damaged export may contain zeros, NaN or negative times."""
+    return tuple(value for value in values if SMALLEST < value < LARGEST)
+
+
+def _layer_sums(profile: Profile) -> tuple[float, ...]:
+    """Return for each process run the median over its layer passes of the sum of all layers."""
+    samples = [layer.samples_ms for layer in profile.layers if layer.samples_ms]
+    passes = list(map(sum, zip(*samples, strict=False)))
+    ends = [0, *accumulate(profile.layer_runs or (len(passes),))]
+    parts = (_usable(passes[start:end]) for start, end in pairwise(ends))
+    return _each(parts, statistics.median)

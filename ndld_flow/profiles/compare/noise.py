@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, unpaired_ratio
-from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.profiles.compare.metrics import run_values
+from ndld_flow.profiles.compare.measured import Rules, run_values
 from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile
 

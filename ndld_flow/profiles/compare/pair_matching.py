@@ -12,11 +12,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from itertools import pairwise
 from typing import NamedTuple
 
-from ndld_flow.profiles.compare.layer_features import RADIUS, LayerFeatures, Level, overlap
 from ndld_flow.profiles.compare.match_evidence import (
     NAMELESS,
+    RADIUS,
     Edge,
     Evidence,
+    LayerFeatures,
+    Level,
     NameTrust,
     agree,
     components,
@@ -25,6 +27,7 @@ from ndld_flow.profiles.compare.match_evidence import (
     method_of,
     names_of,
     only_ones,
+    overlap,
     shared_part,
 )
 from ndld_flow.profiles.compare.sequence import align, longest_increasing

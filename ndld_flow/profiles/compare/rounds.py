@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ndld_flow.base.quantities import apart
 from ndld_flow.profiles.compare.intervals import RatioInterval
-from ndld_flow.profiles.compare.metric_verdicts import Bounds, decide_ratio, say_change
+from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio, say_change
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 from ndld_flow.records.noise import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
 

@@ -11,8 +11,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.profiles.compare.layer_verdicts import LayerTimes
 from ndld_flow.profiles.compare.match_layers import match_layers
+from ndld_flow.profiles.compare.verdicts import LayerTimes
 from ndld_flow.records.build import Build
 from ndld_flow.records.comparison import Change, ChangedLayer, LayerRow, RebuiltEngine, Spread, TacticChurn
 from ndld_flow.records.profile import Layer, Profile, TensorInfo

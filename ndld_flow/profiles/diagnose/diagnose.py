@@ -1,24 +1,40 @@
-"""Diagnose profiles and engines: apply all rules."""
+"""Diagnose profiles and engines: apply all rules, find the bottleneck, summarise where the time goes.
+
+The bottleneck is the first of these that applies:
+
+1. lanes (trtexec's own tests): enqueueing takes at least 80 % of the compute time; copies take as long as computing
+2. one layer takes half of the latency; reformats and casts take 30 %; copies take 30 %
+3. dispatch: a third of the latency is outside layers, or layers take little more than their launch
+4. the roof that is nearer for layers with half of the time: compute or memory bandwidth
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from ndld_flow.base.quantities import count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose import (
     rules_engines,
     rules_fusion,
-    rules_launches,
+    rules_layers,
     rules_measurement,
     rules_overheads,
-    rules_placement,
-    rules_roofline,
+    rules_settings,
 )
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
-from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.subject import Subject
-from ndld_flow.records.profile import Profile
+from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers
+from ndld_flow.profiles.diagnose.rules_overheads import (
+    ENQUEUE_BOUND,
+    are_tiny,
+    executed_layers,
+    outside_layers,
+    start_ms,
+)
+from ndld_flow.profiles.diagnose.subject import Bound, Insight, Subject
+from ndld_flow.records.profile import Layer, Profile
 
 Rule = Callable[[Subject], Iterator[Insight]]
 
@@ -27,32 +43,32 @@ RULES: tuple[Rule, ...] = (
     rules_overheads.casts,
     rules_overheads.copies,
     rules_overheads.control_flow_on_gpu,
-    rules_roofline.one_layer,
-    rules_roofline.one_type,
-    rules_launches.many_tiny_layers,
-    rules_launches.time_outside_layers,
-    rules_launches.layers_explain_little,
-    rules_launches.bound_by_enqueue,
+    rules_layers.one_layer,
+    rules_layers.one_type,
+    rules_overheads.many_tiny_layers,
+    rules_overheads.time_outside_layers,
+    rules_overheads.layers_explain_little,
+    rules_overheads.bound_by_enqueue,
     rules_overheads.transfers,
-    rules_placement.cpu_fallback,
-    rules_placement.single_precision_left,
-    rules_placement.half_precision_on_cpu,
-    rules_placement.single_precision_on_gpu,
-    rules_roofline.far_from_roof,
-    rules_roofline.padded_channels,
-    rules_roofline.elementwise_chains,
+    rules_settings.cpu_fallback,
+    rules_settings.single_precision_left,
+    rules_settings.half_precision_on_cpu,
+    rules_settings.single_precision_on_gpu,
+    rules_layers.far_from_roof,
+    rules_layers.padded_channels,
+    rules_layers.elementwise_chains,
     rules_fusion.shapes_at_run_time,
     rules_fusion.normalization_not_folded,
     rules_fusion.factor_not_folded,
     rules_fusion.activation_not_fused,
     rules_fusion.hard_swish_in_parts,
-    rules_measurement.more_threads_than_cpus,
-    rules_measurement.larger_batches_pay,
+    rules_settings.more_threads_than_cpus,
+    rules_settings.larger_batches_pay,
     rules_measurement.times_of_the_host,
     rules_measurement.profiler_overhead,
     rules_measurement.busy_machine,
     rules_measurement.clocks_not_fixed,
-    rules_measurement.memory_beyond_weights,
+    rules_settings.memory_beyond_weights,
     rules_measurement.variation,
     rules_measurement.runs_disagree,
     rules_measurement.drift,
@@ -100,3 +116,239 @@ ENGINE_RULES: tuple[EngineRule, ...] = (
 def insights_of_engine(subject: EngineSubject) -> tuple[Insight, ...]:
     """Return the findings on an engine, in the order of the rules."""
     return tuple(insight for rule in ENGINE_RULES for insight in rule(subject))
+
+
+_ONE_LAYER = 0.5
+_REFORMATTING = 0.3
+_COPYING = 0.3
+_OUTSIDE = 1 / 3
+_FEWEST_LAYERS = 4
+_HALF = 0.5
+_NEAR = 0.25
+"""A layer below this share of both roofs is bound by neither."""
+
+
+def bound_by(profile: Profile) -> Bound:
+    """Return what takes most of the latency, with the evidence; `unknown` if the numbers do not show it."""
+    return bound_of(Subject(profile))
+
+
+def bound_of(subject: Subject) -> Bound:
+    """Return the result of `bound_by` for a subject that already exists."""
+    for decide in _DECISIONS:
+        bound = decide(subject)
+        if bound is not None:
+            return bound
+    return Bound("unknown", _why_unknown(subject))
+
+
+def _enqueue(subject: Subject) -> Bound | None:
+    enqueue = subject.lane_ms(lambda run: run.enqueue_ms)
+    compute = subject.lane_ms(lambda run: run.compute_ms)
+    if enqueue is None or compute is None or compute <= 0 or enqueue <= ENQUEUE_BOUND * compute:
+        return None
+    return Bound(
+        "host enqueue",
+        f"enqueueing a pass takes {milliseconds(enqueue)}, computing it {milliseconds(compute)} (medians)",
+    )
+
+
+def _transfers(subject: Subject) -> Bound | None:
+    compute, moved = subject.lane_ms(lambda run: run.compute_ms), subject.copies_ms
+    if compute is None or moved <= 0 or moved < compute:
+        return None
+    return Bound(
+        "transfers",
+        f"copies take {milliseconds(moved)} of {milliseconds(subject.latency_with_copies_ms)}, computing "
+        f"{milliseconds(compute)}",
+    )
+
+
+def _one_layer(subject: Subject) -> Bound | None:
+    longest = subject.longest_first(range(len(subject.layers)))[:1]
+    part = subject.share(longest)
+    if len(subject.layers) < _FEWEST_LAYERS or part < _ONE_LAYER:
+        return None
+    return Bound(
+        "one layer", f"{subject.call(longest[0])} takes {share(part)} of {subject.whole}: {subject.took(longest)}"
+    )
+
+
+def _reformatting(subject: Subject) -> Bound | None:
+    positions = subject.where(lambda layer: layer.role in ("reformat", "cast", "quantize"))
+    part = subject.share(positions)
+    if part < _REFORMATTING:
+        return None
+    return Bound(
+        "reformatting",
+        f"{subject.call_types(positions)} take {share(part)} of {subject.whole}: {subject.took(positions)}",
+    )
+
+
+def _copying(subject: Subject) -> Bound | None:
+    positions = subject.where(lambda layer: layer.role == "copy")
+    part = subject.share(positions)
+    if part < _COPYING:
+        return None
+    return Bound(
+        "transfers", f"copies within the model take {share(part)} of {subject.whole}: {subject.took(positions)}"
+    )
+
+
+def _dispatch(subject: Subject) -> Bound | None:
+    outside = outside_layers(subject)
+    if outside >= _OUTSIDE:
+        return Bound(
+            "dispatch overhead",
+            f"{share(outside)} of the latency is outside layers: they take {milliseconds(subject.layers_sum_ms)} of "
+            f"{milliseconds(subject.latency_ms)}",
+        )
+    if not are_tiny(subject):
+        return None
+    executed = executed_layers(subject)
+    each = subject.latency_ms / executed
+    return Bound(
+        "dispatch overhead",
+        f"{count(executed)} executed layers take {milliseconds(each)} each on average; launching one takes about "
+        f"{milliseconds(start_ms(subject))}",
+    )
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """The layers relative to the device's roofs, or to the best values that they reach themselves."""
+
+    rooflines: Sequence[Roofline | None]
+    basis: str
+
+
+def _roofs(subject: Subject) -> Bound | None:
+    measure = _measure(subject)
+    if measure is None or not subject.layers_ms:
+        return None
+
+    def part(says: Callable[[Roofline], bool]) -> float:
+        met = (position for position, one in enumerate(measure.rooflines) if one is not None and says(one))
+        return subject.sum_ms(met) / subject.layers_ms
+
+    compute = part(lambda one: one.reached >= _NEAR and one.limit == "compute")
+    memory = part(lambda one: one.reached >= _NEAR and one.limit == "memory")
+    if compute + memory < _HALF:
+        return None
+    return Bound(
+        "compute" if compute > memory else "memory bandwidth",
+        f"layers with {share(compute)} of the layers' time are nearer to the compute roof, with {share(memory)} to "
+        f"the memory roof, and {share(max(0.0, 1 - compute - memory))} reach a quarter of neither ({measure.basis})",
+    )
+
+
+def _measure(subject: Subject) -> _Measure | None:
+    if subject.times_are_the_hosts:
+        return None
+    roofs = subject.profile.roofs
+    if roofs is not None:
+        gmacs, gigabytes = three_digits(roofs.macs_per_s / 1e9), three_digits(roofs.bytes_per_s / 1e9)
+        return _Measure(subject.rooflines, f"measured: {gmacs} GMAC/s, {gigabytes} GB/s")
+    best = best_of_layers(subject.layers)
+    if best is None:
+        return None
+    return _Measure(subject.under(best), "against the best that layers of this profile reach")
+
+
+def _why_unknown(subject: Subject) -> str:
+    if not subject.layers:
+        lanes = subject.lane_ms(lambda run: run.compute_ms)
+        computed = "" if lanes is None else f", and computing takes {milliseconds(lanes)} of it"
+        return f"layers were not profiled; the latency is {milliseconds(subject.latency_ms)}{computed}"
+    if subject.times_are_the_hosts:
+        return (
+            f"ONNX Runtime's profiler measures the launch of the {count(len(subject.layers))} layers on the host, "
+            f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "
+            "the device"
+        )
+    if _measure(subject) is None:
+        return f"no roofs were measured, and the work of too many of the {count(len(subject.layers))} layers is unknown"
+    return (
+        f"most of the {count(len(subject.layers))} layers reach less than a quarter of the device's peak compute rate "
+        "or bandwidth, and no other cause stands out"
+    )
+
+
+_DECISIONS: tuple[Callable[[Subject], Bound | None], ...] = (
+    _enqueue,
+    _transfers,
+    _one_layer,
+    _reformatting,
+    _copying,
+    _dispatch,
+    _roofs,
+)
+
+
+@dataclass(frozen=True)
+class TopLayer:
+    """One of the longest layers."""
+
+    position: int
+    """Position in `Profile.layers`."""
+    layer: Layer
+    median_ms: float
+    share: float
+    """Share of the sum of all layers, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that share a property."""
+
+    name: str
+    count: int
+    sum_ms: float
+    share: float
+    """Share of the sum of all layers, 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Triage:
+    """Summary of a profile. Shares are of the sum of all layers."""
+
+    layers_ms: float
+    """Sum of all layers' medians."""
+    top: tuple[TopLayer, ...]
+    """The longest first."""
+    by_type: tuple[LayerGroup, ...]
+    """The longest first, as in the two that follow."""
+    by_precision: tuple[LayerGroup, ...]
+    by_role: tuple[LayerGroup, ...]
+    bound: Bound
+    insights: tuple[Insight, ...]
+
+
+def triage(profile: Profile, top: int = 10) -> Triage:
+    """Return the summary of a profile with its `top` longest layers; an engine that was not run has none."""
+    subject = Subject(profile)
+    timed = bool(profile.runs) or any(layer.samples_ms for layer in profile.layers)
+    longest = subject.listed[: top if timed else 0]
+    return Triage(
+        layers_ms=subject.layers_ms,
+        top=tuple(_top(subject, position) for position in longest),
+        by_type=_groups(subject, lambda layer: layer.type),
+        by_precision=_groups(subject, lambda layer: layer.precision or "unknown"),
+        by_role=_groups(subject, lambda layer: layer.role),
+        bound=bound_of(subject) if timed else Bound("unknown", "nothing was timed"),
+        insights=insights_of(subject) if timed else insights_of_engine(EngineSubject(profile, None)),
+    )
+
+
+def _top(subject: Subject, position: int) -> TopLayer:
+    median_ms = subject.medians_ms[position]
+    return TopLayer(position, subject.layers[position], median_ms, median_ms / (subject.layers_ms or 1.0))
+
+
+def _groups(subject: Subject, name_of: Callable[[Layer], str]) -> tuple[LayerGroup, ...]:
+    times: dict[str, list[float]] = defaultdict(list)
+    for layer, median_ms in zip(subject.layers, subject.medians_ms, strict=True):
+        times[name_of(layer)].append(median_ms)
+    total = subject.layers_ms or 1.0
+    groups = (LayerGroup(name, len(values), sum(values), sum(values) / total) for name, values in times.items())
+    return tuple(sorted(groups, key=lambda group: -group.sum_ms))

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from ndld_flow.base.quantities import TIMES, count, seconds, share, size
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, elements
-from ndld_flow.profiles.diagnose.insight import Insight
-from ndld_flow.profiles.diagnose.requested_precision import ignored_nodes, missed_precisions
-from ndld_flow.profiles.diagnose.subject import layers_word, one_line
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, elements, ignored_nodes, missed_precisions
+from ndld_flow.profiles.diagnose.subject import Insight, layers_word, one_line
 from ndld_flow.records.build import ShapeRange
 from ndld_flow.records.profile import Layer, TensorInfo
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.insight import Insight
-from ndld_flow.profiles.diagnose.subject import Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
 
 _SHAPES = ("Shape", "Size")

@@ -1,13 +1,12 @@
-"""Rules on overhead: reformats, casts, copies, control flow, transfers."""
+"""Rules on time that is not spent computing: launching layers, reformats, casts, copies, control flow, transfers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.quantities import milliseconds, share
-from ndld_flow.profiles.diagnose.insight import Insight
+from ndld_flow.base.quantities import count, milliseconds, share
 from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
-from ndld_flow.profiles.diagnose.subject import Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import LayerRole
 
 _WORTH_A_LOOK = 0.03
@@ -146,5 +145,158 @@ def transfers(subject: Subject) -> Iterator[Insight]:
         next_step=(
             "Keep inputs and outputs on the device (IO binding) if adjacent stages run there. Otherwise use pinned "
             "memory, overlap copies with the previous pass on a second stream, and send bytes instead of floats."
+        ),
+    )
+
+
+START_CPU_MS = 0.0002
+"""Time that ONNX Runtime 1.31 needs to start one node on a CPU: 0.16 to 0.24 us (tests/benchmarks/bench_diagnosis.py).
+"""
+START_GPU_MS = 0.003
+"""Time to launch one kernel on the host (https://developer.nvidia.com/blog/cuda-graphs/: 2.2 us to 3.8 us)."""
+_TINY_CPU, _TINY_GPU = 10, 2
+"""A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
+_FEWEST_LAUNCHES = 20
+_OUTSIDE_WORTH_A_LOOK = 0.1
+ENQUEUE_BOUND = 0.8
+"""Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
+https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
+
+
+def start_ms(subject: Subject) -> float:
+    """Return the approximate time to launch one layer."""
+    return START_GPU_MS if subject.on_gpu else START_CPU_MS
+
+
+def executed_layers(subject: Subject) -> int:
+    """Return the number of layers executed in one pass, by the timeline: repeated bodies count each time; layers
+    without time do not.
+    """
+    took_time = sum(median_ms > 0 for median_ms in subject.medians_ms)
+    return max(took_time, sum(span.kind == "layer" and span.duration_ms > 0 for span in subject.profile.timeline))
+
+
+def are_tiny(subject: Subject) -> bool:
+    """Return whether launching layers is a relevant part of the latency. If enqueue times are recorded,
+    `bound_by_enqueue` decides.
+    """
+    executed = executed_layers(subject)
+    if (
+        executed < _FEWEST_LAUNCHES
+        or subject.latency_ms <= 0
+        or subject.lane_ms(lambda run: run.enqueue_ms) is not None
+    ):
+        return False
+    return subject.latency_ms / executed < tiny_ms(subject)
+
+
+def tiny_ms(subject: Subject) -> float:
+    """Return the time below which a layer is tiny."""
+    return start_ms(subject) * (_TINY_GPU if subject.on_gpu else _TINY_CPU)
+
+
+def outside_layers(subject: Subject) -> float:
+    """Return the part of the latency that is neither in layers nor in separately recorded copies, 0 to 1.
+
+    0 if every pass ran with the profiler on, which takes time between layers, and if the time on the device is unknown.
+    """
+    if subject.times_are_the_hosts:
+        return 0.0
+    apart = bool(subject.profile.layer_pass_ms) or subject.profile.backend != "onnxruntime"
+    if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
+        return 0.0
+    copies = subject.copies_ms if subject.latency_has_copies else 0.0
+    return max(0.0, 1 - subject.layers_part - copies / subject.latency_ms)
+
+
+def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
+    """Report at least 20 layers so short that launching them is a relevant part of the latency.
+
+    Larger batches, fused layers and CUDA graphs reduce the cost of launches
+    (https://docs.nvidia.com/deeplearning/tensorrt/latest/performance/optimization.html, "Batching", "CUDA Graphs").
+    """
+    if not are_tiny(subject):
+        return
+    executed, start = executed_layers(subject), start_ms(subject)
+    saved = min(1.0, executed * start / subject.latency_ms)
+    remedy = (
+        "Capture the passes in a CUDA graph" if subject.on_gpu else "Run it on one thread (`threads: 1`) to compare"
+    )
+    yield Insight(
+        score=saved,
+        title=f"{count(executed)} layers, most of them tiny",
+        evidence=f"{milliseconds(subject.latency_ms)} for {count(executed)} executed layers are "
+        f"{milliseconds(subject.latency_ms / executed)} each; launching one takes about {milliseconds(start)}, "
+        f"{share(saved)} of the latency in all.",
+        next_step=f"Use larger batches if possible, and run `sanitize` to fuse and fold layers. {remedy}.",
+        layers=subject.longest_first(
+            position for position, median_ms in enumerate(subject.medians_ms) if 0 < median_ms < tiny_ms(subject)
+        ),
+    )
+
+
+def time_outside_layers(subject: Subject) -> Iterator[Insight]:
+    """Report at least a tenth of the latency outside all layers, even though the layer pass is slower."""
+    outside = outside_layers(subject)
+    if outside < _OUTSIDE_WORTH_A_LOOK:
+        return
+    yield Insight(
+        score=outside / 2,
+        title=f"{share(outside)} of the latency is outside layers",
+        evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass, the timing pass "
+        f"{milliseconds(subject.latency_ms)}, with {layers_word(executed_layers(subject))} to launch.",
+        next_step=(
+            "Look at the gaps in the timeline. Copies of inputs and outputs, many small layers, and more "
+            "threads than idle CPUs are the usual causes."
+        ),
+    )
+
+
+def layers_explain_little(subject: Subject) -> Iterator[Insight]:
+    """Report at least a tenth of the latency that is neither in the layers' medians nor known to be between layers.
+
+    If different layers are interrupted in each pass, their medians add up to less than a pass. With ONNX Runtime's
+    profiler on, latencies include its own work.
+    """
+    latency_ms = subject.latency_ms
+    if subject.times_are_the_hosts or not subject.layers_ms or not subject.profile.latency_ms:
+        return
+    if subject.scattered_part >= _OUTSIDE_WORTH_A_LOOK:
+        yield Insight(
+            score=0.0,
+            title=f"The medians of the layers explain {share(subject.layers_ms / latency_ms)} of the latency",
+            evidence=f"They add up to {milliseconds(subject.layers_ms)} of {milliseconds(latency_ms)}. The layers of "
+            f"one pass take {milliseconds(subject.layers_sum_ms)}: different layers are slow in each pass.",
+            next_step=(
+                "Passes are interrupted, by other processes or by threads that wait for each other: measure on an idle "
+                "machine, or with `threads: 1`. Until then, read shares of layers as shares of their sum."
+            ),
+        )
+    gap = latency_ms - subject.layers_sum_ms
+    if subject.profile.profiler == "on" and gap >= _OUTSIDE_WORTH_A_LOOK * latency_ms:
+        yield Insight(
+            score=0.0,
+            title=f"{share(gap / latency_ms)} of the latency is outside layers, the profiler's own work included",
+            evidence=f"All layers take {milliseconds(subject.layers_sum_ms)} a pass of {milliseconds(latency_ms)}.",
+            next_step=(
+                "Measure the latency without a profiler (`ndld-flow profile MODEL`): what remains outside layers there "
+                "is dispatch, copies and waiting."
+            ),
+        )
+
+
+def bound_by_enqueue(subject: Subject) -> Iterator[Insight]:
+    """Report enqueueing that takes at least 80 % of the device time, trtexec's own threshold."""
+    enqueue = subject.lane_ms(lambda run: run.enqueue_ms)
+    compute = subject.lane_ms(lambda run: run.compute_ms)
+    if enqueue is None or compute is None or enqueue <= ENQUEUE_BOUND * compute:
+        return
+    yield Insight(
+        score=max(0.0, min(1.0, (enqueue - compute) / subject.latency_ms)) if subject.latency_ms else 0.0,
+        title="The host takes as long to enqueue a pass as the device to run it",
+        evidence=f"Enqueueing takes {milliseconds(enqueue)}, computing {milliseconds(compute)} (medians).",
+        next_step=(
+            "Use a CUDA graph (trtexec: `--useCudaGraph`; ONNX Runtime: the provider option `enable_cuda_graph`), or "
+            "larger batches. Check that the host's CPU is otherwise idle."
         ),
     )

@@ -1,4 +1,4 @@
-"""The subject of rules: a profile with its medians computed once and shares of one common total."""
+"""The subject of rules, a profile with its medians computed once and shares of one total; and what rules return."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from ndld_flow.base.quantities import count, milliseconds
 from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_at
@@ -206,3 +208,39 @@ def one_line(name: str) -> str:
 def layers_word(number: int) -> str:
     """Return `1 layer` or `12 layers`."""
     return "1 layer" if number == 1 else f"{count(number)} layers"
+
+
+BoundWord = Literal[
+    "compute",
+    "memory bandwidth",
+    "dispatch overhead",
+    "host enqueue",
+    "transfers",
+    "reformatting",
+    "one layer",
+    "unknown",
+]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The bottleneck of a profile."""
+
+    word: BoundWord
+    evidence: str
+    """The numbers behind it, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Insight:
+    """One finding, with a suggestion."""
+
+    score: float
+    """Estimated saving as a share, 0 to 1, of the latency, or of the layers' time if that is longer; 0 for a note."""
+    title: str
+    evidence: str
+    """The numbers behind it, in a sentence or two."""
+    next_step: str
+    """What to try, in a sentence or two."""
+    layers: tuple[int, ...] = ()
+    """Positions in `Profile.layers`, the longest first."""

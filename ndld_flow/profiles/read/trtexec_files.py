@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from ndld_flow.profiles.read.tolerant_json import Parsed, parse_tolerantly
 from ndld_flow.profiles.read.untrusted_files import (
+    Parsed,
     number_of,
     objects_in,
+    parse_tolerantly,
     plain_json,
     read_lines,
     read_pieces,

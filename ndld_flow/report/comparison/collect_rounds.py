@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.compare.metric_verdicts import say_change
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio, say_interval
+from ndld_flow.profiles.compare.verdicts import say_change
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.noise import PairedRounds, Round
 

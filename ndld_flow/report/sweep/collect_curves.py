@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import short_name
-from ndld_flow.base.units import parse_percent
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.sweep.dimensions import AxisNumbers, Dimension, axis_numbers
 from ndld_flow.report.sweep.point_words import key_of, short_names, value_words

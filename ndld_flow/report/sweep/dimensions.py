@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.text import short_name, shortened
-from ndld_flow.profiles.compare.metrics import which_is_better
+from ndld_flow.profiles.compare.measured import which_is_better
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.encoding import rounded
 from ndld_flow.report.sweep.point_words import key_of, value_words

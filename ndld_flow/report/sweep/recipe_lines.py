@@ -10,8 +10,8 @@ from functools import lru_cache
 import yaml
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import parse_bytes, parse_duration_ms, parse_percent
 from ndld_flow.base.text import visible_text
-from ndld_flow.base.units import parse_bytes, parse_duration_ms, parse_percent
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.sweep.point_words import key_of
 

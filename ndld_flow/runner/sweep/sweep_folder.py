@@ -25,9 +25,8 @@ from ndld_flow.runner.sweep.conclude_sweep import Ended
 from ndld_flow.runner.sweep.judge import describe_failure
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
 from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.store.files import write_text_atomically
+from ndld_flow.store.files import make_folder, write_text_atomically
 from ndld_flow.store.kinds import LOG_FILE
-from ndld_flow.store.sharing import make_folder
 from ndld_flow.store.store import Store
 
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
-from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.profiles.compare.metric_verdicts import ASSUMED_SINGLE_RUN, Bounds, judge
-from ndld_flow.profiles.compare.metrics import run_values
+from ndld_flow.profiles.compare.measured import Rules, run_values
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, Bounds, judge
 from ndld_flow.recipe.gates import Expression, GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.comparison import ComparedMetric, Verdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.units import Bytes
+from ndld_flow.base.quantities import Bytes
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import SelectTensors
 from ndld_flow.store.kinds import is_reserved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.units import Fraction
+from ndld_flow.base.quantities import Fraction
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.selection import SelectTensors
 

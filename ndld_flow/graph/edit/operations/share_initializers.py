@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.units import Bytes
+from ndld_flow.base.quantities import Bytes
 from ndld_flow.graph.edit.operation import Operation
 
 if TYPE_CHECKING:

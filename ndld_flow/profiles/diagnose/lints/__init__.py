@@ -11,8 +11,8 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 
-from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lint_subject import LintSubject
+from ndld_flow.profiles.diagnose.subject import Insight
 
 Lint = Callable[[LintSubject], Iterator[Insight]]
 

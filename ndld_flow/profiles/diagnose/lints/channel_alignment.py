@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.channels import Channels, channels_of
-from ndld_flow.profiles.diagnose.insight import Insight
-from ndld_flow.profiles.diagnose.lint_subject import LintSubject, is_product, name_some
-from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.profiles.diagnose.lint_subject import Channels, LintSubject, channels_of, is_product, name_some
+from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.layer_arithmetic import TENSOR_CORE
 
 _WORTH_A_LOOK = 0.02

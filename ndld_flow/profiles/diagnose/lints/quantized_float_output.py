@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lint_subject import (
     FLOATS,
     QUANTIZED,
@@ -18,7 +17,7 @@ from ndld_flow.profiles.diagnose.lint_subject import (
     name_some,
     short_dtype,
 )
-from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
 _TAKES_8_BITS = re.compile(r"pool|concat|resize|shuffle|slice|copy|element_?wise|point_?wise", re.IGNORECASE)

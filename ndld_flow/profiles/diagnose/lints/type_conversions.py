@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short_dtype
-from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
 _WORTH_A_LOOK = 0.02

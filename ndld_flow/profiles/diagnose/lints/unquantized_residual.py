@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.insight import Insight
 from ndld_flow.profiles.diagnose.lint_subject import LintSubject, float_sums, name_some, short_dtype
-from ndld_flow.profiles.diagnose.subject import layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 
 
 def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:

@@ -1,18 +1,21 @@
-"""Rules on the placement and precision of layers."""
+"""Rules on what a recipe chooses for the whole model: device, precision, threads, batch size, memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.insight import Insight
-from ndld_flow.profiles.diagnose.subject import Subject, layers_word
+from ndld_flow.base.quantities import milliseconds, share, size
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 
 _CPU = "CPUExecutionProvider"
 _WORTH_A_LOOK = 0.03
 _HALVES = ("float16", "bfloat16")
 _REDUCED = (*_HALVES, "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int4")
 _MOSTLY = 0.8
+_MOST_THREADS = 1e15
+_BATCH_PAYS = 1.2
+_MANY_TIMES = 4
+_MUCH_MEMORY = 256 * 2**20
 
 
 def cpu_fallback(subject: Subject) -> Iterator[Insight]:
@@ -120,3 +123,59 @@ def _on_tensor_cores(subject: Subject) -> str:
 
 def _macs(subject: Subject, precisions: tuple[str, ...]) -> int:
     return sum(layer.macs or 0 for layer in subject.layers if layer.precision in precisions)
+
+
+def more_threads_than_cpus(subject: Subject) -> Iterator[Insight]:
+    """Report more ONNX Runtime threads than CPUs: they spin while waiting for each other
+    (https://onnxruntime.ai/docs/performance/tune-performance/threading.html).
+    """
+    threads, cpus = subject.profile.options.get("threads"), subject.profile.machine.cpu_count or 0
+    if not isinstance(threads, int | float) or not 0 < cpus < threads < _MOST_THREADS or subject.on_gpu:
+        return
+    yield Insight(
+        score=min(0.5, 1 - cpus / threads),
+        title=f"{threads:.0f} threads on {cpus} {'CPU' if cpus == 1 else 'CPUs'}",
+        evidence=f"`threads` is {threads:.0f}; this process may use {cpus}.",
+        next_step=f"Profile with `threads: {cpus}`, and with fewer.",
+    )
+
+
+def larger_batches_pay(subject: Subject) -> Iterator[Insight]:
+    """Report a larger batch with at least 20 % more throughput than the smallest in the batch sweep."""
+    points = sorted(
+        (point for point in subject.profile.batches if point.latency_ms and min(point.latency_ms) > 0),
+        key=lambda point: point.batch,
+    )
+    if len(points) < 2 or not points[0].items_per_s:
+        return
+    best = max(points, key=lambda point: point.items_per_s)
+    gain = best.items_per_s / points[0].items_per_s
+    if gain < _BATCH_PAYS:
+        return
+    yield Insight(
+        score=1 - 1 / gain,
+        title=f"Batches of {best.batch} give {gain:.2g} times the throughput",
+        evidence=f"{best.items_per_s:.4g} items a second at batch {best.batch}, {points[0].items_per_s:.4g} at batch "
+        f"{points[0].batch}. A batch takes {milliseconds(best.latency.median_ms)} instead of "
+        f"{milliseconds(points[0].latency.median_ms)} ({share(1 - 1 / gain)} less for each item).",
+        next_step=f"If requests may wait for each other, collect them into batches of {best.batch}.",
+    )
+
+
+def memory_beyond_weights(subject: Subject) -> Iterator[Insight]:
+    """Report a peak memory of at least 256 MiB and four times the weights: activations or the arena use it."""
+    peak = subject.profile.peak_memory_bytes
+    weights = sum(layer.weight_bytes for layer in subject.layers)
+    if not weights or peak < _MUCH_MEMORY or peak < _MANY_TIMES * weights:
+        return
+    largest = max(range(len(subject.layers)), key=lambda position: subject.layers[position].written_bytes)
+    yield Insight(
+        score=0.0,
+        title=f"Memory is {peak / weights:.0f} times the weights",
+        evidence=f"The peak is {size(peak)}, weights are {size(weights)}; the largest output is that of "
+        f"{subject.call(largest)}, {size(subject.layers[largest].written_bytes)}.",
+        next_step=(
+            "Try `memory_arena: false`, which releases memory between passes, smaller batches, or smaller inputs."
+        ),
+        layers=(largest,),
+    )
