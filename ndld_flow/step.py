@@ -239,7 +239,10 @@ class Step(Settings, Generic[In, Out]):
 
     @classmethod
     def run_together(cls, turns: Sequence[Turn]) -> list[Result]:
-        """Run several steps of this type; a step that takes turns cycles through them (A B A B ...)."""
+        """Run several steps of this type; a step that takes turns cycles through them (A B A B ...).
+
+        An error of one of them has its name: `RequestError("...", step=turn.context.name)`.
+        """
         return [turn.step.run(turn.source, turn.out, turn.context) for turn in turns]
 
     def foresee(self) -> Foresight:

@@ -18,7 +18,8 @@ A message is one short paragraph: what, where, what to do. Every other exception
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +38,26 @@ class NdldFlowError(Exception):
 
     exit_code = 3
 
+    def __init__(self, message: str, *, step: str = "") -> None:
+        super().__init__(message)
+        self.step = step
+        """Name of the step that failed; names of steps that were measured in turns are joined by `and`."""
+
     @classmethod
-    def with_text(cls, text: str) -> NdldFlowError:
+    def with_text(cls, text: str, step: str = "") -> NdldFlowError:
         """Return an error of this class with this text, without calling its constructor."""
         error = cls.__new__(cls)
-        Exception.__init__(error, text)
+        NdldFlowError.__init__(error, text, step=step)
         return error
 
-    def __str__(self) -> str:
+    @property
+    def message(self) -> str:
+        """Return the text without the name of the step."""
         # The text quotes recipes and models, which strangers wrote: it may hold any character and be of any length.
         return shortened(visible_text(super().__str__()), MAX_MESSAGE)
+
+    def __str__(self) -> str:
+        return f"step {self.step}: {self.message}" if self.step else self.message
 
 
 class RequestError(NdldFlowError):
@@ -90,6 +101,16 @@ class NewerFormatError(RequestError):
 
 class OutputsError(RequestError):
     """The outputs folder cannot be written."""
+
+
+@contextlib.contextmanager
+def naming_step(step: str) -> Iterator[None]:
+    """Set the step of errors in the block that name none."""
+    try:
+        yield
+    except NdldFlowError as error:
+        error.step = error.step or step
+        raise
 
 
 def require_utf8(path: str | Path) -> None:

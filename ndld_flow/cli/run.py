@@ -74,6 +74,7 @@ def command(
         try:
             finished = run_request(request, listener)
         except NdldFlowError as error:
-            listener(RunRefused(message=hide_credentials(str(error)), exit_code=error.exit_code))
+            message = hide_credentials(str(error))
+            listener(RunRefused(message=message, step=error.step, exit_code=error.exit_code))
             raise
     return finished.exit_code

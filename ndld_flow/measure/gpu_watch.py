@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
 from ndld_flow.measure.locked_clocks import locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
@@ -52,7 +53,7 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
         for side in sides:
             request = side.request
             if request.lock_clocks and request.gpu not in watch.clocks:
-                with side.naming_errors():
+                with naming_step(side.step):
                     watch.clocks[request.gpu] = held.enter_context(locked_clocks(request.gpu))
             if request.sample_gpu and request.gpu not in watch.samples:
                 watch.samples[request.gpu] = held.enter_context(sampled_gpu(request.gpu))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ndld_flow.base.errors import naming_step
 from ndld_flow.base.quantities import seconds
 from ndld_flow.measure import turn_worker
 from ndld_flow.measure.gpu_watch import watched_gpus
@@ -57,7 +58,7 @@ class _Model:
         assert self.child is not None
         answer = self.child.receive(doing)
         if isinstance(answer, ProcessEnd):
-            with self.side.naming_errors():
+            with naming_step(self.side.step):
                 raise failure_of(self.job, answer)
         values: dict[str, float] = json.loads(answer)
         return values
@@ -108,7 +109,7 @@ class PairMeasurement:
 
     def _prepare(self, side: Side, folder: Path) -> _Model:
         request = side.request
-        with side.naming_errors():
+        with naming_step(side.step):
             feeds = make_feeds(inputs_of(request), request.inputs, request.seed, request.label)
         files = write_feeds({name: feed.values for name, feed in feeds.items()}, folder / "inputs")
         return _Model(side, Job(request.path, request.session, (Part(files, TimingPlan(1)),)), folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
 from ndld_flow.measure.layer_pass import LayerPass
 from ndld_flow.measure.measured_profile import Measured, Sitting, describe_feeds, make_profile
@@ -88,7 +89,7 @@ def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
 def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measuring:
     request = side.request
     folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="measuring-", dir=side.scratch)))
-    with side.naming_errors():
+    with naming_step(side.step):
         on_gpu = runs_on_gpu(request.session)
         specs = inputs_of(request)
         feeds = make_feeds(specs, request.inputs, request.seed, request.label)
@@ -123,14 +124,14 @@ def _go_round(measuring: Sequence[_Measuring]) -> None:
     """Run A, B, ...; A, B, ...: disturbances of the machine affect all models equally."""
     while True:
         for one in measuring:
-            with one.side.naming_errors():
+            with naming_step(one.side.step):
                 one.runs.run_once()
         if not go_on([one.runs.tally for one in measuring]):
             return
 
 
 def _conclude(one: _Measuring, sitting: Sitting, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
-    with one.side.naming_errors():
+    with naming_step(one.side.step):
         batches, layers = _batches(one), _layers(one)
     conditions, notes = watch.describe(one.request, [answer.timings[0] for answer in one.runs.answers])
     found = Measured(

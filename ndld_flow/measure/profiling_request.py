@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import KilledError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.process_runs import Progress
 from ndld_flow.measure.stopping import MeasuringPlan
@@ -58,15 +56,5 @@ class Side:
     scratch: Path
     """An existing folder, left empty."""
     progress: Progress
-    called: str = ""
-    """Prefix of its errors, such as `step speed`."""
-
-    @contextlib.contextmanager
-    def naming_errors(self) -> Iterator[None]:
-        """Prefix errors in the block with the model's name."""
-        try:
-            yield
-        except (RequestError, KilledError) as error:
-            if not self.called:
-                raise
-            raise type(error)(f"{self.called}: {error}") from error
+    step: str = ""
+    """The step that measures it, for errors."""

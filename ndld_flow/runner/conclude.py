@@ -263,8 +263,8 @@ def _leave_folder(run: RunState, error: BaseException) -> None:
 
 def _describe_failure(run: RunState, error: BaseException) -> RunFailure:
     at_work = [step.name for step in run.at_work]
-    named = [name for name in at_work if f"step {name}: " in str(error)]
-    steps = tuple(named or at_work)
+    named = error.step if isinstance(error, NdldFlowError) else ""
+    steps = (named,) if named in at_work else tuple(at_work)
     return RunFailure(
         steps=steps,
         message=shortened(hide_credentials(visible_text(_describe_error(error, steps))), _LONGEST_MESSAGE),

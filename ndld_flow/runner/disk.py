@@ -44,22 +44,23 @@ _MESSAGES_BELOW = {
 
 
 @contextlib.contextmanager
-def explaining_disk(who: str, folder: Path) -> Iterator[None]:
-    """Turn errors of a full, forbidden or failing disk into an OutputsError; `who` writes below `folder`.
+def explaining_disk(work: str, folder: Path) -> Iterator[None]:
+    """Turn errors of a full, forbidden or failing disk into an OutputsError; `work` (may be empty) writes to `folder`.
 
     Libraries hide the system's error number, so the free space is checked too. Other errors pass.
     """
+    prefix = f"{work}: " if work else ""
     try:
         yield
     except PageError as error:  # other files of the folder cannot be written either
         message = explain_disk(error.__cause__, folder)
-        raise OutputsError(f"{who}: {message}" if message else str(error)) from error
+        raise OutputsError(f"{prefix}{message}" if message else str(error)) from error
     except (OutputsError, RecipeError):
         raise
     except Exception as error:
         message = explain_disk(error, folder)
         if message:
-            raise OutputsError(f"{who}: {message}") from error
+            raise OutputsError(f"{prefix}{message}") from error
         raise
 
 

@@ -115,6 +115,8 @@ class RunRefused(Record):
 
     event: Literal["run_refused"] = "run_refused"
     message: str
+    step: str = ""
+    """The step that failed; empty where no step did."""
     exit_code: int
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from ndld_flow.base.errors import KilledError, NdldFlowError, RequestError
+from ndld_flow.base.errors import KilledError, NdldFlowError, RequestError, naming_step
 from ndld_flow.base.imported_modules import ImportedCode, unseen_modules, use_modules
 from ndld_flow.base.text import short_name
 from ndld_flow.inputs import InputSpec
@@ -75,10 +75,12 @@ def running_steps(
     Several steps take turns on one device; `report` is called when they must wait for it. Raises the steps' errors with
     their names; OutputsError when the disk is full or cannot be written.
     """
-    name, device = " and ".join(step.name for step in steps), steps[0].step.device
+    names, device = [step.name for step in steps], steps[0].step.device
+    name = " and ".join(names)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(explaining_disk(f"step {name}", store.root))
-        stack.enter_context(_naming_step(name, folder))
+        stack.enter_context(naming_step(name))
+        stack.enter_context(explaining_disk("", store.root))
+        stack.enter_context(_cleaning_errors(names, folder))
         claim = Claim(f"step {name}{f' of {recipe}' if recipe else ''}", report)
         faults = stack.enter_context(holding(device, store, claim))
         logs = [stack.enter_context(_logging(step.name)) for step in steps]
@@ -111,20 +113,22 @@ def holding_device(work: RunningStep, device: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming_step(name: str, folder: Path) -> Iterator[None]:
-    """Add the step's name to its errors, and remove credentials: points of a sweep keep errors.
+def _cleaning_errors(names: Sequence[str], folder: Path) -> Iterator[None]:
+    """Remove credentials from the errors of steps, which points of a sweep keep, and add the names of the steps.
 
     The path of the build folder is removed too: the folder no longer exists.
     """
+    name = " and ".join(names)
     try:
         yield
     except MemoryError as error:
-        raise KilledError(
-            f"step {name}: it ran out of memory. Free some, raise this process's limit, or reduce the step's data."
-        ) from error
+        text = "it ran out of memory. Free some, raise this process's limit, or reduce the step's data."
+        raise KilledError(text, step=name) from error
     except NdldFlowError as error:
-        text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", hide_credentials(str(error)))
-        raise error.with_text(f"step {name}: {text.removeprefix(f'step {name}: ')}") from error
+        is_named = error.step in (name, *names)  # a comparison of profiles names the step whose model it measures
+        text = hide_credentials(error.message if is_named else str(error))
+        text = re.sub(rf"{re.escape(str(folder))}[/\\](\d+[/\\](out[/\\])?)?", "its ", text)
+        raise error.with_text(text, error.step if is_named else name) from error
 
 
 class _Lines(logging.Handler):
@@ -238,14 +242,15 @@ def _check_results(works: Sequence[Work], results: object) -> None:
     if not isinstance(results, list | tuple) or len(results) != len(works):
         names = ", ".join(work.step.name for work in works)
         raise RequestError(
-            f"step {works[0].step.name}: `run_together` returned {_name_value(results)} for the {len(works)} steps "
-            f"{names}, and must return a list with a Result for each."
+            f"`run_together` returned {_name_value(results)} for the {len(works)} steps {names}, and must return a "
+            "list with a Result for each.",
+            step=works[0].step.name,
         )
     for work, result in zip(works, results, strict=True):
         wrong = _find_wrong(result)
         if wrong:
             kind = work.step.type
-            raise RequestError(f"step {work.step.name}: `{kind.name}` ({kind.origin}) returned {wrong}.")
+            raise RequestError(f"`{kind.name}` ({kind.origin}) returned {wrong}.", step=work.step.name)
 
 
 def _find_wrong(result: object) -> str:
@@ -286,8 +291,8 @@ def _refuse_changed(work: Work, store: Store) -> None:
     changed += [name for name, artifact in work.artifacts.items() if _is_changed_model(artifact, store)]
     if changed:
         raise RequestError(
-            f"step {work.step.name}: {', '.join(changed)} changed while it ran, so its inputs are unknown. Its result "
-            "is not kept: run again."
+            f"{', '.join(changed)} changed while it ran, so its inputs are unknown. Its result is not kept: run again.",
+            step=work.step.name,
         )
 
 
@@ -352,8 +357,9 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
     output, result = work.step.type.cls.kinds()[1], finished.result
     if not (out / output.main).is_file():
         raise RequestError(
-            f"step {work.step.name}: `{work.step.type.name}` ({work.step.type.origin}) declares the output "
-            f"{output.kind} but wrote no {output.main}. Write it to `out / {output.main!r}`."
+            f"`{work.step.type.name}` ({work.step.type.origin}) declares the output {output.kind} but wrote no "
+            f"{output.main}. Write it to `out / {output.main!r}`.",
+            step=work.step.name,
         )
     artifact = store.keep(output.kind, out, step_logger(work.step.name).warning)
     kept = output(store.object_folder(artifact.digest) / output.main, work.step.name, artifact.digest)

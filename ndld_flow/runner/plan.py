@@ -247,6 +247,6 @@ def refuse_impossible_run(recipe: Recipe, planner: Planner, digests: Mapping[str
     if not any(obstacles.values()):
         return
     needed = [decision.step.name for decision in plan_steps(planner, digests) if not decision.reused]
-    obstacles_found = [f"step {name}: {obstacle}" for name in needed for obstacle in obstacles[name]]
-    if obstacles_found:
-        raise BackendError("\n".join(obstacles_found))
+    errors = [BackendError(obstacle, step=name) for name in needed for obstacle in obstacles[name]]
+    if errors:
+        raise errors[0] if len(errors) == 1 else BackendError("\n".join(map(str, errors)))

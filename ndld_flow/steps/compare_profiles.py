@@ -217,7 +217,7 @@ def _side(setting: str, measured: Measured, model: ProfileModel, context: Contex
     source = read["from"]
     assert isinstance(source, Onnx)
     request = model.request(source, replace(context, artifacts=read))
-    return Side(request, context.scratch, context.progress, called=f"step {measured.step}")
+    return Side(request, context.scratch, context.progress, step=measured.step)
 
 
 def _without_layers(measured: Measured) -> Measured:

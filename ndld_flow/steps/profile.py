@@ -257,13 +257,12 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         from ndld_flow.measure.profiler import measure_sides
         from ndld_flow.measure.profiling_request import Side
 
-        several = len(turns) > 1
         sides = [
             Side(
                 request=turn.step.request(turn.source, turn.context),
                 scratch=turn.context.scratch,
                 progress=turn.context.progress,
-                called=f"step {turn.context.name}" if several else "",
+                step=turn.context.name,
             )
             for turn in turns
         ]

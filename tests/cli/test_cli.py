@@ -190,6 +190,7 @@ def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
     event = json.loads(done.stdout.splitlines()[-1])
     assert (event["event"], event["exit_code"], done.returncode) == ("run_refused", 2, 2)
     assert "nowhere.onnx" in event["message"]
+    assert event["step"] == ""
 
 
 def test_a_gate_that_says_no_is_exit_code_1(in_folder: Path) -> None:

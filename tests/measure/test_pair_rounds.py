@@ -52,7 +52,7 @@ def side(model: Path, scratch: Path, label: str, threads: int = 1) -> Side:
         seed=0,
         options={},
     )
-    return Side(request, scratch, lambda *_: None, called=f"step {label}")
+    return Side(request, scratch, lambda *_: None, step=label)
 
 
 def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round(model: Path, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_process_that_dies_during_a_round_ends_it_by_name_and_nothing_is_left(
             os.kill(children_of(tmp_path)[0], signal.SIGKILL)
 
     pair = [
-        Side(each.request, each.scratch, kill_one, each.called)
+        Side(each.request, each.scratch, kill_one, each.step)
         for each in (side(model, tmp_path, name) for name in ("base", "speed"))
     ]
     with pytest.raises(KilledError, match=r"^step (base|speed): .*SIGKILL while measuring round 1, cycle 3 of"):

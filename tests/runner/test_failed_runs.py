@@ -86,6 +86,18 @@ def latest(toy: Toy) -> Path:
     return (toy.folder / "outputs/runs/toy/latest").resolve()
 
 
+def test_an_error_carries_the_name_of_its_step(in_folder: Path) -> None:
+    toy = make(in_folder)
+    with pytest.raises(ModelError) as caught:
+        toy.run("steps.weak.act=refuse")
+    assert (caught.value.step, caught.value.message) == ("weak", "this model is no <b>good</b> ")
+    assert str(caught.value) == f"step weak: {caught.value.message}"
+    done = ndld_flow("run", "toy.yaml", "--trust", "--json", "steps.weak.act=refuse", cwd=in_folder)
+    event = json.loads(done.stdout.splitlines()[-1])
+    assert (event["event"], event["step"]) == ("run_refused", "weak")
+    assert event["message"].startswith("step weak: this model")
+
+
 @pytest.mark.parametrize(
     ("act", "raises", "outcome", "code", "said"),
     [

@@ -19,7 +19,7 @@ FLAKY = GAUGE.replace("class Gauge", "class Flaky").replace(
     "            results.append",
     """            again = Path(os.environ["TOY_LOG"]).read_text().count("gauge") == 2
             if again and turn.context.name in os.environ["FAILS"]:
-                raise BackendError(f"step {turn.context.name}: it is no more")
+                raise BackendError("it is no more", step=turn.context.name)
             ms += 100 if again and turn.context.name in os.environ["SLOW"] else 0
             results.append""",
 )

@@ -257,7 +257,7 @@ def test_why_a_gpu_was_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 def _side(called: str, provider: str, **asked: bool) -> Side:
     plan, session = MeasuringPlan(), SessionSettings(provider)
     request = ProfilingRequest(Path("m"), called, "", {}, session, plan, 0, (), 0, {}, **asked)  # type: ignore[arg-type]
-    return Side(request, Path(), lambda *_: None, f"step {called}")
+    return Side(request, Path(), lambda *_: None, called)
 
 
 def test_all_that_are_measured_meanwhile_are_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:

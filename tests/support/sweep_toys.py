@@ -109,8 +109,8 @@ class Gauge(Step[Onnx, Onnx]):
             step = turn.step
             time.sleep(step.seconds)
             if step.threads > step.limit:
-                whose = f"step {turn.context.name}: " if step.blames and len(turns) > 1 else ""
-                raise BackendError(f"{whose}there are no {step.threads} threads")
+                blamed = turn.context.name if step.blames and len(turns) > 1 else ""
+                raise BackendError(f"there are no {step.threads} threads", step=blamed)
             (turn.out / Onnx.main).write_bytes(turn.source.path.read_bytes())
             ms = step.offset + 12 / step.threads + (1 if step.order == "rows" else 2)
             results.append(Result(f"{ms:g} ms", metrics={"ms": Metric(value=ms, unit="ms")}))

@@ -72,6 +72,7 @@ class Refused(Line):
     error: str
     """Name of its class in `ndld_flow.base.errors`."""
     text: str
+    step: str = ""
 
 
 class Failed(Line):

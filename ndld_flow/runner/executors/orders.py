@@ -128,11 +128,11 @@ def _read_work(
     found = types.find(order.step)
     if found is None:
         raise BackendError(
-            f"step {order.name}: {_here()} has no step type {order.step!r}. Install the package that defines it there."
+            f"{_here()} has no step type {order.step!r}. Install the package that defines it there.", step=order.name
         )
     step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
     if not trust and step.step.named_code():
-        raise RequestError(f"step {order.name}: it runs code that the recipe names; allow it with --trust.")
+        raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
     artifacts = {key: _read_artifact(artifact, found, store) for key, artifact in order.artifacts.items()}
     digests = {key: artifact.digest for key, artifact in artifacts.items()}
     _check_key(order, describe_key(step, digests, order.inputs, store))
@@ -162,8 +162,9 @@ def _check_key(order: WorkOrder, here: KeyParts) -> None:
     differing = _differences(order.parts.model_copy(update={"together": ()}), here)
     if differing:
         raise BackendError(
-            f"step {order.name}: {_here()} would compute something else than planned: {'; '.join(differing)}. "
-            "Install the same versions and files there, or plan on a machine like it."
+            f"{_here()} would compute something else than planned: {'; '.join(differing)}. Install the same versions "
+            "and files there, or plan on a machine like it.",
+            step=order.name,
         )
 
 

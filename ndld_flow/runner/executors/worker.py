@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ndld_flow.base import errors
-from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
+from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError, naming_step
 from ndld_flow.base.text import shortened
 from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
 from ndld_flow.processes.worker import ReportProgress, claim_output, throttled
@@ -86,14 +86,14 @@ def _answer(order: TaskOrder, output: _Output) -> Answer:
         make_folder(store.root)
         with contextlib.suppress(OSError):  # another machine may not have it; only data files need it
             os.chdir(order.directory)
-        with explaining_disk(f"step {' and '.join(work.name for work in order.works)}", store.root):
+        with naming_step(" and ".join(work.name for work in order.works)), explaining_disk("", store.root):
             task = read_order(order, store, output.progress, output.log)
             records = compute_steps(
                 task, store, lambda name: output.send(Waits(name=name)), lambda: output.send(Started())
             )
         return Done(records=tuple(records))
     except NdldFlowError as error:
-        return Refused(error=_known_class(error), text=str(error))
+        return Refused(error=_known_class(error), text=error.message, step=error.step)
     except (Exception, SystemExit) as error:
         return Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc())
 

@@ -210,7 +210,7 @@ class _Job:
 
     @property
     def steps(self) -> str:
-        return f"step {' and '.join(work.step.name for work in self.task.works)}"
+        return " and ".join(work.step.name for work in self.task.works)
 
 
 class Workers:
@@ -360,11 +360,11 @@ class _WorkerSlot:
                 died = error
             except WorkerStoppedError:
                 raise StepTimeoutError(
-                    f"{job.steps}: it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Raise "
-                    "`timeout`."
+                    f"it took longer than {seconds(job.task.timeout_s or 0)} and was stopped. Raise `timeout`.",
+                    step=job.steps,
                 ) from None
         kind = KilledError if died.killed else BackendError
-        raise kind(f"{job.steps}: the process that computed it {died}. {_ADVICE[self._tries]}")
+        raise kind(f"the process that computed it {died}. {_ADVICE[self._tries]}", step=job.steps)
 
     @contextlib.contextmanager
     def _running_worker(self, store: Store) -> Iterator[WorkerProcess]:
@@ -392,5 +392,5 @@ def read_answer(answer: Answer) -> Sequence[StepRecord]:
         return answer.records
     if isinstance(answer, Refused):
         kind: type[NdldFlowError] = getattr(errors, answer.error)
-        raise kind.with_text(answer.text)
+        raise kind.with_text(answer.text, answer.step)
     raise WorkerBugError(f"{answer.error}: {answer.text}") from _WorkersTraceback(answer.traceback)

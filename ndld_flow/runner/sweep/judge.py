@@ -118,5 +118,6 @@ def _is_undecided(point: PointRun, goals: Goals) -> bool:
 
 def describe_failure(point: PointRun) -> str:
     """Return a point's error with the recipe's names of steps: the point's number is shown separately."""
-    text = re.sub(r"^step (\w+#\d+ and )+\w+#\d+: (?=step )", "", str(point.failure))
-    return re.sub(r"\bstep (\w+)#\d+", r"step \1", text)
+    assert point.failure is not None
+    prefix = f"step {point.failed_step}: " if point.failure.step else ""
+    return prefix + re.sub(r"\bstep (\w+)#\d+", r"step \1", point.failure.message)

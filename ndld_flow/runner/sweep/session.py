@@ -160,7 +160,7 @@ def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -
 
 def _culprits(plan: SessionPlan, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
     """Yield the points whose step an error names; all points, if all have the same step."""
-    blamed = {place for place, work in enumerate(plan.works) if f"step {work.step.name}: " in str(error)}
+    blamed = {place for place, work in enumerate(plan.works) if work.step.name == error.step}
     if len(blamed) == 1:
         yield from ((point, step) for point, step, place in plan.assignments if place in blamed)
 

@@ -112,8 +112,8 @@ class TaskMonitor:
             raise MissingArtifactsError(final.digests)
         if isinstance(final, Stopped):
             raise StepTimeoutError(
-                f"{name_steps(self.task)}: it took longer than {seconds(self.task.timeout_s or 0)} and was stopped. "
-                "Raise `timeout`."
+                f"it took longer than {seconds(self.task.timeout_s or 0)} and was stopped. Raise `timeout`.",
+                step=name_steps(self.task),
             )
         return read_answer(final)
 
@@ -124,7 +124,7 @@ class TaskMonitor:
 
 
 def name_steps(task: Task) -> str:
-    return f"step {' and '.join(work.step.name for work in task.works)}"
+    return " and ".join(work.step.name for work in task.works)
 
 
 MAX_ATTEMPTS = 3
@@ -213,7 +213,7 @@ class OnRay:
                 return found
             self._prepare_again(losses[-1])
         kind = KilledError if isinstance(losses[-1], LostWorkerError) else BackendError
-        raise kind(f"{name_steps(task)}: Ray lost it {len(losses)} times; the last time: {losses[-1]}.")
+        raise kind(f"Ray lost it {len(losses)} times; the last time: {losses[-1]}.", step=name_steps(task))
 
     def _prepare_again(self, lost: LostError) -> None:
         if isinstance(lost, MissingArtifactsError):
@@ -292,6 +292,7 @@ def _refuse_other_machine(task: Task, fitting: Sequence[Node]) -> None:
     planned = next((work.parts.machine for work in task.works if work.parts.machine), "")
     if planned and planned != (there := only_machine(fitting, task.works[0].step)):
         raise BackendError(
-            f"{name_steps(task)}: it was planned for {planned}, but Ray would compute it on {there}. Name the kind of "
-            "node with `needs: {STEP: {device: NAME}}`, or run again."
+            f"it was planned for {planned}, but Ray would compute it on {there}. Name the kind of node with "
+            "`needs: {STEP: {device: NAME}}`, or run again.",
+            step=name_steps(task),
         )

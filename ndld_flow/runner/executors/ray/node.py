@@ -110,7 +110,7 @@ class _NodeTask:
             task = TaskOrder.from_line(order.task)
             self.outbox.put(self._mirrored(task, order.mirror) if order.mirror else self._shared(task, order.witness))
         except BackendError as error:
-            self.outbox.put(Refused(error=BackendError.__name__, text=str(error)))
+            self.outbox.put(Refused(error=BackendError.__name__, text=error.message, step=error.step))
         except BaseException as error:
             self.outbox.put(Failed(error=type(error).__name__, text=str(error), traceback=traceback.format_exc()))
 
