@@ -22,16 +22,21 @@ from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
 from ndld_flow.records.profile import Layer
-from ndld_flow.report.bundle import bundle, static_files
+from ndld_flow.report import panels
+from ndld_flow.report.bundle import bundle, report_files
+from ndld_flow.report.panel import find_panels
+from ndld_flow.report.render import environment
+from ndld_flow.report.run_page import draw_report
 from tests.support.compare_samples import profile_of
 from tests.support.models import make_cnn
+from tests.support.run_fixtures import write_quickstart
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 FILES = {
     path: text
-    for text in re.findall(r"^```(?:python|javascript)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    for path in re.findall(r"\A(?:#|//) (\S+)\n", text)
+    for text in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    for path in re.findall(r"\A# (\S+)\n", text)
 }
 
 
@@ -51,8 +56,14 @@ def in_package(package: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def forgetting() -> Iterator[None]:
-    """Names of built-in steps and operations are remembered: forget them before and after."""
-    remembered = (step_types._built_in_names, catalogue.operation_names, catalogue.find_operation)
+    """Names of built-in steps, operations and panels are remembered: forget them before and after."""
+    remembered = (
+        step_types._built_in_names,
+        catalogue.operation_names,
+        catalogue.find_operation,
+        find_panels,
+        environment,
+    )
     for function in remembered:
         function.cache_clear()
     yield
@@ -110,16 +121,45 @@ def test_the_checks_of_models_are_listed_in_both_places() -> None:
     assert get_args(CheckName) == CHECKS
 
 
-def test_a_panel_is_one_file(tmp_path: Path) -> None:
-    folder = "ndld_flow/report/static"
-    copy = tmp_path / "static"
-    shutil.copytree(str(static_files()), copy)
-    before = bundle("report/page.js", copy)
-    name, text = of_folder(f"{folder}/report/panels")
-    (copy / "report/panels" / name).write_text(text)
-    after = bundle("report/page.js", copy)
-    assert f'modules["report/panels/{name}"]' not in before
-    assert f'modules["report/panels/{name}"]' in after.splitlines()[-1]
+@pytest.mark.usefixtures("forgetting")
+def test_a_panel_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_quickstart(tmp_path / "run")
+    before = draw_report(folder).read_text("utf-8")
+    find_panels.cache_clear()
+    (tmp_path / "panels").mkdir()
+    word = in_package(panels, tmp_path / "panels", monkeypatch)
+    page = draw_report(folder).read_text("utf-8")
+    assert f'id="{word}"' not in before
+    sections = re.findall(r'<section id="(\w+)"', page)
+    assert sections.index(word) == sections.index("steps") + 1
+    table = page[page.index(f'<section id="{word}"') :].partition("</section>")[0]
+    assert '<td class="mono"><bdi>lint</bdi></td>' in table
+    assert table.index("speed") < table.index("lint")
+    assert f'<a href="#{word}">Durations</a>' in page
+
+
+def test_the_script_of_a_panel_is_next_to_it(tmp_path: Path) -> None:
+    copy = tmp_path / "report"
+    shutil.copytree(str(report_files()), copy)
+    (copy / "panels/durations.js").write_text(
+        'import { make } from "../static/elements.js";\nexport function show() { make("b"); }\n'
+    )
+    started = bundle("static/report/page.js", copy, "panels").splitlines()[-1]
+    assert 'modules["panels/durations.js"]' in started
+    assert 'modules["panels/layers.js"]' in started
+
+
+def test_a_panel_that_follows_no_panel_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetting: None
+) -> None:
+    text = (
+        'from ndld_flow.report.panel import Panel\n\nPANEL = Panel("Lost", lambda documents: None, after="nowhere")\n'
+    )
+    (tmp_path / "lost.py").write_text(text)
+    monkeypatch.setattr(panels, "__path__", [*panels.__path__, str(tmp_path)])
+    find_panels.cache_clear()
+    with pytest.raises(ValueError, match="follow no panel of the page: lost"):
+        find_panels()
 
 
 def test_every_place_that_the_page_names_exists() -> None:

@@ -16,8 +16,8 @@ Only a plain subset of the syntax is accepted; anything else raises an error ins
   never changes, because an importer copies it.
 - no cycles.
 
-A page consists of its entry module and its panels, the modules in the folder `panels` next to the entry. The entry
-exports `start(panels)`, which gets the exports of each panel, in the order of their file names.
+A page consists of its entry module and its panels, the modules of a folder. The entry exports `start(panels)`, which
+gets the exports of each panel, in the order of their file names.
 """
 
 from __future__ import annotations
@@ -61,26 +61,28 @@ class Module:
         return f'modules["{self.path}"] = (() => {{\n{"".join(taken)}{self.code}{given}}})();\n'
 
 
-def static_files() -> Traversable:
-    """Return the folder of the pages' scripts and styles."""
-    return resources.files("ndld_flow.report").joinpath("static")
+def report_files() -> Traversable:
+    """Return the folder that holds the pages' scripts and styles (`static`) and the panels (`panels`)."""
+    return resources.files("ndld_flow.report")
 
 
-def bundle(entry: str, root: Traversable | None = None) -> str:
+def bundle(entry: str, root: Traversable | None = None, panels: str = "") -> str:
     """Return one script that runs the page of an entry module, given by its path below `root`.
+
+    `panels` is the folder of its panels, empty for a page without.
 
     Raises `BundleError` for a module that is missing, an imported name that is not exported, a cycle, and syntax that
     this module does not know.
     """
-    modules = modules_of(entry, root or static_files())
-    panels = ", ".join(f'modules["{path}"]' for path in _panels(entry, root or static_files()))
-    texts = (module.text() for module in modules)
-    return f'const modules = {{}};\n{"".join(texts)}modules["{entry}"].start([{panels}]);\n'
+    root = root or report_files()
+    texts = (module.text() for module in modules_of(entry, root, panels))
+    started = ", ".join(f'modules["{path}"]' for path in _panels(panels, root))
+    return f'const modules = {{}};\n{"".join(texts)}modules["{entry}"].start([{started}]);\n'
 
 
-def modules_of(entry: str, root: Traversable) -> list[Module]:
+def modules_of(entry: str, root: Traversable, panels: str = "") -> list[Module]:
     """Return the modules of a page, each after those that it imports. Raises as `bundle` does."""
-    modules = _read_all([entry, *_panels(entry, root)], root)
+    modules = _read_all([entry, *_panels(panels, root)], root)
     for module in modules.values():
         _check_imports(module, modules)
     if "start" not in modules[entry].exports:
@@ -88,10 +90,8 @@ def modules_of(entry: str, root: Traversable) -> list[Module]:
     return [modules[path] for path in _in_order(modules)]
 
 
-def _panels(entry: str, root: Traversable) -> list[str]:
-    folder = posixpath.join(posixpath.dirname(entry), "panels")
-    place = root.joinpath(folder)
-    names = sorted(file.name for file in place.iterdir()) if place.is_dir() else []
+def _panels(folder: str, root: Traversable) -> list[str]:
+    names = sorted(file.name for file in root.joinpath(folder).iterdir()) if folder else []
     return [f"{folder}/{name}" for name in names if name.endswith(".js")]
 
 

@@ -225,7 +225,8 @@ class ReportPayload(TypedDict):
 
     profiles: list[ProfilePayload]
     layers: list[LayersPayload]
-    findings: FindingsPayload | None
+    panels: Mapping[str, object]
+    """Data of the panels that have a script of their own, by the panel's name."""
     diffs: list[DiffPayload | None]
     graphs: list[GraphPayload]
     graph_of: list[int | None]

@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Iterable
 
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_accuracy import AccuracyView
 from ndld_flow.report.collect_divergence import depth_payload
-from ndld_flow.report.collect_engines import EngineView
-from ndld_flow.report.collect_findings import FindingsView
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
-from ndld_flow.report.collect_layers import LayersView
+from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView
-from ndld_flow.report.collect_search import SearchView
-from ndld_flow.report.diff.collect_diff import DiffView
 from ndld_flow.report.diff.draw import diff_payload
 from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
-from ndld_flow.report.page_data import FindingsPayload, ProfilePayload, ReportPayload
+from ndld_flow.report.page_data import DiffPayload, ProfilePayload, ReportPayload
+from ndld_flow.report.panel import PanelView, panel_payloads
+from ndld_flow.report.panels.steps import StepsView
 from ndld_flow.report.search_payload import search_payload
 
 
-def page_payload(
-    profiles: Sequence[ProfileView],
-    layers: Iterable[tuple[LayersView, Profile]],
-    engines: Sequence[EngineView],
-    findings: FindingsView | None,
-    diffs: Sequence[DiffView | None] = (),
-    precision: tuple[Sequence[SearchView], Sequence[AccuracyView]] = ((), ()),
-) -> str:
-    """Return all data of a report; each view of layers comes with its profile.
+def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> str:
+    """Return all data of a report. `profiles` are all of the run; those with timed layers have a view each.
 
-    Engines follow the profiles in `layers`. `diffs` has an item for every step.
+    Profiles and engines share `layers`, engines last, because their graphs, tensors and texts are shared too.
     """
     texts, tensors = Texts(), Tensors()
-    layers = list(layers)
-    searches, accuracies = precision
-    depths = [*(view.depth for view in searches), *(view.depth for view in accuracies)]
+    shown = list(panels)
+    views = {panel.name: panel.view for panel in shown}
+    layers = list(zip(views.get("layers", ()), filter(has_timed_layers, profiles), strict=True))
+    engines = views.get("engines", ())
+    depths = [view.depth for name in ("precision", "accuracy") for view in views.get(name, ())]
     graphs = collect_graphs([*(profile for _, profile in layers), *(engine.profile for engine in engines)])
     data: ReportPayload = {
-        "profiles": [profile_payload(profile) for profile in profiles if profile.latency],
+        "profiles": [profile_payload(profile) for profile in views.get("latency", ()) if profile.latency],
         "layers": [
             *(layers_payload(view, profile, texts, tensors) for view, profile in layers),
             *(engine_payload(view, texts, tensors) for view in engines),
         ],
-        "findings": _findings(findings, texts) if findings else None,
-        "diffs": [diff_payload(view, texts) if view else None for view in diffs],
+        "panels": panel_payloads(shown, texts),
+        "diffs": _diffs(views["steps"], texts) if "steps" in views else [],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         "graph_of": list(graphs.of_profile),
-        "searches": [search_payload(view, texts) for view in searches],
+        "searches": [search_payload(view, texts) for view in views.get("precision", ())],
         "depths": [depth_payload(depth, texts) if depth else None for depth in depths],
         "tensors": tensors.as_columns(texts),
         "texts": texts.as_list(),
     }
     return packed(data)
+
+
+def _diffs(view: StepsView, texts: Texts) -> list[DiffPayload | None]:
+    """Return an item for every step."""
+    diffs = [step.change.diff if step.change else None for step in view.steps]
+    return [diff_payload(diff, texts) if diff else None for diff in diffs]
 
 
 def profile_payload(profile: ProfileView) -> ProfilePayload:
@@ -69,18 +66,4 @@ def profile_payload(profile: ProfileView) -> ProfilePayload:
         "gaps_ns": [nanoseconds(run.gaps_ms) for run in profile.process_runs],
         "latency": {name: rounded(value) for name, value in numbers.items()},
         "quartiles_ms": [rounded(value) for value in profile.quartiles_ms],
-    }
-
-
-def _findings(view: FindingsView, texts: Texts) -> FindingsPayload:
-    def column(name: str) -> list[int]:
-        return texts.places(map(attrgetter(name), view.rows))
-
-    return {
-        "severity": column("severity"),
-        "check": column("check"),
-        "node": column("node"),
-        "op_type": column("op_type"),
-        "message": column("message"),
-        "step": column("step"),
     }

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_engines import EngineView, collect_engines, collect_untimed
-from ndld_flow.report.collect_layers import LayersView, collect_layers
-from ndld_flow.report.collect_profiles import ProfileView, collect_profiles
+from ndld_flow.report.collect_engines import collect_engines, collect_untimed
+from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.panel import PanelView, panels_of
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import PROFILE_REPORT, render, write_page
 from ndld_flow.report.value_text import Setting
@@ -19,24 +22,24 @@ from ndld_flow.report.value_text import Setting
 
 @dataclass(frozen=True)
 class ProfilePage:
-    """The parts of a run's page on a profile or an engine."""
+    """The panels of a run's report that are about a profile or an engine."""
 
     title: str
-    profiles: tuple[ProfileView, ...]
-    """Empty if nothing was measured."""
-    layers: tuple[LayersView, ...]
-    engines: tuple[EngineView, ...]
+    panels: tuple[PanelView, ...]
     payload: str
     latency: None = None
     """There is no base for its latency."""
     machine: tuple[Setting, ...] = ()
 
     @property
+    def views(self) -> dict[str, Any]:
+        """Data of the panels by name."""
+        return {panel.name: panel.view for panel in self.panels}
+
+    @property
     def sections(self) -> tuple[tuple[str, str], ...]:
         """(anchor, title) of the sections this page has, in order."""
-        present = {"engines": self.engines, "latency": self.profiles, "layers": self.layers}
-        titles = {"engines": "Engine"}
-        return tuple((name, titles.get(name, name.capitalize())) for name, views in present.items() if views)
+        return tuple((panel.name, "Engine" if panel.name == "engines" else panel.title) for panel in self.panels)
 
 
 def draw_profile(profile: Profile, title: str, path: Path) -> Path:
@@ -48,24 +51,17 @@ def draw_profile(profile: Profile, title: str, path: Path) -> Path:
     with paused_garbage_collection():
         engines = collect_untimed(named)
         # An engine that was not run has no options and no measuring machine.
-        profiles = () if engines and not profile.runs else collect_profiles(named)
-        return _write(title, profiles, (collect_layers(named), profile), engines, path)
+        latency = () if engines and not profile.runs else collect_profiles(named)
+        return _write(title, {"engines": engines, "latency": latency, "layers": collect_layers(named)}, profile, path)
 
 
 def draw_build(build: Build, title: str, path: Path) -> Path:
     """Write the page of one engine. Raises as `draw_profile` does."""
     with paused_garbage_collection():
-        return _write(title, (), ((), build.as_profile()), collect_engines({title: build}), path)
+        return _write(title, {"engines": collect_engines({title: build})}, build.as_profile(), path)
 
 
-def _write(
-    title: str,
-    profiles: tuple[ProfileView, ...],
-    layered: tuple[tuple[LayersView, ...], Profile],
-    engines: tuple[EngineView, ...],
-    path: Path,
-) -> Path:
-    layers, profile = layered
-    payload = page_payload(profiles, zip(layers, [profile], strict=False), engines, None)
-    page = ProfilePage(short_name(title), profiles, layers, engines, payload)
+def _write(title: str, views: Mapping[str, Sequence[object]], profile: Profile, path: Path) -> Path:
+    panels = panels_of(views)
+    page = ProfilePage(short_name(title), panels, page_payload(panels, [profile] if views.get("layers") else []))
     return write_page(path, render(PROFILE_REPORT, page), "ndld-flow report")

@@ -14,8 +14,9 @@ from uuid import uuid4
 
 from ndld_flow.base import quantities
 from ndld_flow.base.errors import OutputsError
-from ndld_flow.report.bundle import bundle, static_files
+from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.collect_profiles import profiler_words
+from ndld_flow.report.panel import panel_folders
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PageParts:
-    """The files that one kind of page is built from, in the folders `templates` and `static`."""
+    """The files that one kind of page is built from."""
 
     template: str
     styles: tuple[str, ...]
     """In the order of the cascade."""
     entry: str
     """The module that starts the page."""
+    panels: str = ""
+    """Folder of the scripts of its panels; empty for a page without."""
 
 
 EARLY_SCRIPT = "theme.js"
@@ -40,15 +43,18 @@ _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "pr
 RUN_REPORT = PageParts(
     template="report.html.j2",
     styles=(*_STYLES, "compare.css", "diff.css", "precision.css", "print.css"),
-    entry="report/page.js",
+    entry="static/report/page.js",
+    panels="panels",
 )
 
-PROFILE_REPORT = PageParts(template="profile.html.j2", styles=(*_STYLES, "print.css"), entry=RUN_REPORT.entry)
+PROFILE_REPORT = PageParts(
+    template="profile.html.j2", styles=(*_STYLES, "print.css"), entry=RUN_REPORT.entry, panels="panels"
+)
 
 MODEL_PAGE = PageParts(
     template="model_graph.html.j2",
     styles=("tokens.css", "page.css", "graph.css", "model_graph.css", "print.css"),
-    entry="model/page.js",
+    entry="static/model/page.js",
 )
 """A model's graph with all that is in it."""
 
@@ -64,7 +70,7 @@ def render(parts: PageParts, page: object, **also: object) -> str:
 @lru_cache
 def _equal_in_all(parts: PageParts) -> dict[str, object]:
     """Return the parts that all pages of a kind share, cached for the many points of a sweep."""
-    early, late = _static_text(EARLY_SCRIPT), _closing_no_tag(parts.entry, bundle(parts.entry))
+    early, late = _static_text(EARLY_SCRIPT), _closing_no_tag(parts.entry, bundle(parts.entry, panels=parts.panels))
     return {
         "style": "\n".join(map(_static_text, parts.styles)),
         "early_script": early,
@@ -81,7 +87,7 @@ def _csp_hash(script: str) -> str:
 
 @lru_cache
 def _static_text(name: str) -> str:
-    return _closing_no_tag(name, static_files().joinpath(name).read_text("utf-8"))
+    return _closing_no_tag(name, report_files().joinpath("static", name).read_text("utf-8"))
 
 
 def _closing_no_tag(name: str, text: str) -> str:
@@ -94,10 +100,12 @@ def _closing_no_tag(name: str, text: str) -> str:
 def environment() -> Environment:
     """Return the environment of all templates."""
     # Imported lazily: terminal output does not need it.
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, PrefixLoader, StrictUndefined
 
-    made = Environment(
-        loader=PackageLoader("ndld_flow.report"),
+    templates = Environment(
+        loader=ChoiceLoader(
+            [PackageLoader("ndld_flow.report"), PrefixLoader({"panels": FileSystemLoader(panel_folders())})]
+        ),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -116,13 +124,13 @@ def environment() -> Environment:
         "three_digits",
         "relative_speed",
     )
-    made.filters |= {name: getattr(quantities, name) for name in names}
-    made.filters["profiler_words"] = profiler_words
-    made.globals |= {
+    templates.filters |= {name: getattr(quantities, name) for name in names}
+    templates.filters["profiler_words"] = profiler_words
+    templates.globals |= {
         "size_change": lambda before, after: quantities.size_change(before, after).replace("->", "→"),
         "relative_change": quantities.relative_change,
     }
-    return made
+    return templates
 
 
 class PageError(OutputsError):

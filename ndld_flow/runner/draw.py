@@ -12,10 +12,10 @@ from ndld_flow.drawing.graph import DrawnGraph
 from ndld_flow.drawing.options import Look, Reading
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
-from ndld_flow.report.draw import draw_report
 from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.model_page import write_model_page
 from ndld_flow.report.profile_page import draw_build, draw_profile
+from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import find_subject, is_profile_file

@@ -16,11 +16,11 @@ from ndld_flow.records.run_folder import RUN_RECORD, STORED, RunDocuments, read_
 from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, StepRecord, is_complete
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.activations.draw import draw_activations
-from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
 from ndld_flow.report.exports.precision_exports import write_precision_exports
 from ndld_flow.report.exports.profile_markdown import profile_markdown
+from ndld_flow.report.run_page import draw_documents
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.write_comparison import write_comparison
 from ndld_flow.store.files import (

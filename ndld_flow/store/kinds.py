@@ -45,7 +45,7 @@ class Onnx(Artifact):
 
 
 class LintDocument(Artifact):
-    """A `records.finding.Findings` as JSON."""
+    """`Findings` as JSON."""
 
     kind = "lint"
     main = "findings.json"

@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from ndld_flow.records.run_folder import read_run
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
 from tests.support.run_fixtures import write_big, write_quickstart
 

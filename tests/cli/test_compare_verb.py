@@ -19,7 +19,7 @@ from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.run_page import draw_report
 from ndld_flow.runner import learn_noise
 from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.outputs import Outputs

@@ -27,9 +27,9 @@ from ndld_flow.report.activations.draw import draw_activations
 from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps, pack_maps
 from ndld_flow.report.activations.page import ActivationsPage, collect_page
 from ndld_flow.report.activations.read import is_beside, read_activations
-from ndld_flow.report.activations.section import collect_activations
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.panels.activations import collect_activations
 from ndld_flow.report.render import environment
+from ndld_flow.report.run_page import draw_report
 from tests.report.test_report import Tags
 from tests.support import activation_samples as made
 from tests.support.models import save, tensor
@@ -377,8 +377,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     links = {one.link for one in page_of(folder).figures if one.link}
     assert {unquote(link.removeprefix("#tensor=")) for link in links} == {shown["name"]}
     cards = collect_activations({made.HOSTILE: read_activations(folder)})
-    macros = environment().get_template("activations_macros.html.j2").module
-    section = str(macros.activations_section(cards))  # type: ignore[attr-defined]
+    section = environment().get_template("panels/activations.html.j2").render(panel={"view": cards})
     assert "<img" not in section
     assert 'href="./%3C/script%3E' in section
 

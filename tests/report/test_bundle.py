@@ -49,14 +49,14 @@ def test_a_module_comes_after_those_that_it_imports(tmp_path: Path) -> None:
     ]
 
 
-def test_panels_next_to_the_entry_are_found(tmp_path: Path) -> None:
+def test_the_panels_of_a_folder_are_found(tmp_path: Path) -> None:
     write(
         tmp_path,
         page="export function start(panels) { for (const panel of panels) panel.show(); }\n",
         panels__b="export function show() {}\n",
         panels__a="export function show() {}\n",
     )
-    last = bundle("page.js", tmp_path).splitlines()[-1]
+    last = bundle("page.js", tmp_path, "panels").splitlines()[-1]
     assert last == 'modules["page.js"].start([modules["panels/a.js"], modules["panels/b.js"]]);'
 
 
@@ -81,7 +81,7 @@ def test_a_bundle_runs_as_its_modules_do(tmp_path: Path) -> None:
         panels__empty="export function show() {}\n",
     )
     script = tmp_path / "bundle.mjs"
-    script.write_text(bundle("page.js", tmp_path))
+    script.write_text(bundle("page.js", tmp_path, "panels"))
     printed = subprocess.run([node, script], capture_output=True, text=True, check=True).stdout
     assert printed == "// no comment 4 3 5 true 1\n"
 

@@ -25,7 +25,7 @@ from ndld_flow.report.comparison.collect_differences import collect_differences
 from ndld_flow.report.comparison.draw import draw_comparison
 from ndld_flow.report.comparison.interval_scale import IntervalScale
 from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
-from ndld_flow.report.comparison.section import collect_comparisons
+from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags
 from tests.support import comparison_fixtures as made
@@ -185,14 +185,13 @@ def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [made.three, made.elsewhere, made.hostile])
 def test_a_run_s_report_can_hold_what_its_steps_compared(make: Make) -> None:
     one = make().comparison
-    sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one}, {"ab": "ab/compare.html"})
+    sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one})
     assert [section.verdict for section in sections] == [one.verdict] * 2
-    macros = environment().get_template("compare_macros.html.j2").module
-    text = str(macros.comparisons_section(sections))  # type: ignore[attr-defined]
+    page = {"comparison_pages": {"ab": "ab/compare.html"}}
+    text = environment().get_template("panels/comparisons.html.j2").render(panel={"view": sections}, page=page)
     assert text.count("<h3>") == 2
     assert 'href="ab/compare.html"' in text
     assert "<img" not in text
-    assert str(macros.comparisons_section(())).strip() == ""  # type: ignore[attr-defined]
 
 
 # --- intervals ---

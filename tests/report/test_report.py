@@ -31,19 +31,18 @@ from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
 from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
-from ndld_flow.report.bundle import modules_of, static_files
+from ndld_flow.report.bundle import modules_of, report_files
 from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_footprint import collect_footprint
 from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
-from ndld_flow.report.collect_steps import lay_out
 from ndld_flow.report.collect_summary import collect_gates
 from ndld_flow.report.comparison.draw import COMPARISON_PAGE
 from ndld_flow.report.diff.draw import DIFF_PAGE
-from ndld_flow.report.draw import draw_report
-from ndld_flow.report.page import RunPage, collect_page
+from ndld_flow.report.panels.steps import lay_out
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
+from ndld_flow.report.run_page import RunPage, collect_page, draw_report
 from ndld_flow.report.sweep.draw import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import summarize_run
@@ -175,7 +174,7 @@ def test_several_runs_that_did_not_take_turns_are_indicative(tmp_path: Path) -> 
     }
     write_run(tmp_path, run_record(steps), documents)
     assert verdict_of(tmp_path)[3].endswith("(median of 100 passes in 5 process runs: indicative)")
-    assert [view.in_turns_with for view in page_of(tmp_path).profiles] == [(), ()]
+    assert [view.in_turns_with for view in page_of(tmp_path).views["latency"]] == [(), ()]
 
 
 def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path) -> None:
@@ -183,8 +182,8 @@ def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path
     steps = [StepSketch(name, "profile", "profile") for name in names]
     documents = {f"{name}/profile.json": profile("source", 10, 1, 5) for name in names}
     page = page_of(write_run(tmp_path, run_record(steps), documents))
-    assert [view.label for view in page.profiles] == ["source (one)", "source (two)"]
-    assert [view.label for view in page.layers] == ["source (one)", "source (two)"]
+    assert [view.label for view in page.views["latency"]] == ["source (one)", "source (two)"]
+    assert [view.label for view in page.views["layers"]] == ["source (one)", "source (two)"]
     assert verdict_of(tmp_path)[3].startswith("latency source (two) 10.2 ms vs source (one) 10.2 ms: as fast")
 
 
@@ -285,7 +284,7 @@ def test_a_batch_sweep_has_its_table(tmp_path: Path) -> None:
     points = tuple(BatchPoint(batch=size, inputs=(), latency_ms=(2.0 * size, 3.0 * size)) for size in (1, 8))
     swept = profile("half", 10, 1, 0).model_copy(update={"batches": points})
     write_run(tmp_path, run_record([StepSketch("speed", "profile", "profile")]), {"speed/profile.json": swept})
-    (view,) = page_of(tmp_path).profiles
+    (view,) = page_of(tmp_path).views["latency"]
     assert [(point.batch, point.items_per_s) for point in view.batches] == [(1, 400), (8, 400)]
     assert "Batch sweep of" in draw_report(tmp_path).read_text("utf-8")
 
@@ -314,7 +313,7 @@ def test_a_nan_is_the_worst_there_can_be(tmp_path: Path) -> None:
 
 
 def test_steps_tell_what_they_did(tmp_path: Path) -> None:
-    steps = {step.name: step for step in page_of(write_quickstart(tmp_path)).steps}
+    steps = {step.name: step for step in page_of(write_quickstart(tmp_path)).views["steps"].steps}
     sanitize, half = steps["sanitize"], steps["half"]
     assert sanitize.change is not None
     assert [(one.op_type, one.delta) for one in sanitize.change.changed[:3]] == [
@@ -337,14 +336,14 @@ def test_steps_tell_what_they_did(tmp_path: Path) -> None:
 
 
 def test_a_skipped_step_is_drawn_where_the_recipe_puts_it(tmp_path: Path) -> None:
-    speed = page_of(write_failed(tmp_path)).steps[4]
+    speed = page_of(write_failed(tmp_path)).views["steps"].steps[4]
     assert (speed.outcome, speed.reason) == ("skipped", "agree failed")
     assert speed.reads == (("from", "half"),)
     assert speed.flow.incoming == (1,)
 
 
 def test_a_gate_that_was_never_reached_is_listed(tmp_path: Path) -> None:
-    gates = page_of(write_failed(tmp_path)).gates
+    gates = page_of(write_failed(tmp_path)).views["gates"]
     assert [gate.outcome for gate in gates] == ["not reached", "failed"]
     assert (gates[1].left, gates[1].relation, gates[1].right) == ("0.0312", "≥", "0.999")
 
@@ -368,7 +367,7 @@ def test_layers_share_the_sum_and_small_types_go_together() -> None:
 
 
 def test_findings_come_worst_first(tmp_path: Path) -> None:
-    findings = page_of(write_quickstart(tmp_path)).findings
+    findings = page_of(write_quickstart(tmp_path)).views["findings"]
     assert findings is not None
     assert [row.severity for row in findings.rows] == ["warning", "warning", "info"]
     assert findings.counts == {"warning": 2, "info": 1}
@@ -537,12 +536,13 @@ def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> No
 
 
 def test_every_static_file_is_in_a_page() -> None:
-    static = static_files()
+    files = report_files()
     pages = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE, ACTIVATIONS_PAGE)
-    scripts = {module.path for page in pages for module in modules_of(page.entry, static)}
-    used = {EARLY_SCRIPT, *scripts, *(name for page in pages for name in page.styles)}
-    folder = Path(str(static))
-    assert used == {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix != ".ts"}
+    scripts = {module.path for page in pages for module in modules_of(page.entry, files, page.panels)}
+    static = {EARLY_SCRIPT, *(name for page in pages for name in page.styles)}
+    used = {*scripts, *(f"static/{name}" for name in static)}
+    folder = Path(str(files))
+    assert used == {str(path.relative_to(folder)) for path in folder.rglob("*.*") if path.suffix in (".js", ".css")}
     assert all(len(set(page.styles)) == len(page.styles) for page in pages)
 
 
@@ -558,7 +558,7 @@ def test_a_damaged_document_is_told_and_the_rest_is_drawn(tmp_path: Path) -> Non
     (tmp_path / "speed" / "profile.json").write_text('{"format_version": 1, "la')
     page = page_of(tmp_path)
     assert [sentence.split(":")[0] for sentence in page.unreadable] == ["speed/profile.json cannot be read"]
-    assert [one.label for one in page.profiles] == ["source"]
+    assert [one.label for one in page.views["latency"]] == ["source"]
     assert "speed/profile.json cannot be read" in draw_report(tmp_path).read_text("utf-8")
 
 
@@ -610,7 +610,7 @@ def test_drawing_imports_nothing_heavy(tmp_path: Path) -> None:
     folder = write_quickstart(tmp_path)
     program = (
         "import sys, pathlib\n"
-        "from ndld_flow.report.draw import draw_report\n"
+        "from ndld_flow.report.run_page import draw_report\n"
         "assert 'jinja2' not in sys.modules\n"
         f"draw_report(pathlib.Path({str(folder)!r}))\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"

@@ -23,9 +23,9 @@ from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint
 from ndld_flow.records.profile import Layer
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.report.collect_engines import collect_build, collect_engines, is_usual
-from ndld_flow.report.draw import draw_report
 from ndld_flow.report.exports.csv_tables import engine_layers_csv
 from ndld_flow.report.profile_page import draw_build
+from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.verdict import summarize_run
 from tests.support.engine_samples import build, detector, rtx_build, tensor, write_engine_run
 from tests.support.run_fixtures import HOSTILE_NAMES, MIB

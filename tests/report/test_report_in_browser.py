@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from ndld_flow.base.quantities import TIMES
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import ProfileRun
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.run_page import draw_report
 from tests.support.report_browser import SharedPages, rows_of
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,

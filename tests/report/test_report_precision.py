@@ -23,11 +23,11 @@ from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments, read_run
 from ndld_flow.report.collect_accuracy import collect_accuracy, collect_samples, used_part
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
-from ndld_flow.report.collect_search import SearchView
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.collect_search import SearchView, collect_searches
 from ndld_flow.report.encoding import Texts
 from ndld_flow.report.exports.precision_exports import write_precision_exports
-from ndld_flow.report.page import collect_page
+from ndld_flow.report.panels.steps import collect_steps
+from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.search_payload import search_payload
 from ndld_flow.report.verdict import summarize_run
 from tests.support.precision_samples import (
@@ -58,7 +58,7 @@ def documents_of(found: PrecisionSearch) -> RunDocuments:
 
 
 def view_of(documents: RunDocuments) -> SearchView:
-    return collect_page(documents).searches[0]
+    return collect_searches(documents)[0]
 
 
 def story(view: SearchView) -> list[str]:
@@ -152,8 +152,8 @@ def test_the_terminal_tells_searches_and_failed_ones_first(tmp_path: Path) -> No
 
 def test_a_skipped_user_of_a_search_hangs_on_it(tmp_path: Path) -> None:
     steps = [search_steps()[0], StepSketch("half", "convert_fp16", outcome="skipped", reason="search failed")]
-    page = collect_page(read_run(write_run(tmp_path, run_record(steps, recipe=RECIPE), {})))
-    assert page.steps[1].flow.incoming == (page.steps[0].flow.lane,)
+    view = collect_steps(read_run(write_run(tmp_path, run_record(steps, recipe=RECIPE), {})).run)
+    assert view.steps[1].flow.incoming == (view.steps[0].flow.lane,)
 
 
 # --- what is left open ---

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.base.quantities import MINUS
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.run_page import draw_report
 from tests.support.precision_samples import (
     RECIPE,
     deep_accuracy,

@@ -18,10 +18,10 @@ from ndld_flow.report.collect_footprint import collect_footprint, tensor_bytes
 from ndld_flow.report.collect_insights import passages
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles, collect_timeline
-from ndld_flow.report.draw import draw_report
 from ndld_flow.report.encoding import Tensors, Texts
 from ndld_flow.report.layer_payload import layers_payload, nanoseconds
 from ndld_flow.report.page_data import LayerColumns
+from ndld_flow.report.run_page import draw_report
 from tests.support.run_fixtures import Sitting, StepSketch, profile, run_record, write_run
 
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.records.profile import Profile, Span
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.run_page import draw_report
 from tests.support.report_browser import Watch, rows_of
 from tests.support.run_fixtures import (
     StepSketch,

@@ -15,7 +15,7 @@ from ndld_flow.records.noise import Noise, NoiseSample
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord, RunStep
-from ndld_flow.report.draw import draw_report
+from ndld_flow.report.run_page import draw_report
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.sweep.sweep_folder import write_point
 from ndld_flow.runner.sweep.winners import judge_winners

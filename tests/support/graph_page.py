@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
-from ndld_flow.report.bundle import bundle, static_files
+from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.collect_graph import collect_graph, graph_payload
 from tests.support.run_fixtures import MACHINE
 
@@ -71,7 +71,7 @@ def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
         for one in profile.layers
     ]
     data = json.dumps({"graph": graph_payload(picture), "layers": layers}).replace("<", "\\u003c")
-    styles = "\n".join(static_files().joinpath(name).read_text("utf-8") for name in STYLES)
+    styles = "\n".join(report_files().joinpath("static", name).read_text("utf-8") for name in STYLES)
     scripts = bundle("tests/javascript/graph_page.js", _REPOSITORY)
     page = folder / "report.html"
     page.write_text(_PAGE % (styles, data, scripts, script), encoding="utf-8")

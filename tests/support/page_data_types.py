@@ -16,7 +16,7 @@ _HEADER = """\
 // The data of each page, as `ndld_flow/report/page_data.py` declares them.
 // Do not edit: `python -m tests.support.page_data_types` writes this file.
 """
-_NAMES = {"int": "number", "float": "number", "str": "string", "bool": "boolean", "None": "null"}
+_NAMES = {"int": "number", "float": "number", "str": "string", "bool": "boolean", "None": "null", "object": "any"}
 
 
 def declarations() -> str:

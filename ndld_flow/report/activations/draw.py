@@ -17,7 +17,7 @@ PAGE = "activations.html"
 ACTIVATIONS_PAGE = PageParts(
     template="activations.html.j2",
     styles=("tokens.css", "page.css", "charts.css", "tables.css", "activations.css", "print.css"),
-    entry="activations/page.js",
+    entry="static/activations/page.js",
 )
 
 

@@ -23,7 +23,7 @@ COMPARISON_PAGE = PageParts(
         "compare.css",
         "print.css",
     ),
-    entry="comparison/page.js",
+    entry="static/comparison/page.js",
 )
 
 

@@ -66,7 +66,7 @@ def collect_page(diff: ModelDiff, names: tuple[str, str]) -> DiffPage:
 DIFF_PAGE = PageParts(
     template="diff.html.j2",
     styles=("tokens.css", "page.css", "charts.css", "tables.css", "diff.css", "print.css"),
-    entry="diff/page.js",
+    entry="static/diff/page.js",
 )
 
 

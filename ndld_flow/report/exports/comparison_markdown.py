@@ -17,19 +17,9 @@ from ndld_flow.records.comparison import (
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.collect_rounds import collect_rounds
 from ndld_flow.report.comparison.collect_verdicts import values_beside
-from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 
-SIGNS = {
-    "improved": "\N{WHITE HEAVY CHECK MARK}",
-    "regressed": "\N{CROSS MARK}",
-    "unchanged": "\N{HEAVY MINUS SIGN}",
-    "inconclusive": "\N{WHITE QUESTION MARK ORNAMENT}",
-    "incomparable": "\N{NO ENTRY SIGN}",
-    "passed": "\N{WHITE HEAVY CHECK MARK}",
-    "failed": "\N{CROSS MARK}",
-}
-"""Verdict or outcome -> sign, displayed with the word."""
 _LAYERS = 10
 _METRICS = 40
 _SENTENCES = 20

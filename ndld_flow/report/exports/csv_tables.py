@@ -18,8 +18,7 @@ from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison, LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, median_ms
-
-Cell = str | int | float | None
+from ndld_flow.report.tables import Table, Value
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Includes full-width forms, which some spreadsheets accept, and leading blanks."""
@@ -75,7 +74,7 @@ def layers_csv(profiles: Sequence[tuple[str, Profile]]) -> str:
     return csv_text([("profile", *LAYER_COLUMNS), *rows])
 
 
-def layer_rows(profile: Profile) -> Iterator[list[Cell]]:
+def layer_rows(profile: Profile) -> Iterator[list[Value]]:
     """Yield the cells of every layer, as `LAYER_COLUMNS` names them. `share` is of the sum of all layers' medians."""
     medians = [median_ms(layer) for layer in profile.layers]
     total = math.fsum(medians)
@@ -110,16 +109,18 @@ def comparison_csv(comparison: Comparison, profiles: Sequence[Sequence[Profile]]
     return csv_text([head, *rows])
 
 
-def _compared(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> Iterator[list[Cell]]:
+def _compared(
+    comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]
+) -> Iterator[list[Value]]:
     labels = [comparison.subjects[place].label for place in compared.subjects]
     for candidate in range(1, len(measured)):
         changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
         for change in changes:
-            names: list[Cell] = [compared.name, labels[0], labels[candidate]]
+            names: list[Value] = [compared.name, labels[0], labels[candidate]]
             yield [*names, *_change(change), *_match(compared.rows[change.row], candidate)]
 
 
-def _change(change: LayerChange) -> list[Cell]:
+def _change(change: LayerChange) -> list[Value]:
     verdict = change.verdict
     return [
         " + ".join(layer.name for layer in change.base),
@@ -135,11 +136,11 @@ def _change(change: LayerChange) -> list[Cell]:
     ]
 
 
-def _match(row: LayerRow, candidate: int) -> list[Cell]:
+def _match(row: LayerRow, candidate: int) -> list[Value]:
     return [row.methods[candidate], row.confidence_between(0, candidate)]
 
 
-def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
+def _layer(layer: Layer, median: float, part: float) -> list[Value]:
     samples = [sample for sample in layer.samples_ms if math.isfinite(sample)]
     dims = "x".join("?" if dim < 0 else str(dim) for dim in layer.outputs[0].shape) if layer.outputs else ""
     return [
@@ -172,7 +173,12 @@ def _layer(layer: Layer, median: float, part: float) -> list[Cell]:
     ]
 
 
-def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
+def table_csv(shown: Table) -> str:
+    """Return the values of a table, with the titles of its columns."""
+    return csv_text([[column.title for column in shown.columns], *shown.rows])
+
+
+def csv_text(rows: Iterable[Sequence[Value]]) -> str:
     """Return the text of a CSV file with cells that are safe for spreadsheets."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\r\n")
@@ -180,7 +186,7 @@ def csv_text(rows: Iterable[Sequence[Cell]]) -> str:
     return text.getvalue()
 
 
-def _field(cell: Cell) -> Cell:
+def _field(cell: Value) -> Value:
     """Return a safe cell; NaN and infinity are left empty."""
     if isinstance(cell, float):
         return cell if math.isfinite(cell) else None

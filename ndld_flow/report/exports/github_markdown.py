@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ndld_flow.base.text import short_name
+from ndld_flow.report.tables import Cell, Table
 
 _SPECIAL = re.compile(
     r"[\\`*\[\]<#!|~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=[\w/\u200b])|\bwww(?=\.)", re.IGNORECASE
@@ -19,6 +20,17 @@ _SPECIAL = re.compile(
 _DIRECTION = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 """Characters that change the writing direction or end a line."""
 _ZERO_WIDTH_SPACE = "\u200b"
+
+SIGNS = {
+    "improved": "\N{WHITE HEAVY CHECK MARK}",
+    "regressed": "\N{CROSS MARK}",
+    "unchanged": "\N{HEAVY MINUS SIGN}",
+    "inconclusive": "\N{WHITE QUESTION MARK ORNAMENT}",
+    "incomparable": "\N{NO ENTRY SIGN}",
+    "passed": "\N{WHITE HEAVY CHECK MARK}",
+    "failed": "\N{CROSS MARK}",
+}
+"""Verdict or outcome -> sign, displayed with the word."""
 
 
 def code(name: str, limit: int = 60) -> str:
@@ -36,6 +48,19 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[
     """Return a table of Markdown cells; the columns at positions `numbers` are right-aligned."""
     lines = [head, ["--:" if place in numbers else ":--" for place in range(len(head))], *rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def table_markdown(shown: Table) -> str:
+    """Return a table with the same columns and texts as in a report."""
+    numbers = [place for place, column in enumerate(shown.columns) if column.kind == "number"]
+    rows = ([_cell(cell) for cell in row] for row in shown.cells())
+    return table([prose(column.title) for column in shown.columns], rows, numbers)
+
+
+def _cell(cell: Cell) -> str:
+    if cell.column.kind == "outcome":
+        return f"{SIGNS.get(cell.text, '')} {cell.text}".strip()
+    return code(cell.text) if cell.column.kind == "name" else prose(cell.text)
 
 
 def details(summary: str, body: str) -> str:

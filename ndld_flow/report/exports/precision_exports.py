@@ -13,8 +13,9 @@ from ndld_flow.report.collect_accuracy import AccuracyView, collect_accuracy
 from ndld_flow.report.collect_divergence import DepthView
 from ndld_flow.report.collect_insights import InsightView, Passage
 from ndld_flow.report.collect_search import KeptRow, SearchView, collect_searches
-from ndld_flow.report.exports.csv_tables import Cell, csv_text
+from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.tables import Value
 
 _RANGE = (
     "minimum",
@@ -57,13 +58,13 @@ def _metric_names(layers: Sequence[LayerDivergence | None]) -> list[str]:
     return [*names, "nonfinite"]
 
 
-def _measured(layer: LayerDivergence | None, names: Sequence[str]) -> list[Cell]:
+def _measured(layer: LayerDivergence | None, names: Sequence[str]) -> list[Value]:
     if layer is None:
         return [None] * len(names)
     return [*(layer.metrics.get(name) for name in names[:-1]), layer.nonfinite]
 
 
-def _range_cells(found: TensorRange | None) -> list[Cell]:
+def _range_cells(found: TensorRange | None) -> list[Value]:
     return [None if found is None else getattr(found, name) for name in _RANGE]
 
 
@@ -121,10 +122,10 @@ def samples_csv(accuracy: Accuracy) -> str:
     return csv_text([["sample", "label", "output", *metrics, *scored], *_sample_rows(accuracy, metrics, scores)])
 
 
-def _sample_rows(accuracy: Accuracy, metrics: Sequence[str], scores: Sequence[str]) -> Iterator[list[Cell]]:
+def _sample_rows(accuracy: Accuracy, metrics: Sequence[str], scores: Sequence[str]) -> Iterator[list[Value]]:
     for sample in accuracy.samples:
         sides = (sample.scores_reference, sample.scores_candidate)
-        told: list[Cell] = [side.get(name) for name in scores for side in sides]
+        told: list[Value] = [side.get(name) for name in scores for side in sides]
         for output, found in sample.outputs.items():
             yield [sample.sample, sample.label, output, *(found.get(name) for name in metrics), *told]
             told = [None] * len(told)

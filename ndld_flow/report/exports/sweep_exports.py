@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from ndld_flow.base.quantities import seconds
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.exports.comparison_markdown import SIGNS, that_fit
-from ndld_flow.report.exports.csv_tables import Cell, csv_text
-from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.exports.comparison_markdown import that_fit
+from ndld_flow.report.exports.csv_tables import csv_text
+from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_head import looked_for
@@ -18,6 +18,7 @@ from ndld_flow.report.sweep.collect_outcomes import collect_failures
 from ndld_flow.report.sweep.collect_winners import GoalCell, WinnersView, WinnerView, collect_winners
 from ndld_flow.report.sweep.point_words import points_words
 from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
+from ndld_flow.report.tables import Value
 from ndld_flow.report.value_text import value_text
 
 
@@ -47,7 +48,7 @@ def points_csv(record: SweepRecord) -> str:
     return csv_text([head, *(_row(point, record, list(units)) for point in record.points)])
 
 
-def _row(point: SweepPoint, record: SweepRecord, metrics: list[str]) -> list[Cell]:
+def _row(point: SweepPoint, record: SweepRecord, metrics: list[str]) -> list[Value]:
     goals = len(record.objectives)
     again = point.again
     values = [point.values.get(axis.name) for axis in record.axes]

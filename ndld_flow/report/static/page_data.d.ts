@@ -204,7 +204,8 @@ interface DepthPayload {
 interface ReportPayload {
   profiles: ProfilePayload[];
   layers: LayersPayload[];
-  findings: FindingsPayload | null;
+  /** Data of the panels that have a script of their own, by the panel's name. */
+  panels: Record<string, any>;
   diffs: (DiffPayload | null)[];
   graphs: GraphPayload[];
   graph_of: (number | null)[];

@@ -23,7 +23,7 @@ SWEEP_PAGE = PageParts(
         "sweep_churn.css",
         "print.css",
     ),
-    entry="sweep/page.js",
+    entry="static/sweep/page.js",
 )
 
 

@@ -8,8 +8,8 @@ from ndld_flow.recipe.compose import WITHOUT_SWEEP
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents
 from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord, outcome_of_code
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.draw import draw_documents
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.runner.conclude import Ended as EndedRun
 from ndld_flow.runner.conclude import decide_gates, describe_ended, describe_run, log_line

@@ -1,10 +1,4 @@
-"""Activations in a run's report: the results, and a link to the page.
-
-In the page: `activations = collect_activations(documents.activations)`; in its template::
-
-    {% from "activations_macros.html.j2" import activations_section %}
-    {{ activations_section(page.activations) }}
-"""
+"""Steps that captured activations: their results, and a link to the page of each."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import Activations
 from ndld_flow.report.activations.draw import PAGE
 from ndld_flow.report.activations.page import Figure, figures, not_finite, said, title
+from ndld_flow.report.panel import Panel
 
 
 @dataclass(frozen=True)
@@ -46,3 +41,6 @@ def _card(step: str, record: Activations) -> ActivationsCard:
         said=said(record),
         figures=figures(record),
     )
+
+
+PANEL = Panel("Activations", lambda documents: collect_activations(documents.activations), after="accuracy")

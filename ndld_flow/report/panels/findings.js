@@ -1,8 +1,8 @@
 // Findings of the lint steps as a table.
 
-import { live, make } from "../../elements.js";
-import { count } from "../../quantities.js";
-import { TableModel, TableView } from "../../table.js";
+import { live, make } from "../static/elements.js";
+import { count } from "../static/quantities.js";
+import { TableModel, TableView } from "../static/table.js";
 
 const SEVERITIES = ["error", "warning", "info"];
 
@@ -61,7 +61,9 @@ function describeFindings(table, text) {
 }
 
 /** @param {ReportPayload} payload */
-export function show({ findings, texts }) {
+export function show({ panels, texts }) {
+  /** @type {FindingsPayload | undefined} */
+  const findings = panels.findings;
   const host = live("findings");
   if (findings?.severity.length) findingsTable(host, findings, texts);
 }

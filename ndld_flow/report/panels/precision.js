@@ -1,13 +1,13 @@
 // The trials of a precision search: the metric and the kept nodes of each in a plot, and all of them in a table.
 
-import { drawAtWidth, scale } from "../../charts.js";
-import { all, draw, make, shortened } from "../../elements.js";
-import { count, plainNumber, seconds } from "../../quantities.js";
-import { Spots } from "../../scatter_points.js";
-import { TableModel, TableView } from "../../table.js";
-import { selectionSummary } from "../../widgets.js";
-import { decades, powerText } from "../depth_panels.js";
-import { fileName } from "../layer_exports.js";
+import { drawAtWidth, scale } from "../static/charts.js";
+import { all, draw, make, shortened } from "../static/elements.js";
+import { count, plainNumber, seconds } from "../static/quantities.js";
+import { Spots } from "../static/scatter_points.js";
+import { TableModel, TableView } from "../static/table.js";
+import { selectionSummary } from "../static/widgets.js";
+import { decades, powerText } from "../static/report/depth_panels.js";
+import { fileName } from "../static/report/layer_exports.js";
 
 const TRIALS = { left: 74, right: 14, top: 20, errors: 150, gap: 26, bars: 64, bottom: 40 };
 

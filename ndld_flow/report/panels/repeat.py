@@ -1,4 +1,4 @@
-"""Collect everything needed to repeat a run and to verify that it is the same."""
+"""Everything needed to repeat a run and to verify that it is the same."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import yaml
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_profiles import machine_settings
+from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Setting
 
 
@@ -91,3 +92,6 @@ def _keys(run: RunRecord) -> tuple[StepKey, ...]:
         for step in run.steps
         if step.record is not None
     )
+
+
+PANEL = Panel("Repeat", lambda documents: collect_repeat(documents.run), after="layers")

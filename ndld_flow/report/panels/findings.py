@@ -1,11 +1,16 @@
-"""Collect the findings of lint steps, the worst first."""
+"""Findings of lint steps, the worst first."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.records.inspection import Findings
+from ndld_flow.report.encoding import Texts
+from ndld_flow.report.page_data import FindingsPayload
+from ndld_flow.report.panel import Panel
 
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
@@ -34,7 +39,7 @@ class FindingsView:
     """(check, reason)"""
 
 
-def collect_findings(documents: dict[str, Findings]) -> FindingsView | None:
+def collect_findings(documents: Mapping[str, Findings]) -> FindingsView | None:
     """Return all findings; None if nothing was linted."""
     if not documents:
         return None
@@ -62,3 +67,24 @@ def _rows(step: str, document: Findings) -> list[FindingRow]:
         )
         for finding in document.findings
     ]
+
+
+def findings_payload(view: FindingsView, texts: Texts) -> FindingsPayload:
+    """Return columns of positions in `texts`, with an item for each finding."""
+
+    def column(name: str) -> list[int]:
+        return texts.places(map(attrgetter(name), view.rows))
+
+    return {
+        "severity": column("severity"),
+        "check": column("check"),
+        "node": column("node"),
+        "op_type": column("op_type"),
+        "message": column("message"),
+        "step": column("step"),
+    }
+
+
+PANEL = Panel(
+    "Findings", lambda documents: collect_findings(documents.findings), after="steps", payload=findings_payload
+)

@@ -1,11 +1,11 @@
 // Errors of two models layer by layer: a chart over the depth of the model, and a table.
 
-import { drawAtWidth, scale, ticks } from "../../charts.js";
-import { all, draw, make, shortened } from "../../elements.js";
-import { count, plainNumber, share } from "../../quantities.js";
-import { TableModel, TableView } from "../../table.js";
-import { makeSwitch, tooltip } from "../../widgets.js";
-import { DEPTH, DepthData, ERROR_SCALES, ErrorPanel, NOT_FINITE, RangePanel } from "../depth_panels.js";
+import { drawAtWidth, scale, ticks } from "../static/charts.js";
+import { all, draw, make, shortened } from "../static/elements.js";
+import { count, plainNumber, share } from "../static/quantities.js";
+import { TableModel, TableView } from "../static/table.js";
+import { makeSwitch, tooltip } from "../static/widgets.js";
+import { DEPTH, DepthData, ERROR_SCALES, ErrorPanel, NOT_FINITE, RangePanel } from "../static/report/depth_panels.js";
 
 // A chart of errors along the depth of a network: pointer and arrows read it, a drag zooms, a click selects the layer.
 

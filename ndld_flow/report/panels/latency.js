@@ -1,10 +1,10 @@
 // Latencies of timing passes: their distributions side by side, and every pass of each.
 
-import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "../../charts.js";
-import { draw, live, make, shortened } from "../../elements.js";
-import { latencyDistribution } from "../../latency_distribution.js";
-import { count, milliseconds, signedShare } from "../../quantities.js";
-import { makeSwitch, tooltip } from "../../widgets.js";
+import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "../static/charts.js";
+import { draw, live, make, shortened } from "../static/elements.js";
+import { latencyDistribution } from "../static/latency_distribution.js";
+import { count, milliseconds, signedShare } from "../static/quantities.js";
+import { makeSwitch, tooltip } from "../static/widgets.js";
 
 // The samples of a timing pass, each with its process run, its start and whether it is an outlier.
 

@@ -1,4 +1,4 @@
-"""Collect the steps of a run, and the data flow between them as rails of a list."""
+"""Steps of a run, and the data flow between them as rails of a list."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_summary import said_no
 from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
+from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Setting, settings_of
 
 SOURCE = "source"
@@ -148,15 +149,35 @@ class StepView:
     flow: FlowRow
 
 
-def collect_steps(run: RunRecord) -> tuple[StepView, ...]:
-    """Return all steps in recipe order."""
+@dataclass(frozen=True)
+class StepsView:
+    """All steps of a run, in recipe order."""
+
+    source_location: str
+    source_bytes: int
+    source_flow: FlowRow
+    steps: tuple[StepView, ...]
+
+    @property
+    def lanes(self) -> int:
+        """Number of lanes of the flow."""
+        return 1 + max([self.source_flow.lane, *(step.flow.lane for step in self.steps)])
+
+
+def collect_steps(run: RunRecord) -> StepsView:
+    """Return the source and all steps in recipe order."""
     longest = max((step.wall_s for step in run.steps), default=0.0) or 1.0
     given = run.recipe.get("steps")
     recipe_steps = given if isinstance(given, dict) else {}
-    flow = collect_flow(run)[1:]
-    return tuple(
-        _step_view(number, step, recipe_steps.get(step.name), run, longest, row)
-        for number, (step, row) in enumerate(zip(run.steps, flow, strict=True), start=1)
+    source_flow, *flow = collect_flow(run)
+    return StepsView(
+        source_location=short_name(run.source.location),
+        source_bytes=run.source.artifact.size_bytes,
+        source_flow=source_flow,
+        steps=tuple(
+            _step_view(number, step, recipe_steps.get(step.name), run, longest, row)
+            for number, (step, row) in enumerate(zip(run.steps, flow, strict=True), start=1)
+        ),
     )
 
 
@@ -238,3 +259,6 @@ def _change_view(change: GraphChange) -> ChangeView:
         notes=tuple(short_name(note, 1000) for note in change.notes),
         diff=collect_diff(change.diff) if change.diff is not None else None,
     )
+
+
+PANEL = Panel("Steps", lambda documents: collect_steps(documents.run), after="gates")

@@ -1,13 +1,4 @@
-"""Comparisons in a run's report.
-
-In the page: `comparisons = collect_comparisons({step: comparison, ...})`; in its template::
-
-    {% from "compare_macros.html.j2" import comparisons_section %}
-    {{ comparisons_section(page.comparisons) }}
-
-with `compare.css` among the page's styles. It needs no script; `draw_comparison` writes the full page of each
-comparison.
-"""
+"""Comparing steps: verdicts, gates, rounds and differing circumstances."""
 
 from __future__ import annotations
 
@@ -20,6 +11,7 @@ from ndld_flow.report.comparison.collect_differences import DifferenceView, coll
 from ndld_flow.report.comparison.collect_rounds import RoundsView, collect_rounds
 from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
 from ndld_flow.report.comparison.collect_verdicts import Decision, GateView, collect_decisions, collect_gates
+from ndld_flow.report.panel import Panel
 
 
 @dataclass(frozen=True)
@@ -27,8 +19,6 @@ class ComparisonSection:
     """The result of one comparing step."""
 
     step: str
-    page: str
-    """Path of the full page from the report; empty if there is none."""
     verdict: str
     why: str
     noise: str
@@ -43,19 +33,15 @@ class ComparisonSection:
     differences: tuple[DifferenceView, ...]
 
 
-def collect_comparisons(
-    comparisons: Mapping[str, Comparison], pages: Mapping[str, str] | None = None
-) -> tuple[ComparisonSection, ...]:
-    """Return all comparing steps, in recipe order. `pages` maps a step to the path of its own page from the report."""
-    places = pages or {}
-    return tuple(_section(step, one, places.get(step, "")) for step, one in comparisons.items())
+def collect_comparisons(comparisons: Mapping[str, Comparison]) -> tuple[ComparisonSection, ...]:
+    """Return all comparing steps, in recipe order."""
+    return tuple(_section(step, comparison) for step, comparison in comparisons.items())
 
 
-def _section(step: str, comparison: Comparison, page: str) -> ComparisonSection:
+def _section(step: str, comparison: Comparison) -> ComparisonSection:
     decisions, scale = collect_decisions(comparison)
     return ComparisonSection(
         step=short_name(step),
-        page=page,
         verdict=comparison.verdict,
         why=short_name(comparison.why, 600),
         noise=short_name(comparison.noise, 400),
@@ -67,3 +53,6 @@ def _section(step: str, comparison: Comparison, page: str) -> ComparisonSection:
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),
     )
+
+
+PANEL = Panel("Comparisons", lambda documents: collect_comparisons(documents.comparisons), after="activations")

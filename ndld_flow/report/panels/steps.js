@@ -1,6 +1,6 @@
 // Differences between the models before and after a step.
 
-import { diffTables } from "../../diff_table.js";
+import { diffTables } from "../static/diff_table.js";
 
 /** @param {ReportPayload} payload */
 export function show(payload) {

@@ -1,23 +1,23 @@
 // The layers of each profile and engine: table, graph, timeline and charts, linked with each other.
 
-/** @import { GraphMode } from "../../graph/colours.js" */
+/** @import { GraphMode } from "../static/graph/colours.js" */
 
-import { drawAtWidth } from "../../charts.js";
-import { afterPrinting, beforePrinting } from "../../conveniences.js";
-import { download } from "../../downloads.js";
-import { all, live, make, shortened } from "../../elements.js";
-import { familyMode, heatMode, kindsMode } from "../../graph/colours.js";
-import { GraphView } from "../../graph/view.js";
-import { count, milliseconds, share } from "../../quantities.js";
-import { exactWord, Heat, TableModel, TableView } from "../../table.js";
-import { chromeTrace, TimelineData } from "../../timeline/data.js";
-import { Timeline } from "../../timeline/view.js";
-import { TypeChart } from "../../type_chart.js";
-import { makeSwitch } from "../../widgets.js";
-import { NestedPie, Roofline } from "../layer_charts.js";
-import { LayerData, TensorTable } from "../layer_data.js";
-import { fileName, layersJson, layersMarkdown } from "../layer_exports.js";
-import { describeLayers, layerColumns, shareLabel, untimedColumns } from "../layer_table.js";
+import { drawAtWidth } from "../static/charts.js";
+import { afterPrinting, beforePrinting } from "../static/conveniences.js";
+import { download } from "../static/downloads.js";
+import { all, live, make, shortened } from "../static/elements.js";
+import { familyMode, heatMode, kindsMode } from "../static/graph/colours.js";
+import { GraphView } from "../static/graph/view.js";
+import { count, milliseconds, share } from "../static/quantities.js";
+import { exactWord, Heat, TableModel, TableView } from "../static/table.js";
+import { chromeTrace, TimelineData } from "../static/timeline/data.js";
+import { Timeline } from "../static/timeline/view.js";
+import { TypeChart } from "../static/type_chart.js";
+import { makeSwitch } from "../static/widgets.js";
+import { NestedPie, Roofline } from "../static/report/layer_charts.js";
+import { LayerData, TensorTable } from "../static/report/layer_data.js";
+import { fileName, layersJson, layersMarkdown } from "../static/report/layer_exports.js";
+import { describeLayers, layerColumns, shareLabel, untimedColumns } from "../static/report/layer_table.js";
 
 class LayersPart {
   /**

@@ -1,0 +1,100 @@
+"""Panels of a report: the sections of its page, found by their place in the folder `panels`.
+
+A panel is a module that holds `PANEL`. Files of the same name next to it are optional: `NAME.html.j2` is its template,
+and `NAME.js` a script that exports `show(payload)`. Without a template, the view is a `Table`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from ndld_flow.records.run_folder import RunDocuments
+from ndld_flow.report.encoding import Texts
+
+View = TypeVar("View")
+
+_FOLDER = "ndld_flow.report.panels"
+
+
+@dataclass(frozen=True)
+class Panel(Generic[View]):
+    """One section of a report."""
+
+    title: str
+    """Heading, also in the page's navigation."""
+    collect: Callable[[RunDocuments], View | None]
+    """Return the data of the template from the run's records; None or an empty tuple if the run has no such section."""
+    after: str = ""
+    """Name of the panel that it follows; empty for the first one."""
+    payload: Callable[[View, Texts], object] | None = None
+    """Return the data of the panel's script, which finds it as `payload.panels.NAME`."""
+
+
+@dataclass(frozen=True)
+class PanelView:
+    """A panel with the data of one run."""
+
+    name: str
+    title: str
+    template: str
+    view: Any
+    """Data of its template; each template knows its own type."""
+
+
+def panel_folders() -> list[Path]:
+    """Return the folders of panels, with their templates."""
+    return [Path(folder) for folder in import_module(_FOLDER).__path__]
+
+
+@cache
+def find_panels() -> dict[str, Panel[Any]]:
+    """Return name -> panel in the order of the page.
+
+    Raises a `ValueError` if a panel follows one that does not exist, or if panels follow each other in a circle.
+    """
+    found: dict[str, Panel[Any]] = {}
+    for module in pkgutil.iter_modules(map(str, panel_folders())):
+        found[module.name] = import_module(f"{_FOLDER}.{module.name}").PANEL
+
+    def chain(name: str) -> list[str]:
+        """Return the panels after one. Of several that follow it, the one with fewer panels behind it comes first."""
+        chains = [[follower, *chain(follower)] for follower, panel in found.items() if panel.after == name]
+        return [member for members in sorted(chains, key=len) for member in members]
+
+    ordered = chain("")
+    if unplaced := found.keys() - set(ordered):
+        raise ValueError(f"panels that follow no panel of the page: {', '.join(sorted(unplaced))}")
+    return {name: found[name] for name in ordered}
+
+
+def collect_panels(documents: RunDocuments) -> tuple[PanelView, ...]:
+    """Return the panels that a run has, in the order of the page."""
+    return panels_of({name: panel.collect(documents) for name, panel in find_panels().items()})
+
+
+def panels_of(views: Mapping[str, Any]) -> tuple[PanelView, ...]:
+    """Return the panels with these views, in the order of the page; those without data are left out."""
+    return tuple(
+        PanelView(name, panel.title, _template_of(name), views[name])
+        for name, panel in find_panels().items()
+        if views.get(name)
+    )
+
+
+def panel_payloads(shown: Iterable[PanelView], texts: Texts) -> dict[str, object]:
+    """Return the data of the panels' own scripts."""
+    known = find_panels()
+    pairs = ((panel, known[panel.name].payload) for panel in shown)
+    return {panel.name: payload(panel.view, texts) for panel, payload in pairs if payload is not None}
+
+
+@cache
+def _template_of(name: str) -> str:
+    own = f"{name}.html.j2"
+    return f"panels/{own}" if any((folder / own).is_file() for folder in panel_folders()) else "table_panel.html.j2"

@@ -1,0 +1,92 @@
+"""The report of a run: its data, typed, before a single tag is written, and the page in the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
+from ndld_flow.records.run_record import RunOutcome
+from ndld_flow.report import verdict
+from ndld_flow.report.activations.draw import draw_activations
+from ndld_flow.report.collect_latency import LatencyOutcome
+from ndld_flow.report.collect_profiles import machine_settings
+from ndld_flow.report.collect_summary import Summary, collect_summary
+from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.panel import PanelView, collect_panels
+from ndld_flow.report.payload import page_payload
+from ndld_flow.report.render import RUN_REPORT, render, write_page
+from ndld_flow.report.value_text import Setting
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The report of one run."""
+
+    summary: Summary
+    panels: tuple[PanelView, ...]
+    machine: tuple[Setting, ...]
+    """Machine of the run; profiles of the same machine do not repeat it."""
+    comparison_pages: Mapping[str, str]
+    """Comparing step -> path of its own page, relative to the report."""
+    unreadable: tuple[str, ...]
+    payload: str
+
+    @property
+    def views(self) -> dict[str, Any]:
+        """Data of the panels by name."""
+        return {panel.name: panel.view for panel in self.panels}
+
+    @property
+    def latency(self) -> LatencyOutcome | None:
+        """The latency and its base."""
+        return self.summary.latency
+
+    @property
+    def sections(self) -> tuple[tuple[str, str], ...]:
+        """(anchor, title) of the sections this page has, in order."""
+        return tuple((panel.name, panel.title) for panel in self.panels)
+
+
+def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPage:
+    """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""
+    panels = collect_panels(documents)
+    return RunPage(
+        summary=collect_summary(documents),
+        panels=panels,
+        machine=machine_settings(documents.run.machine),
+        comparison_pages={step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn},
+        unreadable=documents.unreadable,
+        payload=page_payload(panels, documents.profiles.values()),
+    )
+
+
+def draw_report(run_folder: Path, outcome: RunOutcome | None = None) -> Path:
+    """Write `report.html` into a run's folder, and the pages of activations into their steps', each whole or not at
+    all; return its path. `outcome` is the outcome of the run if its record does not have it.
+
+    Raises a `RequestError` when the folder holds no readable run, and an `OutputsError` when the
+    report cannot be written.
+    """
+    with paused_garbage_collection():
+        documents = read_run(run_folder)
+        if outcome is not None:
+            documents = replace(documents, run=documents.run.model_copy(update={"outcome": outcome}))
+        path = draw_documents(documents, run_folder)
+        for step in documents.activations:
+            draw_activations(run_folder / step)
+    return path
+
+
+def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
+    """Write the report of a run from its documents; it links to existing pages of comparisons.
+
+    Raises an `OutputsError` when it cannot be written.
+    """
+    drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]
+    with paused_garbage_collection():
+        text = render(RUN_REPORT, collect_page(documents, drawn), verdict=verdict)
+    return write_page(run_folder / "report.html", text, "ndld-flow report")

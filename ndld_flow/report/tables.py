@@ -1,0 +1,64 @@
+"""Tables of a report: columns and rows, declared once and drawn as HTML, Markdown, CSV or terminal text.
+
+`data_table` in `macros.html.j2`, `table_markdown` and `table_csv` draw them. Rows hold values, which a CSV has
+unchanged; elsewhere a column gives their text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Value: TypeAlias = str | int | float | None
+
+ABSENT = "\N{EN DASH}"
+"""Displayed for values that are not known."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column."""
+
+    title: str
+    kind: Literal["text", "name", "number", "outcome"] = "text"
+    """`name`: a name in a model or a file. `number`: right-aligned. `outcome`: a word with a sign and a colour."""
+    text: Callable[[float], str] | None = None
+    """Text of a number, with its unit; without it, a number is displayed as it is."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A displayed value."""
+
+    column: Column
+    value: Value
+    is_bad: bool = False
+    """True for a value outside its bound."""
+
+    @property
+    def text(self) -> str:
+        """Displayed text."""
+        if self.value is None or self.value == "":
+            return ABSENT if self.column.kind == "number" else ""
+        if isinstance(self.value, str) or self.column.text is None:
+            return str(self.value)
+        return self.column.text(self.value)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns, and rows with one value for each."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    bad: frozenset[tuple[int, int]] = frozenset()
+    """(row, column) of the values outside their bounds."""
+
+    def cells(self) -> Iterator[tuple[Cell, ...]]:
+        """Yield the rows as cells. Raises a `ValueError` for a row whose length is not that of the columns."""
+        for number, row in enumerate(self.rows):
+            yield tuple(
+                Cell(column, value, (number, place) in self.bad)
+                for place, (column, value) in enumerate(zip(self.columns, row, strict=True))
+            )
