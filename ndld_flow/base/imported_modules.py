@@ -137,7 +137,8 @@ class _Search:
             self._add_module(".".join([*base, name] if name else base))
 
     def _add_file(self, path: Path) -> None:
-        place = _relative(path, self._path.parent)
+        folder = self._path.parent
+        place = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
         if path == self._path or place in self._files or not path.is_file():
             return
         self._files[place] = path
@@ -226,15 +227,11 @@ def _locate_installed(name: str) -> _Place | None:
         except (ImportError, AttributeError, ValueError):
             continue
         if spec is not None:
-            return _place_of(spec)
+            folders = tuple(spec.submodule_search_locations or ())
+            file = Path(spec.origin) if spec.has_location and spec.origin else None
+            places = [str(file)] if file is not None else list(folders)
+            return _INSTALLED if not places or any(map(_is_installed, places)) else _Place(file, folders)
     return None
-
-
-def _place_of(spec: importlib.machinery.ModuleSpec) -> _Place:
-    folders = tuple(spec.submodule_search_locations or ())
-    file = Path(spec.origin) if spec.has_location and spec.origin else None
-    places = [str(file)] if file is not None else list(folders)
-    return _INSTALLED if not places or any(map(_is_installed, places)) else _Place(file, folders)
 
 
 def _is_installed(place: str) -> bool:
@@ -246,10 +243,6 @@ def _is_installed(place: str) -> bool:
 def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     return tuple(f"{paths[name]}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-
-
-def _relative(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.name
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------
@@ -376,7 +369,8 @@ def _imported(node: ast.AST) -> Iterator[tuple[int, str]]:
         yield node.level, base
         yield from ((node.level, f"{base}.{alias.name}".lstrip(".")) for alias in node.names if alias.name != "*")
     elif isinstance(node, ast.Call) and _called(node) in _IMPORTERS and node.args:
-        name = _text(node.args[0])
+        first = node.args[0]
+        name = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
         yield len(name) - len(name.lstrip(".")), name.lstrip(".")
 
 
@@ -474,7 +468,3 @@ def _called(node: ast.Call) -> str:
 
 def _name(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _text(node: ast.expr) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

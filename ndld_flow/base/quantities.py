@@ -91,12 +91,11 @@ def apart(values: Sequence[float], unit: str) -> tuple[str, ...]:
     digits = 4
     while digits < _MOST_DIGITS and len({f"{value:.{digits}g}" for value in values}) < len(set(values)):
         digits += 1
-    return tuple(f"{value:,.{_decimals(value, digits)}f} {unit}".rstrip() for value in values)
-
-
-def _decimals(value: float, digits: int) -> int:
-    """Return the number of decimals that leaves `digits` significant digits."""
-    return max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else digits
+    longer = []
+    for value in values:
+        decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else digits
+        longer.append(f"{value:,.{decimals}f} {unit}".rstrip())
+    return tuple(longer)
 
 
 def count(value: float) -> str:

@@ -242,7 +242,13 @@ def compose_file(
     both = _recall(note)
     if both is None:
         by_text = key is not None and not _uses_folders(file, overrides, folders)
-        followed = [_normalise(override, folders) for override in overrides if override != WITHOUT_SWEEP]
+        followed = [
+            override
+            if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders)
+            else f"++{override}"
+            for override in overrides
+            if override != WITHOUT_SWEEP
+        ]
         with reading_environment(allowed=trust):
             both = _compose_once(file, followed, folders, by_text=by_text)
         for values in both:
@@ -313,13 +319,6 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except (OSError, ValueError):  # longer than a name can be, or no name
         return False
-
-
-def _normalise(override: str, folders: Sequence[Path]) -> str:
-    """Return the override with `+` if it sets a key that the recipe does not mention."""
-    if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders):
-        return override
-    return f"++{override}"
 
 
 def _compose_once(

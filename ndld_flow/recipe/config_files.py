@@ -56,7 +56,10 @@ def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: 
         path = waiting.pop()
         if path not in seen:
             seen.add(path)
-            waiting += _default_files(read_yaml(path).values, folders, _group_of(path, folders))
+            # `configs/profiling/quick.yaml` belongs to the group `profiling`.
+            holders = (folder for folder in folders if path.is_relative_to(folder))
+            group = next((path.parent.relative_to(folder).as_posix() for folder in holders), "")
+            waiting += _default_files(read_yaml(path).values, folders, group)
 
 
 def finds_the_same(values: dict[str, Any], path: Path, other: Path) -> bool:
@@ -95,11 +98,6 @@ def _named(entry: object) -> Iterator[str]:
         words = str(group).partition("@")[0].split()  # `override` and `optional` may precede a group
         for choice in choices if isinstance(choices, list) else [choices]:
             yield "/".join([*words[-1:], str(choice).partition("@")[0]])
-
-
-def _group_of(path: Path, folders: Sequence[Path]) -> str:
-    """Return the group of a config file: `profiling` for `configs/profiling/quick.yaml`."""
-    return next((path.parent.relative_to(folder).as_posix() for folder in folders if path.is_relative_to(folder)), "")
 
 
 def _is_there(path: Path) -> bool:

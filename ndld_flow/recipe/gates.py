@@ -208,7 +208,9 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
         return metrics[dotted].value, metrics[dotted].unit
     if isinstance(node, ast.BinOp):
         sides = _evaluate(node.left, metrics), _evaluate(node.right, metrics)
-        left, right, _ = _alike(*sides) if isinstance(node.op, ast.Add | ast.Sub | ast.Div) else (*_values(sides), None)
+        left, right, _ = (
+            _alike(*sides) if isinstance(node.op, ast.Add | ast.Sub | ast.Div) else (sides[0][0], sides[1][0], None)
+        )
         try:
             value = ARITHMETIC[type(node.op)](left, right)
         except ZeroDivisionError:
@@ -220,10 +222,6 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
     found = _quantity(node)
     assert found is not None  # _check saw to it
     return found
-
-
-def _values(sides: tuple[tuple[float, str | None], tuple[float, str | None]]) -> tuple[float, float]:
-    return sides[0][0], sides[1][0]
 
 
 def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> tuple[float, float, str | None]:

@@ -115,15 +115,11 @@ def _read_exclusion(
         values = [given] if one or not isinstance(given, list) else given
         for value in values:
             if values_of(axis.axis).position(value) is None:
-                mistakes.add(f"{place}.{name}", f"{value!r} is no value of `{name}`", _say_values(axis, value))
+                listed = axis.axis.values if isinstance(axis.axis, Choices) else ()
+                hint = suggest(str(value), list(map(str, listed))) if listed else ""
+                mistakes.add(f"{place}.{name}", f"{value!r} is no value of `{name}`", hint)
         found[axis.name] = tuple(values)
     return found
-
-
-def _say_values(axis: SweptAxis, value: JsonValue) -> str:
-    if not isinstance(axis.axis, Choices):
-        return ""
-    return suggest(str(value), [str(known) for known in axis.axis.values])
 
 
 MAX_TRIED = 5000
@@ -180,7 +176,10 @@ class ValueCheck:
 
     def _try_first(self, axis: SweptAxis, value: JsonValue) -> list[Problem]:
         """Return the problems of the first point that has a value; none if no point has it."""
-        narrowed = tuple(Choices(each.name, (value if each is axis else _first(each),)) for each in self.axes)
+        narrowed = tuple(
+            Choices(each.name, (value if each is axis else next(value for _, value in each.samples()),))
+            for each in self.axes
+        )
         points = NumberedSpace(replace(self.space, axes=narrowed))
         if not points.count:
             return []
@@ -196,10 +195,6 @@ class ValueCheck:
         value = _own_value(self.base, axis.keys[0])
         position = values_of(axis.axis).position(value)
         return [] if position is None else [values_of(axis.axis).value(position)]
-
-
-def _first(axis: SweptAxis) -> JsonValue:
-    return next(value for _, value in axis.samples())
 
 
 def _of_value(problem: Problem, axis: SweptAxis, value: JsonValue) -> Problem:
@@ -245,7 +240,8 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     steps = known_steps(variations.written.get("steps"), base.steps if base is not None else ())
     goals = _read_goals(section, steps, _varying(axes), mistakes)
     space = Space(tuple(axis.axis for axis in axes.read), read_exclusions(section, axes, mistakes))
-    check_section(section, axes, _step_names(variations), mistakes)
+    entries = variations.written.get("steps")
+    check_section(section, axes, list(entries) if isinstance(entries, dict) else [], mistakes)
     if not mistakes.problems and count_points(space) == 0:
         mistakes.add("sweep.exclude", "everything is excluded", "leave a point to try")
     start = ValueCheck(axes.read, space, variations, base, known).check(mistakes)
@@ -322,11 +318,6 @@ def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], m
         if (gate := check_sentence(place, text, parse_gate, steps, mistakes, varying))
     ]
     return tuple(objectives), tuple(constraints)
-
-
-def _step_names(variations: Variations) -> list[str]:
-    entries = variations.written.get("steps")
-    return list(entries) if isinstance(entries, dict) else []
 
 
 def _placed(place: str, given: Sentences) -> Iterator[tuple[str, str]]:

@@ -42,16 +42,11 @@ def check_overrides(overrides: Sequence[str]) -> None:
 def _find(override: str) -> Iterator[tuple[str, str]]:
     if len(override) > MAX_LENGTH:
         yield f"an override has at most {MAX_LENGTH:,} characters, this one has {len(override):,}", _LONG
-    elif not _is_text(override):
+    elif any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override):
         yield "this holds bytes or characters that no text has", "write it in UTF-8, without control characters"
     elif re.match(r"[+~]*\s*hydra\s*([./@=:]|$)", override):
         # what would say how Hydra runs something would say nothing here
         yield OF_HYDRA, OF_HYDRA_HINT
-
-
-def _is_text(override: str) -> bool:
-    """Return whether a text is valid UTF-8 and printable on one line."""
-    return not any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override)
 
 
 EXAMPLES = "write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`"

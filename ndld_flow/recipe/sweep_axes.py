@@ -174,7 +174,9 @@ def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:
     key = override.lstrip("+~").partition("=")[0]
     try:
         if key.startswith(OVER):
-            form = None if override.startswith("~") else _read_form(override)
+            form: JsonValue = None
+            if not override.startswith("~"):  # several values stay text; anything else is parsed
+                form = override.partition("=")[2] if find_axis(override) is not None else read_one_value(override)
             return GivenAxis(key.removeprefix(OVER), form, override, in_section=True)
         found = find_axis(override) if multirun else None
     except AxisError as error:
@@ -227,13 +229,6 @@ def add_axes(composed: Composed, given: Sequence[GivenAxis]) -> tuple[Composed, 
         return composed.where(dotted)
 
     return replace(composed, values=values), where
-
-
-def _read_form(override: str) -> JsonValue:
-    """Return the value of `sweep.over.KEY=`: text with several values unchanged, anything else parsed."""
-    if find_axis(override) is not None:
-        return override.partition("=")[2]
-    return read_one_value(override)
 
 
 def _find_name(key: str, over: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:

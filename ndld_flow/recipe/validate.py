@@ -454,12 +454,10 @@ def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
 def _check_gates(gates: object, steps: Known, mistakes: Mistakes) -> list[Gate]:
     if not isinstance(gates, list):
         return []
-    return [gate for index, text in enumerate(gates) if (gate := _check_gate(index, text, steps, mistakes))]
-
-
-def _check_gate(index: int, text: object, steps: Known, mistakes: Mistakes) -> Gate | None:
-    # the top level's check reports a value that is not text
-    return check_sentence(f"gates.{index}", text, parse_gate, steps, mistakes) if isinstance(text, str) else None
+    # The check of the recipe's top level reports a value that is not text.
+    texts = [(index, text) for index, text in enumerate(gates) if isinstance(text, str)]
+    parsed = [check_sentence(f"gates.{index}", text, parse_gate, steps, mistakes) for index, text in texts]
+    return [gate for gate in parsed if gate is not None]
 
 
 def check_sentence(

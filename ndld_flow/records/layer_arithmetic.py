@@ -361,18 +361,15 @@ def _by_operands(facts: LayerFacts) -> tuple[str, str]:
     if not read:
         return "", "types of inputs are not recorded"
     if not facts.weights:
-        others = {one.dtype for one in facts.inputs[:2]} if not _reads_weights(facts) else {read}
+        # A matrix product may read both factors; these layers have their weights built in.
+        has_weights = re.search(r"conv|correlation|fullyconnected", facts.type, re.I)
+        others = {read} if has_weights else {tensor.dtype for tensor in facts.inputs[:2]}
         return (read, f"input: {read}") if len(others) == 1 else ("", f"reads {' and '.join(sorted(others))}")
     if _base(facts.weights) == _base(read):
         return read, f"input and weights: {read}"
     if facts.weights in _PACKED and "float" in read:
         return read, f"input: {read}; {facts.weights} weights are unpacked"
     return "", f"reads {read} with weights of {facts.weights}"
-
-
-def _reads_weights(facts: LayerFacts) -> bool:
-    """Return whether a layer has its weights built in, as a convolution; a matrix product may read both factors."""
-    return bool(re.search(r"conv|correlation|fullyconnected", facts.type, re.I))
 
 
 def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
@@ -398,22 +395,15 @@ def _data_types(tensors: Iterable[Operand]) -> set[str]:
 
 def _unit(facts: LayerFacts, kernel: Kernel, precision: str) -> MultiplyUnit:
     if kernel.circuit:
-        return _named_unit(kernel.circuit, kernel.dtype or _factor_type(kernel.circuit, precision))
+        # A tensor core multiplies the TF32 part of float32.
+        dtype = kernel.dtype or ("tf32" if kernel.circuit == "tensor core" and precision == "float32" else precision)
+        word = "FP32" if dtype == "float32" else _UNIT_TYPES.get(dtype, "")
+        names = {"tensor core": f"tensor core {word}", "FMA": f"{word} FMA", "DP4A": "INT8 DP4A"}
+        wanted = (names.get(kernel.circuit, kernel.circuit), kernel.circuit)
+        return next((unit for name in wanted for unit in get_args(MultiplyUnit) if unit == name), "")
     if _PLAIN_TYPE.fullmatch(facts.type):
         return "none"
     return "FMA" if facts.type.lower().startswith("cudadepthwise") else ""
-
-
-def _factor_type(circuit: Circuit, precision: str) -> str:
-    """Return the type of the factors: a tensor core multiplies the TF32 part of float32."""
-    return "tf32" if circuit == "tensor core" and precision == "float32" else precision
-
-
-def _named_unit(circuit: Circuit, dtype: str) -> MultiplyUnit:
-    word = "FP32" if dtype == "float32" else _UNIT_TYPES.get(dtype, "")
-    names = {"tensor core": f"tensor core {word}", "FMA": f"{word} FMA", "DP4A": "INT8 DP4A"}
-    wanted = (names.get(circuit, circuit), circuit)
-    return next((unit for name in wanted for unit in get_args(MultiplyUnit) if unit == name), "")
 
 
 # --- ONNX Runtime ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -334,12 +334,13 @@ def without_impossible_values(profile: Profile) -> Profile:
     Negative and non-finite samples of runs are removed; those of layers, and sizes, become 0. Impossible roofs become
     unknown.
     """
+    roofs = profile.roofs
     changed: dict[str, Any] = {
         "runs": tuple(map(_run, profile.runs)),
         "batches": tuple(map(_batch, profile.batches)),
         "layers": tuple(map(_layer, profile.layers)),
         "layer_pass_ms": _kept(profile.layer_pass_ms),
-        "roofs": _roofs(profile.roofs),
+        "roofs": roofs if roofs and 0 < roofs.macs_per_s <= _MOST and 0 < roofs.bytes_per_s <= _MOST else None,
     }
     same = all(_are_same(value, getattr(profile, name)) for name, value in changed.items())
     return profile if same else profile.model_copy(update=changed)
@@ -416,13 +417,3 @@ def _has_shape(tensor: TensorInfo) -> bool:
 
 def _tensor(tensor: TensorInfo) -> TensorInfo:
     return tensor if _has_shape(tensor) else tensor.model_copy(update={"shape": ()})
-
-
-def _roofs(roofs: Roofs | None) -> Roofs | None:
-    if roofs is None or not _all_positive((roofs.macs_per_s, roofs.bytes_per_s)):
-        return None
-    return roofs
-
-
-def _all_positive(values: Iterable[float]) -> bool:
-    return all(0 < value <= _MOST for value in values)

@@ -112,7 +112,9 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     """Read the documents of a run. Damaged ones are listed in `unreadable`."""
 
     def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
-        return read_document(kind, _find_file(folder / step.name, name))
+        step_folder = folder / step.name
+        copied = step_folder / name
+        return read_document(kind, copied if copied.exists() else step_folder / STORED / name)
 
     return _gather(run, read)
 
@@ -179,7 +181,8 @@ def _read_all(
     found: dict[str, AnyDocument] = {}
     for step in run.steps:
         # A record can be edited: a step's name must not lead out of the run's folder.
-        if step.outcome == "skipped" or not _is_file_name(step.name):
+        leads_out = step.name in ("", ".", "..") or any(sign in step.name for sign in "/\\\0")
+        if step.outcome == "skipped" or leads_out:
             continue
         try:
             found[step.name] = read(kind, step, file_name)
@@ -190,16 +193,6 @@ def _read_all(
         except (OSError, ValidationError) as error:
             unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {first_problem(error)}.")
     return found
-
-
-def _find_file(step_folder: Path, name: str) -> Path:
-    """Return a file of a step's artifact, copied into its folder or behind the link there."""
-    copied = step_folder / name
-    return copied if copied.exists() else step_folder / STORED / name
-
-
-def _is_file_name(name: str) -> bool:
-    return name not in ("", ".", "..") and not any(sign in name for sign in "/\\\0")
 
 
 SWEEP_RECORD = "sweep.json"

@@ -39,7 +39,7 @@ class FolderLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._owner = _name_owner()
+        self._owner = f"{name_process()}-{uuid4().hex[:12]}"
 
     def acquire(self, timeout: float) -> None:
         """Take the lock; wait as many seconds as `timeout`, for ever where that is negative. Raises TimeoutError."""
@@ -127,11 +127,6 @@ def _pid_namespace() -> str:
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"))
         facts.append(str(Path("/proc/self/ns/pid").readlink()))
     return blake3(json.dumps(facts).encode()).hexdigest()[:16]
-
-
-def _name_owner() -> str:
-    """Return `<pid namespace>-<pid>-<start time>-<random digits>`."""
-    return f"{name_process()}-{uuid4().hex[:12]}"
 
 
 def _started(pid: int) -> str:

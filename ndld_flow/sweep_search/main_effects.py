@@ -93,7 +93,9 @@ class _Point:
 def _effect(axis: str, values: Sequence[JsonValue], points: Sequence[_Point]) -> Effect:
     there = {point.texts[axis] for point in points}
     present = [value for value in values if _text(value) in there]
-    if len(present) > _MOST_LEVELS and all(_is_number(value) for value in present):
+    if len(present) > _MOST_LEVELS and all(
+        isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) for value in present
+    ):
         return Effect(axis, _grouped(axis, points), paired=False)
     blocks = _complete_blocks(axis, len(present), points)
     paired = _are_enough(axis, blocks, points)
@@ -156,10 +158,6 @@ def _grouped(axis: str, points: Sequence[_Point]) -> tuple[Level, ...]:
 def _group_level(axis: str, group: Sequence[_Point]) -> Level:
     ends = {end.texts[axis]: end.point.values[axis] for end in (group[0], group[-1])}
     return Level(tuple(ends.values()), tuple(sorted(point.objective for point in group)))
-
-
-def _is_number(value: JsonValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _text(value: JsonValue) -> str:

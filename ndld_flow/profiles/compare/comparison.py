@@ -116,7 +116,12 @@ def _overall(profiles: Sequence[ProfileComparison], subjects: Sequence[Subject])
     found = [(verdict, profile) for profile in profiles for verdict in profile.deciding]
     if not found:
         return "inconclusive", "no two profiles have a metric that decides"
-    ranked = sorted(found, key=lambda pair: (BY_WEIGHT.index(pair[0].verdict), _size(pair[0].ratio)), reverse=True)
+
+    def rank(pair: tuple[MetricVerdict, ProfileComparison]) -> tuple[int, float]:
+        ratio = pair[0].ratio
+        return BY_WEIGHT.index(pair[0].verdict), abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf
+
+    ranked = sorted(found, key=rank, reverse=True)
     worst, profile = ranked[0]
     name = _name(worst, profile, profiles, subjects)
     others = "".join(f"; {_short(*other, profiles, subjects)}" for other in ranked[1 : _LISTED + 1])
@@ -148,11 +153,6 @@ def _short(
     """Return `fp16 against fp32: improved, -57 %`."""
     change = "" if verdict.verdict == "incomparable" else f", {say_change(verdict.ratio)}"
     return f"{_name(verdict, profile, profiles, subjects)}{verdict.verdict}{change}"
-
-
-def _size(ratio: float) -> float:
-    """Return the relative difference of two values, whichever is larger."""
-    return abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf
 
 
 def _second_opinion(decided: MetricVerdict, profile: ProfileComparison) -> str:

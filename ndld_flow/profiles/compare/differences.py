@@ -201,7 +201,7 @@ def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     minor = gpu == "noted"
     yield _fact(profiles, "hardware", "CPU", lambda profile: profile.machine.cpu, "forbids")
     yield _fact(profiles, "hardware", "architecture", lambda profile: profile.machine.architecture, "forbids")
-    yield _fact(profiles, "hardware", "CPU count", lambda profile: _text_or_empty(profile.machine.cpu_count), "forbids")
+    yield _fact(profiles, "hardware", "CPU count", lambda profile: str(profile.machine.cpu_count or ""), "forbids")
     yield _fact(profiles, "hardware", "GPUs", _gpus, gpu, minor=minor)
     yield _fact(profiles, "hardware", "memory", _memory, minor=True)
     yield _fact(profiles, "hardware", "CPU limit", lambda profile: _before(profile, "cgroup_cpu_limit"), "forbids")
@@ -214,10 +214,6 @@ def _uses_gpu(profile: Profile) -> bool:
     if profile.backend != "onnxruntime":
         return True
     return any(provider != "CPUExecutionProvider" for provider in profile.providers) or not profile.providers
-
-
-def _text_or_empty(number: int | None) -> str:
-    return str(number) if number else ""
 
 
 def _memory(profile: Profile) -> str:
@@ -241,7 +237,14 @@ def _cpu_set(profile: Profile) -> str:
 
 def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     """Yield the versions of libraries; those of other backends do not apply to a profile."""
-    told = [{_runtime(name): version for name, version in profile.versions.items()} for profile in profiles]
+    # `onnxruntime-gpu` and `tensorrt_cu12` are packages of `onnxruntime` and `tensorrt`.
+    told = [
+        {
+            re.sub(r"[-_](gpu|directml|openvino|rocm|cu\d+)$", "", name): version
+            for name, version in profile.versions.items()
+        }
+        for profile in profiles
+    ]
     runtimes = [_RUNTIMES.get(profile.backend, profile.backend) for profile in profiles]
     for name in dict.fromkeys((*runtimes, *(name for versions in told for name in versions))):
         backends = {profile.backend for profile, versions in zip(profiles, told, strict=True) if name in versions}
@@ -251,11 +254,6 @@ def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         )
         yield _Fact("versions", name, values, *(("noted", True) if name in _HARMLESS else ("forbids", False)))
     yield _fact(profiles, "versions", "python", lambda profile: profile.machine.python, minor=True)
-
-
-def _runtime(distribution: str) -> str:
-    """Return the library: `onnxruntime-gpu` and `tensorrt_cu12` are packages of `onnxruntime` and `tensorrt`."""
-    return re.sub(r"[-_](gpu|directml|openvino|rocm|cu\d+)$", "", distribution)
 
 
 def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:

@@ -14,7 +14,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
 from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, say_change
-from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, MetricVerdict, ProfileComparison
+from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, ProfileComparison
 
 Outcome = Literal["passed", "failed", "inconclusive", "incomparable"]
 Sign = Literal["<=", "<", ">=", ">"]
@@ -133,7 +133,8 @@ def _decide(
         low, high = _value_interval(metric, candidate, value)
         told, _ = apart((value, gate.limit), metric.unit)
         return _outcome(gate, low, value, high), f"{told}{_between(low, high, metric.unit)}"
-    verdict = _verdict(profile, metric, candidate)
+    wanted = (metric.metric, 0, candidate)
+    verdict = next((one for one in profile.verdicts if (one.metric, one.base, one.candidate) == wanted), None)
     if verdict is None:
         return "incomparable", f"the base has no {metric.metric}"
     if verdict.verdict == "incomparable":
@@ -149,11 +150,6 @@ def _decide(
     low, middle, high = (base * (ratio - 1) for ratio in (verdict.low, verdict.ratio, verdict.high))
     told = _signed(middle, gate.limit, metric.unit)
     return _outcome(gate, low, middle, high), f"{told}{_between(low, high, metric.unit)}"
-
-
-def _verdict(profile: ProfileComparison, metric: ComparedMetric, candidate: int) -> MetricVerdict | None:
-    wanted = (metric.metric, 0, candidate)
-    return next((one for one in profile.verdicts if (one.metric, one.base, one.candidate) == wanted), None)
 
 
 def _outcome(gate: ParsedGate, low: float, value: float, high: float) -> Outcome:

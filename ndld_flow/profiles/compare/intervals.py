@@ -84,7 +84,8 @@ def unpaired_ratio(base: Sequence[float], candidate: Sequence[float], confidence
     theirs = _distribution([math.log(value) for value in base])
     ours = _distribution([math.log(value) for value in candidate])
     differences = sorted((b - a, p * q) for a, p in theirs for b, q in ours)
-    low, high = _percentiles(differences, confidence)
+    tail = (1 - confidence) / 2
+    low, high = _first_beyond(differences, tail), _first_beyond(reversed(differences), tail)
     ratio = math.exp(_median([math.log(value) for value in candidate]) - _median([math.log(value) for value in base]))
     return RatioInterval(ratio, math.exp(low), math.exp(high))
 
@@ -116,12 +117,6 @@ def _chance_of_at_least(successes: int, trials: int, chance: float) -> float:
         math.exp(total - math.lgamma(k + 1) - math.lgamma(trials - k + 1) + k * hit + (trials - k) * miss)
         for k in range(successes, trials + 1)
     )
-
-
-def _percentiles(distribution: Sequence[tuple[float, float]], confidence: float) -> tuple[float, float]:
-    """Return the values that cut off half of the remaining probability at either end."""
-    tail = (1 - confidence) / 2
-    return _first_beyond(distribution, tail), _first_beyond(reversed(distribution), tail)
 
 
 def _first_beyond(distribution: Iterable[tuple[float, float]], tail: float) -> float:

@@ -73,7 +73,12 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     if not metric.runs:
         return _judge_exact(metric, (base, candidate), (before, after), bounds)
     interval = ratio_of_runs(metric.runs[base], metric.runs[candidate], bounds)
-    floor = _floor(metric.unit, bounds, before, after)
+    # The floor of a rate is that of the latency, converted to its inverse.
+    floor = (
+        bounds.floor_ms / 1e3 * before * after
+        if metric.unit == "1/s"
+        else {"ms": bounds.floor_ms, "bytes": _BYTES_FLOOR}.get(metric.unit, 0.0)
+    )
     threshold = max(bounds.threshold, floor / min(before, after))
     circumstances = bounds.circumstances
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
@@ -151,13 +156,6 @@ def _assumed_spread(base: Sequence[float], candidate: Sequence[float], single_ru
     return RatioInterval(
         seen.ratio, min(seen.low, seen.ratio * math.exp(-half)), max(seen.high, seen.ratio * math.exp(half))
     )
-
-
-def _floor(unit: str, bounds: Bounds, before: float, after: float) -> float:
-    """Return the minimum relevant absolute difference, in the metric's unit."""
-    if unit == "1/s":
-        return bounds.floor_ms / 1e3 * before * after  # the floor of the latency, converted to its inverse
-    return {"ms": bounds.floor_ms, "bytes": _BYTES_FLOOR}.get(unit, 0.0)
 
 
 def decide_ratio(interval: RatioInterval, threshold: float, better: Better) -> Verdict:
@@ -341,7 +339,7 @@ def judge_layers(
         yield LayerVerdict(
             row=test.row,
             candidate=candidate,
-            verdict=_verdict(test, q_value, bounds, rows[test.row].confidence_between(0, candidate)),
+            verdict=_decide(test, q_value, bounds, rows[test.row].confidence_between(0, candidate)),
             ratio=test.ratio,
             p_value=test.p_value,
             q_value=q_value,
@@ -378,14 +376,12 @@ def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
     return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(one + other), whole)
 
 
-def _verdict(test: _Tested, q_value: float | None, bounds: Bounds, confidence: float) -> Verdict:
+def _decide(test: _Tested, q_value: float | None, bounds: Bounds, confidence: float) -> Verdict:
     """Return a verdict, inconclusive unless both sides are likely the same layers."""
     if bounds.circumstances.forbidden:
         return "incomparable"
-    return _decide(test, q_value, bounds) if confidence >= _MATCHED else "inconclusive"
-
-
-def _decide(test: _Tested, q_value: float | None, bounds: Bounds) -> Verdict:
+    if confidence < _MATCHED:
+        return "inconclusive"
     far = max(test.ratio, 1 / test.ratio) - 1
     if bounds.same or bounds.circumstances.identical or (test.difference_ms <= _FLOOR_MS and q_value is not None):
         return "unchanged"

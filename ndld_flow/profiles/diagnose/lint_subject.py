@@ -96,7 +96,12 @@ def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
 def ends_of(subject: LintSubject) -> frozenset[str]:
     """Return the names of the inputs and outputs of the whole engine."""
     profile = subject.profile
-    return frozenset(one.name for one in (*profile.inputs, *profile.outputs) if one.name)
+    return frozenset(tensor.name for tensor in (*profile.inputs, *profile.outputs) if tensor.name)
+
+
+def touches(layer: Layer, tensors: frozenset[str]) -> bool:
+    """Return whether a layer reads or writes one of these tensors."""
+    return any(tensor.name in tensors for tensor in (*layer.inputs, *layer.outputs))
 
 
 def name_some(subject: LintSubject, positions: Sequence[int], most: int = 3) -> str:

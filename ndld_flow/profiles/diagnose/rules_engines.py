@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from ndld_flow.base.quantities import TIMES, count, seconds, share, size
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, elements, ignored_nodes, missed_precisions
+from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word, one_line
-from ndld_flow.records.build import ShapeRange
-from ndld_flow.records.profile import Layer, TensorInfo
+from ndld_flow.records.profile import Layer
 
 _HALVES = ("float16", "bfloat16")
 _REDUCED = (*_HALVES, "int8", "uint8", "int4", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn")
@@ -57,7 +57,7 @@ def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     )
     if not inside:
         return
-    changing = [place for place in inside if _changes_type(subject.layers[place])]
+    changing = [place for place in inside if changes_type(subject.layers[place])]
     types = f"; {len(changing)} of them change the type too" if changing else ""
     fewer = " Fewer precision changes between neighbours reduce their number." if changing else ""
     yield Insight(
@@ -162,7 +162,10 @@ def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
 
 def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
     """Report the builder's warning that weights do not fit into FP16."""
-    told = [one for one in _warnings(subject) if "FP16" in one and ("subnormal" in one or "infinity" in one.lower())]
+    logged = subject.build.warnings if subject.build is not None else ()
+    told = [
+        warning for warning in logged if "FP16" in warning and ("subnormal" in warning or "infinity" in warning.lower())
+    ]
     if not told:
         return
     yield Insight(
@@ -222,20 +225,8 @@ def _of_unknown(subject: EngineSubject) -> str:
 
 
 def _way(layer: Layer) -> str:
-    ends = [_kind(side[0]) for side in (layer.inputs, layer.outputs) if side]
+    ends = [one_line(f"{side[0].dtype} {side[0].format}") for side in (layer.inputs, layer.outputs) if side]
     return f"({' to '.join(end for end in ends if end)})" if any(ends) else ""
-
-
-def _kind(tensor: TensorInfo) -> str:
-    return one_line(f"{tensor.dtype} {tensor.format}")
-
-
-def _changes_type(layer: Layer) -> bool:
-    return bool(layer.inputs and layer.outputs) and layer.inputs[0].dtype != layer.outputs[0].dtype
-
-
-def _warnings(subject: EngineSubject) -> tuple[str, ...]:
-    return subject.build.warnings if subject.build is not None else ()
 
 
 _WIDE = 4
@@ -251,7 +242,7 @@ _COMPATIBLE = {
 def layers_unknown(subject: EngineSubject) -> Iterator[Insight]:
     """Report an engine built with too little verbosity to see its layers."""
     build = subject.build
-    named_only = bool(subject.layers) and all(not _is_told(layer.type) for layer in subject.layers)
+    named_only = bool(subject.layers) and all(layer.type in ("", "unknown", "Reformat") for layer in subject.layers)
     if subject.layers and not named_only and (build is None or build.layers_basis != "network as parsed"):
         return
     verbosity = subject.option("verbosity")
@@ -288,7 +279,11 @@ def memory_for_the_largest(subject: EngineSubject) -> Iterator[Insight]:
     build = subject.build
     if build is None or not build.memory.activation_bytes:
         return
-    wide = [(name, shapes) for _, name, shapes in subject.ranges() if _is_wide(shapes)]
+    wide = [
+        (name, shapes)
+        for _, name, shapes in subject.ranges()
+        if 0 < _WIDE * elements(shapes.opt) <= elements(shapes.max)
+    ]
     if not wide:
         return
     name, shapes = wide[0]
@@ -349,14 +344,6 @@ def timing_cache(subject: EngineSubject) -> Iterator[Insight]:
             next_step="Later builds on this machine with this release are faster; for other machines, ship the cache "
             "(`timing_cache_file`).",
         )
-
-
-def _is_told(layer_type: str) -> bool:
-    return layer_type not in ("", "unknown", "Reformat")
-
-
-def _is_wide(shapes: ShapeRange) -> bool:
-    return 0 < _WIDE * elements(shapes.opt) <= elements(shapes.max)
 
 
 def _dims(shape: Sequence[int]) -> str:

@@ -62,7 +62,8 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
     long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
     """
     cpus = subject.profile.machine.cpu_count or 1
-    load = _first(_part(subject, "before").get("load_average"))
+    averages = _part(subject, "before").get("load_average")
+    load = _number(averages[0]) if isinstance(averages, list) and averages else 0.0
     during = _part(subject, "during")
     others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
     told = []
@@ -103,10 +104,6 @@ def clocks_not_fixed(subject: Subject) -> Iterator[Insight]:
 def _part(subject: Subject, name: str) -> Mapping[str, JsonValue]:
     found = subject.profile.conditions.get(name)
     return found if isinstance(found, dict) else {}
-
-
-def _first(value: JsonValue) -> float:
-    return _number(value[0]) if isinstance(value, list) and value else 0.0
 
 
 def _number(value: JsonValue) -> float:

@@ -254,7 +254,7 @@ def _layer(entry: object) -> EngineLayer | None:
     name, kind = text_of(entry["Name"]), text_of(entry.get("LayerType"))
     inputs = tuple(map(_tensor, objects_in(entry.get("Inputs"))))
     outputs = tuple(map(_tensor, objects_in(entry.get("Outputs"))))
-    nodes = _nodes(entry, name)
+    nodes = nodes_of_metadata(text_of(entry.get("Metadata"))) or nodes_of_name(name)
     role = _role(name, kind, text_of(entry.get("Origin")))
     if role == "compute" and not nodes and _changes_layout(inputs, outputs):
         role = "reformat"  # like Myelin's `__myl_Tran_myl0_42`, which TensorRT-RTX compiles
@@ -300,10 +300,6 @@ def _groups(entry: Mapping[str, object], inputs: tuple[TensorInfo, ...]) -> int 
     if len(source) < 2 or not filters or filters[1] < 1 or source[1] < 1:
         return None
     return source[1] // filters[1] if source[1] % filters[1] == 0 else None
-
-
-def _nodes(entry: Mapping[str, object], name: str) -> tuple[str, ...]:
-    return nodes_of_metadata(text_of(entry.get("Metadata"))) or nodes_of_name(name)
 
 
 def _role(name: str, kind: str = "", origin: str = "") -> LayerRole:

@@ -328,7 +328,7 @@ def profile_of_onnxruntime(path: Path, label: str) -> Profile:
         label=label,
         model_digest="",
         backend="onnxruntime",
-        providers=_providers(layers),
+        providers=tuple(dict.fromkeys(layer.provider for layer in layers if layer.provider)),
         machine=Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None),
         versions={},
         options={},
@@ -382,13 +382,11 @@ def _loads(path: Path) -> Iterator[float]:
             yield took / 1e3
 
 
-def _providers(layers: Sequence[Layer]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(layer.provider for layer in layers if layer.provider))
-
-
 def _layer(index: int, node: MeasuredNode, passes: int) -> Layer:
     inputs, outputs = _tensors(node.inputs), _tensors(node.outputs)
     calls = node.calls / passes
+    read, written = ([shape for _, shape in tensors] for tensors in (node.inputs, node.outputs))
+    once = count_macs(node.op_type, read, written, {})
     return Layer(
         index=index,
         name=node.name,
@@ -399,16 +397,10 @@ def _layer(index: int, node: MeasuredNode, passes: int) -> Layer:
         depth=node.depth,
         samples_ms=node.self_ms,
         role=_role(node.op_type),
-        macs=_macs(node, calls),
+        macs=round(once * calls) if once is not None and once < _MAX_MACS else None,
         read_bytes=round(tensor_bytes(inputs) * calls),
         written_bytes=round(tensor_bytes(outputs) * calls),
     ).with_arithmetic()
-
-
-def _macs(node: MeasuredNode, calls: float) -> int | None:
-    read, written = ([shape for _, shape in tensors] for tensors in (node.inputs, node.outputs))
-    once = count_macs(node.op_type, read, written, {})
-    return round(once * calls) if once is not None and once < _MAX_MACS else None
 
 
 def _role(kind: str) -> LayerRole:

@@ -270,12 +270,19 @@ def profile_of_tensorrt(source: Source) -> Profile:
         raise RequestError(_nothing_in(source, exports))
     spans, basis = timeline(passes.median_pass, layers.layers)
     inputs, outputs = _tensors(exports)
+    # trtexec reports only the GPU.
+    logged = exports.log.text("device_information", "Selected Device")
+    gpu = logged or (exports.device.name if exports.device is not None else "")
+    library = "tensorrt-rtx" if exports.log.is_rtx else "tensorrt"
+    versions = {library: exports.log.version, "cuda": exports.device.cuda if exports.device is not None else ""}
     return Profile(
         label=source.label,
         model_digest="",
         backend="tensorrt_rtx" if exports.log.is_rtx else "tensorrt",
-        machine=_machine(exports),
-        versions=_versions(exports),
+        machine=Machine(
+            system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=(gpu,) if gpu else ()
+        ),
+        versions={name: version for name, version in versions.items() if version},
         options={name: dict(exports.log.section(name)) for name in _OPTIONS if exports.log.section(name)},
         conditions=_conditions(exports.log),
         inputs=inputs,
@@ -382,19 +389,6 @@ def _tensors(exports: _Exports) -> tuple[tuple[TensorInfo, ...], tuple[TensorInf
 
 def _from_log(told: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:
     return tuple(TensorInfo(name=name, dtype="", shape=shape) for name, shape in told.items())
-
-
-def _machine(exports: _Exports) -> Machine:
-    """Return the machine: trtexec reports only the GPU."""
-    told = exports.log.text("device_information", "Selected Device")
-    gpu = told or (exports.device.name if exports.device is not None else "")
-    return Machine(system="", architecture="", cpu="", cpu_count=None, memory_bytes=None, gpus=(gpu,) if gpu else ())
-
-
-def _versions(exports: _Exports) -> dict[str, str]:
-    library = "tensorrt-rtx" if exports.log.is_rtx else "tensorrt"
-    versions = {library: exports.log.version, "cuda": exports.device.cuda if exports.device is not None else ""}
-    return {name: version for name, version in versions.items() if version}
 
 
 def _conditions(log: TrtexecLog) -> dict[str, JsonValue]:

@@ -91,18 +91,14 @@ def read_log(path: Path) -> TrtexecLog:
         body = line[prefix.end() :] if prefix else line.strip()
         heading = _HEADING.fullmatch(body)
         if heading:
-            section = _open_section(log, heading[1])
+            name = heading[1].lower().replace(" ", "_")
+            section = log.sections.setdefault(name, {}) if name in SECTIONS else None
             continue
         if section is not None and not _take_pair(log, section, body):
             section = None
         if section is None:
             _take_fact(log, body, prefix[1] if prefix else None)
     return log
-
-
-def _open_section(log: TrtexecLog, heading: str) -> dict[str, JsonValue] | None:
-    name = heading.lower().replace(" ", "_")
-    return log.sections.setdefault(name, {}) if name in SECTIONS else None
 
 
 def _take_pair(log: TrtexecLog, section: dict[str, JsonValue], body: str) -> bool:
@@ -359,7 +355,9 @@ def take_metadata(log: TrtexecLog, path: Path) -> None:
     for name in SECTIONS:
         section = document.get(name) if isinstance(document, dict) else None
         if isinstance(section, dict):
-            log.sections.setdefault(name, {}).update(_plain(section))
+            log.sections.setdefault(name, {}).update(
+                {text_of(str(key)): plain_json(value) for key, value in list(section.items())[:200]}
+            )
     take_inference_shape(log, log.text("inference_options", "Input inference shape"))
 
 
@@ -370,7 +368,3 @@ def read_device(path: Path) -> DeviceMetadata:
     version = first.get("CUDA_VERSION")
     parts = [str(part) for part in map(whole_of, version if isinstance(version, list) else []) if part is not None]
     return DeviceMetadata(text_of(first.get("Name")), ".".join(parts[:2]))
-
-
-def _plain(section: Mapping[str, object]) -> dict[str, JsonValue]:
-    return {text_of(str(key)): plain_json(value) for key, value in list(section.items())[:200]}

@@ -24,7 +24,10 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     positions = subject.longest_first(
         place
         for place, layer in enumerate(layers)
-        if is_product(layer) and _is_scalar(layer) and not is_depthwise(layer)
+        if is_product(layer)
+        and layer.unit not in ("", "none")
+        and not layer.on_tensor_cores
+        and not is_depthwise(layer)
     )
     part = subject.share(positions)
     if not positions or (subject.is_timed and part < _WORTH_A_LOOK):
@@ -40,10 +43,6 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     )
 
 
-def _is_scalar(layer: Layer) -> bool:
-    return layer.unit not in ("", "none") and not layer.on_tensor_cores
-
-
 def _why(layer: Layer) -> str:
     channels = channels_of(layer)
     odd = f", with {' and '.join(channels.odd)}" if channels is not None and channels.odd else ""
@@ -53,7 +52,7 @@ def _why(layer: Layer) -> str:
 
 def _advice(layers: Sequence[Layer]) -> str:
     told = []
-    if any(layer.unit == "INT8 DP4A" and _reads_image(layer) for layer in layers):
+    if any(layer.unit == "INT8 DP4A" and (read := channels_of(layer)) and read.is_image for layer in layers):
         told.append(
             "A first layer with the few channels of an image gains little from INT8: leave it out with `exclude.nodes` "
             "of `quantize`, so that it computes in FP16, and profile both in turns."
@@ -66,8 +65,3 @@ def _advice(layers: Sequence[Layer]) -> str:
     if not told:
         told.append("Tensor cores can run such layers if channels are multiples of 8 (FP16), 16 or 32 (INT8).")
     return " ".join(told)
-
-
-def _reads_image(layer: Layer) -> bool:
-    channels = channels_of(layer)
-    return channels is not None and channels.is_image

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short_dtype
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short_dtype, touches
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
@@ -21,7 +21,7 @@ def type_conversions(subject: LintSubject) -> Iterator[Insight]:
     if not positions or part < _WORTH_A_LOOK:
         return
     ends = ends_of(subject)
-    outer = [place for place in positions if _touches(subject.layers[place], ends)]
+    outer = [place for place in positions if touches(subject.layers[place], ends)]
     inner = [place for place in positions if place not in outer]
     ways = ", ".join(_way(subject, place) for place in positions[:3])
     more = f" and {len(positions) - 3} more" if len(positions) > 3 else ""
@@ -38,10 +38,6 @@ def changes_type(layer: Layer) -> bool:
     """Return True for a layer that reads one element type and writes another."""
     read, written = (side[0].dtype if side else "" for side in (layer.inputs, layer.outputs))
     return bool(read and written) and read != written
-
-
-def _touches(layer: Layer, ends: frozenset[str]) -> bool:
-    return any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
 
 
 def _way(subject: LintSubject, place: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ndld_flow.base.quantities import share
-from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, float_sums, is_product, name_some
+from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, float_sums, is_product, name_some, touches
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 
 _WORTH_A_LOOK = 0.03
@@ -21,7 +21,7 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     if not left or (subject.is_timed and part < _WORTH_A_LOOK):
         return
     ends = ends_of(subject)
-    at_ends = [place for place in left if _touches(subject, place, ends)]
+    at_ends = [place for place in left if touches(subject.layers[place], ends)]
     inside = [place for place in left if place not in at_ends]
     yield Insight(
         score=part / 2,
@@ -44,11 +44,6 @@ def _not_of_residuals(subject: LintSubject) -> tuple[int, ...]:
         and layer.type != "DynamicQuantizeLinear"  # `mode: dynamic` needs one at each product
         and not any(tensor.name in between for tensor in layer.inputs if tensor.name)
     )
-
-
-def _touches(subject: LintSubject, place: int, ends: frozenset[str]) -> bool:
-    layer = subject.layers[place]
-    return any(tensor.name in ends for tensor in (*layer.inputs, *layer.outputs))
 
 
 def _where(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
