@@ -38,8 +38,8 @@ class Returns:
 
     def words_of(self, name: str) -> tuple[str, ...] | None:
         """Return the words that a name has in the placeholders; None if the name is not of this family."""
-        found = re.fullmatch(_WORD.sub(r"(\\w+)", re.escape(self.name).replace(r"\{", "{").replace(r"\}", "}")), name)
-        return found.groups() if found else None
+        match = re.fullmatch(_WORD.sub(r"(\\w+)", re.escape(self.name).replace(r"\{", "{").replace(r"\}", "}")), name)
+        return match.groups() if match else None
 
     def is_given(self, step: object, words: Sequence[str]) -> bool:
         """Return whether this step, with its settings, returns the metric."""
@@ -60,7 +60,7 @@ def metrics(
 
 @dataclass(frozen=True)
 class Wrong:
-    """Why a step does not return a metric."""
+    """The reason why a step does not return a metric."""
 
     what: str
     hint: str = ""

@@ -62,8 +62,8 @@ def dtype_of_tensorrt(text: str) -> str:
 
     `Channel major FP16 format where channel % 8 == 0` -> `float16`; `Half` -> `float16`.
     """
-    found = _TENSORRT_WORD.search(text.lower())
-    return _TENSORRT_DTYPES[found[1]] if found else ""
+    match = _TENSORRT_WORD.search(text.lower())
+    return _TENSORRT_DTYPES[match[1]] if match else ""
 
 
 def without_dtype(text: str) -> str:

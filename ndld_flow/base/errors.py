@@ -87,10 +87,10 @@ class KilledError(NdldFlowError):
 class NewerFormatError(RequestError):
     """A file was written by a later version of ndld_flow. It is left unchanged."""
 
-    def __init__(self, where: str, found: int, known: int) -> None:
-        self.found, self.known = found, known
+    def __init__(self, where: str, version: int, known: int) -> None:
+        self.found, self.known = version, known
         super().__init__(
-            f"{where} was written by a newer ndld-flow: it has format version {found}, and {__version__} reads up to "
+            f"{where} was written by a newer ndld-flow: it has format version {version}, and {__version__} reads up to "
             f"{known}. Upgrade: pip install -U ndld-flow."
         )
 

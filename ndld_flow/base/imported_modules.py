@@ -77,12 +77,12 @@ class ImportedCode:
 
 def files_of(code: ImportedCode) -> dict[str, Path]:
     """Return the files of modules and those that they read, by the relative paths that a copy of the file needs."""
-    found = {name: path for name, path in code.files.items() if not name.startswith("..")}
+    files = {name: path for name, path in code.files.items() if not name.startswith("..")}
     for name, module in code.modules.items():
         if module.path is not None:
             place = name.replace(".", "/")
-            found[f"{place}/__init__.py" if module.folders else f"{place}{_suffix(module.path)}"] = module.path
-    return found
+            files[f"{place}/__init__.py" if module.folders else f"{place}{_suffix(module.path)}"] = module.path
+    return files
 
 
 def _suffix(path: Path) -> str:
@@ -162,14 +162,14 @@ class _Search:
             return self._read(name, _locate(word, package.folders))
         if name in sys.stdlib_module_names or name == "ndld_flow":
             return None
-        beside = None if name in _LIBRARIES else _locate(word, self._folders)
-        if beside is None or beside.is_namespace:
+        candidate = None if name in _LIBRARIES else _locate(word, self._folders)
+        if candidate is None or candidate.is_namespace:
             elsewhere = _locate_installed(name)
             if elsewhere == _INSTALLED or name in _LIBRARIES:
                 self._installed[name] = None
                 return None
-            beside = elsewhere or beside
-        return self._read(name, beside)
+            candidate = elsewhere or candidate
+        return self._read(name, candidate)
 
     def _read(self, name: str, place: _Place | None) -> ImportedModule | None:
         if place is None:
@@ -301,9 +301,9 @@ class _Finder(importlib.abc.MetaPathFinder):
         else:
             compiled = module.path.suffix != ".py"
             loader = None if compiled else _Loader(module)
-            found = importlib.util.spec_from_file_location(fullname, module.path, loader=loader)
-            assert found is not None  # it has a suffix of Python
-            spec = found
+            located = importlib.util.spec_from_file_location(fullname, module.path, loader=loader)
+            assert located is not None  # it has a suffix of Python
+            spec = located
         if module.folders:
             spec.submodule_search_locations = list(module.folders)
         spec.loader_state = (str(module.path), module.digest)
@@ -355,9 +355,9 @@ def read_imports(source: bytes, path: Path) -> SourceImports:
         return SourceImports((), (), ())
     nodes = list(ast.walk(tree))
     paths = _Paths(str(path.absolute()), _constants(tree))
-    folders = [found for node in nodes if (argument := _added_to_path(node)) and (found := paths.evaluate(argument))]
-    files = [found for node in nodes if isinstance(node, ast.expr) and (found := paths.evaluate(node))]
-    modules = [found for node in nodes for found in _imported(node)]
+    folders = [value for node in nodes if (argument := _added_to_path(node)) and (value := paths.evaluate(argument))]
+    files = [value for node in nodes if isinstance(node, ast.expr) and (value := paths.evaluate(node))]
+    modules = [value for node in nodes for value in _imported(node)]
     return SourceImports(tuple(dict.fromkeys(modules)), tuple(dict.fromkeys(folders)), tuple(dict.fromkeys(files)))
 
 
@@ -385,13 +385,13 @@ def _added_to_path(node: ast.AST) -> ast.expr | None:
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     """Return the values assigned to names at the top level of a module."""
-    found: dict[str, ast.expr] = {}
+    constants: dict[str, ast.expr] = {}
     for node in tree.body:
         if isinstance(node, ast.Assign):
-            found |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
+            constants |= {target.id: node.value for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-            found[node.target.id] = node.value
-    return found
+            constants[node.target.id] = node.value
+    return constants
 
 
 @dataclass(frozen=True)
@@ -403,8 +403,8 @@ class _Paths:
 
     def evaluate(self, node: ast.expr) -> str:
         """Return the path that an expression evaluates to; empty if unknown, or not built from `__file__`."""
-        found, from_file = self._evaluate(node, 20)
-        return os.path.normpath(found) if found and from_file else ""
+        path, from_file = self._evaluate(node, 20)
+        return os.path.normpath(path) if path and from_file else ""
 
     def _evaluate(self, node: ast.expr, depth: int) -> tuple[str, bool]:
         """Return the text, empty if unknown, and whether it is built from `__file__`."""
@@ -456,10 +456,10 @@ class _Paths:
         return text, from_file
 
     def _join(self, nodes: list[ast.expr], depth: int) -> tuple[str, bool]:
-        found = [self._evaluate(node, depth - 1) for node in nodes]
-        if not all(text for text, _ in found):
+        parts = [self._evaluate(node, depth - 1) for node in nodes]
+        if not all(text for text, _ in parts):
             return "", False
-        return os.path.join(*(text for text, _ in found)), found[0][1]  # noqa: PTH118
+        return os.path.join(*(text for text, _ in parts)), parts[0][1]  # noqa: PTH118
 
 
 def _called(node: ast.Call) -> str:

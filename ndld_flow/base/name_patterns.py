@@ -51,8 +51,8 @@ def groups_found(pattern: str, name: str) -> tuple[str, ...] | None:
 
     Raises RequestError as `name_matcher` does.
     """
-    found = _regex(pattern).search(_encode(name))
-    return tuple(map(_decode, (found[0], *found.groups(default=b"")))) if found is not None else None
+    match = _regex(pattern).search(_encode(name))
+    return tuple(map(_decode, (match[0], *match.groups(default=b"")))) if match is not None else None
 
 
 def _encode(name: str) -> bytes:

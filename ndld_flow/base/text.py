@@ -35,7 +35,7 @@ def visible_text(text: str) -> str:
 
 def escaped_json(text: str) -> str:
     """Return equivalent JSON in which neither a terminal nor a CI system finds a command."""
-    return _NOT_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _NOT_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shortened(text: str, limit: int) -> str:

@@ -219,12 +219,12 @@ REMOVED = object()
 
 
 def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> str:
-    """The recipe's own text with changes written where they belong, its `sweep:` taken out, all else as it is.
+    """Return the recipe's own text with changes written in place and without its `sweep:`; all else stays as it is.
 
-    `overrides`: those of the command line, written into the recipe too. Lines end as they do in the file: write the
-    text without translating them. Its points were tried, so it has what trust it needs. A recipe that cannot be
-    changed in these places alone is written out whole, without comments, and its heading says so. Raises RecipeError
-    for a file that is no recipe and changes that find no place.
+    `overrides` are those of the command line, which are written into the recipe too. Lines end as they do in the file:
+    write the text without translating them. The sweep ran its points, so the recipe is trusted where it needs trust. A
+    recipe that cannot be changed in place is written out whole, without comments, and its heading gives the reason.
+    Raises RecipeError for a file that is no recipe, and for a change of a key that it cannot have.
     """
     with path.open(encoding="utf-8-sig", newline="") as stream:
         raw = stream.read()
@@ -233,11 +233,11 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
     values = wanted.values(changes)
     try:
         edited = _edit(text, _open(path, text) if overrides else wanted, wanted, changes)
-        found = _open(path, edited)
-        if found.composed.values.get("sweep") is not None:  # another one comes from `defaults:`
+        opened = _open(path, edited)
+        if opened.composed.values.get("sweep") is not None:  # another one comes from `defaults:`
             edited = set_value(edited, ("sweep",), None)
-            found = _open(path, edited)
-        if not _is_same(found, wanted.written_with(changes), values):
+            opened = _open(path, edited)
+        if not _is_same(opened, wanted.written_with(changes), values):
             raise CannotEditError("its presets or aliases say otherwise")
     except (CannotEditError, RecipeError, RecursionError) as error:
         why = f"{path.name} could not be changed in these places alone ({' '.join(str(error).split())[:200]}),"
@@ -283,7 +283,7 @@ def _is_same(edited: Variations, written: Mapping[str, Any], values: Mapping[str
     """Return whether a text has the expected meaning, including its `${...}` and the order of its steps."""
     both = ((edited.written, written), (edited.values({}), values))
     return edited.composed.values.get("sweep") is None and all(
-        json.dumps(found, sort_keys=True) == json.dumps(wanted, sort_keys=True)
-        and list(found["steps"] or ()) == list(wanted["steps"] or ())
-        for found, wanted in both
+        json.dumps(value, sort_keys=True) == json.dumps(wanted, sort_keys=True)
+        and list(value["steps"] or ()) == list(wanted["steps"] or ())
+        for value, wanted in both
     )

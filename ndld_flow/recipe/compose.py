@@ -37,7 +37,7 @@ READS_ENVIRONMENT = "this recipe reads the environment variable"
 
 @contextlib.contextmanager
 def reading_environment(*, allowed: bool) -> Iterator[None]:
-    """Inside the block, OmegaConf reads environment variables only if allowed, wherever the recipe names them."""
+    """Allow or forbid OmegaConf to read environment variables inside the block, wherever the recipe names them."""
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
@@ -89,22 +89,22 @@ def _count_resolutions() -> None:
         return
 
     def counted(self: Container, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - whatever OmegaConf hands over
-        found = follow(self, *args, **kwargs)
+        resolved = follow(self, *args, **kwargs)
         left = getattr(_LEFT, "steps", None)
         if left is not None:
-            _LEFT.steps = left - 10 - _size(found)
+            _LEFT.steps = left - 10 - _size(resolved)
             if _LEFT.steps < 0:
                 raise InterpolationResolutionError(TOO_MUCH)
-        return found
+        return resolved
 
     counted.__wrapped__ = follow  # type: ignore[attr-defined]
     Container.resolve_parse_tree = counted  # type: ignore[method-assign]
 
 
-def _size(found: object) -> int:
+def _size(resolved: object) -> int:
     from omegaconf import Container, OmegaConf
 
-    plain = OmegaConf.to_container(found, resolve=False) if isinstance(found, Container) else found
+    plain = OmegaConf.to_container(resolved, resolve=False) if isinstance(resolved, Container) else resolved
     return _count(plain)
 
 
@@ -378,5 +378,5 @@ def _quiet() -> Iterator[None]:
 
 def _quote(text: str) -> str:
     """Return text as a quoted string of Hydra's grammar, where a backslash is an escape only before a quote."""
-    escaped = re.sub(r"(\\*)('|\Z)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), text)
+    escaped = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + match[2].replace("'", "\\'"), text)
     return f"'{escaped}'"

@@ -56,7 +56,7 @@ class Expression:
         return _names(self.tree)
 
     def evaluate(self, metrics: Mapping[str, Metric]) -> Metric:
-        """Its value for `step.metric` -> value, with a unit where the arithmetic keeps one.
+        """Return the value for `step.metric` -> value, with a unit where the arithmetic keeps one.
 
         Raises GateError for a metric that is not there, and for a division by zero.
         """
@@ -219,9 +219,9 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
     if isinstance(node, ast.UnaryOp):
         value, unit = _evaluate(node.operand, metrics)
         return -value, unit
-    found = _quantity(node)
-    assert found is not None  # _check saw to it
-    return found
+    constant = _quantity(node)
+    assert constant is not None  # _check saw to it
+    return constant
 
 
 def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> tuple[float, float, str | None]:
@@ -244,14 +244,14 @@ def _unit(node: ast.expr, unit_of: UnitOf) -> str | None:
         if isinstance(node.op, ast.Add | ast.Sub):
             _check_alike(left, right, "added to" if isinstance(node.op, ast.Add) else "taken from")
         return _join_units(node.op, left, right)
-    found = _quantity(node)
-    return found[1] if found is not None else ANY
+    constant = _quantity(node)
+    return constant[1] if constant is not None else ANY
 
 
 def _check_alike(left: str | None, right: str | None, how: str) -> None:
     if mixed(left, right):
-        one, other = (f"a number in {unit}" if unit else "a plain number" for unit in (left, right))
-        raise GateError(f"{one} cannot be {how} {other}")
+        first, second = (f"a number in {unit}" if unit else "a plain number" for unit in (left, right))
+        raise GateError(f"{first} cannot be {how} {second}")
 
 
 def _join_units(op: ast.operator, left: str | None, right: str | None) -> str | None:

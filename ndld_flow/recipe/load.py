@@ -49,7 +49,7 @@ def load_sweep(
     if pins:
         left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
         composed = compose_recipe(path, [override for override in left if override], _memory(store), trust=trust)
-    given = [axis for _, axis in sorted([*axes, *pins], key=lambda one: one[0])]
+    given = [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
     return make_sweep(composed, given, trust)

@@ -106,20 +106,20 @@ def _read_exclusion(
 ) -> dict[str, tuple[JsonValue, ...]]:
     if not rule:
         mistakes.add(place, "this names no axis, so it would exclude everything", "name axes and their values")
-    found: dict[str, tuple[JsonValue, ...]] = {}
+    exclusion: dict[str, tuple[JsonValue, ...]] = {}
     for name, given in rule.items():
         axis = axes.find_or_report(name, f"{place}.{name}", mistakes)
         if axis is None:
             continue
-        one = not isinstance(given, list) or values_of(axis.axis).position(given) is not None
-        values = [given] if one or not isinstance(given, list) else given
+        is_single = not isinstance(given, list) or values_of(axis.axis).position(given) is not None
+        values = [given] if is_single or not isinstance(given, list) else given
         for value in values:
             if values_of(axis.axis).position(value) is None:
                 listed = axis.axis.values if isinstance(axis.axis, Choices) else ()
                 hint = suggest(str(value), list(map(str, listed))) if listed else ""
                 mistakes.add(f"{place}.{name}", f"{value!r} is no value of `{name}`", hint)
-        found[axis.name] = tuple(values)
-    return found
+        exclusion[axis.name] = tuple(values)
+    return exclusion
 
 
 MAX_TRIED = 5000
@@ -152,17 +152,17 @@ class ValueCheck:
 
     def _check_axis(self, axis: SweptAxis, mistakes: Mistakes) -> list[JsonValue]:
         """Check the values of an axis; return the recipe's own value on it, if it is one of them."""
-        found: dict[Problem, list[str]] = {}
+        places_by_problem: dict[Problem, list[str]] = {}
         own = []
         samples = list(axis.samples())
         for place, value in samples:
             recipe, problems = self._try(axis.changes(value))
             if problems and self._try_first(axis, value):
                 for problem in (_of_value(each, axis, value) for each in problems):
-                    found.setdefault(replace(problem, path=""), []).append(f"{place}{problem.path}")
+                    places_by_problem.setdefault(replace(problem, path=""), []).append(f"{place}{problem.path}")
             elif recipe is not None and self.base is not None and _does_the_same(recipe, self.base):
                 own.append(value)
-        for problem, places in found.items():
+        for problem, places in places_by_problem.items():
             everywhere = len(places) == len(samples) > 1
             mistakes.add(axis.place if everywhere else places[0], problem.what, problem.hint)
         return own[:1] or self._own_number(axis)

@@ -49,7 +49,7 @@ class Variations:
     def _unfold(self, values: Any, words: Sequence[str]) -> Any:  # noqa: ANN401 - plain data
         """Return the values with each `${...}` on the path of a key replaced by its target."""
         for count in range(1, len(words)):
-            if holds_interpolation(found := find_value(values, words[:count])) and isinstance(found, str):
+            if holds_interpolation(value := find_value(values, words[:count])) and isinstance(value, str):
                 values = change_value(values, words[:count], find_value(self.composed.values, words[:count]))
         return values
 
@@ -100,9 +100,9 @@ class Sweep:
 
     @property
     def plain_overrides(self) -> tuple[str, ...]:
-        """The overrides that do not define or control the sweep."""
+        """Return the overrides that do not define or control the sweep."""
         overrides = self.variations.composed.overrides
-        return tuple(one for one in overrides if not re.match(r"[+~]*sweep([.=@]|$)", one))
+        return tuple(override for override in overrides if not re.match(r"[+~]*sweep([.=@]|$)", override))
 
     def changes(self, point: Assignment) -> dict[str, JsonValue]:
         """Return the settings of a point: values by key from the recipe's root, such as `steps.speed.threads`."""

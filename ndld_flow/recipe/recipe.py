@@ -138,19 +138,19 @@ class RecipeStep:
 
         Raises RequestError where two of them import different modules by one name: a process has only one.
         """
-        found = {self.type.name: self.type.code} if self.type.code is not None else {}
+        codes = {self.type.name: self.type.code} if self.type.code is not None else {}
         for name, path in self.data_files.items():
             if path.endswith(".py"):
                 with contextlib.suppress(OSError):  # reading its contents will report it
-                    found[name] = find_imported(Path(path), Path(path).read_bytes())
-        for one, other in combinations(found, 2):
-            module = found[one].conflict_with(found[other])
+                    codes[name] = find_imported(Path(path), Path(path).read_bytes())
+        for first, second in combinations(codes, 2):
+            module = codes[first].conflict_with(codes[second])
             if module:
                 raise RequestError(
-                    f"steps.{self.name}: `{one}` and `{other}` import different modules by the name {module!r}, and "
+                    f"steps.{self.name}: `{first}` and `{second}` import different modules by the name {module!r}, and "
                     "Python can have only one at a time. Rename one of the two."
                 )
-        return found
+        return codes
 
     @property
     def sample_data(self) -> dict[str, Data]:

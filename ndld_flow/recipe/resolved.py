@@ -19,7 +19,7 @@ from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_creden
 
 
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
-    """The recipe as plain data that gives the same run from any folder.
+    """Return the recipe as plain data that gives the same run from any folder.
 
     `digests`: name of a model -> blake3 of the model with its external data. It holds no credentials: what was fetched
     by them is found in the store without, and where a setting had one, the recipe is refused until it is put back.

@@ -19,7 +19,7 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     known = list(types)
     for step_type in known:
         definitions[f"step_{step_type.name}"] = _describe_step(step_type, definitions)
-    by_word = {found.name: {"$ref": f"#/$defs/step_{found.name}"} for found in known}
+    by_word = {each.name: {"$ref": f"#/$defs/step_{each.name}"} for each in known}
     properties = schema["properties"]
     properties["steps"] |= {
         # a step named as its type needs no `step:`; any other says it

@@ -44,20 +44,22 @@ class FoundModel:
     record: ArtifactRecord
 
 
-def find_models(models: Mapping[str, ModelSource], store: Store, say: Callable[[str], None]) -> dict[str, FoundModel]:
+def find_models(
+    models: Mapping[str, ModelSource], store: Store, report: Callable[[str], None]
+) -> dict[str, FoundModel]:
     """Find each of a recipe's models, by the name that steps read it by. Raises as `find_model` does."""
-    found = {name: find_model(model, store, say) for name, model in models.items()}
-    return {name: replace(one, artifact=replace(one.artifact, label=name)) for name, one in found.items()}
+    located = {name: find_model(model, store, report) for name, model in models.items()}
+    return {name: replace(each, artifact=replace(each.artifact, label=name)) for name, each in located.items()}
 
 
-def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
+def find_model(model: ModelSource, store: Store, report: Callable[[str], None]) -> FoundModel:
     """Locate, fetch where needed, and digest a recipe's model with its external data.
 
     Raises ModelError when it is not there or not a file, SourceError when it cannot be fetched or its digest differs;
     none of them reveals the credentials of a URL.
     """
     try:
-        return _find_model(model, store, say)
+        return _find_model(model, store, report)
     except (ModelError, SourceError) as error:
         message = str(error)
         hidden = message if hide_credentials(model.source) == model.source else Credentials(model.source).hide(message)
@@ -66,31 +68,31 @@ def find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> 
         raise type(error)(hidden) from None
 
 
-def _find_model(model: ModelSource, store: Store, say: Callable[[str], None]) -> FoundModel:
+def _find_model(model: ModelSource, store: Store, report: Callable[[str], None]) -> FoundModel:
     if model.is_fetched:
-        found = _find_kept(model, store, say, lambda: _fetch(model, store, say))
+        artifact = _find_kept(model, store, report, lambda: _fetch(model, store, report))
     elif model.source.startswith(NEW):
-        found = _find_kept(model, store, say, lambda: _make_new(model.source, store))
+        artifact = _find_kept(model, store, report, lambda: _make_new(model.source, store))
     else:
         path = _find_in_package(model.source) if model.source.startswith("package:") else Path(model.source)
-        found = _describe_local(_expand_home(path), store)
+        artifact = _describe_local(_expand_home(path), store)
     if model.sha256 is not None and not model.is_fetched:  # what is fetched was compared before it was kept
-        _require_digest(model.source, "sha256", model.sha256, _sha256(found.artifact.path))
+        _require_digest(model.source, "sha256", model.sha256, _sha256(artifact.artifact.path))
     if model.blake3 is not None:
-        _require_digest(model.source, "blake3", model.blake3, found.record.digest)
-    return found
+        _require_digest(model.source, "blake3", model.blake3, artifact.record.digest)
+    return artifact
 
 
-def _require_digest(source: str, algorithm: str, promised: str, found: str) -> None:
+def _require_digest(source: str, algorithm: str, promised: str, digest: str) -> None:
     """Raise SourceError for a digest that differs.
 
     The message holds the file's own digest only where the file came over a network. A recipe from a stranger may name
     any file that its user can read, and a digest confirms a guess of the contents to whoever sees the log.
     """
-    if promised == found:
+    if promised == digest:
         return
     if source.startswith("pypi:") or ("://" in source and source.partition("://")[0] not in _LOCAL_PROTOCOLS):
-        difference = f"its {algorithm} is {found}, but the recipe promises {promised}"
+        difference = f"its {algorithm} is {digest}, but the recipe promises {promised}"
     else:
         difference = f"its {algorithm} is not {promised}, which the recipe promises"
     raise SourceError(
@@ -175,22 +177,22 @@ def _find_in_package(source: str) -> Path:
 
 
 def _find_kept(
-    model: ModelSource, store: Store, say: Callable[[str], None], make: Callable[[], ArtifactRecord]
+    model: ModelSource, store: Store, report: Callable[[str], None], make: Callable[[], ArtifactRecord]
 ) -> FoundModel:
     """Return a model from the store, fetching it if it is not there."""
     # The key has no credentials, since records and written recipes have none. A fetched model always has a digest, so
     # that two URLs which differ in hidden parts have different keys.
     key = digest_json([hide_credentials(model.source), model.sha256 or model.blake3])
     note = store.root / "sources" / f"{key}.json"
-    record = _recall(note, store, say)
+    record = _recall(note, store, report)
     if record is None:
         with store.locks.hold(f"source-{key[:32]}"):
-            record = _recall(note, store, say) or make()
+            record = _recall(note, store, report) or make()
             remember(note, seal(record.to_json()))
     return FoundModel(Onnx(store.object_folder(record.digest) / Onnx.main, SOURCE, record.digest), record)
 
 
-def _recall(note: Path, store: Store, say: Callable[[str], None]) -> ArtifactRecord | None:
+def _recall(note: Path, store: Store, report: Callable[[str], None]) -> ArtifactRecord | None:
     try:
         record = ArtifactRecord.model_validate_json(unseal(note.read_bytes()))
     except (OSError, ValueError):
@@ -199,7 +201,7 @@ def _recall(note: Path, store: Store, say: Callable[[str], None]) -> ArtifactRec
     damage = store.find_damage(record)
     place = store.set_aside(record.digest) if damage else None
     if place is not None:
-        say(f"set aside: the stored model was damaged ({damage}); it is kept in {place} and is fetched again")
+        report(f"set aside: the stored model was damaged ({damage}); it is kept in {place} and is fetched again")
     return None if damage else record
 
 
@@ -211,18 +213,18 @@ def _make_new(source: str, store: Store) -> ArtifactRecord:
     from ndld_flow.models.new_model import make_model
 
     try:
-        made = make_model(int(match["opset"]), contrib=match["contrib"] is not None)
+        model = make_model(int(match["opset"]), contrib=match["contrib"] is not None)
     except ModelError as error:
         raise ModelError(f"{source}: {error}") from None
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main
         target.parent.mkdir()
-        save_model(made, target)
+        save_model(model, target)
         return store.keep(Onnx.kind, target.parent)
 
 
-def _fetch(model: ModelSource, store: Store, say: Callable[[str], None]) -> ArtifactRecord:
-    say(f"fetching {hide_credentials(model.source)}")
+def _fetch(model: ModelSource, store: Store, report: Callable[[str], None]) -> ArtifactRecord:
+    report(f"fetching {hide_credentials(model.source)}")
     with store.building() as folder:
         target = folder / "artifact" / Onnx.main
         target.parent.mkdir()

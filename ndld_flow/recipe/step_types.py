@@ -69,9 +69,9 @@ class StepTypes:
 
     def __iter__(self) -> Iterator[StepType]:
         for name in self.names():
-            found = self.find(name)
-            if found is not None:
-                yield found
+            step_type = self.find(name)
+            if step_type is not None:
+                yield step_type
 
 
 @cache
@@ -132,8 +132,8 @@ def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
         and value.__pydantic_generic_metadata__["origin"] is None
     ]
     if len(own) != 1:
-        found = ", ".join(cls.__name__ for cls in own) or "none"
-        raise RequestError(f"{origin}: a step's file holds exactly one subclass of Step; found {found}.")
+        names = ", ".join(cls.__name__ for cls in own) or "none"
+        raise RequestError(f"{origin}: a step's file holds exactly one subclass of Step; found {names}.")
     return _check_step(own[0], origin)
 
 

@@ -114,17 +114,17 @@ def _read_values(name: str, form: list[JsonValue] | str | NumberRange) -> Axis:
 def _read_variant(
     place: str, changes: Mapping[str, JsonValue], values: Mapping[str, Any], mistakes: Mistakes
 ) -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {}
+    settings: dict[str, JsonValue] = {}
     for key, value in changes.items():
         try:
             root = find_root_key(key, values)
         except AxisError as error:
             mistakes.add(f"{place}.{key}", error.what, error.hint)
             continue
-        if any(overlap(root, other) for other in found):
+        if any(overlap(root, other) for other in settings):
             mistakes.add(f"{place}.{key}", "another key of this variant sets it too", "set each key once")
-        found[root] = value
-    return found
+        settings[root] = value
+    return settings
 
 
 def _refuse_repetition(axis: SweptAxis, mistakes: Mistakes) -> None:
@@ -178,14 +178,14 @@ def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:
             if not override.startswith("~"):  # several values stay text; anything else is parsed
                 form = override.partition("=")[2] if find_axis(override) is not None else read_one_value(override)
             return GivenAxis(key.removeprefix(OVER), form, override, in_section=True)
-        found = find_axis(override) if multirun else None
+        axis = find_axis(override) if multirun else None
     except AxisError as error:
         raise RecipeError([Problem(f'override "{override}"', "", error.what, error.hint)]) from None
-    if found is not None and key.partition(".")[0] == "sweep":
+    if axis is not None and key.partition(".")[0] == "sweep":
         hint = "quote text that holds commas, and write several as [a,b]"
         what = "this says how to sweep and cannot vary"
         raise RecipeError([Problem(f'override "{override}"', key, what, hint)])
-    return GivenAxis(*found, override) if found is not None else None
+    return GivenAxis(*axis, override) if axis is not None else None
 
 
 def read_pin(override: str, values: Mapping[str, Any]) -> GivenAxis | None:
@@ -260,24 +260,24 @@ def _with_part(axis: GivenAxis, over: dict[str, Any], values: Mapping[str, Any])
     name, rest = split_key(over, axis.key.split("."))
     if name in over and rest:
         return name, change_value(over, axis.key.split("."), axis.form)
-    found = _find_name(axis.key, over, values)
+    axis_name = _find_name(axis.key, over, values)
     if axis.form is None:
-        if found is None:
+        if axis_name is None:
             raise AxisError(f"there is no axis `{axis.key}`", suggest(axis.key, over))
-        return found, {name: form for name, form in over.items() if name != found}
-    return found or axis.key, {**over, found or axis.key: axis.form}
+        return axis_name, {name: form for name, form in over.items() if name != axis_name}
+    return axis_name or axis.key, {**over, axis_name or axis.key: axis.form}
 
 
 def _choose_variants(axis: GivenAxis, name: str, variants: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return the variants that the command line names."""
     read = read_axis(name, axis.form) if isinstance(axis.form, str) else Choices(name, tuple(axis.form or ()))  # type: ignore[arg-type]
     chosen = [str(value) for value in read.values] if isinstance(read, Choices) else []
-    for one in chosen:
-        if one not in variants:
-            raise AxisError(f"`{name}` has no variant `{one}`", suggest(one, variants))
+    for variant in chosen:
+        if variant not in variants:
+            raise AxisError(f"`{name}` has no variant `{variant}`", suggest(variant, variants))
     if not chosen:
         raise AxisError(f"`{name}` has variants with names", suggest("", variants))
-    return {one: variants[one] for one in chosen}
+    return {variant: variants[variant] for variant in chosen}
 
 
 def _without_missing_exclusions(
@@ -297,9 +297,9 @@ def _without_missing_exclusions(
         key = _find_name(name, rule, values)
         if key is None:
             return rule
-        one = not isinstance(rule[key], list) or known.position(rule[key]) is not None
-        left = [value for value in ([rule[key]] if one else rule[key]) if known.position(value) is not None]
-        return {**rule, key: left[0] if one else left} if left else None
+        is_single = not isinstance(rule[key], list) or known.position(rule[key]) is not None
+        left = [value for value in ([rule[key]] if is_single else rule[key]) if known.position(value) is not None]
+        return {**rule, key: left[0] if is_single else left} if left else None
 
     narrowed = [narrow(rule) if isinstance(rule, dict) else rule for rule in rules]
     return {**section, "exclude": [rule for rule in narrowed if rule is not None]}

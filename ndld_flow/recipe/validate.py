@@ -83,7 +83,7 @@ def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:
-    kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
+    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
         fields = _model_at(model, location[:-1]).model_fields
         known = [info.alias or name for name, info in fields.items()]
@@ -93,17 +93,17 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
         return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
     if kind == "literal_error":
         allowed = context["expected"]
-        return f"found {_show(found)}, allowed are {allowed}", _near_literal(found, allowed)
+        return f"found {_show(value)}, allowed are {allowed}", _near_literal(value, allowed)
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
-        return f"found {_show(found)}, allowed is {words} {context[bound]}", ""
+        return f"found {_show(value)}, allowed is {words} {context[bound]}", ""
     if kind in EXPECTED:
-        return f"expected {EXPECTED[kind]}, found {_show(found)}", ""
+        return f"expected {EXPECTED[kind]}, found {_show(value)}", ""
     if kind == "value_error":
         return str(context["error"]), ""
     if kind == "string_pattern_mismatch":
-        return f"found {_show(found)}, which does not have the form {context['pattern']}", ""
-    return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(found)}", ""
+        return f"found {_show(value)}, which does not have the form {context['pattern']}", ""
+    return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(value)}", ""
 
 
 def _say_meaning(model: type[BaseModel], location: Location) -> str:
@@ -122,9 +122,9 @@ def _show(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _near_literal(found: object, allowed: str) -> str:
+def _near_literal(value: object, allowed: str) -> str:
     names = [name.strip().strip("'") for name in allowed.replace(" or ", ", ").split(",")]
-    hint = suggest(str(found), names)
+    hint = suggest(str(value), names)
     return hint if hint.startswith("did you mean") else ""
 
 
@@ -168,7 +168,7 @@ class Mistakes:
         self.problems.append(Problem(self.where(dotted), visible_name(dotted), visible_name(what), hint))
 
     def in_order(self) -> list[Problem]:
-        """The problems in the order of the file, and of discovery on the same line."""
+        """Return the problems in the order of the file, and of discovery on the same line."""
         return sorted(self.problems, key=_line)
 
 
@@ -212,22 +212,22 @@ class Checker:
         self, entries: object, models: Sequence[str], types: StepTypes, mistakes: Mistakes
     ) -> list[RecipeStep]:
         steps: list[RecipeStep] = []
-        made: dict[str, type[Artifact] | None] = dict.fromkeys(models, Onnx)
-        before = self._number_of(0, made)
+        kinds: dict[str, type[Artifact] | None] = dict.fromkeys(models, Onnx)
+        before = self._number_of(0, kinds)
         for name, entry in entries.items() if isinstance(entries, dict) else ():
             if isinstance(entry, dict):
                 place = (before, str(name), json.dumps(entry, default=str), types.files)
-                step = self._sound.get(place) or _check_step(str(name), dict(entry), types, made, mistakes)
+                step = self._sound.get(place) or _check_step(str(name), dict(entry), types, kinds, mistakes)
                 steps += [step] if step else []
                 if step and place not in self._sound and (self.trust or _refuse_code(step, mistakes)):
                     self._sound[place] = step
-                made[str(name)] = step.step.kinds()[1] if step else None
-                before = self._number_of(before, {str(name): made[str(name)]})
+                kinds[str(name)] = step.step.kinds()[1] if step else None
+                before = self._number_of(before, {str(name): kinds[str(name)]})
         return steps
 
-    def _number_of(self, before: int, made: Mapping[str, type[Artifact] | None]) -> int:
+    def _number_of(self, before: int, kinds: Mapping[str, type[Artifact] | None]) -> int:
         """Return a number for the readable artifacts: equal if their names and kinds are, in order."""
-        for name, kind in made.items():
+        for name, kind in kinds.items():
             before = self._places.setdefault((before, name, kind), len(self._places) + 1)
         return before
 
@@ -318,7 +318,7 @@ def _check_model_names(values: Mapping[str, Any], mistakes: Mistakes) -> list[st
 
 
 def _read_through(steps: Sequence[RecipeStep]) -> list[RecipeStep]:
-    """Let steps that declare it read the inputs of the steps they read, as `base/from`."""
+    """Add the inputs of the steps that a step reads, as `base/from`, to steps that declare it."""
     reads = {step.name: step.reads for step in steps}
     return [
         replace(
@@ -340,32 +340,32 @@ def _check_step(
     name: str,
     entry: dict[str, Any],
     types: StepTypes,
-    made: Mapping[str, type[Artifact] | None],
+    kinds: Mapping[str, type[Artifact] | None],
     mistakes: Mistakes,
 ) -> RecipeStep | None:
     prefix = f"steps.{name}"
     if not NAME.fullmatch(name) or name == SOURCE:
         mistakes.add(prefix, f"`{name}` cannot name a step", NAME_FORM)
         return None
-    found = _find_type(name, entry, types, mistakes)
-    if found is None:
+    step_type = _find_type(name, entry, types, mistakes)
+    if step_type is None:
         return None
-    reads, sound = _resolve_reads(prefix, entry, found, made, mistakes)
-    settings = {key: value for key, value in entry.items() if key not in ("step", found.cls.read_key)}
+    reads, sound = _resolve_reads(prefix, entry, step_type, kinds, mistakes)
+    settings = {key: value for key, value in entry.items() if key not in ("step", step_type.cls.read_key)}
     try:
-        step = found.cls.model_validate_json(json.dumps(settings, default=str))
+        step = step_type.cls.model_validate_json(json.dumps(settings, default=str))
     except ValidationError as error:
-        _add_all(error, found.cls, settings, ["steps", name], mistakes)
+        _add_all(error, step_type.cls, settings, ["steps", name], mistakes)
         return None
     for held in step.held(Reads):
         if held.place[0] not in reads:  # a setting inside another, known only now
-            sound &= _add_read(f"{prefix}.{held.dotted}", held, made, mistakes)
+            sound &= _add_read(f"{prefix}.{held.dotted}", held, kinds, mistakes)
             reads[held.dotted] = held.value
-    return RecipeStep(name, found, step, reads) if sound else None
+    return RecipeStep(name, step_type, step, reads) if sound else None
 
 
-def _add_read(dotted: str, held: Held[Reads], made: Mapping[str, type[Artifact] | None], mistakes: Mistakes) -> bool:
-    trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, made)
+def _add_read(dotted: str, held: Held[Reads], kinds: Mapping[str, type[Artifact] | None], mistakes: Mistakes) -> bool:
+    trouble = _check_read(str(held.place[-1]), held.mark.kind, held.value, kinds)
     if trouble:
         mistakes.add(dotted, *trouble)
     return not trouble
@@ -384,39 +384,39 @@ def _refuse_code(step: RecipeStep, mistakes: Mistakes) -> bool:
 def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: Mistakes) -> StepType | None:
     word = entry.get("step", name)
     try:
-        found = types.find(word) if isinstance(word, str) else None
+        step_type = types.find(word) if isinstance(word, str) else None
     except RequestError as error:
         mistakes.add(f"steps.{name}", str(error))
         return None
-    if found is None:
+    if step_type is None:
         known = types.names()
         if "step" in entry:
             mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", suggest(str(word), known))
         else:
             hint = suggest(name, known).replace("known:", "say `step: TYPE`, one of:")
             mistakes.add(f"steps.{name}", f"`{name}` is no step type and there is no `step:`", hint)
-    return found
+    return step_type
 
 
 def _resolve_reads(
     prefix: str,
     entry: Mapping[str, Any],
-    found: StepType,
-    made: Mapping[str, type[Artifact] | None],
+    step_type: StepType,
+    kinds: Mapping[str, type[Artifact] | None],
     mistakes: Mistakes,
 ) -> tuple[dict[str, str], bool]:
     """Return the producer of each artifact that a step reads, and whether all exist."""
     wanted: dict[str, tuple[type[Artifact], Any]] = {}
-    kind = found.cls.kinds()[0]
-    own = found.cls.read_key
-    wanted[own] = (kind, entry.get(own) or _nearest_maker(kind, made))
-    for setting, mark in found.cls.marked(Reads).items():
-        name = entry.get(setting, found.cls.model_fields[setting].default)
+    kind = step_type.cls.kinds()[0]
+    own = step_type.cls.read_key
+    wanted[own] = (kind, entry.get(own) or _nearest_maker(kind, kinds))
+    for setting, mark in step_type.cls.marked(Reads).items():
+        name = entry.get(setting, step_type.cls.model_fields[setting].default)
         if name is not None:  # an optional read
             wanted[setting] = (mark.kind, name)
     reads: dict[str, str] = {}
     for key, (kind, name) in wanted.items():
-        trouble = _check_read(key, kind, name, made)
+        trouble = _check_read(key, kind, name, kinds)
         if trouble:
             mistakes.add(f"{prefix}.{key}", *trouble)
         else:
@@ -424,23 +424,23 @@ def _resolve_reads(
     return reads, len(reads) == len(wanted)
 
 
-def _nearest_maker(kind: type[Artifact], made: Mapping[str, type[Artifact] | None]) -> str | None:
-    makers = [name for name, made_kind in made.items() if made_kind is not None and issubclass(made_kind, kind)]
+def _nearest_maker(kind: type[Artifact], kinds: Mapping[str, type[Artifact] | None]) -> str | None:
+    makers = [name for name, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
     return makers[-1] if makers else None
 
 
 def _check_read(
-    key: str, kind: type[Artifact], name: object, made: Mapping[str, type[Artifact] | None]
+    key: str, kind: type[Artifact], name: object, kinds: Mapping[str, type[Artifact] | None]
 ) -> tuple[str, str] | None:
     if name is None:
         return f"no step before this one makes what it reads ({kind.kind})", f"name one with `{key}:`"
     if not isinstance(name, str):
         return f"expected the name of a step, found {name!r}", ""
-    if name not in made:
-        return f"there is no step `{name}` before this one", suggest(name, made)
-    makes = made[name]
+    if name not in kinds:
+        return f"there is no step `{name}` before this one", suggest(name, kinds)
+    makes = kinds[name]
     if makes is not None and not issubclass(makes, kind):
-        fitting = [step for step, made_kind in made.items() if made_kind is not None and issubclass(made_kind, kind)]
+        fitting = [step for step, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
         return f"`{name}` makes {makes.kind}, but {kind.kind} is read here", suggest("", fitting)
     return None
 
@@ -483,10 +483,10 @@ def check_sentence(
         if step not in steps:
             mistakes.add(dotted, f"{text!r}: there is no step `{step}`", suggest(step, steps))
             continue
-        found = _find_metric(metric, steps[step], settled=step not in varying)
-        if isinstance(found, Wrong):
-            mistakes.add(dotted, f"{text!r}: step `{step}`: {found.what}", found.hint)
-        units[name] = found.unit if isinstance(found, Returns) else UNKNOWN
+        returned = _find_metric(metric, steps[step], settled=step not in varying)
+        if isinstance(returned, Wrong):
+            mistakes.add(dotted, f"{text!r}: step `{step}`: {returned.what}", returned.hint)
+        units[name] = returned.unit if isinstance(returned, Returns) else UNKNOWN
     if len(mistakes.problems) > before:
         return None
     try:

@@ -169,10 +169,10 @@ class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
 def read_text(path: Path) -> str:
     require_utf8(path)
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # a pipe or a device may never end
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a pipe or a device may never end
             raise _refuse(path, "", "is no regular file; write the recipe to a file first")
-        if found.st_size > MAX_BYTES:
+        if status.st_size > MAX_BYTES:
             raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, which no recipe is")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

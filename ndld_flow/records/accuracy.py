@@ -181,4 +181,4 @@ class Accuracy(Document):
 
     @property
     def passed(self) -> bool:
-        return not any(output.failed for output in self.outputs) and not any(one.failed for one in self.labelled)
+        return not any(output.failed for output in self.outputs) and not any(metric.failed for metric in self.labelled)

@@ -111,9 +111,9 @@ class LayerRow(Record):
     """For each compared profile, the probability that its layers do the work of the row's first profile, which has the
     best of the others'; empty in records of earlier versions."""
 
-    def confidence_between(self, one: int, other: int) -> float:
+    def confidence_between(self, first: int, second: int) -> float:
         """Return the probability that the layers of two profiles do the same work, judged by the first profile."""
-        return min(self.confidences[one], self.confidences[other]) if self.confidences else self.confidence
+        return min(self.confidences[first], self.confidences[second]) if self.confidences else self.confidence
 
 
 class LayerVerdict(Record):
@@ -170,7 +170,7 @@ class ProfileComparison(Record):
     @property
     def deciding(self) -> tuple[MetricVerdict, ...]:
         """The verdicts that decide: of every candidate, the deciding metric against the base."""
-        return tuple(one for one in self.verdicts if one.base == 0 and one.metric == self.decided_by)
+        return tuple(verdict for verdict in self.verdicts if verdict.base == 0 and verdict.metric == self.decided_by)
 
 
 class ComparisonGate(Record):

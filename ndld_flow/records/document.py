@@ -47,10 +47,10 @@ def upgrade(document: str, tree: object) -> object:
     if not isinstance(tree, dict):
         return tree
     whole = _upgrade_inner(tree) if document == "run" else tree
-    found = whole.get("format_version")
-    if not isinstance(found, int):
+    written = whole.get("format_version")
+    if not isinstance(written, int):
         return whole
-    for version in range(max(found, 1), VERSIONS[document]):
+    for version in range(max(written, 1), VERSIONS[document]):
         whole = _UPGRADES[document, version](whole) | {"format_version": version + 1}
     return whole
 
@@ -92,17 +92,17 @@ def _layer_2(layer: object) -> object:
     if kind in QUANTIZING_TYPES or (role == "cast" and kind.lower() != "cast"):
         role = "quantize"  # a role of its own since
     inputs, outputs = (_operands(layer.get(side)) for side in ("inputs", "outputs"))
-    found = conclude(LayerFacts(name, kind, role, provider, tactic, "", inputs, outputs))
-    concluded = {"precision": found.precision, "precision_basis": found.basis, "unit": found.unit}
+    arithmetic = conclude(LayerFacts(name, kind, role, provider, tactic, "", inputs, outputs))
+    concluded = {"precision": arithmetic.precision, "precision_basis": arithmetic.basis, "unit": arithmetic.unit}
     return layer | concluded | ({"role": role} if "role" in layer else {})
 
 
 def _operands(tensors: object) -> list[Operand]:
     """Return the operands in an unvalidated document."""
     return [
-        Operand(str(one.get("dtype", "")), tuple(dim for dim in one.get("shape", ()) if isinstance(dim, int)))
-        for one in (tensors if isinstance(tensors, list) else [])
-        if isinstance(one, dict) and isinstance(one.get("shape", ()), list | tuple)
+        Operand(str(tensor.get("dtype", "")), tuple(dim for dim in tensor.get("shape", ()) if isinstance(dim, int)))
+        for tensor in (tensors if isinstance(tensors, list) else [])
+        if isinstance(tensor, dict) and isinstance(tensor.get("shape", ()), list | tuple)
     ]
 
 
@@ -189,16 +189,16 @@ class Document(Record):
 
     @field_validator("format_version")
     @classmethod
-    def _is_known(cls, found: int) -> int:
+    def _is_known(cls, version: int) -> int:
         """Check the version. The errors are no ValueErrors, so that they win over pydantic's other errors."""
         known = VERSIONS[cls._document()]
-        if not 0 < found <= _LAST_VERSION:
+        if not 0 < version <= _LAST_VERSION:
             raise ValueError("no version of a format")
-        if found > known:
-            raise NewerFormatError(f"a `{cls._document()}`", found, known)
-        if found < known:
+        if version > known:
+            raise NewerFormatError(f"a `{cls._document()}`", version, known)
+        if version < known:
             raise _OlderFormatError
-        return found
+        return version
 
     @classmethod
     def _document(cls) -> str:
@@ -242,9 +242,9 @@ def read_bounded(path: Path, limit: int = MAX_BYTES) -> bytes:
 
 def stat_file(path: Path) -> os.stat_result:
     """Return the status of a regular file. Raises OSError, also for a pipe or a device, which may block."""
-    found = path.stat()
-    if stat.S_ISDIR(found.st_mode):
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "it is no file but a pipe, a socket or a device", str(path))
-    return found
+    return status

@@ -108,12 +108,12 @@ def read_kernel_name(tactic: str) -> Kernel:
 
 
 def _of_xmma(name: str) -> Kernel | None:
-    found = _XMMA.search(name)
-    if found is None or "xmma" not in name:
+    match = _XMMA.search(name)
+    if match is None or "xmma" not in name:
         return None
-    multiplied, read = _DTYPES.get(found["multiplied"], ""), _DTYPES.get(found["input"], "")
+    multiplied, read = _DTYPES.get(match["multiplied"], ""), _DTYPES.get(match["input"], "")
     dtype = multiplied if multiplied == read or (multiplied, read) == ("tf32", "float32") else ""
-    return Kernel(dtype, _xmma_circuit(name, multiplied), found[0].strip("_"))
+    return Kernel(dtype, _xmma_circuit(name, multiplied), match[0].strip("_"))
 
 
 def _xmma_circuit(name: str, multiplied: str) -> Circuit:
@@ -126,10 +126,10 @@ def _xmma_circuit(name: str, multiplied: str) -> Circuit:
 
 def _of_scalar(name: str) -> Kernel | None:
     """Recognise kernels of cuDNN, cuBLAS and CUTLASS that multiply one pair, or four, at a time."""
-    found = _SCALAR.search(name)
-    if found is None:
+    match = _SCALAR.search(name)
+    if match is None:
         return None
-    word = found[0].strip("_")
+    word = match[0].strip("_")
     if _DP4A.search(name):
         return Kernel("int8", "DP4A", word)
     if word == "simt":
@@ -140,46 +140,46 @@ def _of_scalar(name: str) -> Kernel | None:
 
 
 def _of_instruction(name: str) -> Kernel | None:
-    found = _INSTRUCTION.search(name)
-    if found is None or ("x" in found["shape"] and "tensorop" not in name):
+    match = _INSTRUCTION.search(name)
+    if match is None or ("x" in match["shape"] and "tensorop" not in name):
         return None
-    accumulator, shape = found["accumulator"], found["shape"]
+    accumulator, shape = match["accumulator"], match["shape"]
     if accumulator == "i":
         dtype = "int4" if shape in _FOUR_BITS else "int8"
     elif accumulator in "hd":
         dtype = {"h": _type_in(name, but=("float32",)) or "float16", "d": "float64"}[accumulator]
     else:
         dtype = _four_bits(name) or _type_in(name, but=("float32",)) or _SHAPES.get(shape, "")
-    return Kernel(dtype, "tensor core", found[0].strip("_"))
+    return Kernel(dtype, "tensor core", match[0].strip("_"))
 
 
 def _of_attention(name: str) -> Kernel | None:
     """Recognise TensorRT's fused attention, which runs on tensor cores in every type: the name must contain it."""
-    found, dtype = _ATTENTION.search(name), _type_in(name, but=("float32",))
-    return Kernel(dtype, "tensor core", f"{found[0].strip('_')}, {dtype}") if found and dtype else None
+    match, dtype = _ATTENTION.search(name), _type_in(name, but=("float32",))
+    return Kernel(dtype, "tensor core", f"{match[0].strip('_')}, {dtype}") if match and dtype else None
 
 
 def _of_named_unit(name: str) -> Kernel | None:
-    found = _NAMED.search(name)
-    if found is None:
+    match = _NAMED.search(name)
+    if match is None:
         return None
-    word = found["word"]
+    word = match["word"]
     usual = {"imma": "int8", "hmma": _joined_type(name) or "float16"}
     return Kernel(usual.get(word) or _four_bits(name) or _type_in(name, but=("float32",)), "tensor core", word)
 
 
 def _joined_type(name: str) -> str:
     """Return the operands' type in `hmma_fprop_f16f16f32` and `..._bf16bf16f32`."""
-    found = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
-    return _DTYPES[found[1]] if found else ""
+    match = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
+    return _DTYPES[match[1]] if match else ""
 
 
 def _of_myelin(name: str) -> Kernel | None:
     """Recognise a generated kernel whose operators all multiply no matrices."""
     if not name.startswith("__my"):
         return None
-    found = _PLAIN_MYELIN.match(name)
-    return Kernel("", "none", found[0]) if found else Kernel()
+    match = _PLAIN_MYELIN.match(name)
+    return Kernel("", "none", match[0]) if match else Kernel()
 
 
 def _four_bits(name: str) -> str:
@@ -188,7 +188,7 @@ def _four_bits(name: str) -> str:
 
 def _type_in(name: str, but: tuple[str, ...] = ()) -> str:
     """Return the first type in a name, except those in `but`, which may be the accumulator's."""
-    types = (_DTYPES[found["dtype"]] for found in _TYPE_WORD.finditer(name))
+    types = (_DTYPES[match["dtype"]] for match in _TYPE_WORD.finditer(name))
     return next((dtype for dtype in types if dtype not in but), "")
 
 
@@ -375,7 +375,7 @@ def _by_operands(facts: LayerFacts) -> tuple[str, str]:
 def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
     """Return the common type of all data: a layer that multiplies no matrices computes in it."""
     tensors = (*facts.inputs, *facts.outputs)
-    if not tensors or not all(one.dtype for one in tensors):
+    if not tensors or not all(tensor.dtype for tensor in tensors):
         return "", "types of tensors are not recorded"
     read, written = (_data_types(side) for side in (facts.inputs, facts.outputs))
     types = read | written
@@ -386,7 +386,7 @@ def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
 
 def _data_types(tensors: Iterable[Operand]) -> set[str]:
     """Return the types of tensors, without those of indices and conditions if there are others."""
-    types = {one.dtype for one in tensors}
+    types = {tensor.dtype for tensor in tensors}
     return types - set(_INDICES) or types
 
 
@@ -428,7 +428,7 @@ def _of_integers(facts: LayerFacts, positions: Sequence[int]) -> tuple[str, str]
     """Return the type of an integer product: `uint8` times `int8` is an INT8 product."""
     types = [facts.inputs[place].dtype for place in positions if place < len(facts.inputs)]
     known = [dtype for dtype in types if _base(dtype) == "int8"] or [
-        one.dtype for one in facts.inputs if _base(one.dtype) == "int8" and prod(one.shape) > 1
+        tensor.dtype for tensor in facts.inputs if _base(tensor.dtype) == "int8" and prod(tensor.shape) > 1
     ]
     if not known:
         return "", f"{facts.type} of unrecorded types"

@@ -143,14 +143,14 @@ class Layer(Record):
     @property
     def input_precision(self) -> str:
         """Distinct element types of its inputs: `int8`, or `int8 + float16` for a layer that adds a residual."""
-        known = [one.dtype for one in self.inputs if one.dtype]
+        known = [tensor.dtype for tensor in self.inputs if tensor.dtype]
         # An operator of ONNX Runtime also reads scales, weights and indices: only the first is its data.
         return " + ".join(dict.fromkeys(known[:1] if self.provider else known))
 
     @property
     def output_precision(self) -> str:
         """Distinct element types of its outputs."""
-        return " + ".join(dict.fromkeys(one.dtype for one in self.outputs if one.dtype))
+        return " + ".join(dict.fromkeys(tensor.dtype for tensor in self.outputs if tensor.dtype))
 
     @property
     def on_tensor_cores(self) -> bool | None:
@@ -165,7 +165,7 @@ class Layer(Record):
 
     def with_arithmetic(self) -> Layer:
         """Return the layer with precision, evidence and multiply unit derived from its other fields."""
-        found = conclude(
+        arithmetic = conclude(
             LayerFacts(
                 self.name,
                 self.type,
@@ -178,12 +178,12 @@ class Layer(Record):
             )
         )
         return self.model_copy(
-            update={"precision": found.precision, "precision_basis": found.basis, "unit": found.unit}
+            update={"precision": arithmetic.precision, "precision_basis": arithmetic.basis, "unit": arithmetic.unit}
         )
 
 
 def _operands(tensors: Sequence[TensorInfo]) -> list[Operand]:
-    return [Operand(one.dtype, one.shape) for one in tensors]
+    return [Operand(tensor.dtype, tensor.shape) for tensor in tensors]
 
 
 class Span(Record):
@@ -225,8 +225,8 @@ class TensorCoreShares:
     @property
     def metrics(self) -> dict[str, Metric]:
         """As gates name them."""
-        found = {"share": self.on, "off_share": self.off, "unknown_share": self.unknown}
-        return {f"tensor_cores.{name}": Metric(value=value) for name, value in found.items()}
+        shares = {"share": self.on, "off_share": self.off, "unknown_share": self.unknown}
+        return {f"tensor_cores.{name}": Metric(value=value) for name, value in shares.items()}
 
 
 class Profile(Document):

@@ -135,9 +135,9 @@ def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) 
 
 def read_stored(kind: type[AnyDocument], path: Path) -> AnyDocument:
     """Read a document of the store, through a cache. Raises OSError and ValidationError."""
-    found = _parse_stored(kind, path)
-    assert isinstance(found, kind)
-    return found
+    document = _parse_stored(kind, path)
+    assert isinstance(document, kind)
+    return document
 
 
 class _Reader(Protocol):
@@ -178,21 +178,21 @@ def _measurable(profiles: dict[str, Profile]) -> dict[str, Profile]:
 def _read_all(
     kind: type[AnyDocument], file_name: str, run: RunRecord, read: _Reader, unreadable: list[str]
 ) -> dict[str, AnyDocument]:
-    found: dict[str, AnyDocument] = {}
+    documents: dict[str, AnyDocument] = {}
     for step in run.steps:
         # A record can be edited: a step's name must not lead out of the run's folder.
         leads_out = step.name in ("", ".", "..") or any(sign in step.name for sign in "/\\\0")
         if step.outcome == "skipped" or leads_out:
             continue
         try:
-            found[step.name] = read(kind, step, file_name)
+            documents[step.name] = read(kind, step, file_name)
         except FileNotFoundError:
             continue  # not the kind this step makes
         except NewerFormatError as error:
             unreadable.append(str(error))
         except (OSError, ValidationError) as error:
             unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {first_problem(error)}.")
-    return found
+    return documents
 
 
 SWEEP_RECORD = "sweep.json"

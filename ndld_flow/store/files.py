@@ -68,12 +68,12 @@ def _share(path: Path, like: Path) -> None:
     if not mode or path.is_symlink():
         return
     with contextlib.suppress(OSError):  # not every file system has permissions
-        found = path.stat()
-        if not stat.S_ISDIR(found.st_mode):
-            mode &= 0o666 if found.st_mode & 0o200 else 0o444
+        status = path.stat()
+        if not stat.S_ISDIR(status.st_mode):
+            mode &= 0o666 if status.st_mode & 0o200 else 0o444
         with contextlib.suppress(OSError):  # this user may not be in the group
             os.chown(path, -1, like.stat().st_gid)
-        path.chmod(stat.S_IMODE(found.st_mode) | mode)
+        path.chmod(stat.S_IMODE(status.st_mode) | mode)
 
 
 def create_file(path: Path, mode: int) -> None:

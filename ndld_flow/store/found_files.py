@@ -103,8 +103,8 @@ def _matches(pattern: str) -> list[Path]:
 
 def _folder(folder: Path) -> list[Path]:
     paths = (path for path in folder.iterdir() if not path.name.startswith("."))
-    found = [path for path in paths if path.suffix.lower() in KNOWN_SUFFIXES or path.is_dir()]
-    files = _without_folders(found)
+    entries = [path for path in paths if path.suffix.lower() in KNOWN_SUFFIXES or path.is_dir()]
+    files = _without_folders(entries)
     if not files:
         raise RequestError(f"the folder {folder} has no file of a known type: {', '.join(KNOWN_SUFFIXES)}.")
     return files

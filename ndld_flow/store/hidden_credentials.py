@@ -61,7 +61,7 @@ class Credentials:
         login = re.match(r"[\w+.:-]*//(.+)@", before)
         secrets = [login[1], *login[1].split(":")] if login else []
         secrets += [
-            found["value"] for found in _VALUE.finditer(f"?{query}") if _is_secret(found["key"], found["value"])
+            match["value"] for match in _VALUE.finditer(f"?{query}") if _is_secret(match["key"], match["value"])
         ]
         forms = {form for secret in secrets for form in (secret, unquote(secret), unquote_plus(secret))}
         return sorted((form for form in forms if len(form) >= _SHORTEST), key=len, reverse=True)
@@ -103,18 +103,20 @@ def find_redacted(value: object, place: str = "") -> Iterator[str]:
 
 def _is_redacted(text: str) -> bool:
     """Return whether a text has a mark where `hide_credentials` puts one, and not three stars of its own."""
-    if any(is_secret_variable(found[1]) for found in _MARKED_VARIABLE.finditer(text)):
+    if any(is_secret_variable(match[1]) for match in _MARKED_VARIABLE.finditer(text)):
         return True
-    urls = [found[0] for found in _URL.finditer(text)]
-    logins = (found[0] for url in urls if (found := _LOGIN.search(url)))
-    values = (found["value"] for url in urls for found in _VALUE.finditer(url))
+    urls = [match[0] for match in _URL.finditer(text)]
+    logins = (match[0] for url in urls if (match := _LOGIN.search(url)))
+    values = (match["value"] for url in urls for match in _VALUE.finditer(url))
     return any(login.strip("/@") == HIDDEN for login in logins) or HIDDEN in values
 
 
 def _hider() -> Callable[[str], str]:
     """Return `hide_credentials` for the environment as it is now."""
-    found = {os.environ[name]: name for name in os.environ if is_secret_variable(name)}
-    secrets = {value: name for value, name in found.items() if len(value) >= _SHORTEST_VARIABLE and not _is_path(value)}
+    by_value = {os.environ[name]: name for name in os.environ if is_secret_variable(name)}
+    secrets = {
+        value: name for value, name in by_value.items() if len(value) >= _SHORTEST_VARIABLE and not _is_path(value)
+    }
     if not secrets:
         return _hide_urls
     pattern = re.compile("|".join(re.escape(value) for value in sorted(secrets, key=len, reverse=True)))
@@ -135,21 +137,21 @@ def _hide_all(value: JsonValue, hide: Callable[[str], str]) -> JsonValue:
 
 
 def _hide_urls(text: str) -> str:
-    return _URL.sub(lambda found: _hide_in_url(found[0]), text) if ":/" in text else text
+    return _URL.sub(lambda match: _hide_in_url(match[0]), text) if ":/" in text else text
 
 
 def _hide_in_url(url: str) -> str:
     return _VALUE.sub(_hide_value, _LOGIN.sub(_hide_login, url, count=1))
 
 
-def _hide_login(found: re.Match[str]) -> str:
-    if _LOGIN_FROM_ENVIRONMENT.fullmatch(found[0]):
-        return found[0]
-    return f"{'/' if found[0].startswith('/') else ''}{HIDDEN}@"
+def _hide_login(match: re.Match[str]) -> str:
+    if _LOGIN_FROM_ENVIRONMENT.fullmatch(match[0]):
+        return match[0]
+    return f"{'/' if match[0].startswith('/') else ''}{HIDDEN}@"
 
 
-def _hide_value(found: re.Match[str]) -> str:
-    return f"{found['key']}{HIDDEN}" if _is_secret(found["key"], found["value"]) else found[0]
+def _hide_value(match: re.Match[str]) -> str:
+    return f"{match['key']}{HIDDEN}" if _is_secret(match["key"], match["value"]) else match[0]
 
 
 def _is_secret(key: str, value: str) -> bool:

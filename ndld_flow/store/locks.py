@@ -110,8 +110,8 @@ class Locks:
     def leases(self, kind: str) -> Iterator[set[str]]:
         """Give the names of active leases of a kind; during the block no new ones start."""
         with self.hold("leases"):
-            found = {path.stem for path in self.folder.glob(f"{kind}-*.lock")}
-            yield {name.removeprefix(f"{kind}-") for name in found if not self._remove_free(name)}
+            names = {path.stem for path in self.folder.glob(f"{kind}-*.lock")}
+            yield {name.removeprefix(f"{kind}-") for name in names if not self._remove_free(name)}
 
     def is_leased(self, kind: str, name: str) -> bool:
         """Return whether the holder of a lease is alive."""

@@ -44,7 +44,7 @@ class RemoteStore:
         self._credentials = Credentials(url)
 
     def __str__(self) -> str:
-        """The URL without credentials."""
+        """Return the URL without credentials."""
         return self._credentials.hide(self.url)
 
     def pull(self, keys: Sequence[str], store: Store) -> list[StepRecord] | None:
@@ -100,7 +100,7 @@ class RemoteStore:
 
     @cached_property
     def _place(self) -> tuple[Any, str]:
-        """The file system, and the URL's path on it."""
+        """Return the file system, and the URL's path on it."""
         from fsspec.core import url_to_fs
 
         with self._explaining("cannot be opened"):

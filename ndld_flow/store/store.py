@@ -273,10 +273,10 @@ def mark_store(root: Path) -> None:
 
 def open_store(root: Path) -> None:
     """Upgrade a store of an earlier format. Raises NewerFormatError for one of a later format."""
-    found = _read_format(root) or 1
-    if found > FORMAT:
-        raise NewerFormatError(f"the store {root}", found, FORMAT)
-    if found == FORMAT or not root.exists():
+    version = _read_format(root) or 1
+    if version > FORMAT:
+        raise NewerFormatError(f"the store {root}", version, FORMAT)
+    if version == FORMAT or not root.exists():
         return
     with Locks(root / "locks").hold("format"):
         for number in range(_read_format(root) or 1, FORMAT):  # another process may have upgraded it meanwhile

@@ -74,8 +74,8 @@ def main_effects(axes: Mapping[str, Sequence[JsonValue]], points: Sequence[Obser
     that concentrates on good points is not even.
     """
     compared = [_Point(point, {name: _text(value) for name, value in point.values.items()}) for point in points]
-    found = [_effect(name, values, compared) for name, values in axes.items()]
-    return tuple(sorted((one for one in found if len(one.levels) > 1), key=lambda one: -one.size))
+    effects = [_effect(name, values, compared) for name, values in axes.items()]
+    return tuple(sorted((effect for effect in effects if len(effect.levels) > 1), key=lambda effect: -effect.size))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _are_enough(axis: str, blocks: Sequence[Sequence[_Point]], points: Sequence[
     if not blocks:
         return False
     ((commonest, _),) = counted.most_common(1)
-    return all(2 * paired[one] >= counted[one] for one in counted if one != commonest)
+    return all(2 * paired[value] >= counted[value] for value in counted if value != commonest)
 
 
 def _paired(axis: str, blocks: Sequence[Sequence[_Point]]) -> dict[str, list[float]]:

@@ -60,7 +60,7 @@ class Search(Protocol):
 
     @property
     def stopped_because(self) -> str:
-        """Why it has ended: `all 24 points tried`, `40 of 512 points: the budget`, `saturated: ...`; else empty."""
+        """The reason why it ended, such as `all 24 points tried` or `40 of 512 points: the budget`; else empty."""
 
     def ask(self, count: int) -> list[Assignment]:
         """Return at most `count` new points; none when the search has ended."""

@@ -15,13 +15,13 @@ from ndld_flow.profiles.compare.rounds import (
     Estimate,
     RoundsPlan,
     choose_clock,
+    describe_interval,
     describe_rounds,
     estimate_median,
     interval_of,
-    say_interval,
     spread_of,
 )
-from ndld_flow.profiles.compare.verdicts import decide_ratio, geometric_mean, say_change
+from ndld_flow.profiles.compare.verdicts import decide_ratio, describe_change, geometric_mean
 from ndld_flow.records.comparison import Better, Verdict
 from ndld_flow.records.noise import Round, RoundSide
 
@@ -86,7 +86,7 @@ def test_of_an_exact_metric_every_difference_counts(
     ],
 )
 def test_changes_are_written_with_as_many_digits_as_they_have(ratio: float, text: str) -> None:
-    assert say_change(ratio).replace(MINUS, "-") == text
+    assert describe_change(ratio).replace(MINUS, "-") == text
 
 
 def test_a_geometric_mean_needs_two_positive_finite_ratios() -> None:
@@ -145,8 +145,8 @@ def test_three_rounds_decide_nothing() -> None:
     found = interval_of(estimates(0.1, 0.1, 0.1))
     assert (found.low, found.high) == (0.0, math.inf)
     assert found.ratio == pytest.approx(math.exp(0.1))
-    assert "too few rounds" in say_interval(found)
-    assert "too few rounds" not in say_interval(interval_of(estimates(0.1, 0.1, 0.1, 0.1)))
+    assert "too few rounds" in describe_interval(found)
+    assert "too few rounds" not in describe_interval(interval_of(estimates(0.1, 0.1, 0.1, 0.1)))
 
 
 def side(

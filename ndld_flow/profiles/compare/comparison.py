@@ -11,9 +11,9 @@ from ndld_flow.profiles.compare.differences import circumstances_of, find_differ
 from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
-from ndld_flow.profiles.compare.noise import applies, say_noise
+from ndld_flow.profiles.compare.noise import applies, describe_noise
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
-from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, geometric_mean, judge, judge_layers, say_change
+from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, describe_change, geometric_mean, judge, judge_layers
 from ndld_flow.records.comparison import (
     ComparedMetric,
     Comparison,
@@ -48,22 +48,22 @@ def compare_profiles(
     name: str, measured: Sequence[Measured], rules: Rules, evidence: RoundsEvidence | None = None
 ) -> ProfileComparison:
     """Compare profiles of one name; the first is the base. `evidence` is for two profiles."""
-    profiles = [one.profile for one in measured]
+    profiles = [each.profile for each in measured]
     differences = find_differences(profiles, rules.allow)
     metrics = compare_metrics(measured)
     pairs = {pair: _bounds(profiles, *pair, rules) for pair in permutations(range(len(profiles)), 2)}
     evidence = evidence or RoundsEvidence()
-    found = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
+    verdicts = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
     times = [LayerTimes(profile) for profile in profiles]
     return ProfileComparison(
         name=name,
-        subjects=tuple(one.subject for one in measured),
-        steps=tuple(one.step for one in measured),
+        subjects=tuple(each.subject for each in measured),
+        steps=tuple(each.step for each in measured),
         differences=differences,
         metrics=metrics,
         decided_by=rules.metric,
-        verdicts=tuple(_with_remark(verdict, pairs, rules) for verdict in found if verdict is not None),
+        verdicts=tuple(_with_remark(verdict, pairs, rules) for verdict in verdicts if verdict is not None),
         rows=rows,
         layer_verdicts=tuple(
             verdict
@@ -113,15 +113,15 @@ def compare(
 
 
 def _overall(profiles: Sequence[ProfileComparison], subjects: Sequence[Subject]) -> tuple[Verdict, str]:
-    found = [(verdict, profile) for profile in profiles for verdict in profile.deciding]
-    if not found:
+    judged = [(verdict, profile) for profile in profiles for verdict in profile.deciding]
+    if not judged:
         return "inconclusive", "no two profiles have a metric that decides"
 
     def rank(pair: tuple[MetricVerdict, ProfileComparison]) -> tuple[int, float]:
         ratio = pair[0].ratio
         return BY_WEIGHT.index(pair[0].verdict), abs(math.log(ratio)) if 0 < ratio < math.inf else math.inf
 
-    ranked = sorted(found, key=rank, reverse=True)
+    ranked = sorted(judged, key=rank, reverse=True)
     worst, profile = ranked[0]
     name = _name(worst, profile, profiles, subjects)
     others = "".join(f"; {_short(*other, profiles, subjects)}" for other in ranked[1 : _LISTED + 1])
@@ -151,7 +151,7 @@ def _short(
     subjects: Sequence[Subject],
 ) -> str:
     """Return `fp16 against fp32: improved, -57 %`."""
-    change = "" if verdict.verdict == "incomparable" else f", {say_change(verdict.ratio)}"
+    change = "" if verdict.verdict == "incomparable" else f", {describe_change(verdict.ratio)}"
     return f"{_name(verdict, profile, profiles, subjects)}{verdict.verdict}{change}"
 
 
@@ -182,12 +182,12 @@ def _bounds(profiles: Sequence[Profile], base: int, candidate: int, rules: Rules
 def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> str:
     if rules.noise is None:
         return ""
-    measured = [one.profile for section in sections.values() for one in section]
+    measured = [each.profile for section in sections.values() for each in section]
     used = sum(applies(rules.noise, profile) for profile in measured)
     if used == len(measured):
-        return say_noise(rules.noise)
+        return describe_noise(rules.noise)
     others = "the others are of another machine, backend or provider"
-    return f"{say_noise(rules.noise)}; used for {used} of {len(measured)} profiles: {others}"
+    return f"{describe_noise(rules.noise)}; used for {used} of {len(measured)} profiles: {others}"
 
 
 def _geometric_mean(profiles: Sequence[ProfileComparison], last: int) -> float | None:

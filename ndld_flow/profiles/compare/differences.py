@@ -80,15 +80,15 @@ class PairCircumstances:
     @property
     def remark(self) -> str:
         """Clause to add to the verdict; empty if none is needed."""
-        told = [f"allowed: {self.caveat}"] if self.caveat else []
+        clauses = [f"allowed: {self.caveat}"] if self.caveat else []
         if self.same_artifact and self.causes:
-            told.append(f"both ran the same {self.same_artifact}, with different {' and '.join(self.causes)}")
-        return "; ".join(told)
+            clauses.append(f"both ran the same {self.same_artifact}, with different {' and '.join(self.causes)}")
+        return "; ".join(clauses)
 
 
 def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -> tuple[Difference, ...]:
     """Return the circumstances that differ or were not recorded, those that forbid a verdict first."""
-    found = [
+    differences = [
         Difference(
             circumstance=fact.circumstance,
             detail=_short(fact.detail),
@@ -102,7 +102,7 @@ def find_differences(profiles: Sequence[Profile], allow: frozenset[Allowance]) -
         if kinds or len(set(fact.values)) > 1
         if not (fact.minor and not any(fact.values))
     ]
-    return tuple(sorted(found, key=lambda difference: not difference.forbids))
+    return tuple(sorted(differences, key=lambda difference: not difference.forbids))
 
 
 def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowance]) -> PairCircumstances:
@@ -115,8 +115,8 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
     same_artifact = base.artifact_digest != "" and base.artifact_digest == candidate.artifact_digest
     causes = [fact.detail for fact, kind in facts if kind == "different" and fact.weight != "plan"]
     return PairCircumstances(
-        forbidden=_say_forbidden(forbidding) if forbidding else "",
-        caveat="; ".join(_say(stopping)) if stopping else "",
+        forbidden=_describe_forbidden(forbidding) if forbidding else "",
+        caveat="; ".join(_describe(stopping)) if stopping else "",
         same_artifact=("model" if base.backend == "onnxruntime" else "engine") if same_artifact else "",
         causes=tuple(map(_short, causes)),
     )
@@ -132,41 +132,41 @@ def _are_one(base: Profile, candidate: Profile) -> bool:
 def _kinds(values: Sequence[str]) -> list[Literal["different", "unknown"]]:
     """Return the reasons why these values are not equal."""
     known = [value for value in values if value != NOT_APPLICABLE]
-    found: list[Literal["different", "unknown"]] = []
+    kinds: list[Literal["different", "unknown"]] = []
     if len(set(filter(None, known))) > 1:
-        found.append("different")
+        kinds.append("different")
     if "" in known and len(known) > 1:
-        found.append("unknown")
-    return found
+        kinds.append("unknown")
+    return kinds
 
 
 def _allowed(fact: _Fact, kind: str, allow: frozenset[Allowance]) -> bool:
     return fact.circumstance in allow or (kind == "unknown" and "unknown" in allow)
 
 
-def _say_forbidden(forbidding: Sequence[tuple[_Fact, str]]) -> str:
+def _describe_forbidden(forbidding: Sequence[tuple[_Fact, str]]) -> str:
     words = {fact.circumstance if kind == "different" else "unknown" for fact, kind in forbidding}
     options = " ".join(f"--allow {word}" for word in sorted(words, key=lambda word: (word == "unknown", word)))
-    return f"{'; '.join(_say(forbidding))}; to compare anyway: {options}"
+    return f"{'; '.join(_describe(forbidding))}; to compare anyway: {options}"
 
 
-def _say(found: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
+def _describe(unequal: Sequence[tuple[_Fact, str]]) -> Iterator[str]:
     """Yield the differing circumstances with their values, then the unrecorded ones by profile."""
-    different = [fact for fact, kind in found if kind == "different"]
+    different = [fact for fact, kind in unequal if kind == "different"]
     if different:
         names = " and ".join(dict.fromkeys(fact.circumstance for fact in different))
-        told = "; ".join(f"{_short(fact.detail)}: {' and '.join(map(_short, fact.values))}" for fact in different[:3])
+        values = "; ".join(f"{_short(fact.detail)}: {' and '.join(map(_short, fact.values))}" for fact in different[:3])
         more = f" and {len(different) - 3} more" if len(different) > 3 else ""
-        yield f"measured under different {names} ({told}{more})"
+        yield f"measured under different {names} ({values}{more})"
     lacking: dict[str, list[str]] = {}
-    for fact, kind in found:
+    for fact, kind in unequal:
         if kind == "unknown":
             missing = ["the base", "the candidate"][bool(fact.values[0])] if any(fact.values) else "both"
             version = "version of " if fact.circumstance == "versions" else ""
             lacking.setdefault(missing, []).append(f"{version}{_short(fact.detail)}")
-    for who, details in lacking.items():
+    for owner, details in lacking.items():
         listed = details if len(details) <= _MOST_LISTED else [*details[:_MOST_LISTED], "others"]
-        yield f"not recorded for {who}: {', '.join(listed)}"
+        yield f"not recorded for {owner}: {', '.join(listed)}"
 
 
 def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
@@ -238,7 +238,7 @@ def _cpu_set(profile: Profile) -> str:
 def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     """Yield the versions of libraries; those of other backends do not apply to a profile."""
     # `onnxruntime-gpu` and `tensorrt_cu12` are packages of `onnxruntime` and `tensorrt`.
-    told = [
+    recorded = [
         {
             re.sub(r"[-_](gpu|directml|openvino|rocm|cu\d+)$", "", name): version
             for name, version in profile.versions.items()
@@ -246,11 +246,11 @@ def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         for profile in profiles
     ]
     runtimes = [_RUNTIMES.get(profile.backend, profile.backend) for profile in profiles]
-    for name in dict.fromkeys((*runtimes, *(name for versions in told for name in versions))):
-        backends = {profile.backend for profile, versions in zip(profiles, told, strict=True) if name in versions}
+    for name in dict.fromkeys((*runtimes, *(name for versions in recorded for name in versions))):
+        backends = {profile.backend for profile, versions in zip(profiles, recorded, strict=True) if name in versions}
         values = tuple(
             versions.get(name, "" if runtime == name or profile.backend in backends else NOT_APPLICABLE)
-            for profile, versions, runtime in zip(profiles, told, runtimes, strict=True)
+            for profile, versions, runtime in zip(profiles, recorded, runtimes, strict=True)
         )
         yield _Fact("versions", name, values, *(("noted", True) if name in _HARMLESS else ("forbids", False)))
     yield _fact(profiles, "versions", "python", lambda profile: profile.machine.python, minor=True)
@@ -268,8 +268,10 @@ def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     for name in _TRTEXEC_CLOCKS:
         values = tuple(_text_at(profile.conditions, "device_information", name) for profile in profiles)
         if any(values):  # only trtexec reports them, and not every release does
-            told = (profile.conditions.get("device_information") for profile in profiles)
-            values = tuple(value or ("" if tool else NOT_APPLICABLE) for value, tool in zip(values, told, strict=True))
+            reports = (profile.conditions.get("device_information") for profile in profiles)
+            values = tuple(
+                value or ("" if report else NOT_APPLICABLE) for value, report in zip(values, reports, strict=True)
+            )
             yield _Fact("clocks", name, values, "forbids")
 
 
@@ -294,15 +296,15 @@ def _option(name: str) -> Callable[[Profile], str]:
 
 def _before(profile: Profile, name: str) -> str:
     """Return a condition recorded before the measurement; `none` if the system has none."""
-    found = profile.conditions.get("before")
-    return _text(found.get(name, "none")) if isinstance(found, dict) and found else ""
+    before = profile.conditions.get("before")
+    return _text(before.get(name, "none")) if isinstance(before, dict) and before else ""
 
 
 def _of_gpus(profile: Profile, name: str) -> str:
     before = profile.conditions.get("before")
     gpus = before.get("gpus") if isinstance(before, dict) else None
-    told = [gpu.get(name) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-    return ", ".join(_text(value) for value in told if value is not None)
+    values = [gpu.get(name) for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    return ", ".join(_text(value) for value in values if value is not None)
 
 
 def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> str:
@@ -396,7 +398,7 @@ def _flat(options: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
     """Yield options by name, those in trtexec's sections as `build_options: Precision`."""
     for name, value in options.items():
         if isinstance(value, dict) and name.endswith("_options") and name != "provider_options":
-            yield from ((f"{name}: {inner}", _text(told)) for inner, told in value.items())
+            yield from ((f"{name}: {inner}", _text(setting)) for inner, setting in value.items())
         else:
             yield name, _text(value)
 

@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import MINUS, apart, parse_bytes, parse_duration_
 from ndld_flow.base.text import suggest
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, say_change
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, describe_change
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, ProfileComparison
 
 Outcome = Literal["passed", "failed", "inconclusive", "incomparable"]
@@ -131,10 +131,10 @@ def _decide(
         return "incomparable", f"it has no {metric.metric}"
     if gate.kind == "value":
         low, high = _value_interval(metric, candidate, value)
-        told, _ = apart((value, gate.limit), metric.unit)
-        return _outcome(gate, low, value, high), f"{told}{_between(low, high, metric.unit)}"
+        text, _ = apart((value, gate.limit), metric.unit)
+        return _outcome(gate, low, value, high), f"{text}{_between(low, high, metric.unit)}"
     wanted = (metric.metric, 0, candidate)
-    verdict = next((one for one in profile.verdicts if (one.metric, one.base, one.candidate) == wanted), None)
+    verdict = next((each for each in profile.verdicts if (each.metric, each.base, each.candidate) == wanted), None)
     if verdict is None:
         return "incomparable", f"the base has no {metric.metric}"
     if verdict.verdict == "incomparable":
@@ -143,13 +143,13 @@ def _decide(
         difference = 1.0 if gate.kind == "ratio" else 0.0
         return _outcome(gate, difference, difference, difference), verdict.why
     if gate.kind == "ratio":
-        told = f"{_change(verdict.ratio, gate)} ({_change(verdict.low, gate)} to {_change(verdict.high, gate)})"
-        return _outcome(gate, verdict.low, verdict.ratio, verdict.high), told
+        text = f"{_change(verdict.ratio, gate)} ({_change(verdict.low, gate)} to {_change(verdict.high, gate)})"
+        return _outcome(gate, verdict.low, verdict.ratio, verdict.high), text
     base = metric.values[0]
     assert base is not None  # the verdict compares against it
     low, middle, high = (base * (ratio - 1) for ratio in (verdict.low, verdict.ratio, verdict.high))
-    told = _signed(middle, gate.limit, metric.unit)
-    return _outcome(gate, low, middle, high), f"{told}{_between(low, high, metric.unit)}"
+    text = _signed(middle, gate.limit, metric.unit)
+    return _outcome(gate, low, middle, high), f"{text}{_between(low, high, metric.unit)}"
 
 
 def _outcome(gate: ParsedGate, low: float, value: float, high: float) -> Outcome:
@@ -191,15 +191,15 @@ def _between(low: float, high: float, unit: str) -> str:
 def _change(ratio: float, gate: ParsedGate) -> str:
     """Return a change with enough digits to differ from the limit: `+5.04 %` rather than `+5.0 %` for a limit of
     5 %."""
-    text = say_change(ratio)
-    if text != say_change(gate.limit) or ratio == gate.limit:
+    text = describe_change(ratio)
+    if text != describe_change(gate.limit) or ratio == gate.limit:
         return text
     return _signed((ratio - 1) * 100, (gate.limit - 1) * 100, "%")
 
 
 def _signed(value: float, limit: float, unit: str) -> str:
-    told, _ = apart((abs(value), abs(limit)), unit)
-    return f"{'+' if value >= 0 else MINUS}{told}"
+    amount, _ = apart((abs(value), abs(limit)), unit)
+    return f"{'+' if value >= 0 else MINUS}{amount}"
 
 
 def _short(text: str) -> str:

@@ -35,26 +35,26 @@ NodeSets = Mapping[Nodes, Sequence[int]]
 
 def layers_by_nodes(layers: Sequence[Layer]) -> NodeSets:
     """Return the layers with known nodes, by their nodes."""
-    found: dict[Nodes, list[int]] = defaultdict(list)
+    by_nodes: dict[Nodes, list[int]] = defaultdict(list)
     for at, layer in enumerate(layers):
         if layer.onnx_nodes:
-            found[frozenset(layer.onnx_nodes)].append(at)
-    return found
+            by_nodes[frozenset(layer.onnx_nodes)].append(at)
+    return by_nodes
 
 
 def edges_by_nodes(ours: NodeSets, theirs: NodeSets) -> Iterator[Edge]:
     """Yield pairs of layers of two profiles with the same nodes, or that share most of the smaller one's."""
     for nodes in ours.keys() & theirs.keys():
-        yield from ((one, other) for one in ours[nodes] for other in theirs[nodes])
+        yield from ((our_at, their_at) for our_at in ours[nodes] for their_at in theirs[nodes])
     if ours.keys() == theirs.keys():
         return
     weigh = _Weights(ours, theirs)
     ends: tuple[Iterable[Nodes], Iterable[Nodes]] = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
-    pairs = {(one, other) for one in ends[0] for other in weigh.near(one, 1)}
-    pairs |= {(one, other) for other in ends[1] for one in weigh.near(other, 0)}
+    pairs = {(mine, yours) for mine in ends[0] for yours in weigh.near(mine, 1)}
+    pairs |= {(mine, yours) for yours in ends[1] for mine in weigh.near(yours, 0)}
     for mine, yours in pairs:
         if weigh(mine & yours) >= _SHARED_ENOUGH * min(weigh(mine), weigh(yours)):
-            yield from ((one, other) for one in ours[mine] for other in theirs[yours])
+            yield from ((our_at, their_at) for our_at in ours[mine] for their_at in theirs[yours])
 
 
 class _Weights:
@@ -87,12 +87,12 @@ def components(edges: Iterable[Edge]) -> list[tuple[list[int], list[int]]]:
             item = root[item]
         return item
 
-    for one, other in edges:
-        root[find((1, other))] = find((0, one))
-    found: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for our_at, their_at in edges:
+        root[find((1, their_at))] = find((0, our_at))
+    groups: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for item in root:
-        found[find(item)][item[0]].append(item[1])
-    return [(sorted(ours), sorted(theirs)) for ours, theirs in found.values()]
+        groups[find(item)][item[0]].append(item[1])
+    return [(sorted(ours), sorted(theirs)) for ours, theirs in groups.values()]
 
 
 def shared_part(ours: Iterable[Layer], theirs: Iterable[Layer]) -> float:
@@ -101,11 +101,11 @@ def shared_part(ours: Iterable[Layer], theirs: Iterable[Layer]) -> float:
     return len(mine & yours) / len(mine | yours) if mine | yours else 0.0
 
 
-def only_ones(pairs: Iterable[tuple[_Item, _Item]]) -> dict[_Item, _Item]:
+def unique_pairs(pairs: Iterable[tuple[_Item, _Item]]) -> dict[_Item, _Item]:
     """Return the pairs both of whose ends are in no other pair."""
     kept = list(dict.fromkeys(pairs))
-    firsts, seconds = Counter(one for one, _ in kept), Counter(other for _, other in kept)
-    return {one: other for one, other in kept if firsts[one] == seconds[other] == 1}
+    firsts, seconds = Counter(first for first, _ in kept), Counter(second for _, second in kept)
+    return {first: second for first, second in kept if firsts[first] == seconds[second] == 1}
 
 
 def dims_of(tensors: Sequence[TensorInfo]) -> tuple[tuple[int, ...], ...]:
@@ -139,11 +139,11 @@ class NameTrust:
         known = frozenset[str]().union(*ours), frozenset[str]().union(*theirs)
         self._ours: dict[int, bool] = {}
         self._theirs: dict[int, bool] = {}
-        for one, other in certain.items():
-            agrees = agree(ours[one], theirs[other])
+        for our_at, their_at in certain.items():
+            agrees = agree(ours[our_at], theirs[their_at])
             # Names missing on the other side neither agree nor contradict.
-            if agrees or not (ours[one].isdisjoint(known[1]) and theirs[other].isdisjoint(known[0])):
-                self._ours[one] = self._theirs[other] = agrees
+            if agrees or not (ours[our_at].isdisjoint(known[1]) and theirs[their_at].isdisjoint(known[0])):
+                self._ours[our_at] = self._theirs[their_at] = agrees
         self._order = sorted(self._ours), sorted(self._theirs)
 
     @property
@@ -151,26 +151,29 @@ class NameTrust:
         """The share of certain pairs whose names agree; None if none can be judged."""
         return sum(self._ours.values()) / len(self._ours) if self._ours else None
 
-    def agrees(self, one: int) -> bool | None:
+    def agrees(self, our_at: int) -> bool | None:
         """Return whether the name of one of our layers agrees with that of its certain partner; None if unknown."""
-        return self._ours.get(one)
+        return self._ours.get(our_at)
 
-    def forbids(self, one: int, other: int) -> bool:
+    def forbids(self, our_at: int, their_at: int) -> bool:
         """Return whether one of two layers has a certain partner with another name."""
-        return self._ours.get(one) is False or self._theirs.get(other) is False
+        return self._ours.get(our_at) is False or self._theirs.get(their_at) is False
 
-    def around(self, one: int, other: int) -> float | None:
+    def around(self, our_at: int, their_at: int) -> float | None:
         """Return the share of the nearest judged layers, before and after on both sides, whose names agree."""
-        votes = [*self._nearest(self._ours, self._order[0], one), *self._nearest(self._theirs, self._order[1], other)]
+        votes = [
+            *self._nearest(self._ours, self._order[0], our_at),
+            *self._nearest(self._theirs, self._order[1], their_at),
+        ]
         return sum(votes) / len(votes) if votes else None
 
     @staticmethod
     def _nearest(judged: Mapping[int, bool], order: Sequence[int], at: int) -> list[bool]:
         place = bisect_left(order, at)
         after = place + (place < len(order) and order[place] == at)
-        found = [order[place - 1]] if place else []
-        found += [order[after]] if after < len(order) else []
-        return [judged[one] for one in ([at] if at in judged else found)]
+        neighbours = [order[place - 1]] if place else []
+        neighbours += [order[after]] if after < len(order) else []
+        return [judged[neighbour] for neighbour in ([at] if at in judged else neighbours)]
 
 
 Evidence: TypeAlias = Literal[
@@ -357,7 +360,7 @@ class LayerFeatures:
         for at, layer in enumerate(self.layers):
             for digest in {weight.digest for weight in layer.weights if weight.digest and _is_telling(weight.shape)}:
                 counts[digest].append(at)
-        return {digest: found[0] for digest, found in counts.items() if len(found) == 1}
+        return {digest: readers[0] for digest, readers in counts.items() if len(readers) == 1}
 
     @cached_property
     def weight_names(self) -> list[frozenset[str]]:
@@ -416,11 +419,11 @@ class LayerFeatures:
         reads, readers, intern = self.flow.reads, self.flow.readers, self._intern
         refined = list(before)
         for at in self.computing:
-            made = [known[other] for other in reads[at]]
+            produced = [known[other] for other in reads[at]]
             if self.kinds[at] in _COMMUTATIVE:
-                made.sort()
+                produced.sort()
             used = sorted([(place, known[other]) for other, place in readers[at]])
-            refined[at] = intern((before[at], tuple(made), tuple(used)))
+            refined[at] = intern((before[at], tuple(produced), tuple(used)))
         return refined
 
 
@@ -441,11 +444,11 @@ class Flow:
             self._follow_tensors(layers, passing)
         else:
             self._follow_order(passing)
-        for at, made in enumerate(self.reads):
+        for at, makers in enumerate(self.reads):
             if passing[at]:
                 continue
             commutes = kinds[at] in _COMMUTATIVE
-            for place, maker in enumerate(made):
+            for place, maker in enumerate(makers):
                 if maker >= 0:
                     self.readers[maker].append((at, 0 if commutes else place))
 
@@ -453,9 +456,9 @@ class Flow:
         makers: dict[str, int] = {}
         weights = {weight.name for layer in layers for weight in layer.weights if weight.name}
         for at, layer in enumerate(layers):
-            made = tuple([makers.get(tensor.name, _OUTSIDE) for tensor in layer.inputs if tensor.name not in weights])
-            self.reads[at] = made
-            source = (made[0] if made else _OUTSIDE) if passing[at] else at
+            read = tuple([makers.get(tensor.name, _OUTSIDE) for tensor in layer.inputs if tensor.name not in weights])
+            self.reads[at] = read
+            source = (read[0] if read else _OUTSIDE) if passing[at] else at
             for tensor in layer.outputs:
                 if tensor.name:
                     makers[tensor.name] = source
@@ -468,9 +471,9 @@ class Flow:
                 before = at
 
 
-def overlap(one: Iterable[int], other: Iterable[int]) -> int:
+def overlap(first: Iterable[int], second: Iterable[int]) -> int:
     """Return the size of the multiset intersection of two collections."""
-    return sum((Counter(one) & Counter(other)).values())
+    return sum((Counter(first) & Counter(second)).values())
 
 
 def _is_telling(shape: tuple[int, ...]) -> bool:

@@ -75,15 +75,15 @@ def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
     """
     groups = _Groups(features)
     pairs = list(combinations(range(len(features)), 2))
-    work = sum(len(features[one].layers) for one, _ in pairs)
+    work = sum(len(features[ours].layers) for ours, _ in pairs)
     first = pairs if work <= _QUICK else list(pairwise(range(len(features))))
-    found = [(*pair, link) for pair in first for link in match_pair(features[pair[0]], features[pair[1]])]
+    links = [(*pair, link) for pair in first for link in match_pair(features[pair[0]], features[pair[1]])]
     if len(first) < len(pairs):
-        groups.take_all([one for one in found if one[2].confidence >= _SURE])
-        for one, other in [pair for pair in pairs if pair not in first]:
-            known = groups.known(one, other)
-            found += [(one, other, link) for link in match_pair(features[one], features[other], known)]
-    groups.take_all(found)
+        groups.take_all([entry for entry in links if entry[2].confidence >= _SURE])
+        for ours, theirs in [pair for pair in pairs if pair not in first]:
+            known = groups.known(ours, theirs)
+            links += [(ours, theirs, link) for link in match_pair(features[ours], features[theirs], known)]
+    groups.take_all(links)
     return groups
 
 
@@ -103,29 +103,31 @@ class _Groups:
     """A partition of the layers of all profiles into groups."""
 
     def __init__(self, features: Sequence[LayerFeatures]) -> None:
-        self._of = [[_Group({number: [at]}) for at in range(len(one.layers))] for number, one in enumerate(features)]
+        self._of = [
+            [_Group({number: [at]}) for at in range(len(profile.layers))] for number, profile in enumerate(features)
+        ]
 
     def all(self) -> list[_Group]:
         """Return every group once."""
         return list({id(group): group for groups in self._of for group in groups}.values())
 
-    def known(self, one: int, other: int) -> list[tuple[list[int], list[int]]]:
+    def known(self, ours: int, theirs: int) -> list[tuple[list[int], list[int]]]:
         """Return the known matches of two profiles."""
-        groups = {id(group): group.layers for group in self._of[one] if other in group.layers}
-        return [(layers[one], layers[other]) for layers in groups.values()]
+        groups = {id(group): group.layers for group in self._of[ours] if theirs in group.layers}
+        return [(layers[ours], layers[theirs]) for layers in groups.values()]
 
     def take_all(self, links: Iterable[tuple[int, int, Link]]) -> None:
         """Join groups by links, the most certain first; layers of one profile are joined only by links of several
         layers.
         """
-        for one, other, link in sorted(links, key=lambda found: -found[2].confidence):
-            groups = {id(group): group for group in self._linked(one, other, link)}
+        for ours, theirs, link in sorted(links, key=lambda entry: -entry[2].confidence):
+            groups = {id(group): group for group in self._linked(ours, theirs, link)}
             if len(groups) > 1 and self._may_join(list(groups.values()), len(link.ours) + len(link.theirs) > 2):
-                self._join(list(groups.values()), (one, other, link.method, link.confidence))
+                self._join(list(groups.values()), (ours, theirs, link.method, link.confidence))
 
-    def _linked(self, one: int, other: int, link: Link) -> Iterator[_Group]:
-        yield from (self._of[one][at] for at in link.ours)
-        yield from (self._of[other][at] for at in link.theirs)
+    def _linked(self, ours: int, theirs: int, link: Link) -> Iterator[_Group]:
+        yield from (self._of[ours][at] for at in link.ours)
+        yield from (self._of[theirs][at] for at in link.theirs)
 
     def _may_join(self, groups: Sequence[_Group], is_of_several: bool) -> bool:
         """Return whether joining would not combine unrelated layers of one profile in a group."""
@@ -184,7 +186,7 @@ def _numbered(group: _Group, twins: Sequence[Sequence[int]], profiles: Sequence[
             row.confidences[twin] = min(confidence, own, group.ceilings.get(number, 1.0))
     first = min(layers)
     others = [(row.confidences[number], row.methods[number]) for number in layers if number != first]
-    row.confidences[first], row.methods[first] = max(others, key=lambda one: (one[0], -METHODS.index(one[1])))
+    row.confidences[first], row.methods[first] = max(others, key=lambda match: (match[0], -METHODS.index(match[1])))
     return row
 
 
@@ -199,22 +201,22 @@ def _likeness(twins: Sequence[Profile], at: int) -> _Found:
 
 def _reached(group: _Group, reference: int) -> dict[int, _Found]:
     """Return for each other profile its link with the reference: the weakest link of the best path."""
-    found: dict[int, _Found] = {reference: (METHODS[0], 1.0)}
+    reached: dict[int, _Found] = {reference: (METHODS[0], 1.0)}
     links = sorted(group.links, key=lambda link: -link[3])
-    while len(found) < len(group.layers):
-        one, other, method, confidence = next(link for link in links if (link[0] in found) != (link[1] in found))
-        known, new = (one, other) if one in found else (other, one)
-        found[new] = min((method, confidence), found[known], key=lambda way: way[1])
-    return found
+    while len(reached) < len(group.layers):
+        first, second, method, confidence = next(link for link in links if (link[0] in reached) != (link[1] in reached))
+        known, new = (first, second) if first in reached else (second, first)
+        reached[new] = min((method, confidence), reached[known], key=lambda link: link[1])
+    return reached
 
 
 def _in_execution_order(rows: Sequence[_Row], count: int) -> list[list[_Row]]:
     """Return each profile's rows in the order in which their first layers ran."""
-    found: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    starts: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for index, row in enumerate(rows):
         for number, positions in row.layers.items():
-            found[number].append((positions[0], index))
-    return [[rows[index] for _, index in sorted(firsts)] for firsts in found]
+            starts[number].append((positions[0], index))
+    return [[rows[index] for _, index in sorted(firsts)] for firsts in starts]
 
 
 def _insert_own(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:
@@ -229,4 +231,4 @@ def _insert_own(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:
             following[neighbour].append(row)
     if not following:
         return merged
-    return [*following[None], *(one for row in merged for one in (row, *following[id(row)]))]
+    return [*following[None], *(each for row in merged for each in (row, *following[id(row)]))]

@@ -86,13 +86,13 @@ PROFILE_METRICS = {**{name: unit_of_runs(name) for name in _RUN_METRICS}, **dict
 
 def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     """Return every metric that at least one profile has, the measured ones before the exact ones."""
-    found = [_run_metrics(one.profile) for one in measured]
-    names = list(dict.fromkeys(name for metrics in found for name in metrics))
+    per_profile = [_run_metrics(each.profile) for each in measured]
+    names = list(dict.fromkeys(name for metrics in per_profile for name in metrics))
     taken = set(names)
-    known = [_exact_metrics(one) for one in measured]
+    known = [_exact_metrics(each) for each in measured]
     exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)
     return (
-        *(_of_runs(name, [metrics.get(name, ()) for metrics in found]) for name in names),
+        *(_of_runs(name, [metrics.get(name, ()) for metrics in per_profile]) for name in names),
         *(_exact(name, [metrics.get(name) for metrics in known]) for name in exact),
     )
 
@@ -137,16 +137,16 @@ def which_is_better(name: str, unit: str) -> Better:
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
     """Return metric -> its value in each process run, for those the profile tells."""
     latencies = [_usable(run.latency_ms) for run in profile.runs]
-    found = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
-    found["throughput"] = tuple(1e3 / median for median in found["latency.median"])
+    metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
+    metrics["throughput"] = tuple(1e3 / median for median in metrics["latency.median"])
     for phase in _PHASES:
-        found[f"{phase}.median"] = _each([_usable(_phase(run, phase)) for run in profile.runs], statistics.median)
-    found["load"] = _usable(run.load_ms for run in profile.runs)
-    found["memory.peak"] = _usable(run.peak_memory_bytes for run in profile.runs) or _usable(
+        metrics[f"{phase}.median"] = _each([_usable(_phase(run, phase)) for run in profile.runs], statistics.median)
+    metrics["load"] = _usable(run.load_ms for run in profile.runs)
+    metrics["memory.peak"] = _usable(run.peak_memory_bytes for run in profile.runs) or _usable(
         [profile.peak_memory_bytes]
     )
-    found["layers.sum"] = _layer_sums(profile)
-    return {name: values for name, values in found.items() if values}
+    metrics["layers.sum"] = _layer_sums(profile)
+    return {name: values for name, values in metrics.items() if values}
 
 
 def _phase(run: ProfileRun, phase: str) -> tuple[float, ...]:

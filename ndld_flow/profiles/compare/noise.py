@@ -51,7 +51,7 @@ def learn_thresholds(samples: Sequence[NoiseSample]) -> LearnedThresholds:
         raise ValueError("no A/A samples to learn from")
     runs = [math.log(run) for sample in samples for run in (*sample.a_runs_ms, *sample.b_runs_ms)]
     usual = statistics.median(max(sample.ratio, 1 / sample.ratio) - 1 for sample in samples)
-    apart = sorted(abs(one - other) for one, other in combinations(runs, 2))
+    apart = sorted(abs(first - second) for first, second in combinations(runs, 2))
     return LearnedThresholds(
         threshold=max(usual, *(_sure_difference(sample) for sample in samples)),
         run_cov=statistics.stdev(runs) if len(runs) > 1 else 0.0,
@@ -66,7 +66,7 @@ def applies(noise: Noise, profile: Profile) -> bool:
     return same_machine and profile.backend == noise.backend and noise.provider in profile.providers[:1]
 
 
-def say_noise(noise: Noise) -> str:
+def describe_noise(noise: Noise) -> str:
     """Return a description of learned noise."""
     return (
         f"±{noise.threshold * 100:.2g} % learned from {len(noise.samples)} A/A comparisons of {noise.model} "

@@ -26,9 +26,9 @@ from ndld_flow.profiles.compare.match_evidence import (
     edges_by_nodes,
     method_of,
     names_of,
-    only_ones,
     overlap,
     shared_part,
+    unique_pairs,
 )
 from ndld_flow.profiles.compare.sequence import align, longest_increasing
 from ndld_flow.records.comparison import MatchMethod
@@ -133,37 +133,41 @@ class _PairMatching:
                 chosen = level
         return chosen
 
-    def _pair(self, one: int, other: int, evidence: Evidence) -> bool:
-        if one in self.held[0] or other in self.held[1]:
+    def _pair(self, our_at: int, their_at: int, evidence: Evidence) -> bool:
+        if our_at in self.held[0] or their_at in self.held[1]:
             return False
-        self.partner[one], self.back[other], self.evidence[one] = other, one, evidence
-        self._hold(one, other)
+        self.partner[our_at], self.back[their_at], self.evidence[our_at] = their_at, our_at, evidence
+        self._hold(our_at, their_at)
         return True
 
     def _join(self, edges: Iterable[Edge], evidence: Evidence) -> None:
         """Put several layers into groups; the first of each aligns the group."""
-        for one, other in sorted(edges):
-            if not self._pair(one, other, evidence) and self._may_grow(one, other):
-                self.edges.append((one, other))
-                self._hold(one, other)
+        for our_at, their_at in sorted(edges):
+            if not self._pair(our_at, their_at, evidence) and self._may_grow(our_at, their_at):
+                self.edges.append((our_at, their_at))
+                self._hold(our_at, their_at)
 
-    def _may_grow(self, one: int, other: int) -> bool:
+    def _may_grow(self, our_at: int, their_at: int) -> bool:
         """Return whether a free layer may join a pair: the halves of a split or fused layer run next to each other."""
-        if self.known and one not in self.evidence and self.back.get(other) not in self.evidence:
+        if self.known and our_at not in self.evidence and self.back.get(their_at) not in self.evidence:
             return False
         if self.same_model:
             return True
-        if one in self.held[0]:
-            return other not in self.held[1] and one in self.partner and self._is_near(1, other, self.partner[one])
-        return other in self.back and self._is_near(0, one, self.back[other])
+        if our_at in self.held[0]:
+            return (
+                their_at not in self.held[1]
+                and our_at in self.partner
+                and self._is_near(1, their_at, self.partner[our_at])
+            )
+        return their_at in self.back and self._is_near(0, our_at, self.back[their_at])
 
-    def _is_near(self, side: int, one: int, other: int) -> bool:
+    def _is_near(self, side: int, first: int, second: int) -> bool:
         place = self.sides[side].place
-        return abs(place[one] - place[other]) <= _NEIGHBOURS
+        return abs(place[first] - place[second]) <= _NEIGHBOURS
 
-    def _hold(self, one: int, other: int) -> None:
-        self.held[0].add(one)
-        self.held[1].add(other)
+    def _hold(self, our_at: int, their_at: int) -> None:
+        self.held[0].add(our_at)
+        self.held[1].add(their_at)
 
     # Without names
 
@@ -172,9 +176,9 @@ class _PairMatching:
         ours, theirs = (side.owners for side in self.sides)
         edges = {(ours[digest], theirs[digest]) for digest in ours.keys() & theirs.keys()}
         free = [edge for edge in edges if edge[0] not in self.held[0] and edge[1] not in self.held[1]]
-        single = only_ones(free)
-        for one, other in single.items():
-            self._pair(one, other, "weights")
+        single = unique_pairs(free)
+        for our_at, their_at in single.items():
+            self._pair(our_at, their_at, "weights")
         self._join((edge for edge in free if edge[0] not in single), "weights")
 
     def _match_by_surroundings(self) -> None:
@@ -195,20 +199,24 @@ class _PairMatching:
             return
         keys = self._keys(self.level)
         forward, backward = (_Walk(self, keys, step).run() for step in (_read_by, _makers_of))
-        agreed = {one: other for one, other in forward.items() if backward.get(one, other) == other}
-        agreed |= {one: other for one, other in backward.items() if forward.get(one, other) == other}
-        for one, other in only_ones(agreed.items()).items():
-            self._pair(one, other, "flow")
+        agreed = {
+            our_at: their_at for our_at, their_at in forward.items() if backward.get(our_at, their_at) == their_at
+        }
+        agreed |= {
+            our_at: their_at for our_at, their_at in backward.items() if forward.get(our_at, their_at) == their_at
+        }
+        for our_at, their_at in unique_pairs(agreed.items()).items():
+            self._pair(our_at, their_at, "flow")
 
     def _drop_unsupported(self) -> None:
         """Drop accidental alignments: pairs whose neighbours are not neighbours on the other side."""
         support = self._supports()
-        aligned = [one for one, evidence in self.evidence.items() if evidence == "in order"]
-        for one in [one for one in aligned if support[one] < _SUPPORTED]:
-            other = self.partner.pop(one)
-            del self.back[other], self.evidence[one]
-            self.held[0].discard(one)
-            self.held[1].discard(other)
+        aligned = [our_at for our_at, evidence in self.evidence.items() if evidence == "in order"]
+        for our_at in [our_at for our_at in aligned if support[our_at] < _SUPPORTED]:
+            their_at = self.partner.pop(our_at)
+            del self.back[their_at], self.evidence[our_at]
+            self.held[0].discard(our_at)
+            self.held[1].discard(their_at)
 
     def _match_in_order(self, level: Level, *, only_certain: bool = False) -> None:
         """Align the remaining layers between pairs that are in the same order in both profiles.
@@ -218,10 +226,10 @@ class _PairMatching:
         keys = self._keys(level)
         for ours, theirs in self._gaps([side.computing for side in self.sides]):
             first, second = ([keys[n][at] for at in gap] for n, gap in enumerate((ours, theirs)))
-            found = align(first, second)
+            aligned = align(first, second)
             again = align(first[::-1], second[::-1])
-            certain = set(found) & {(len(first) - 1 - a, len(second) - 1 - b) for a, b in again}
-            for a, b in found:
+            certain = set(aligned) & {(len(first) - 1 - a, len(second) - 1 - b) for a, b in again}
+            for a, b in aligned:
                 if (a, b) in certain:
                     self._pair(ours[a], theirs[b], "in order")
                 elif not only_certain:
@@ -238,8 +246,10 @@ class _PairMatching:
         """Yield the free layers of both sides between neighbouring pairs that are in order."""
         ours, theirs = sequences
         place = {at: number for number, at in enumerate(theirs)}
-        anchors = [(number, place[other]) for number, at in enumerate(ours) if (other := self.partner.get(at)) in place]
-        kept = [anchors[number] for number in longest_increasing([other for _, other in anchors])]
+        anchors = [
+            (number, place[their_at]) for number, at in enumerate(ours) if (their_at := self.partner.get(at)) in place
+        ]
+        kept = [anchors[number] for number in longest_increasing([their_at for _, their_at in anchors])]
         for (start, their_start), (end, their_end) in pairwise([(-1, -1), *kept, (len(ours), len(theirs))]):
             if end - start > 1 and their_end - their_start > 1:
                 mine = [at for at in ours[start + 1 : end] if at not in self.held[0]]
@@ -261,9 +271,9 @@ class _PairMatching:
             self._join([edge for edge in edges if self._may_join(*edge)], "nodes")
         named = [_by_own_name(side, self.held[n]) for n, side in enumerate(self.sides)]
         for key in named[0].keys() & named[1].keys():
-            one, other = named[0][key], named[1][key]
-            if self._may_join(one, other) and self._may_be_one(one, other):
-                self._pair(one, other, "name")
+            our_at, their_at = named[0][key], named[1][key]
+            if self._may_join(our_at, their_at) and self._may_be_one(our_at, their_at):
+                self._pair(our_at, their_at, "name")
 
     def _match_by_weight_names(self) -> None:
         """Pair layers whose weights have the same name, where these names agree with certain pairs."""
@@ -273,33 +283,33 @@ class _PairMatching:
             return
         owners = [_alone_by_name(side) for side in names]
         edges = {(owners[0][name], owners[1][name]) for name in owners[0].keys() & owners[1].keys()}
-        for one, other in only_ones(edges).items():
-            if not trust.forbids(one, other) and (trust.around(one, other) or 0) >= _AGREE:
-                self._pair(one, other, "weight names")
+        for our_at, their_at in unique_pairs(edges).items():
+            if not trust.forbids(our_at, their_at) and (trust.around(our_at, their_at) or 0) >= _AGREE:
+                self._pair(our_at, their_at, "weight names")
 
-    def _may_join(self, one: int, other: int) -> bool:
+    def _may_join(self, our_at: int, their_at: int) -> bool:
         if self.same_model:
             return True
-        if self.trust.forbids(one, other):
+        if self.trust.forbids(our_at, their_at):
             return False
-        around = self.trust.around(one, other)
+        around = self.trust.around(our_at, their_at)
         return around is None or around >= _AGREE
 
-    def _may_be_one(self, one: int, other: int) -> bool:
+    def _may_be_one(self, our_at: int, their_at: int) -> bool:
         """Return whether the shapes of two layers with one name are compatible, if they are comparable."""
         if self.same_model:
             return True
         keys = self._keys(max(self.level, Level.OUTPUT))
-        return keys[0][one] == keys[1][other]
+        return keys[0][our_at] == keys[1][their_at]
 
     # What is left
 
     def _match_put_in(self) -> None:
         """Match layers inserted by runtimes: by their producers, then in order between matched layers."""
-        for looks in (lambda layer: tuple((one.dtype, one.format) for one in layer.outputs), lambda layer: ()):
-            found = [self._put_in(n, looks) for n in (0, 1)]
-            for key in found[0].keys() & found[1].keys():
-                self._pair(found[0][key], found[1][key], "reads the same")
+        for looks in (lambda layer: tuple((tensor.dtype, tensor.format) for tensor in layer.outputs), lambda layer: ()):
+            candidates = [self._put_in(n, looks) for n in (0, 1)]
+            for key in candidates[0].keys() & candidates[1].keys():
+                self._pair(candidates[0][key], candidates[1][key], "reads the same")
         keys = self._keys(Level.OUTPUT if self.have_shapes else Level.TYPE)
         for ours, theirs in self._gaps([range(len(side.layers)) for side in self.sides]):
             for a, b in align([keys[0][at] for at in ours], [keys[1][at] for at in theirs]):
@@ -309,14 +319,14 @@ class _PairMatching:
         """Return the layers inserted by the runtime by their producers and appearance, if unique."""
         features = self.sides[side]
         reads = features.flow.reads
-        found: dict[Hashable, list[int]] = defaultdict(list)
+        candidates: dict[Hashable, list[int]] = defaultdict(list)
         for at in features.put_in:
             if at in self.held[side] or not reads[at] or (reads[at][0] >= 0 and reads[at][0] not in self.held[side]):
                 continue
             maker = reads[at][0]
             ours = maker if side == 0 or maker < 0 else self.back.get(maker, -2)
-            found[features.kinds[at], ours, looks(features.layers[at])].append(at)
-        return {key: layers[0] for key, layers in found.items() if len(layers) == 1}
+            candidates[features.kinds[at], ours, looks(features.layers[at])].append(at)
+        return {key: layers[0] for key, layers in candidates.items() if len(layers) == 1}
 
     def _match_anywhere(self) -> None:
         """Pair the remaining layers by type and shapes only, in any order."""
@@ -326,8 +336,8 @@ class _PairMatching:
                 if at not in self.held[n] and layer.outputs and layer.inputs:
                     left[n][(layer.type, layer.inputs[0].shape[1:], layer.outputs[0].shape[1:])].append(at)
         for key in left[0].keys() & left[1].keys():
-            for one, other in zip(left[0][key], left[1][key], strict=False):
-                self._pair(one, other, "anywhere")
+            for our_at, their_at in zip(left[0][key], left[1][key], strict=False):
+                self._pair(our_at, their_at, "anywhere")
 
     def _doubt_repeated(self) -> None:
         """Mark pairs as ambiguous that depend on the direction of alignment: one of several equal layers was inserted
@@ -342,22 +352,24 @@ class _PairMatching:
         differing = forward ^ backward
         counts = Counter(a for a, _ in differing), Counter(b for _, b in differing)
         for a, b in differing:
-            one = self.sides[0].computing[a]
-            if max(counts[0][a], counts[1][b]) > 1 and self.evidence.get(one) in _DOUBTFUL:
-                self.evidence[one] = "in order, ambiguous"
+            our_at = self.sides[0].computing[a]
+            if max(counts[0][a], counts[1][b]) > 1 and self.evidence.get(our_at) in _DOUBTFUL:
+                self.evidence[our_at] = "in order, ambiguous"
 
     # Results
 
     def _links(self) -> list[Link]:
         similarity, supports = self._similarity(), self._supports()
         of_several = self._in_groups()
-        grouped = components([*((one, self.partner[one]) for one in of_several), *self.edges])
-        single = (([one], [self.partner[one]]) for one in self.evidence if one not in of_several)
+        grouped = components([*((our_at, self.partner[our_at]) for our_at in of_several), *self.edges])
+        single = (([our_at], [self.partner[our_at]]) for our_at in self.evidence if our_at not in of_several)
         return [self._link(mine, yours, similarity, supports) for mine, yours in (*single, *grouped)]
 
     def _in_groups(self) -> set[int]:
         """Return our layers with a partner that are in groups of more than two."""
-        ends = {one for one, _ in self.edges} | {self.back[other] for _, other in self.edges if other in self.back}
+        ends = {our_at for our_at, _ in self.edges} | {
+            self.back[their_at] for _, their_at in self.edges if their_at in self.back
+        }
         return ends & self.evidence.keys()
 
     def _link(self, mine: Sequence[int], yours: Sequence[int], similarity: float, supports: _Supports) -> Link:
@@ -379,10 +391,10 @@ class _PairMatching:
         method = method_of(evidence)
         return "type and dims in order" if method == "surroundings" and not self.by_flow else method
 
-    def _confidence_of_name(self, one: int) -> float:
+    def _confidence_of_name(self, our_at: int) -> float:
         """Return the confidence of a layer's own name in profiles of one model."""
         keys = self._keys(Level.OUTPUT)
-        return _OWN_NAME if keys[0][one] == keys[1][self.partner[one]] else _OWN_NAME_BUT_SHAPE
+        return _OWN_NAME if keys[0][our_at] == keys[1][self.partner[our_at]] else _OWN_NAME_BUT_SHAPE
 
     def _shared_part(self, mine: Sequence[int], yours: Sequence[int]) -> float:
         return shared_part((self.sides[0].layers[at] for at in mine), (self.sides[1].layers[at] for at in yours))
@@ -390,25 +402,25 @@ class _PairMatching:
     def _names_agree(self, mine: Sequence[int], yours: Sequence[int]) -> bool | None:
         """Return whether names agree; None if neither side has the other's names."""
         ours, theirs = ([self.names[n][at] for at in some] for n, some in enumerate((mine, yours)))
-        if any(agree(one, other) for one in ours for other in theirs):
+        if any(agree(our_at, their_at) for our_at in ours for their_at in theirs):
             return True
-        is_known = any(not one.isdisjoint(self.all_names[1]) for one in ours)
-        return False if is_known or any(not one.isdisjoint(self.all_names[0]) for one in theirs) else None
+        is_known = any(not names.isdisjoint(self.all_names[1]) for names in ours)
+        return False if is_known or any(not names.isdisjoint(self.all_names[0]) for names in theirs) else None
 
     def _supports(self) -> dict[int, float]:
         """Return for each matched layer the share of its neighbours whose partners are neighbours too."""
         place, their_place = (side.place for side in self.sides)
         shifts: list[int | None] = [None] * len(place)
-        for one, other in self.partner.items():
-            shifts[place[one]] = their_place[other] - place[one]
-        found: dict[int, float] = {}
-        for one in self.partner:
-            here = place[one]
+        for our_at, their_at in self.partner.items():
+            shifts[place[our_at]] = their_place[their_at] - place[our_at]
+        supports: dict[int, float] = {}
+        for our_at in self.partner:
+            here = place[our_at]
             shift = shifts[here] or 0
             near = shifts[max(0, here - _NEIGHBOURS) : here] + shifts[here + 1 : here + 1 + _NEIGHBOURS]
             good = sum([other is not None and -1 <= other - shift <= 1 for other in near])
-            found[one] = good / len(near) if near else 1.0
-        return found
+            supports[our_at] = good / len(near) if near else 1.0
+        return supports
 
     def _similarity(self) -> float:
         """Return the share of the smaller side's layers that are matched with certainty and without names."""
@@ -423,14 +435,14 @@ _Step = Callable[[LayerFeatures, Sequence[int], int], Iterable[tuple[Hashable, i
 
 def _read_by(side: LayerFeatures, keys: Sequence[int], at: int) -> Iterator[tuple[Hashable, int]]:
     """Yield the readers of a layer, by the position of the input and their key."""
-    return (((place, keys[other]), other) for other, place in side.flow.readers[at])
+    return (((place, keys[reader]), reader) for reader, place in side.flow.readers[at])
 
 
 def _makers_of(side: LayerFeatures, keys: Sequence[int], at: int) -> Iterator[tuple[Hashable, int]]:
     """Yield the producers of a layer's inputs, by the position of the input and their key."""
     commutes = side.commutes(at)
-    made = enumerate(side.flow.reads[at])
-    return (((0 if commutes else place, keys[other]), other) for place, other in made if other >= 0)
+    reads = enumerate(side.flow.reads[at])
+    return (((0 if commutes else place, keys[maker]), maker) for place, maker in reads if maker >= 0)
 
 
 class _Walk:
@@ -445,8 +457,8 @@ class _Walk:
         """Return the pairs that the walk reaches."""
         waiting = list(self._known.partner.items())
         while waiting:
-            one, other = waiting.pop()
-            ours, theirs = (self._next(side, at) for side, at in ((0, one), (1, other)))
+            our_at, their_at = waiting.pop()
+            ours, theirs = (self._next(side, at) for side, at in ((0, our_at), (1, their_at)))
             for key in ours.keys() & theirs.keys():
                 pair = ours[key], theirs[key]
                 if pair[0] not in self._found and pair[1] not in self._taken:
@@ -459,16 +471,16 @@ class _Walk:
         """Return the free neighbours of a layer with a unique key."""
         steps = [*self._step(self._known.sides[side], self._keys[side], at)]
         counts = Counter(key for key, _ in steps)
-        return {key: other for key, other in steps if counts[key] == 1 and other not in self._known.held[side]}
+        return {key: their_at for key, their_at in steps if counts[key] == 1 and their_at not in self._known.held[side]}
 
 
 def _alone_by_name(names: Sequence[Iterable[str]]) -> dict[str, int]:
     """Return name -> the only layer that has it."""
-    found: dict[str, list[int]] = defaultdict(list)
+    holders: dict[str, list[int]] = defaultdict(list)
     for at, own in enumerate(names):
         for name in own:
-            found[name].append(at)
-    return {name: layers[0] for name, layers in found.items() if len(layers) == 1}
+            holders[name].append(at)
+    return {name: layers[0] for name, layers in holders.items() if len(layers) == 1}
 
 
 def _alone(keys: Sequence[int], positions: Iterable[int]) -> dict[int, int]:
@@ -480,11 +492,11 @@ def _alone(keys: Sequence[int], positions: Iterable[int]) -> dict[int, int]:
 def _by_own_name(side: LayerFeatures, held: set[int]) -> dict[Hashable, int]:
     """Return the free computing layers by name, type and occurrence."""
     seen: Counter[tuple[str, str]] = Counter()
-    found: dict[Hashable, int] = {}
+    named: dict[Hashable, int] = {}
     for at in side.computing:
         name = side.layers[at].name
         key = (name, side.kinds[at])
         seen[key] += 1
         if name and at not in held:
-            found[key, seen[key]] = at
-    return found
+            named[key, seen[key]] = at
+    return named

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from ndld_flow.base.quantities import apart
 from ndld_flow.profiles.compare.intervals import RatioInterval
-from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio, say_change
+from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio, describe_change
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 from ndld_flow.records.noise import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
 
@@ -64,7 +64,7 @@ def choose_clock(rounds: Sequence[Round], on_device: bool) -> tuple[Clock, str]:
     it misses how well they share the work, and if a pass waits for a device, a lock or a clock, it misses the wait.
     Wall time decides then.
     """
-    sides = [side for one in rounds for side in (one.base, one.candidate)]
+    sides = [side for round_ in rounds for side in (round_.base, round_.candidate)]
     threads = max(side.threads for side in sides)
     if on_device:
         return "wall", "CPU time misses the work of a device"
@@ -93,24 +93,24 @@ def _waiting_share(side: RoundSide) -> float:
     return statistics.median(1 - _share(cpu + queued, wall) for cpu, queued, wall in times)
 
 
-def estimate_median(one: Round, clock: Clock) -> Estimate:
+def estimate_median(round_: Round, clock: Clock) -> Estimate:
     """Estimate the ratio of the median passes."""
-    base, candidate = _samples(one, clock)
+    base, candidate = _samples(round_, clock)
     logs = [math.log(ours / theirs) for theirs, ours in zip(base, candidate, strict=True)]
     middle = statistics.median(logs)
     spread = statistics.median(abs(log - middle) for log in logs)
     return Estimate(middle, max(_LEAST_ERROR, _MAD_TO_MEDIAN_ERROR * spread / math.sqrt(len(logs))))
 
 
-def estimate_minimum(one: Round, clock: Clock) -> Estimate:
+def estimate_minimum(round_: Round, clock: Clock) -> Estimate:
     """Estimate the ratio of the fastest passes; only the spread of rounds shows its error."""
-    base, candidate = _samples(one, clock)
+    base, candidate = _samples(round_, clock)
     return Estimate(math.log(min(candidate) / min(base)), _LEAST_ERROR)
 
 
-def _estimate_throughput(one: Round, clock: Clock) -> Estimate:
-    found = estimate_median(one, clock)
-    return Estimate(-found.log_ratio, found.error)
+def _estimate_throughput(round_: Round, clock: Clock) -> Estimate:
+    latency = estimate_median(round_, clock)
+    return Estimate(-latency.log_ratio, latency.error)
 
 
 ESTIMATES: dict[str, Callable[[Round, Clock], Estimate]] = {
@@ -121,10 +121,10 @@ ESTIMATES: dict[str, Callable[[Round, Clock], Estimate]] = {
 """The metrics that rounds decide. They have too few passes for percentiles."""
 
 
-def _samples(one: Round, clock: Clock) -> tuple[Sequence[float], Sequence[float]]:
+def _samples(round_: Round, clock: Clock) -> tuple[Sequence[float], Sequence[float]]:
     if clock == "cpu":
-        return one.base.cpu_ms, one.candidate.cpu_ms
-    return one.base.wall_ms, one.candidate.wall_ms
+        return round_.base.cpu_ms, round_.candidate.cpu_ms
+    return round_.base.wall_ms, round_.candidate.wall_ms
 
 
 def interval_of(estimates: Sequence[Estimate], floor: float = FLOOR) -> RatioInterval:
@@ -141,12 +141,12 @@ def interval_of(estimates: Sequence[Estimate], floor: float = FLOOR) -> RatioInt
     return RatioInterval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
-def spread_of(found: PairedRounds) -> float:
+def spread_of(paired: PairedRounds) -> float:
     """Return an upper bound, at 95 % confidence, of the standard deviation of A/A rounds.
 
     It includes the rounds' own errors. The quantile of the chi-square distribution is Wilson and Hilferty's (1931).
     """
-    logs = [estimate_median(one, found.clock).log_ratio for one in found.rounds]
+    logs = [estimate_median(round_, paired.clock).log_ratio for round_ in paired.rounds]
     degrees = len(logs) - 1
     part = 2 / (9 * degrees)
     quantile = degrees * (1 - part - 1.645 * math.sqrt(part)) ** 3
@@ -156,7 +156,7 @@ def spread_of(found: PairedRounds) -> float:
 def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: str) -> PairedRounds:
     """Describe the rounds of two profiles, the first being the base."""
     clock, reason = choose_clock(rounds, plan.on_device)
-    cpu, wall = (_interval(rounds, "latency.median", one, plan.floor) for one in ("cpu", "wall"))
+    cpu, wall = (_interval(rounds, "latency.median", each, plan.floor) for each in ("cpu", "wall"))
     return PairedRounds(
         base=0,
         candidate=1,
@@ -175,10 +175,10 @@ def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: 
 
 def _interval(rounds: Sequence[Round], metric: str, clock: Clock, floor: float) -> RatioInterval:
     # A turn that is too short for the CPU clock has no CPU time.
-    usable = [one for one in rounds if min(map(min, _samples(one, clock))) > 0]
+    usable = [round_ for round_ in rounds if min(map(min, _samples(round_, clock))) > 0]
     if not usable:
         return RatioInterval(1.0, 0.0, math.inf)
-    return interval_of([ESTIMATES[metric](one, clock) for one in usable], floor)
+    return interval_of([ESTIMATES[metric](round_, clock) for round_ in usable], floor)
 
 
 def _contradicts(wall: RatioInterval, cpu: RatioInterval, threshold: float) -> bool:
@@ -188,21 +188,21 @@ def _contradicts(wall: RatioInterval, cpu: RatioInterval, threshold: float) -> b
 
 
 def judge_by_rounds(
-    metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, found: PairedRounds
+    metric: ComparedMetric, pair: tuple[int, int], bounds: Bounds, paired: PairedRounds
 ) -> MetricVerdict:
     """Return the verdict of rounds on a metric that they decide."""
-    interval = _interval(found.rounds, metric.metric, found.clock, found.floor)
-    if found.clocks_disagree:  # a change that one clock excludes is not certain
-        other = _interval(found.rounds, metric.metric, "wall", found.floor)
+    interval = _interval(paired.rounds, metric.metric, paired.clock, paired.floor)
+    if paired.clocks_disagree:  # a change that one clock excludes is not certain
+        other = _interval(paired.rounds, metric.metric, "wall", paired.floor)
         interval = RatioInterval(interval.ratio, min(interval.low, other.low), max(interval.high, other.high))
-    base = _typical(metric.metric, found)
-    if pair == (found.candidate, found.base):
+    base = _typical(metric.metric, paired)
+    if pair == (paired.candidate, paired.base):
         base *= interval.ratio
         interval = RatioInterval(1 / interval.ratio, 1 / interval.high, 1 / interval.low if interval.low else math.inf)
     figures = (base, base * interval.ratio)
     circumstances, threshold = bounds.circumstances, bounds.rounds_threshold
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
-    told = _say(" -> ".join(apart(figures, metric.unit)), interval, found, inverted=pair[0] != found.base)
+    text = _describe(" -> ".join(apart(figures, metric.unit)), interval, paired, inverted=pair[0] != paired.base)
     return MetricVerdict(
         metric=metric.metric,
         base=pair[0],
@@ -214,42 +214,42 @@ def judge_by_rounds(
         low=interval.low,
         high=interval.high,
         threshold=threshold,
-        why=f"{told}; {circumstances.noise}" if circumstances.noise else told,
+        why=f"{text}; {circumstances.noise}" if circumstances.noise else text,
         identical=circumstances.identical,
-        clock=found.clock,
+        clock=paired.clock,
     )
 
 
-def _typical(metric: str, found: PairedRounds) -> float:
+def _typical(metric: str, paired: PairedRounds) -> float:
     """Return the base's value of a metric over all rounds, by the deciding clock."""
-    samples = [_samples(one, found.clock)[0] for one in found.rounds]
+    samples = [_samples(round_, paired.clock)[0] for round_ in paired.rounds]
     values = [min(each) if metric == "latency.min" else statistics.median(each) for each in samples]
     typical_ms = statistics.geometric_mean(max(value, _SMALLEST_MS) for value in values)
     return 1e3 / typical_ms if metric == "throughput" else typical_ms
 
 
-def _say(values: str, interval: RatioInterval, found: PairedRounds, *, inverted: bool) -> str:
+def _describe(values: str, interval: RatioInterval, paired: PairedRounds, *, inverted: bool) -> str:
     """Return `5.55 ms -> 6.11 ms: +10.1 % (+8.9 % to +11.4 %) by CPU time; the median by wall time: ...; 4 rounds of
     ...`.
     """
-    other: Clock = "wall" if found.clock == "cpu" else "cpu"
-    beside = found.wall if found.clock == "cpu" else found.cpu
-    parts = [f"{values}: {say_interval(interval)} by {CLOCK_NAMES[found.clock]}"]
+    other: Clock = "wall" if paired.clock == "cpu" else "cpu"
+    second = paired.wall if paired.clock == "cpu" else paired.cpu
+    parts = [f"{values}: {describe_interval(interval)} by {CLOCK_NAMES[paired.clock]}"]
     if not inverted:
-        parts.append(f"the median by {CLOCK_NAMES[other]}: {say_interval(beside)}")
-    if found.clocks_disagree:
+        parts.append(f"the median by {CLOCK_NAMES[other]}: {describe_interval(second)}")
+    if paired.clocks_disagree:
         parts.append("the clocks disagree, so the interval spans both")
-    parts.append(f"alternating passes, {found.stopped_because}")
+    parts.append(f"alternating passes, {paired.stopped_because}")
     return "; ".join(parts)
 
 
-def say_interval(found: RatioInterval | ClockRatio) -> str:
+def describe_interval(interval: RatioInterval | ClockRatio) -> str:
     """Return `+10.1 % (+8.9 % to +11.4 %)`."""
-    if not found.low or math.isinf(found.high):
-        return f"{say_change(found.ratio)} (too few rounds)"
-    return f"{say_change(found.ratio)} ({say_change(found.low)} to {say_change(found.high)})"
+    if not interval.low or math.isinf(interval.high):
+        return f"{describe_change(interval.ratio)} (too few rounds)"
+    return f"{describe_change(interval.ratio)} ({describe_change(interval.low)} to {describe_change(interval.high)})"
 
 
-def estimated_ratio(one: Round, clock: Clock) -> float:
+def estimated_ratio(round_: Round, clock: Clock) -> float:
     """Return candidate over base of the median pass in one round; 1 if a clock has no reading."""
-    return _interval([one], "latency.median", clock, FLOOR).ratio
+    return _interval([round_], "latency.median", clock, FLOOR).ratio

@@ -84,9 +84,9 @@ def _chains(pairs: Iterator[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             ends[length] = place
             last[length] = len(links) - 1
-    found: list[tuple[int, int]] = []
+    chain: list[tuple[int, int]] = []
     link = last[-1] if last else -1
     while link >= 0:
         position, place, link = links[link]
-        found.append((position, place))
-    return found[::-1]
+        chain.append((position, place))
+    return chain[::-1]

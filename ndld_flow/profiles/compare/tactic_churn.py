@@ -45,19 +45,19 @@ def find_churn(rebuilds: Sequence[Rebuild]) -> TacticChurn:
     """
     if len(rebuilds) < 2:
         raise ValueError("at least two builds are needed")
-    measured = [one.profile for one in rebuilds if one.profile is not None and one.profile.layers]
+    measured = [each.profile for each in rebuilds if each.profile is not None and each.profile.layers]
     is_measured = len(measured) == len(rebuilds)
-    subjects = measured if is_measured else [one.build.as_profile() for one in rebuilds]
+    subjects = measured if is_measured else [each.build.as_profile() for each in rebuilds]
     rows = match_layers(subjects)
     times = [LayerTimes(profile) for profile in subjects] if is_measured else []
     changed = [row for row in rows if _change(_layers_of(row, subjects)) is not None]
     shown = [_changed_layer(row, subjects, times) for row in changed]
     return TacticChurn(
-        builds=tuple(_rebuilt(one, subject) for one, subject in zip(rebuilds, subjects, strict=True)),
+        builds=tuple(_rebuilt(each, subject) for each, subject in zip(rebuilds, subjects, strict=True)),
         basis="engines as measured" if is_measured else "engines as built",
         tells_tactics=any(layer.tactic for subject in subjects for layer in subject.layers),
         row_count=len(rows),
-        changed=tuple(sorted(shown, key=lambda one: -(one.time_share or 0.0))),
+        changed=tuple(sorted(shown, key=lambda each: -(each.time_share or 0.0))),
         layer_share=_count(changed) / (_count(rows) or 1),
         time_share=_time_share(changed, subjects, times),
         spreads=_spreads(rebuilds, subjects),
@@ -102,31 +102,35 @@ def _changed_layer(row: LayerRow, subjects: Sequence[Profile], times: Sequence[L
     change = _change(built)
     assert change is not None
     first = next(layers for layers in built if layers)
-    told: dict[Change, Callable[[_Layers], str]] = {"tactic": _say_tactics, "format": _say_formats, "layers": _say_work}
+    describe: dict[Change, Callable[[_Layers], str]] = {
+        "tactic": _describe_tactics,
+        "format": _describe_formats,
+        "layers": _describe_work,
+    }
     return ChangedLayer(
         name=" + ".join(layer.name for layer in first),
         type=first[0].type,
         onnx_nodes=tuple(dict.fromkeys(node for layer in first for node in layer.onnx_nodes)),
         change=change,
-        built=tuple(map(told[change], built)),
+        built=tuple(map(describe[change], built)),
         variants=len({(_work(layers), _formats(layers), _tactics(layers)) for layers in built}),
         time_share=_time_share([row], subjects, times),
     )
 
 
-def _say_tactics(layers: _Layers) -> str:
+def _describe_tactics(layers: _Layers) -> str:
     return " + ".join(layer.tactic or layer.type for layer in layers)
 
 
-def _say_formats(layers: _Layers) -> str:
-    return " + ".join(f"{_say_tensors(layer.inputs)} -> {_say_tensors(layer.outputs)}" for layer in layers)
+def _describe_formats(layers: _Layers) -> str:
+    return " + ".join(f"{_describe_tensors(layer.inputs)} -> {_describe_tensors(layer.outputs)}" for layer in layers)
 
 
-def _say_tensors(tensors: tuple[TensorInfo, ...]) -> str:
+def _describe_tensors(tensors: tuple[TensorInfo, ...]) -> str:
     return ", ".join(" ".join(filter(None, _format(tensor))) for tensor in tensors)
 
 
-def _say_work(layers: _Layers) -> str:
+def _describe_work(layers: _Layers) -> str:
     return " + ".join(layer.name for layer in layers)
 
 
@@ -137,35 +141,37 @@ def _count(rows: Sequence[LayerRow]) -> int:
 def _time_share(rows: Sequence[LayerRow], subjects: Sequence[Profile], times: Sequence[LayerTimes]) -> float | None:
     """Return the share of these rows in all layers' time, averaged over the builds."""
     shares = []
-    for number, (subject, one) in enumerate(zip(subjects, times, strict=False)):
-        total = one.total_ms(range(len(subject.layers)))
+    for number, (subject, layer_times) in enumerate(zip(subjects, times, strict=False)):
+        total = layer_times.total_ms(range(len(subject.layers)))
         if not total:
             return None
-        shares.append(math.fsum(one.total_ms(row.layers[number]) for row in rows) / total)
+        shares.append(math.fsum(layer_times.total_ms(row.layers[number]) for row in rows) / total)
     return statistics.fmean(shares) if shares else None
 
 
-def _rebuilt(one: Rebuild, subject: Profile) -> RebuiltEngine:
-    cache = one.build.timing_cache
+def _rebuilt(rebuild: Rebuild, subject: Profile) -> RebuiltEngine:
+    cache = rebuild.build.timing_cache
     return RebuiltEngine(
-        label=one.label,
-        engine_digest=one.build.engine_digest,
-        engine_bytes=one.build.engine_bytes,
-        build_s=one.build.build_s,
+        label=rebuild.label,
+        engine_digest=rebuild.build.engine_digest,
+        engine_bytes=rebuild.build.engine_bytes,
+        build_s=rebuild.build.build_s,
         layer_count=len(subject.layers),
         read_timings=cache is not None and cache.loaded_entries != 0 and cache.loaded_bytes > 0,
-        latency_ms=one.profile.latency.median_ms if one.profile is not None and one.profile.latency_ms else None,
+        latency_ms=rebuild.profile.latency.median_ms
+        if rebuild.profile is not None and rebuild.profile.latency_ms
+        else None,
     )
 
 
 def _spreads(rebuilds: Sequence[Rebuild], subjects: Sequence[Profile]) -> tuple[Spread, ...]:
-    built = [_rebuilt(one, subject) for one, subject in zip(rebuilds, subjects, strict=True)]
-    latencies = [one.latency_ms for one in built if one.latency_ms is not None]
-    found = [
-        Spread(metric="engine_bytes", unit="bytes", values=tuple(one.engine_bytes for one in built)),
-        Spread(metric="build_s", unit="s", values=tuple(one.build_s for one in built)),
-        Spread(metric="layers", unit="", values=tuple(one.layer_count for one in built)),
+    built = [_rebuilt(each, subject) for each, subject in zip(rebuilds, subjects, strict=True)]
+    latencies = [each.latency_ms for each in built if each.latency_ms is not None]
+    spreads = [
+        Spread(metric="engine_bytes", unit="bytes", values=tuple(each.engine_bytes for each in built)),
+        Spread(metric="build_s", unit="s", values=tuple(each.build_s for each in built)),
+        Spread(metric="layers", unit="", values=tuple(each.layer_count for each in built)),
     ]
     if len(latencies) == len(built):
-        found.append(Spread(metric="latency.median", unit="ms", values=tuple(latencies)))
-    return tuple(found)
+        spreads.append(Spread(metric="latency.median", unit="ms", values=tuple(latencies)))
+    return tuple(spreads)

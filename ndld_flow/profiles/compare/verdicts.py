@@ -60,7 +60,8 @@ class Bounds:
             floor_ms=rules.floor_ms,
             single_run_threshold=noise.single_run_threshold if noise else ASSUMED_SINGLE_RUN,
             paired=len(sittings) == 1 and "" not in sittings,
-            same=[(one.runs, one.layers) for one in base] == [(one.runs, one.layers) for one in candidate],
+            same=[(profile.runs, profile.layers) for profile in base]
+            == [(profile.runs, profile.layers) for profile in candidate],
             circumstances=circumstances,
         )
 
@@ -84,7 +85,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
     verdict = "unchanged" if circumstances.identical else decide_ratio(interval, threshold, metric.better)
     figures = figures_of_ratio(metric.runs[base], metric.runs[candidate], bounds)
     counts = (len(metric.runs[base]), len(metric.runs[candidate]))
-    told = _say(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
+    text = _describe(metric.unit, figures, counts, interval, bounds, _meaning(verdict, threshold))
     return MetricVerdict(
         metric=metric.metric,
         base=base,
@@ -97,7 +98,7 @@ def judge(metric: ComparedMetric, base: int, candidate: int, bounds: Bounds) -> 
         high=interval.high,
         threshold=threshold,
         floor=floor,
-        why=circumstances.forbidden or told,
+        why=circumstances.forbidden or text,
         identical=circumstances.identical,
     )
 
@@ -109,9 +110,9 @@ def _judge_exact(
     before, after = values
     ratio = after / before if before else 1.0 if after == before else math.inf
     verdict = _decide_exact(before, after, metric.better)
-    change = f", {say_change(ratio)}" if before > 0 else ""
-    told = quantity(after, metric.unit)
-    why = f"{told} in both" if verdict == "unchanged" else f"{' -> '.join(apart(values, metric.unit))}{change}"
+    change = f", {describe_change(ratio)}" if before > 0 else ""
+    shown = quantity(after, metric.unit)
+    why = f"{shown} in both" if verdict == "unchanged" else f"{' -> '.join(apart(values, metric.unit))}{change}"
     return MetricVerdict(
         metric=metric.metric,
         base=pair[0],
@@ -199,7 +200,7 @@ def _in_pairs(base: Sequence[float], candidate: Sequence[float], bounds: Bounds)
     return bounds.paired and len(base) == len(candidate) >= FEW_RUNS and not bounds.same
 
 
-def _say(
+def _describe(
     unit: str,
     figures: tuple[float, float],
     counts: tuple[int, int],
@@ -209,9 +210,9 @@ def _say(
 ) -> str:
     if bounds.same:
         return f"{quantity(figures[1], unit)}: the same measurement"
-    change = f"{say_change(interval.ratio)} ({say_change(interval.low)} to {say_change(interval.high)})"
-    told = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
-    return f"{told}, {bounds.circumstances.noise or meaning}"
+    change = f"{describe_change(interval.ratio)} ({describe_change(interval.low)} to {describe_change(interval.high)})"
+    runs = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
+    return f"{runs}, {bounds.circumstances.noise or meaning}"
 
 
 def _counted(base: int, candidate: int, *, paired: bool) -> str:
@@ -222,7 +223,7 @@ def _counted(base: int, candidate: int, *, paired: bool) -> str:
     return f"{base} pairs of runs" if paired and base >= FEW_RUNS else f"{base} runs each"
 
 
-def say_change(ratio: float) -> str:
+def describe_change(ratio: float) -> str:
     """Return a ratio as a change: `+4.2 %`, `-50 %` or `±0 %`."""
     if not math.isfinite(ratio):
         return "from nothing"
@@ -283,7 +284,7 @@ class LayerTimes:
         cuts = self._cuts or [(0, len(samples))]
         if samples and min(samples) >= 0 and sum(samples) < LARGEST:  # NaN fails the second
             return [median(samples[start:end]) for start, end in cuts if start < min(end, len(samples))]
-        parts = ([one for one in samples[start:end] if 0 <= one < LARGEST] for start, end in cuts)
+        parts = ([sample for sample in samples[start:end] if 0 <= sample < LARGEST] for start, end in cuts)
         return [median(part) for part in parts if part]
 
 
@@ -369,11 +370,13 @@ def _welch(base: RunTimes, candidate: RunTimes) -> float | None:
     """Return the two-sided p-value of Welch's t-test on the logarithms, with degrees of freedom rounded down."""
     if base.runs < 2 or candidate.runs < 2:
         return None
-    one, other = base.log_error, candidate.log_error
-    freedom = (one + other) ** 2 / (one**2 / (base.runs - 1) + other**2 / (candidate.runs - 1))
+    base_error, candidate_error = base.log_error, candidate.log_error
+    freedom = (base_error + candidate_error) ** 2 / (
+        base_error**2 / (base.runs - 1) + candidate_error**2 / (candidate.runs - 1)
+    )
     # The degrees of freedom are at least the smaller side's, despite rounding.
     whole = max(int(freedom), min(base.runs, candidate.runs) - 1)
-    return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(one + other), whole)
+    return two_sided_p((candidate.log_mean - base.log_mean) / math.sqrt(base_error + candidate_error), whole)
 
 
 def _decide(test: _Tested, q_value: float | None, bounds: Bounds, confidence: float) -> Verdict:

@@ -86,8 +86,8 @@ def diagnose(profile: Profile) -> tuple[Insight, ...]:
 
 def insights_of(subject: Subject) -> tuple[Insight, ...]:
     """Return the result of `diagnose` for a subject that already exists."""
-    found = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
-    return tuple(sorted(found, key=lambda insight: -insight.score))
+    insights = [replace(insight, score=min(1.0, insight.score)) for rule in RULES for insight in rule(subject)]
+    return tuple(sorted(insights, key=lambda insight: -insight.score))
 
 
 EngineRule = Callable[[EngineSubject], Iterator[Insight]]
@@ -227,12 +227,16 @@ def _roofs(subject: Subject) -> Bound | None:
     if measure is None or not subject.layers_ms:
         return None
 
-    def part(says: Callable[[Roofline], bool]) -> float:
-        met = (position for position, one in enumerate(measure.rooflines) if one is not None and says(one))
+    def part(matches: Callable[[Roofline], bool]) -> float:
+        met = (
+            position
+            for position, roofline in enumerate(measure.rooflines)
+            if roofline is not None and matches(roofline)
+        )
         return subject.sum_ms(met) / subject.layers_ms
 
-    compute = part(lambda one: one.reached >= _NEAR and one.limit == "compute")
-    memory = part(lambda one: one.reached >= _NEAR and one.limit == "memory")
+    compute = part(lambda roofline: roofline.reached >= _NEAR and roofline.limit == "compute")
+    memory = part(lambda roofline: roofline.reached >= _NEAR and roofline.limit == "memory")
     if compute + memory < _HALF:
         return None
     return Bound(

@@ -86,15 +86,15 @@ class EngineSubject:
             if not shapes.values
         ]
 
-    def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
+    def where(self, matches: Callable[[Layer], bool]) -> tuple[int, ...]:
         """Return the positions of the layers that match, in execution order."""
-        return tuple(place for place, layer in enumerate(self.layers) if says(layer))
+        return tuple(place for place, layer in enumerate(self.layers) if matches(layer))
 
     def call_types(self, positions: Sequence[int], most: int = 3) -> str:
         """Return `41 CaskConvolution, 5 PointWiseV2`."""
         types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
-        told = ", ".join(f"{number} {kind}" for kind, number in types[:most])
-        return told + (f" and {len(types) - most} more types" if len(types) > most else "")
+        text = ", ".join(f"{number} {kind}" for kind, number in types[:most])
+        return text + (f" and {len(types) - most} more types" if len(types) > most else "")
 
 
 def elements(shape: Sequence[int]) -> int:
@@ -126,4 +126,4 @@ def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int
 def ignored_nodes(build: Build | None) -> frozenset[str]:
     """Return the ONNX nodes whose constraints the build ignored."""
     constraints = () if build is None else build.constraints
-    return frozenset(one.node for one in constraints if one.is_ignored)
+    return frozenset(constraint.node for constraint in constraints if constraint.is_ignored)

@@ -58,18 +58,20 @@ def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
     that rescales the product. In a sum of two products no input could be quantised. Only convolutions count: residuals
     of transformers feed normalisations and stay in floating point.
     """
-    found: dict[int, TensorInfo] = {}
+    residuals: dict[int, TensorInfo] = {}
     for place, layer in enumerate(subject.layers):
         if is_quantized_product(layer) and _is_convolution(layer):
             written = layer.outputs[0].shape if layer.outputs else ()
-            residual = next((one for one in layer.inputs[1:] if _is_float(one) and one.shape == written), None)
+            residual = next(
+                (tensor for tensor in layer.inputs[1:] if _is_float(tensor) and tensor.shape == written), None
+            )
         elif layer.role == "compute" and any("add" in node.lower() for node in layer.onnx_nodes):
             residual = _added_to_product(subject, layer)
         else:
             residual = None
         if residual is not None:
-            found[place] = residual
-    return found
+            residuals[place] = residual
+    return residuals
 
 
 def _is_convolution(layer: Layer) -> bool:
@@ -88,9 +90,9 @@ def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
         maker = subject.makers.get(tensor.name)
         is_written_so = maker is not None and is_quantized_product(subject.layers[maker])
         (products if is_written_so else others).append(tensor)
-    makers = [subject.layers[subject.makers[one.name]] for one in products]
-    shapes = {one.shape for one, maker in zip(products, makers, strict=True) if _is_convolution(maker)}
-    return next((one for one in others if one.shape in shapes), None)
+    makers = [subject.layers[subject.makers[tensor.name]] for tensor in products]
+    shapes = {tensor.shape for tensor, maker in zip(products, makers, strict=True) if _is_convolution(maker)}
+    return next((tensor for tensor in others if tensor.shape in shapes), None)
 
 
 def ends_of(subject: LintSubject) -> frozenset[str]:
@@ -181,8 +183,8 @@ def is_depthwise(layer: Layer) -> bool:
 
 def _step(tensor: TensorInfo, step: int) -> int:
     """Return the multiple that applies; a vectorised format pads to its own width."""
-    found = _VECTOR.match(tensor.format)
-    return max(step, int(found[1])) if found and int(found[1]) <= 64 else step
+    vector = _VECTOR.match(tensor.format)
+    return max(step, int(vector[1])) if vector and int(vector[1]) <= 64 else step
 
 
 def _up(size: int, step: int) -> int:

@@ -20,34 +20,34 @@ def reformats_at_the_ends(subject: EngineSubject) -> Iterator[Insight]:
     """Report reformats of the engine's inputs and outputs, which the caller could pass in the engine's own format
     (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/advanced.html, "I/O formats").
     """
-    ends = {one.name: f"input {one_line(one.name)}" for one in subject.profile.inputs if one.name}
-    ends |= {one.name: f"output {one_line(one.name)}" for one in subject.profile.outputs if one.name}
-    found = {
+    ends = {tensor.name: f"input {one_line(tensor.name)}" for tensor in subject.profile.inputs if tensor.name}
+    ends |= {tensor.name: f"output {one_line(tensor.name)}" for tensor in subject.profile.outputs if tensor.name}
+    reformats = {
         place: ends[tensor.name]
         for place, layer in enumerate(subject.layers)
         if layer.role == "reformat"
         for tensor in (*layer.inputs, *layer.outputs)
         if tensor.name in ends
     }
-    if not found:
+    if not reformats:
         return
-    ways = [f"{end} {_way(subject.layers[place])}" for place, end in list(found.items())[:3]]
-    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    ways = [f"{end} {_way(subject.layers[place])}" for place, end in list(reformats.items())[:3]]
+    more = f" and {len(reformats) - 3} more" if len(reformats) > 3 else ""
     yield Insight(
         score=0,
-        title=f"{layers_word(len(found))} reformatting at the engine's inputs and outputs",
+        title=f"{layers_word(len(reformats))} reformatting at the engine's inputs and outputs",
         evidence=f"{', '.join(ways)}{more}, in every pass.",
         next_step=(
             "If the caller can pass tensors in the engine's own format, set `advanced.io_formats`, and "
             "set `advanced.direct_io` to refuse reformats."
         ),
-        layers=tuple(found),
+        layers=tuple(reformats),
     )
 
 
 def reformats_inside(subject: EngineSubject) -> Iterator[Insight]:
     """Report reformats between layers that use different formats or types."""
-    ends = {one.name for one in (*subject.profile.inputs, *subject.profile.outputs)}
+    ends = {tensor.name for tensor in (*subject.profile.inputs, *subject.profile.outputs)}
     inside = subject.where(
         lambda layer: (
             layer.role == "reformat"
@@ -99,7 +99,7 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
     """
     if not subject.is_strongly_typed or not subject.computing:
         return
-    types = {one.dtype for layer in subject.layers for one in (*layer.inputs, *layer.outputs)}
+    types = {tensor.dtype for layer in subject.layers for tensor in (*layer.inputs, *layer.outputs)}
     types |= {name for layer in subject.layers for name in (layer.precision, layer.weights_dtype)}
     if types & set(_REDUCED):
         return
@@ -119,7 +119,7 @@ def single_precision_only(subject: EngineSubject) -> Iterator[Insight]:
 def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     """Report precision constraints that the build ignored."""
     constraints = subject.build.constraints if subject.build is not None else ()
-    ignored = [one for one in constraints if one.is_ignored]
+    ignored = [constraint for constraint in constraints if constraint.is_ignored]
     if not ignored:
         return
     first, why = ignored[0], ignored[0].outcome.removeprefix("ignored").lstrip(": ")
@@ -163,15 +163,15 @@ def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
 def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
     """Report the builder's warning that weights do not fit into FP16."""
     logged = subject.build.warnings if subject.build is not None else ()
-    told = [
+    overflows = [
         warning for warning in logged if "FP16" in warning and ("subnormal" in warning or "infinity" in warning.lower())
     ]
-    if not told:
+    if not overflows:
         return
     yield Insight(
         score=0,
         title="Weights that FP16 cannot hold",
-        evidence=f"The builder warns: {short_name(told[0].lstrip('- '), 300)}",
+        evidence=f"The builder warns: {short_name(overflows[0].lstrip('- '), 300)}",
         next_step=(
             "Check the outputs with `check_accuracy`; if they are wrong, keep the layers of these weights in fp32 with "
             "`constrain_precision`, or block them in `convert_fp16`."

@@ -76,7 +76,7 @@ def activation_not_fused(subject: Subject) -> Iterator[Insight]:
     The estimated saving is the time of the shorter of the two.
     """
     pairs = [pair for position, layer in enumerate(subject.layers) if (pair := _swish(subject, position, layer))]
-    saved = sum(min(subject.share([one]) for one in pair) for pair in pairs)
+    saved = sum(min(subject.share([at]) for at in pair) for pair in pairs)
     if saved < _WORTH_A_LOOK:
         return
     positions = subject.longest_first(position for pair in pairs for position in pair)
@@ -100,14 +100,14 @@ def hard_swish_in_parts(subject: Subject) -> Iterator[Insight]:
     The estimated saving is all but the longest of the four. With HardSwish instead, PP-OCRv4's detection needed
     10 % less CPU time on ONNX Runtime 1.31 (tests/benchmarks/bench_diagnosis.py), and its output differed by 2e-7.
     """
-    found = [parts for position in range(len(subject.layers)) if (parts := _hard_swish(subject, position))]
-    saved = sum(subject.share(parts) - subject.share(subject.longest_first(parts)[:1]) for parts in found)
+    swishes = [parts for position in range(len(subject.layers)) if (parts := _hard_swish(subject, position))]
+    saved = sum(subject.share(parts) - subject.share(subject.longest_first(parts)[:1]) for parts in swishes)
     if saved < _WORTH_A_LOOK:
         return
-    positions = subject.longest_first(position for parts in found for position in parts)
+    positions = subject.longest_first(position for parts in swishes for position in parts)
     yield Insight(
         score=saved,
-        title=f"HardSwish in four layers, {len(found)} times",
+        title=f"HardSwish in four layers, {len(swishes)} times",
         evidence=f"Add, Clip, Mul and Div in {layers_word(len(positions))}: {subject.took(positions)} "
         f"({share(subject.share(positions))} of {subject.whole}). The longest is {subject.call(positions[0])}.",
         next_step="Export with opset 14 or later, where HardSwish is one operator, or replace the four in the model.",
@@ -159,10 +159,12 @@ def _reads_convolution(subject: Subject, layer: Layer) -> bool:
     """Return whether a layer is the only reader of a convolution, directly, through reorders or through similar
     layers."""
     for _ in range(_LONGEST_WAY):
-        made = [(tensor.name, subject.makers[tensor.name]) for tensor in layer.inputs if tensor.name in subject.makers]
-        if len(made) != 1 or len(subject.readers[made[0][0]]) != 1:
+        written = [
+            (tensor.name, subject.makers[tensor.name]) for tensor in layer.inputs if tensor.name in subject.makers
+        ]
+        if len(written) != 1 or len(subject.readers[written[0][0]]) != 1:
             return False
-        layer = subject.layers[made[0][1]]
+        layer = subject.layers[written[0][1]]
         if layer.type in _CONVOLUTIONS:
             return True
         if layer.role != "reformat" and not _is_affine(layer):

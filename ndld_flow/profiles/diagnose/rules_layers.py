@@ -190,21 +190,21 @@ def _computed_macs(layer: Layer) -> int:
 
 def _reasons(layer: Layer) -> str:
     """Return reasons in a layer's shapes for its slowness; empty if there are none."""
-    found = []
+    reasons = []
     filters = layer.inputs[1].shape if len(layer.inputs) > 1 else ()
     source = layer.inputs[0].shape if layer.inputs else ()
     if layer.type.endswith("Conv") and len(filters) > 2 and len(source) > 1:
         if filters[1] < source[1]:
-            found.append(f"it is a grouped convolution whose filters read {filters[1]} of {source[1]} channels")
+            reasons.append(f"it is a grouped convolution whose filters read {filters[1]} of {source[1]} channels")
         channels: tuple[int, ...] = (filters[0], source[1])
     else:
         channels = (*source[-1:], *(layer.outputs[0].shape[-1:] if layer.outputs else ()))
     odd = [str(size) for size in channels if size % _ALIGNED]
     if odd:
-        found.append(f"{' and '.join(odd)} are not multiples of {_ALIGNED}")
+        reasons.append(f"{' and '.join(odd)} are not multiples of {_ALIGNED}")
     if source and source[0] == 1 and layer.macs and layer.macs < 1_000_000:
-        found.append("it has little work at batch 1")
-    return ", ".join(found)
+        reasons.append("it has little work at batch 1")
+    return ", ".join(reasons)
 
 
 _DOMINATES = 0.25

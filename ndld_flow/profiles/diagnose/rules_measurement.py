@@ -66,17 +66,17 @@ def busy_machine(subject: Subject) -> Iterator[Insight]:
     load = _number(averages[0]) if isinstance(averages, list) and averages else 0.0
     during = _part(subject, "during")
     others = _number(during.get("cpus_used_by_others")) + _number(during.get("cpus_taken_by_host"))
-    told = []
+    causes = []
     if load >= _BUSY_LOAD * cpus:
-        told.append(f"the load was {load:.2f} on {cpus} CPUs before the measurement")
+        causes.append(f"the load was {load:.2f} on {cpus} CPUs before the measurement")
     if others >= _BUSY_SHARE * cpus:
-        told.append(f"other processes used {others:.2f} CPUs during the measurement")
-    if not told:
+        causes.append(f"other processes used {others:.2f} CPUs during the measurement")
+    if not causes:
         return
     yield Insight(
         score=0.0,
         title="The machine was busy",
-        evidence=f"Here {' and '.join(told)}.",
+        evidence=f"Here {' and '.join(causes)}.",
         next_step=(
             "Measure again on an idle machine, or compare only with profiles measured in turns with this one. If it "
             "stays busy, use fewer threads than CPUs."
@@ -102,8 +102,8 @@ def clocks_not_fixed(subject: Subject) -> Iterator[Insight]:
 
 
 def _part(subject: Subject, name: str) -> Mapping[str, JsonValue]:
-    found = subject.profile.conditions.get(name)
-    return found if isinstance(found, dict) else {}
+    part = subject.profile.conditions.get(name)
+    return part if isinstance(part, dict) else {}
 
 
 def _number(value: JsonValue) -> float:

@@ -33,12 +33,12 @@ def bound_not_met(subject: SearchSubject) -> Iterator[Insight]:
     """Report a bound that no trial met."""
     if subject.search.passed:
         return
-    told = ", ".join(f"{one_line(name)} {number(value)}" for name, value in subject.search.metrics_found.items())
+    reached = ", ".join(f"{one_line(name)} {number(value)}" for name, value in subject.search.metrics_found.items())
     trials = len(subject.search.trials)
     yield Insight(
         0.0,
         f"No set of nodes meets the bound of {one_line(subject.step)}",
-        f"The best of {trials} trial{'s' if trials != 1 else ''} reached {told or 'nothing: no trial ran'}.",
+        f"The best of {trials} trial{'s' if trials != 1 else ''} reached {reached or 'nothing: no trial ran'}.",
         "Raise `trials` and `time`, allow more nodes with `op_types`, or relax the bound.",
     )
 
@@ -85,12 +85,12 @@ def not_checked(subject: SearchSubject) -> Iterator[Insight]:
     """Report a model that uses the result and was not compared with its reference."""
     if not subject.users or subject.checks:
         return
-    made = one_line(subject.users[0])
+    user = one_line(subject.users[0])
     yield Insight(
         0.0,
-        f"{made} was not compared with its reference",
+        f"{user} was not compared with its reference",
         "The search ran on its own samples; the resulting model was not checked.",
-        f"Add `check_accuracy` with `candidate: {made}`, on other samples than those of the search.",
+        f"Add `check_accuracy` with `candidate: {user}`, on other samples than those of the search.",
     )
 
 

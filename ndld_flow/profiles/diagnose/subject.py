@@ -102,9 +102,9 @@ class Subject:
         ordered = sorted(range(len(self.layers)), key=self.medians_ms.__getitem__, reverse=True)
         return {position: rank for rank, position in enumerate(ordered)}
 
-    def where(self, says: Callable[[Layer], bool]) -> tuple[int, ...]:
+    def where(self, matches: Callable[[Layer], bool]) -> tuple[int, ...]:
         """Return the positions of the layers that match, the longest first."""
-        return self.longest_first(position for position, layer in enumerate(self.layers) if says(layer))
+        return self.longest_first(position for position, layer in enumerate(self.layers) if matches(layer))
 
     @property
     def listed(self) -> tuple[int, ...]:
@@ -155,8 +155,8 @@ class Subject:
     def call_types(self, positions: Sequence[int], most: int = 3) -> str:
         """Return `41 ReorderInput, 52 ReorderOutput`."""
         types = Counter(one_line(self.layers[position].type) for position in positions).most_common()
-        told = [f"{number} {kind}" for kind, number in types[:most]]
-        return ", ".join(told) + (f" and {len(types) - most} more types" if len(types) > most else "")
+        texts = [f"{number} {kind}" for kind, number in types[:most]]
+        return ", ".join(texts) + (f" and {len(types) - most} more types" if len(types) > most else "")
 
     def took(self, positions: Sequence[int]) -> str:
         """Return `8.4 ms of 67 ms in all layers`."""
@@ -191,12 +191,12 @@ def writers_of(layers: Sequence[Layer]) -> dict[str, int]:
 
 def readers_of(layers: Sequence[Layer]) -> dict[str, tuple[int, ...]]:
     """Return the positions of the layers that read each tensor."""
-    found: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
     for place, layer in enumerate(layers):
         for tensor in layer.inputs:
             if tensor.name:
-                found.setdefault(tensor.name, []).append(place)
-    return {name: tuple(places) for name, places in found.items()}
+                readers.setdefault(tensor.name, []).append(place)
+    return {name: tuple(places) for name, places in readers.items()}
 
 
 def one_line(name: str) -> str:

@@ -49,15 +49,15 @@ def _sizes(entry: Mapping[str, object]) -> Iterator[tuple[int, ...]]:
 
 def window_of(entry: Mapping[str, object]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return the window of a convolution by ONNX's names of its parts; empty for other layers."""
-    found: list[tuple[str, tuple[int, ...]]] = []
+    attributes: list[tuple[str, tuple[int, ...]]] = []
     for name, attribute in _WINDOW.items():
         part = shape_of(entry.get(name, entry.get(f"Conv{name}")))
         if part is not None:
-            found.append((attribute, part))
+            attributes.append((attribute, part))
     groups = whole_of(entry.get("Groups", entry.get("ConvGroups")))
-    if found and groups is not None:
-        found.append(("group", (groups,)))
-    return tuple(found)
+    if attributes and groups is not None:
+        attributes.append(("group", (groups,)))
+    return tuple(attributes)
 
 
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f\s,;]*(?:\[|\Z))", re.DOTALL)
@@ -84,7 +84,7 @@ def nodes_of_metadata(metadata: str) -> tuple[str, ...]:
     With detailed profiling verbosity the engine lists them: `[ONNX Layer: Conv_0]`, separated by the characters 1e
     and 1f.
     """
-    return _each_once(found[1] for found in _METADATA.finditer(metadata))
+    return _each_once(match[1] for match in _METADATA.finditer(metadata))
 
 
 def nodes_of_name(name: str) -> tuple[str, ...]:
@@ -106,12 +106,12 @@ def _parts(name: str) -> Iterator[str]:
 
 
 def _each_once(names: Iterator[str]) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for name in names:
         plain = name.strip(" +,\x1e\x1f")
-        if plain and not (_OWN.match(plain) or _WEIGHT.fullmatch(plain)) and len(found) < _MAX_NODES:
-            found[plain] = None
-    return tuple(found)
+        if plain and not (_OWN.match(plain) or _WEIGHT.fullmatch(plain)) and len(unique) < _MAX_NODES:
+            unique[plain] = None
+    return tuple(unique)
 
 
 _CODE = re.compile(r"\((?:k)?(\w+)\)")
@@ -228,10 +228,10 @@ def split_bindings(info: EngineInfo) -> tuple[tuple[TensorInfo, ...], tuple[Tens
 
 
 def _first_of(tensors: Iterable[TensorInfo]) -> dict[str, TensorInfo]:
-    found: dict[str, TensorInfo] = {}
+    firsts: dict[str, TensorInfo] = {}
     for tensor in tensors:
-        found.setdefault(tensor.name, tensor)
-    return found
+        firsts.setdefault(tensor.name, tensor)
+    return firsts
 
 
 def _with_dims(bound: TensorInfo, known: Mapping[str, TensorInfo]) -> TensorInfo:
@@ -282,9 +282,9 @@ def _weights_dtype(entry: Mapping[str, object]) -> str:
         return dtype_of_tensorrt(text_of(weights.get("Type")))
     if not multiplies_matrices(text_of(entry.get("LayerType")), text_of(entry.get("Name"))):
         return ""
-    listed = [_tensor(one) for one in objects_in(entry.get("Constants"))]
-    matrices = [one for one in listed if sum(dim > 1 for dim in one.shape) > 1]
-    return max(matrices, key=lambda one: elements(one.shape) or 0).dtype if matrices else ""
+    listed = [_tensor(constant) for constant in objects_in(entry.get("Constants"))]
+    matrices = [constant for constant in listed if sum(dim > 1 for dim in constant.shape) > 1]
+    return max(matrices, key=lambda constant: elements(constant.shape) or 0).dtype if matrices else ""
 
 
 def _groups(entry: Mapping[str, object], inputs: tuple[TensorInfo, ...]) -> int | None:
@@ -294,7 +294,7 @@ def _groups(entry: Mapping[str, object], inputs: tuple[TensorInfo, ...]) -> int 
     listed = whole_of(entry.get("Groups", entry.get("ConvGroups")))
     if listed is not None or text_of(entry.get("LayerType")) != "correlation":
         return listed
-    constants = (shape_of(one.get("Dimensions")) or () for one in objects_in(entry.get("Constants")))
+    constants = (shape_of(constant.get("Dimensions")) or () for constant in objects_in(entry.get("Constants")))
     filters = max((shape for shape in constants if len(shape) > 3), key=lambda shape: elements(shape) or 0, default=())
     source = inputs[0].shape if inputs else ()
     if len(source) < 2 or not filters or filters[1] < 1 or source[1] < 1:
@@ -332,10 +332,10 @@ def _tactic(entry: Mapping[str, object]) -> str:
 
 
 def _tensor(entry: Mapping[str, object]) -> TensorInfo:
-    told = next(_told_types(entry), "")
+    type_text = next(_told_types(entry), "")
     return TensorInfo(
         name=text_of(entry.get("Name")),
-        dtype=dtype_of_tensorrt(told),
+        dtype=dtype_of_tensorrt(type_text),
         shape=shape_of(entry.get("Dimensions")) or (),
         format=format_of_tensorrt(text_of(entry.get("Format/Datatype")) or text_of(entry.get("Format"))),
     )

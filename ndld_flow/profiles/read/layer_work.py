@@ -221,9 +221,9 @@ def _constant_bytes(constant: object) -> int:
 def _listed_bytes(entry: Mapping[str, object]) -> int:
     """Return the size of the constants that TensorRT-RTX lists with dimensions and type."""
     return sum(
-        tensor_bytes([TensorInfo(name="", dtype=dtype_of_tensorrt(text_of(one.get("Datatype"))), shape=shape)])
-        for one in objects_in(entry.get("Constants"))
-        if (shape := shape_of(one.get("Dimensions"))) is not None
+        tensor_bytes([TensorInfo(name="", dtype=dtype_of_tensorrt(text_of(constant.get("Datatype"))), shape=shape)])
+        for constant in objects_in(entry.get("Constants"))
+        if (shape := shape_of(constant.get("Dimensions"))) is not None
     )
 
 
@@ -267,11 +267,11 @@ def _tensorrt_convolution(entry: Mapping[str, object], source: Shape, target: Sh
 
 def _before_pooling(entry: Mapping[str, object], source: Shape, weights: Shape) -> Shape | None:
     """Return the output shape of the convolution by ONNX's formula."""
-    told = [shape_of(entry.get(key)) or () for key in ("Stride", "Dilation", "PrePadding", "PostPadding")]
+    settings = [shape_of(entry.get(key)) or () for key in ("Stride", "Dilation", "PrePadding", "PostPadding")]
     sizes, kernel = source[2:], weights[2:]
-    if any(len(one) != len(sizes) for one in (*told, kernel)) or any(step < 1 for step in told[0]):
+    if any(len(setting) != len(sizes) for setting in (*settings, kernel)) or any(step < 1 for step in settings[0]):
         return None
-    steps = zip(sizes, kernel, *told, strict=True)
+    steps = zip(sizes, kernel, *settings, strict=True)
     return (
         source[0],
         weights[0],

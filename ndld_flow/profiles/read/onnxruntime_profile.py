@@ -100,8 +100,8 @@ class Event:
     @property
     def nodes(self) -> list[Event]:
         """The nodes that this node or run encloses, in order of start."""
-        found = [node for executor in self.inner for node in executor.inner]
-        return sorted(found, key=lambda node: node.ts)
+        enclosed = [node for executor in self.inner for node in executor.inner]
+        return sorted(enclosed, key=lambda node: node.ts)
 
     @property
     def is_executor(self) -> bool:

@@ -86,8 +86,8 @@ def find_source(path: Path) -> Source:
         raise RequestError(f"{path} is not a profile in a supported format; supported formats: {FORMATS}")
     if part in ("profile", "build", "onnxruntime"):
         return Source(part, _prefix(path) or path.stem, ((part, path),))
-    beside = {file: kind for file, kind in _parts_in(path.parent).items() if kind not in _ALONE}
-    files = _group_of(path, beside | {path: part})
+    siblings = {file: kind for file, kind in _parts_in(path.parent).items() if kind not in _ALONE}
+    files = _group_of(path, siblings | {path: part})
     return _tensorrt(_prefix(path) or path.absolute().parent.name or path.stem, files)
 
 
@@ -120,12 +120,12 @@ def _parts_in(folder: Path) -> dict[Path, Part]:
         files = sorted(islice((file for file in folder.iterdir() if file.suffix.lower() in _SUFFIXES), _MAX_FILES))
     except OSError as error:
         raise RequestError(f"{folder} cannot be read: {error.strerror or error}") from error
-    found: dict[Path, Part] = {}
+    parts: dict[Path, Part] = {}
     for file in files:
         part = _part_if_readable(file)
         if part is not None:
-            found[file] = part
-    return found
+            parts[file] = part
+    return parts
 
 
 def _part_if_readable(file: Path) -> Part | None:

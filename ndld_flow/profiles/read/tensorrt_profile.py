@@ -126,21 +126,25 @@ def measured_passes(times: Passes | None, log: TrtexecLog) -> MeasuredPasses:
     """Return the passes after the warm-up, or the log's median if there are no passes."""
     if times is None or not times.passes:
         return _from_summary(log)
-    told = _WARMUP.search(log.text("inference_options", "Duration"))
-    warmup_ms = float(told[1]) if told else DEFAULT_WARMUP_MS
+    warmup = _WARMUP.search(log.text("inference_options", "Duration"))
+    warmup_ms = float(warmup[1]) if warmup else DEFAULT_WARMUP_MS
     kept = times.after_warmup(warmup_ms)
     first = kept[0].h2d_at
     run = ProfileRun(
-        latency_ms=tuple(one.latency for one in kept),
-        starts_ms=tuple(one.h2d_at - first for one in kept),
-        enqueue_ms=() if _is_coarse(kept) else tuple(one.enqueue for one in kept),
-        h2d_ms=tuple(one.h2d for one in kept),
-        compute_ms=tuple(one.compute for one in kept),
-        d2h_ms=tuple(one.d2h for one in kept),
+        latency_ms=tuple(each.latency for each in kept),
+        starts_ms=tuple(each.h2d_at - first for each in kept),
+        enqueue_ms=() if _is_coarse(kept) else tuple(each.enqueue for each in kept),
+        h2d_ms=tuple(each.h2d for each in kept),
+        compute_ms=tuple(each.compute for each in kept),
+        d2h_ms=tuple(each.d2h for each in kept),
     )
     dropped = len(times.passes) - len(kept)
-    by_latency = sorted(kept, key=lambda one: one.latency)
-    notes = [*_warmup_notes(dropped, warmup_ms, told is None), *_pass_notes(times, kept), *_told_otherwise(run, log)]
+    by_latency = sorted(kept, key=lambda each: each.latency)
+    notes = [
+        *_warmup_notes(dropped, warmup_ms, warmup is None),
+        *_pass_notes(times, kept),
+        *_differs_from_log(run, log),
+    ]
     return MeasuredPasses((run,), dropped, warmup_ms, by_latency[(len(kept) - 1) // 2], tuple(notes))
 
 
@@ -152,10 +156,10 @@ def _from_summary(log: TrtexecLog) -> MeasuredPasses:
     latency, enqueue, h2d, compute, d2h = (() if medians[key] is None else (medians[key] or 0.0,) for key in keys)
     if not latency or latency[0] <= 0:
         return MeasuredPasses()
-    told = ", ".join(f"{name} {value:g} ms" for name, value in log.latency.items())
+    figures = ", ".join(f"{name} {value:g} ms" for name, value in log.latency.items())
     return MeasuredPasses(
         runs=(ProfileRun(latency_ms=latency, enqueue_ms=enqueue, h2d_ms=h2d, compute_ms=compute, d2h_ms=d2h),),
-        notes=(f"there is no --exportTimes: the one sample is the median of trtexec's summary ({told})",),
+        notes=(f"there is no --exportTimes: the one sample is the median of trtexec's summary ({figures})",),
     )
 
 
@@ -181,25 +185,25 @@ def _is_coarse(kept: Sequence[Pass]) -> bool:
     """Return True if times are rounded to more than half the duration of an enqueue, so that their median would
     mislead.
     """
-    return _enqueue_step(kept) > fmean(one.enqueue for one in kept) / 2
+    return _enqueue_step(kept) > fmean(each.enqueue for each in kept) / 2
 
 
 def _enqueue_step(kept: Sequence[Pass]) -> float:
     """Return the resolution of the largest time, in ms: the value of its sixth digit."""
-    largest = max(abs(one.enqueue_at) + one.enqueue for one in kept)
+    largest = max(abs(each.enqueue_at) + each.enqueue for each in kept)
     return float(10 ** (math.floor(math.log10(largest)) - 5)) if largest else 0.0
 
 
-def _told_otherwise(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
+def _differs_from_log(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
     """Yield figures of trtexec's own summary that differ from or add to these."""
     enqueue = statistics_of(log.section("performance_summary").get("Enqueue Time")).get("median")
     if enqueue is not None and not run.enqueue_ms:
         yield f"an enqueue took {enqueue:g} ms (median), by trtexec's own summary"
-    told = log.latency.get("median")
-    if told and abs(run.median_ms / told - 1) > 1e-3:
+    reported = log.latency.get("median")
+    if reported and abs(run.median_ms / reported - 1) > 1e-3:
         yield (
-            f"the log's median of {told:g} ms is not the median of these passes ({run.median_ms:g} ms): do they belong "
-            "to one measurement?"
+            f"the log's median of {reported:g} ms is not the median of these passes ({run.median_ms:g} ms): do they "
+            "belong to one measurement?"
         )
     throughput = re.match(r"[\d.e+]{1,20}", log.text("performance_summary", "Throughput"))
     if throughput:
@@ -209,26 +213,26 @@ def _told_otherwise(run: ProfileRun, log: TrtexecLog) -> Iterator[str]:
         )
 
 
-def timeline(one: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, ...], str]:
+def timeline(pass_: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, ...], str]:
     """Return spans of the median pass and of its layers end to end, and a description of them."""
-    spans = list(_pass_spans(one)) if one is not None else []
+    spans = list(_pass_spans(pass_)) if pass_ is not None else []
     begin = min((span.start_ms for span in spans), default=0.0)
     spans = [span.model_copy(update={"start_ms": span.start_ms - begin}) for span in spans]
     compute = next((span.start_ms for span in spans if span.lane == "compute"), 0.0)
     timed = [(place, layer) for place, layer in enumerate(layers) if layer.median_ms > 0]
     spans.extend(_layer_spans(timed, compute))
-    words = ["enqueue, copies and compute of the median pass"] if one is not None else []
+    words = ["enqueue, copies and compute of the median pass"] if pass_ is not None else []
     if timed:
         words.append("layers laid end to end by their own times: gaps and overlaps are unknown")
     return tuple(sorted(spans, key=lambda span: (span.start_ms, span.lane))), "; ".join(words)
 
 
-def _pass_spans(one: Pass) -> Iterator[Span]:
+def _pass_spans(pass_: Pass) -> Iterator[Span]:
     pieces: tuple[tuple[str, float, float, str], ...] = (
-        ("enqueue", one.enqueue_at, one.enqueue, "overhead"),
-        ("H2D", one.h2d_at, one.h2d, "transfer"),
-        ("compute", one.compute_at, one.compute, "pass"),
-        ("D2H", one.d2h_at, one.d2h, "transfer"),
+        ("enqueue", pass_.enqueue_at, pass_.enqueue, "overhead"),
+        ("H2D", pass_.h2d_at, pass_.h2d, "transfer"),
+        ("compute", pass_.compute_at, pass_.compute, "pass"),
+        ("D2H", pass_.d2h_at, pass_.d2h, "transfer"),
     )
     for lane, start, duration, kind in pieces:
         if duration > 0:
@@ -387,15 +391,15 @@ def _tensors(exports: _Exports) -> tuple[tuple[TensorInfo, ...], tuple[TensorInf
     return inputs or _from_log(log.inputs), outputs or _from_log(log.outputs)
 
 
-def _from_log(told: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:
-    return tuple(TensorInfo(name=name, dtype="", shape=shape) for name, shape in told.items())
+def _from_log(shapes: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:
+    return tuple(TensorInfo(name=name, dtype="", shape=shape) for name, shape in shapes.items())
 
 
 def _conditions(log: TrtexecLog) -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {
+    conditions: dict[str, JsonValue] = {
         "device_information": dict(log.section("device_information")),
         "trtexec_summary": dict(log.section("performance_summary")),
         "command": log.command,
         "started_local_time": log.started,
     }
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in conditions.items() if value}

@@ -112,25 +112,25 @@ def _take_pair(log: TrtexecLog, section: dict[str, JsonValue], body: str) -> boo
     return True
 
 
-def take_inference_shape(log: TrtexecLog, told: str) -> None:
+def take_inference_shape(log: TrtexecLog, text: str) -> None:
     """Add the shapes of a line such as `input.1=32x3x224x224`; each input has its own line."""
-    found = _SHAPE.fullmatch(told.strip())
-    if found and len(log.inputs) < _MAX_KEYS:
-        log.inputs[text_of(found[1])] = _dims(found[2])
+    match = _SHAPE.fullmatch(text.strip())
+    if match and len(log.inputs) < _MAX_KEYS:
+        log.inputs[text_of(match[1])] = _dims(match[2])
 
 
-def _dims(told: str) -> tuple[int, ...]:
-    return tuple(int(dim[:12]) for dim in told.split("x"))
+def _dims(text: str) -> tuple[int, ...]:
+    return tuple(int(dim[:12]) for dim in text.split("x"))
 
 
 def _take_fact(log: TrtexecLog, body: str, stamp: str | None) -> None:
     log.started = log.started or stamp or ""
     if "TensorRT" in body:
         _take_version(log, body)
-    elif (found := _BINDING.search(body)) is not None:
-        tensors = log.inputs if found[1] == "input" else log.outputs
+    elif (match := _BINDING.search(body)) is not None:
+        tensors = log.inputs if match[1] == "input" else log.outputs
         if len(tensors) < _MAX_KEYS:
-            tensors[text_of(found[2])] = _dims(found[3])
+            tensors[text_of(match[2])] = _dims(match[3])
 
 
 def _take_version(log: TrtexecLog, body: str) -> None:
@@ -140,9 +140,9 @@ def _take_version(log: TrtexecLog, body: str) -> None:
         log.version = log.version or _spelt(int(running[2]))
         command = _COMMAND.search(body)
         log.command = log.command or (text_of(command[1]) if command else "")
-    told = _VERSION.search(body)
-    if told:
-        log.version = told[1] if "." in told[1] else _spelt(int(told[1]))
+    match = _VERSION.search(body)
+    if match:
+        log.version = match[1] if "." in match[1] else _spelt(int(match[1]))
 
 
 def _spelt(number: int) -> str:
@@ -164,13 +164,13 @@ def statistics_of(value: JsonValue) -> dict[str, float]:
 
 
 def _statistics(text: str) -> Iterator[tuple[str, float]]:
-    for found in _STATISTIC.finditer(text):
+    for match in _STATISTIC.finditer(text):
         try:
-            number = float(found[2])
+            number = float(match[2])
         except ValueError:
             continue
         if 0 <= number <= 1e15:
-            yield found[1], number
+            yield match[1], number
 
 
 MAX_PASSES = 1_000_000
@@ -207,7 +207,7 @@ class Passes:
 
     def after_warmup(self, warmup_ms: float) -> tuple[Pass, ...]:
         """Return the passes from the first that begins to compute after `warmup_ms`; all passes if there is none."""
-        first = next((at for at, one in enumerate(self.passes) if one.compute_at >= warmup_ms), 0)
+        first = next((at for at, each in enumerate(self.passes) if each.compute_at >= warmup_ms), 0)
         return self.passes[first:]
 
 
@@ -221,13 +221,13 @@ def read_times(path: Path) -> Passes:
     passes: list[Pass] = []
     unreadable = 0
     for text in _objects(path):
-        one = _pass(_fields(text))
-        if one is None:
+        pass_ = _pass(_fields(text))
+        if pass_ is None:
             unreadable += 1
         elif len(passes) == MAX_PASSES:
             return Passes(tuple(passes), unreadable, is_all=False)
         else:
-            passes.append(one)
+            passes.append(pass_)
     return Passes(tuple(passes), unreadable)
 
 
@@ -237,9 +237,9 @@ def _objects(path: Path) -> Iterator[str]:
     for piece in read_pieces(path):
         text = rest + piece
         end = 0
-        for found in _OBJECT.finditer(text):
-            end = found.end()
-            yield found[0]
+        for match in _OBJECT.finditer(text):
+            end = match.end()
+            yield match[0]
         rest = text[end:][-_MAX_OBJECT:]
     if "{" in rest:
         yield rest
@@ -247,10 +247,10 @@ def _objects(path: Path) -> Iterator[str]:
 
 def _fields(text: str) -> Mapping[str, object]:
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         return {name: _number(value) for name, value in _FIELD.findall(text)}
-    return found if isinstance(found, dict) else {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _number(text: str) -> float | None:
@@ -315,12 +315,12 @@ def read_layer_times(path: Path) -> LayerTimes:
     heads = [entry for entry in entries if "count" in entry and "name" not in entry]
     count = max([0, *(whole_of(head["count"]) or 0 for head in heads)])
     rows = [entry for entry in entries if entry not in heads]
-    found = [row for row in (_row(entry, count) for entry in rows) if row is not None]
+    layers = [row for row in (_row(entry, count) for entry in rows) if row is not None]
     return LayerTimes(
-        rows=tuple(found),
+        rows=tuple(layers),
         pass_count=count,
         are_medians=any("medianMs" in row for row in rows),
-        unreadable=len(rows) - len(found),
+        unreadable=len(rows) - len(layers),
         parsed=parsed,
     )
 

@@ -219,8 +219,8 @@ class _Reader:
 
     def _next(self) -> str:
         """Return the next character that is neither space nor comma; empty at the end."""
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
+        space = _SPACE.match(self.text, self.at)
+        self.at = space.end() if space else self.at
         if self.at >= len(self.text):
             self.ended = True
             return ""
@@ -273,13 +273,13 @@ class _Reader:
         return (quote - before) % 2 == 1
 
     def _bare(self) -> object:
-        found = _BARE.match(self.text, self.at)
-        if found is None:
+        match = _BARE.match(self.text, self.at)
+        if match is None:
             self.at += 1
             return None
-        self.at = found.end()
+        self.at = match.end()
         self.ended = self.ended or self.at == len(self.text)
-        word = found[0]
+        word = match[0]
         return _WORDS[word] if word in _WORDS else _number(word)
 
 
@@ -290,5 +290,5 @@ def _number(word: str) -> float | None:
         return None
 
 
-def _unescape(found: re.Match[str]) -> str:
-    return chr(int(found[2], 16)) if found[2] else _ESCAPED.get(found[1], found[1])
+def _unescape(match: re.Match[str]) -> str:
+    return chr(int(match[2], 16)) if match[2] else _ESCAPED.get(match[1], match[1])

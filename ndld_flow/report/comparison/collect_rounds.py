@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, estimated_ratio, say_interval
-from ndld_flow.profiles.compare.verdicts import say_change
+from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, describe_interval, estimated_ratio
+from ndld_flow.profiles.compare.verdicts import describe_change
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.noise import PairedRounds, Round
 
@@ -45,7 +45,7 @@ def _sentences(found: PairedRounds) -> Iterator[str]:
     )
     clock = CLOCK_NAMES[found.clock]
     yield f"{clock[0].upper()}{clock[1:]} decides: {short_name(found.clock_reason, 200)}."
-    by_clocks = f"{say_interval(found.cpu)} in CPU time and {say_interval(found.wall)} in wall time"
+    by_clocks = f"{describe_interval(found.cpu)} in CPU time and {describe_interval(found.wall)} in wall time"
     yield f"The median pass changed by {by_clocks}."
     if found.clocks_disagree:
         yield "CPU time excludes the change seen in wall time, so the interval of the verdict spans both."
@@ -55,8 +55,8 @@ def _sentences(found: PairedRounds) -> Iterator[str]:
 def _row(number: int, one: Round) -> tuple[str, ...]:
     return (
         str(number),
-        say_change(estimated_ratio(one, "cpu")),
-        say_change(estimated_ratio(one, "wall")),
+        describe_change(estimated_ratio(one, "cpu")),
+        describe_change(estimated_ratio(one, "wall")),
         str(len(one.base.wall_ms)),
         str(one.base.passes),
         "any CPU" if one.pinned_to is None else f"CPU {one.pinned_to}",

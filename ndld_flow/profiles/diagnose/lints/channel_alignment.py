@@ -62,7 +62,7 @@ def _feeds_product(subject: LintSubject, place: int) -> bool:
     waiting, seen = [place], {place}
     while waiting and len(seen) < _MOST_STEPS:
         layer = subject.layers[waiting.pop()]
-        readers = {reader for one in layer.outputs for reader in subject.readers.get(one.name, ())} - seen
+        readers = {reader for tensor in layer.outputs for reader in subject.readers.get(tensor.name, ())} - seen
         if any(is_product(subject.layers[reader]) for reader in readers):
             return True
         seen |= readers

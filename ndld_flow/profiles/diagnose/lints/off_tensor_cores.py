@@ -51,17 +51,17 @@ def _why(layer: Layer) -> str:
 
 
 def _advice(layers: Sequence[Layer]) -> str:
-    told = []
+    advice = []
     if any(layer.unit == "INT8 DP4A" and (read := channels_of(layer)) and read.is_image for layer in layers):
-        told.append(
+        advice.append(
             "A first layer with the few channels of an image gains little from INT8: leave it out with `exclude.nodes` "
             "of `quantize`, so that it computes in FP16, and profile both in turns."
         )
     if any(layer.unit == "FP32 FMA" for layer in layers):
-        told.append(
+        advice.append(
             "FP16 kernels on tensor cores pad small channel counts: run `convert_fp16`, or list fewer nodes in its "
             "`block`, and `check_accuracy`."
         )
-    if not told:
-        told.append("Tensor cores can run such layers if channels are multiples of 8 (FP16), 16 or 32 (INT8).")
-    return " ".join(told)
+    if not advice:
+        advice.append("Tensor cores can run such layers if channels are multiples of 8 (FP16), 16 or 32 (INT8).")
+    return " ".join(advice)

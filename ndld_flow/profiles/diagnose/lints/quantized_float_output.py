@@ -35,7 +35,7 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
     """
     sums, ends = float_sums(subject), ends_of(subject)
     residuals = {tensor.name for tensor in sums.values()}
-    found: dict[int, tuple[int, ...]] = {}
+    readers_of_floats: dict[int, tuple[int, ...]] = {}
     for place, layer in enumerate(subject.layers):
         written = layer.outputs[0] if layer.outputs else None
         if place in sums or not is_quantized_product(layer) or written is None or written.dtype not in FLOATS:
@@ -44,11 +44,11 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
             continue
         readers = subject.readers.get(written.name, ())
         if readers and all(_could_read_8_bits(subject.layers[reader]) for reader in readers):
-            found[place] = readers
-    if not found:
+            readers_of_floats[place] = readers
+    if not readers_of_floats:
         return
-    positions = subject.longest_first(found)
-    readers = subject.longest_first({reader for all_ in found.values() for reader in all_})
+    positions = subject.longest_first(readers_of_floats)
+    readers = subject.longest_first({reader for all_ in readers_of_floats.values() for reader in all_})
     types = " and ".join(dict.fromkeys(short_dtype(subject.layers[place].outputs[0].dtype) for place in positions))
     plain = [place for place in readers if not is_product(subject.layers[place])]
     yield Insight(

@@ -52,16 +52,16 @@ def _way(subject: LintSubject, place: int) -> str:
 
 
 def _advice(outer: Sequence[int], inner: Sequence[int]) -> str:
-    told = []
+    advice = []
     if outer:
-        told.append(
+        advice.append(
             "At inputs and outputs: let the caller use the engine's type. `convert_fp16` with `keep_io: false` "
             "makes the model's inputs and outputs FP16; a weakly typed engine (TensorRT before 11) takes a `dtype` in "
             "`advanced.io_formats` of `build_engine`."
         )
     if inner:
-        told.append(
+        advice.append(
             "Between layers: the two sides compute in different precisions. Give both the same: see `block` of "
             "`convert_fp16`, `op_types` and `exclude` of `quantize`, and `constrain_precision`."
         )
-    return " ".join(told)
+    return " ".join(advice)

@@ -47,12 +47,12 @@ def _not_of_residuals(subject: LintSubject) -> tuple[int, ...]:
 
 
 def _where(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
-    told = []
+    places = []
     if at_ends:
-        told.append(f"{len(at_ends)} at the model's inputs and outputs ({name_some(subject, at_ends, 2)})")
+        places.append(f"{len(at_ends)} at the model's inputs and outputs ({name_some(subject, at_ends, 2)})")
     if inside:
-        told.append(f"{len(inside)} between layers, such as {_neighbours(subject, inside[0])}")
-    return "; ".join(told) + "."
+        places.append(f"{len(inside)} between layers, such as {_neighbours(subject, inside[0])}")
+    return "; ".join(places) + "."
 
 
 def _neighbours(subject: LintSubject, place: int) -> str:
@@ -60,9 +60,9 @@ def _neighbours(subject: LintSubject, place: int) -> str:
     layer = subject.layers[place]
     before = [subject.makers[tensor.name] for tensor in layer.inputs if tensor.name in subject.makers]
     after = [reader for tensor in layer.outputs for reader in subject.readers.get(tensor.name, ())]
-    told = [f"after {subject.call(before[0])}"] if before else []
-    told += [f"before {subject.call(after[0])}"] if after else []
-    return " and ".join(told) or subject.call(place)
+    neighbours = [f"after {subject.call(before[0])}"] if before else []
+    neighbours += [f"before {subject.call(after[0])}"] if after else []
+    return " and ".join(neighbours) or subject.call(place)
 
 
 def _advice(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int]) -> str:
@@ -71,20 +71,20 @@ def _advice(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int])
             "ONNX Runtime's CUDA provider has few integer operators: run the model there as it was before "
             "`quantize`, or build an engine from the quantised one (`build_engine`)."
         )
-    told = []
+    advice = []
     if inside:
-        told.append(
+        advice.append(
             "Between layers, each is a border between 8 bits and floating point: add the operators of the neighbours "
             "that compute in floating point to `op_types` of `quantize`, or exclude small islands of 8 bits with "
             "`exclude` or `min_intensity`."
         )
     if at_ends and any(_leads_to_product(subject, place) for place in at_ends):
-        told.append(
+        advice.append(
             "At an input: a first layer with few channels often gains nothing from INT8; leave it out with "
             "`exclude.nodes` of `quantize` and profile both in turns."
         )
     return (
-        " ".join(told)
+        " ".join(advice)
         or "At inputs and outputs they follow from the model's types: only other types there remove them."
     )
 
