@@ -81,13 +81,10 @@ def files_of(code: ImportedCode) -> dict[str, Path]:
     for name, module in code.modules.items():
         if module.path is not None:
             place = name.replace(".", "/")
-            files[f"{place}/__init__.py" if module.folders else f"{place}{_suffix(module.path)}"] = module.path
+            # The full suffix: `.py`, or `.cpython-311-x86_64-linux-gnu.so`.
+            suffix = module.path.name[module.path.name.index(".") :]
+            files[f"{place}/__init__.py" if module.folders else f"{place}{suffix}"] = module.path
     return files
-
-
-def _suffix(path: Path) -> str:
-    """Return the full suffix: `.py`, or `.cpython-311-x86_64-linux-gnu.so`."""
-    return path.name[path.name.index(".") :]
 
 
 def find_imported_by(module: ModuleType) -> ImportedCode | None:

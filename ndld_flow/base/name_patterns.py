@@ -52,16 +52,14 @@ def groups_found(pattern: str, name: str) -> tuple[str, ...] | None:
     Raises RequestError as `name_matcher` does.
     """
     match = _regex(pattern).search(_encode(name))
-    return tuple(map(_decode, (match[0], *match.groups(default=b"")))) if match is not None else None
+    if match is None:
+        return None
+    return tuple(group.decode("utf-8", "surrogatepass") for group in (match[0], *match.groups(default=b"")))
 
 
 def _encode(name: str) -> bytes:
     """Encode a name for RE2, which works on bytes; given text it would count characters to report unused offsets."""
     return name.encode("utf-8", "surrogatepass")
-
-
-def _decode(name: bytes) -> str:
-    return name.decode("utf-8", "surrogatepass")
 
 
 def _regex(pattern: str) -> re2._Regexp:

@@ -81,7 +81,7 @@ def bounded_resolution() -> Iterator[None]:
 
 def _count_resolutions() -> None:
     """Have OmegaConf count: there is one place through which each interpolation goes, and none to hook into."""
-    from omegaconf import Container
+    from omegaconf import Container, OmegaConf
     from omegaconf.errors import InterpolationResolutionError
 
     follow = Container.resolve_parse_tree
@@ -92,20 +92,14 @@ def _count_resolutions() -> None:
         resolved = follow(self, *args, **kwargs)
         left = getattr(_LEFT, "steps", None)
         if left is not None:
-            _LEFT.steps = left - 10 - _size(resolved)
+            plain = OmegaConf.to_container(resolved, resolve=False) if isinstance(resolved, Container) else resolved
+            _LEFT.steps = left - 10 - _count(plain)
             if _LEFT.steps < 0:
                 raise InterpolationResolutionError(TOO_MUCH)
         return resolved
 
     counted.__wrapped__ = follow  # type: ignore[attr-defined]
     Container.resolve_parse_tree = counted  # type: ignore[method-assign]
-
-
-def _size(resolved: object) -> int:
-    from omegaconf import Container, OmegaConf
-
-    plain = OmegaConf.to_container(resolved, resolve=False) if isinstance(resolved, Container) else resolved
-    return _count(plain)
 
 
 def _count(plain: object) -> int:

@@ -238,7 +238,9 @@ def make_sweep(composed: Composed, given: Sequence[GivenAxis], trust: bool) -> S
     variations = open_variations(composed, checker)
     axes = Axes(read_axes(section.over, variations.written, mistakes), list(composed.values["sweep"]["over"]))
     steps = known_steps(variations.written.get("steps"), base.steps if base is not None else ())
-    goals = _read_goals(section, steps, _varying(axes), mistakes)
+    keys = (key.split(".") for axis in axes.read for key in axis.keys)
+    varying = {words[1] for words in keys if words[0] == "steps" and len(words) > 1}
+    goals = _read_goals(section, steps, varying, mistakes)
     space = Space(tuple(axis.axis for axis in axes.read), read_exclusions(section, axes, mistakes))
     entries = variations.written.get("steps")
     check_section(section, axes, list(entries) if isinstance(entries, dict) else [], mistakes)
@@ -292,12 +294,6 @@ def _read_section(values: object) -> SweepSection | None:
 
 
 Goals = tuple[tuple[Objective, ...], tuple[Gate, ...]]
-
-
-def _varying(axes: Axes) -> set[str]:
-    """Return the names of the steps whose settings differ between points."""
-    keys = (key.split(".") for axis in axes.read for key in axis.keys)
-    return {words[1] for words in keys if words[0] == "steps" and len(words) > 1}
 
 
 def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], mistakes: Mistakes) -> Goals:

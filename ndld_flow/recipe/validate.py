@@ -265,17 +265,13 @@ def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
 
     Not in the address of a model: one that was fetched is found by its digest.
     """
-    models = {"model": values.get("model"), **{f"models.{name}": model for name, model in _models(values).items()}}
+    named = values["models"] if isinstance(values.get("models"), dict) else {}
+    models = {"model": values.get("model"), **{f"models.{name}": model for name, model in named.items()}}
     addresses = {f"{name}.source" for name, model in models.items() if isinstance(model, dict)}
     for dotted in find_redacted({key: value for key, value in values.items() if key != "description"}):
         if dotted not in addresses:
             what = f"`{HIDDEN}` is in the place of a credential, which was left out when this was written"
             mistakes.add(dotted, what, "put the value back; `${oc.env:NAME}` keeps it out of all that a run writes")
-
-
-def _models(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    named = values.get("models")
-    return named if isinstance(named, dict) else {}
 
 
 def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
@@ -409,7 +405,8 @@ def _resolve_reads(
     wanted: dict[str, tuple[type[Artifact], Any]] = {}
     kind = step_type.cls.kinds()[0]
     own = step_type.cls.read_key
-    wanted[own] = (kind, entry.get(own) or _nearest_maker(kind, kinds))
+    makers = [name for name, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
+    wanted[own] = (kind, entry.get(own) or (makers[-1] if makers else None))
     for setting, mark in step_type.cls.marked(Reads).items():
         name = entry.get(setting, step_type.cls.model_fields[setting].default)
         if name is not None:  # an optional read
@@ -422,11 +419,6 @@ def _resolve_reads(
         else:
             reads[key] = name
     return reads, len(reads) == len(wanted)
-
-
-def _nearest_maker(kind: type[Artifact], kinds: Mapping[str, type[Artifact] | None]) -> str | None:
-    makers = [name for name, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
-    return makers[-1] if makers else None
 
 
 def _check_read(

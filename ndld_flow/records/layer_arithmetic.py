@@ -164,14 +164,10 @@ def _of_named_unit(name: str) -> Kernel | None:
     if match is None:
         return None
     word = match["word"]
-    usual = {"imma": "int8", "hmma": _joined_type(name) or "float16"}
+    # The operands' type is joined to others, as in `hmma_fprop_f16f16f32` and `..._bf16bf16f32`.
+    operands = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
+    usual = {"imma": "int8", "hmma": _DTYPES[operands[1]] if operands else "float16"}
     return Kernel(usual.get(word) or _four_bits(name) or _type_in(name, but=("float32",)), "tensor core", word)
-
-
-def _joined_type(name: str) -> str:
-    """Return the operands' type in `hmma_fprop_f16f16f32` and `..._bf16bf16f32`."""
-    match = re.search(r"_(bf16|f16)(?:bf16|f16)(?:f32|f16)?(?=_|$)", name)
-    return _DTYPES[match[1]] if match else ""
 
 
 def _of_myelin(name: str) -> Kernel | None:

@@ -403,7 +403,7 @@ def _layer(layer: Layer) -> Layer:
         changed["macs"] = None
     changed |= {name: 0 for name in _COUNTS if not 0 <= getattr(layer, name) <= _MOST}
     changed |= {
-        name: tuple(map(_tensor, tensors))
+        name: tuple(tensor if _has_shape(tensor) else tensor.model_copy(update={"shape": ()}) for tensor in tensors)
         for name, tensors in (("inputs", layer.inputs), ("outputs", layer.outputs))
         if not all(map(_has_shape, tensors))
     }
@@ -413,7 +413,3 @@ def _layer(layer: Layer) -> Layer:
 def _has_shape(tensor: TensorInfo) -> bool:
     shape = tensor.shape
     return not shape or (min(shape) >= 0 and max(shape) <= _MOST)
-
-
-def _tensor(tensor: TensorInfo) -> TensorInfo:
-    return tensor if _has_shape(tensor) else tensor.model_copy(update={"shape": ()})

@@ -263,6 +263,7 @@ def test_the_t_distribution_is_the_one_in_tables() -> None:
     assert two_sided_p(0, 5) == 1
     assert two_sided_p(float("inf"), 5) == pytest.approx(0, abs=1e-12)
     assert two_sided_p(1.96, 10_000) == pytest.approx(0.05, rel=0.01)
+    assert two_sided_p(40, 16) == 0  # and not a little less, as rounding would have it
 
 
 def test_false_discoveries_are_kept_down_as_benjamini_and_hochberg_say() -> None:

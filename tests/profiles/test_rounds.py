@@ -113,6 +113,35 @@ def test_a_difference_that_only_wall_time_sees_is_never_called_unchanged() -> No
     assert both.high > 1.4
 
 
+def queued(wall_ms: float, cpu_ms: float) -> RoundSide:
+    return side(wall_ms, cpu_ms=cpu_ms, queued_ms=wall_ms - cpu_ms)
+
+
+@pytest.mark.parametrize(
+    ("wall_ratio", "cpu_ratio", "disagree"),
+    [
+        (1.10, 1.0, True),
+        (0.90, 1.0, True),
+        (1.02, 0.8, False),  # within the threshold
+        (0.98, 1.2, False),
+        (1.10, 1.1, False),  # CPU time shows it too
+        (0.90, 0.9, False),
+    ],
+)
+def test_clocks_disagree_about_differences_that_only_wall_time_shows(
+    wall_ratio: float, cpu_ratio: float, disagree: bool
+) -> None:
+    found = describe_rounds(rounds_of(queued(20, 10), queued(20 * wall_ratio, 10 * cpu_ratio)), PLAN, "decided")
+    assert found.clock == "cpu"
+    assert found.clocks_disagree is disagree
+
+
+def test_turns_without_their_time_in_the_queue_are_refused() -> None:
+    whole = queued(20, 10)
+    with pytest.raises(ValueError, match="zip"):
+        choose_clock(rounds_of(whole, whole.model_copy(update={"queued_ms": whole.queued_ms[1:]})), on_device=False)
+
+
 @pytest.mark.parametrize(
     ("candidate", "why"),
     [

@@ -14,6 +14,7 @@ from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml
 from ndld_flow.store.store import Store
 from tests.support.toys import RECIPE, STAMP
 
@@ -229,3 +230,17 @@ def test_no_text_at_all_makes_the_loader_raise_anything_else(text: str) -> None:
         path.write_text(text, encoding="utf-8", errors="replace")
         with pytest.raises(RecipeError):
             load_recipe(path)
+
+
+@pytest.mark.parametrize("value", ["7", "9" * MAX_DIGITS, f"'{'9' * (MAX_DIGITS + 1)}'", "a" * (2 * MAX_DIGITS)])
+def test_whole_numbers_have_at_most_a_hundred_digits_and_texts_any_length(tmp_path: Path, value: str) -> None:
+    assert parse_yaml(tmp_path / "r.yaml", f"key: {value}\n").values == {"key": parse_scalar(value)}
+
+
+def parse_scalar(value: str) -> int | str:
+    return int(value) if value.isdigit() else value.strip("'")
+
+
+def test_a_whole_number_of_more_digits_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=f"r.yaml:1: key: a whole number has at most {MAX_DIGITS} digits"):
+        parse_yaml(tmp_path / "r.yaml", f"key: {'9' * (MAX_DIGITS + 1)}\n")

@@ -26,7 +26,6 @@ from ndld_flow.records.comparison import (
     Verdict,
 )
 from ndld_flow.records.noise import PairedRounds
-from ndld_flow.records.profile import Profile
 
 BY_WEIGHT: tuple[Verdict, ...] = ("unchanged", "improved", "inconclusive", "regressed", "incomparable")
 """Verdicts by rank; the overall verdict is the highest. Those that need attention outrank the others, and an
@@ -51,7 +50,10 @@ def compare_profiles(
     profiles = [each.profile for each in measured]
     differences = find_differences(profiles, rules.allow)
     metrics = compare_metrics(measured)
-    pairs = {pair: _bounds(profiles, *pair, rules) for pair in permutations(range(len(profiles)), 2)}
+    pairs: dict[tuple[int, int], Bounds] = {}
+    for base, candidate in permutations(range(len(profiles)), 2):
+        circumstances = circumstances_of(profiles[base], profiles[candidate], rules.allow)
+        pairs[base, candidate] = Bounds.under(rules, [profiles[base]], [profiles[candidate]], circumstances)
     evidence = evidence or RoundsEvidence()
     verdicts = [_judge(metric, pair, bounds, evidence.rounds) for metric in metrics for pair, bounds in pairs.items()]
     rows = match_layers(profiles)
@@ -172,11 +174,6 @@ def _with_remark(verdict: MetricVerdict, pairs: Mapping[tuple[int, int], Bounds]
     if verdict.metric != rules.metric or not remark or verdict.verdict == "incomparable":
         return verdict
     return verdict.model_copy(update={"why": f"{verdict.why}; {remark}"})
-
-
-def _bounds(profiles: Sequence[Profile], base: int, candidate: int, rules: Rules) -> Bounds:
-    circumstances = circumstances_of(profiles[base], profiles[candidate], rules.allow)
-    return Bounds.under(rules, [profiles[base]], [profiles[candidate]], circumstances)
 
 
 def _about_noise(rules: Rules, sections: Mapping[str, Sequence[Measured]]) -> str:

@@ -176,7 +176,12 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield from _timing(profiles)
     yield from _inputs(profiles)
     yield _fact(profiles, "provider", "backend", lambda profile: profile.backend)
-    yield _fact(profiles, "provider", "providers", _providers)
+    yield _fact(
+        profiles,
+        "provider",
+        "providers",
+        lambda profile: ", ".join(profile.providers) if profile.backend == "onnxruntime" else NOT_APPLICABLE,
+    )
     yield from _options(profiles)
     # An engine is identified by its own digest.
     yield _fact(profiles, "model", "digest", lambda profile: _digest(profile.model_digest), "plan")
@@ -344,7 +349,8 @@ def _inputs(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         nothing = ("",) * len(profiles)
         yield _Fact("batch", "shapes of the inputs", nothing, "forbids")
         yield _Fact("inputs", "values of the inputs", nothing, "forbids")
-    for position, name in enumerate(_input_names(profiles)):
+    longest = max((profile.inputs for profile in profiles), key=len, default=())
+    for position, name in enumerate(tensor.name for tensor in longest):
 
         def values(
             read: Callable[[Profile, TensorInfo], str], name: str = name, position: int = position
@@ -354,11 +360,6 @@ def _inputs(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         yield _Fact("batch", f"shape of {name}", values(lambda _, tensor: shape_text(tensor)), "forbids")
         yield _Fact("inputs", f"values of {name}", values(_values_of), "forbids")
         yield _Fact("model", f"type of {name}", values(lambda _, tensor: tensor.dtype), minor=True)
-
-
-def _input_names(profiles: Sequence[Profile]) -> list[str]:
-    longest = max((profile.inputs for profile in profiles), key=len, default=())
-    return [tensor.name for tensor in longest]
 
 
 def _of_input(profile: Profile, which: str | int, read: Callable[[Profile, TensorInfo], str]) -> str:
@@ -378,10 +379,6 @@ def _values_of(profile: Profile, tensor: TensorInfo) -> str:
     """Return how values were generated, or the digest of those from a file, regardless of its path."""
     digest = profile.input_digests.get(tensor.name)
     return f"file {_digest(digest)}" if digest else tensor.data.removesuffix(f", {tensor.dtype} {shape_text(tensor)}")
-
-
-def _providers(profile: Profile) -> str:
-    return ", ".join(profile.providers) if profile.backend == "onnxruntime" else NOT_APPLICABLE
 
 
 def _options(profiles: Sequence[Profile]) -> Iterator[_Fact]:

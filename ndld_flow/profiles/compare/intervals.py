@@ -143,4 +143,4 @@ def two_sided_p(t: float, freedom: int) -> float:
         total += term
         term *= step / (step + 1) * cosine**2
     inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
-    return min(1.0, max(0.0, 1 - inside))
+    return max(0.0, 1 - inside)

@@ -12,7 +12,7 @@ from ndld_flow.records.accuracy import higher_is_better
 from ndld_flow.records.comparison import Allowance, Better, ComparedMetric
 from ndld_flow.records.measurement import Metric, percentile
 from ndld_flow.records.noise import Noise
-from ndld_flow.records.profile import Profile, ProfileRun
+from ndld_flow.records.profile import Profile
 
 FEW_RUNS = 5
 """Minimum process runs per side; with fewer, an assumed spread is used."""
@@ -89,18 +89,16 @@ def compare_metrics(measured: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
     per_profile = [_run_metrics(each.profile) for each in measured]
     names = list(dict.fromkeys(name for metrics in per_profile for name in metrics))
     taken = set(names)
-    known = [_exact_metrics(each) for each in measured]
+    shares = [each.profile.tensor_cores for each in measured]
+    known = [
+        {**each.metrics, **(share.metrics if share is not None else {})}
+        for each, share in zip(measured, shares, strict=True)
+    ]
     exact = dict.fromkeys(name for metrics in known for name in metrics if name not in taken)
     return (
         *(_of_runs(name, [metrics.get(name, ()) for metrics in per_profile]) for name in names),
         *(_exact(name, [metrics.get(name) for metrics in known]) for name in exact),
     )
-
-
-def _exact_metrics(measured: Measured) -> dict[str, Metric]:
-    """Return the exact metrics, of the model and of the layers' kernels."""
-    shares = measured.profile.tensor_cores
-    return {**measured.metrics, **(shares.metrics if shares is not None else {})}
 
 
 def run_values(profile: Profile, metric: str) -> tuple[float, ...]:
@@ -140,18 +138,15 @@ def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
     metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
     metrics["throughput"] = tuple(1e3 / median for median in metrics["latency.median"])
     for phase in _PHASES:
-        metrics[f"{phase}.median"] = _each([_usable(_phase(run, phase)) for run in profile.runs], statistics.median)
+        metrics[f"{phase}.median"] = _each(
+            [_usable(getattr(run, f"{phase}_ms")) for run in profile.runs], statistics.median
+        )
     metrics["load"] = _usable(run.load_ms for run in profile.runs)
     metrics["memory.peak"] = _usable(run.peak_memory_bytes for run in profile.runs) or _usable(
         [profile.peak_memory_bytes]
     )
     metrics["layers.sum"] = _layer_sums(profile)
     return {name: values for name, values in metrics.items() if values}
-
-
-def _phase(run: ProfileRun, phase: str) -> tuple[float, ...]:
-    samples: tuple[float, ...] = getattr(run, f"{phase}_ms")
-    return samples
 
 
 def _each(runs: Iterable[Samples], reduce: Callable[[Samples], float]) -> tuple[float, ...]:

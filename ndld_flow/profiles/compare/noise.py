@@ -32,7 +32,10 @@ def noise_samples(a: Profile, b: Profile, runs: int, metric: str = Rules.metric)
     """
     sides = [run_values(profile, metric) for profile in (a, b)]
     starts = range(0, min(map(len, sides)) - runs + 1, runs)
-    return [_sample(*(side[start : start + runs] for side in sides)) for start in starts]
+    parts = ([side[start : start + runs] for side in sides] for start in starts)
+    return [
+        NoiseSample(a_runs_ms=ours, b_runs_ms=theirs, ratio=_interval(ours, theirs).ratio) for ours, theirs in parts
+    ]
 
 
 def learn_thresholds(samples: Sequence[NoiseSample]) -> LearnedThresholds:
@@ -50,10 +53,12 @@ def learn_thresholds(samples: Sequence[NoiseSample]) -> LearnedThresholds:
     if not samples:
         raise ValueError("no A/A samples to learn from")
     runs = [math.log(run) for sample in samples for run in (*sample.a_runs_ms, *sample.b_runs_ms)]
+    intervals = [_interval(sample.a_runs_ms, sample.b_runs_ms) for sample in samples]
     usual = statistics.median(max(sample.ratio, 1 / sample.ratio) - 1 for sample in samples)
     apart = sorted(abs(first - second) for first, second in combinations(runs, 2))
     return LearnedThresholds(
-        threshold=max(usual, *(_sure_difference(sample) for sample in samples)),
+        # An interval that contains 1 is at a distance of 0.
+        threshold=max(usual, *(max(each.low - 1, 1 / each.high - 1) for each in intervals)),
         run_cov=statistics.stdev(runs) if len(runs) > 1 else 0.0,
         single_run_threshold=math.expm1(apart[math.ceil(_NINETEEN_OF_TWENTY * len(apart)) - 1]) if apart else 0.0,
     )
@@ -72,16 +77,6 @@ def describe_noise(noise: Noise) -> str:
         f"±{noise.threshold * 100:.2g} % learned from {len(noise.samples)} A/A comparisons of {noise.model} "
         f"on {noise.machine.cpu}, {noise.measured_at:%Y-%m-%d}"
     )
-
-
-def _sample(a_runs_ms: tuple[float, ...], b_runs_ms: tuple[float, ...]) -> NoiseSample:
-    return NoiseSample(a_runs_ms=a_runs_ms, b_runs_ms=b_runs_ms, ratio=_interval(a_runs_ms, b_runs_ms).ratio)
-
-
-def _sure_difference(sample: NoiseSample) -> float:
-    """Return the distance of the interval from 1 as a relative difference; 0 if it contains 1."""
-    interval = _interval(sample.a_runs_ms, sample.b_runs_ms)
-    return max(0.0, interval.low - 1, 1 / interval.high - 1)
 
 
 def _interval(a_runs_ms: Sequence[float], b_runs_ms: Sequence[float]) -> RatioInterval:

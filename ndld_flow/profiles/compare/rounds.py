@@ -157,6 +157,9 @@ def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: 
     """Describe the rounds of two profiles, the first being the base."""
     clock, reason = choose_clock(rounds, plan.on_device)
     cpu, wall = (_interval(rounds, "latency.median", each, plan.floor) for each in ("cpu", "wall"))
+    # Wall time shows a relevant difference that CPU time excludes.
+    limit = 1 + plan.threshold
+    is_excluded = wall.low > max(limit, cpu.high) or wall.high < min(1 / limit, cpu.low)
     return PairedRounds(
         base=0,
         candidate=1,
@@ -165,7 +168,7 @@ def describe_rounds(rounds: Sequence[Round], plan: RoundsPlan, stopped_because: 
         clock_reason=reason,
         cpu=ClockRatio(ratio=cpu.ratio, low=cpu.low, high=cpu.high),
         wall=ClockRatio(ratio=wall.ratio, low=wall.low, high=wall.high),
-        clocks_disagree=clock == "cpu" and _contradicts(wall, cpu, plan.threshold),
+        clocks_disagree=clock == "cpu" and is_excluded,
         floor=plan.floor,
         rounds_limit=plan.rounds_limit,
         budget_ms=plan.budget_ms,
@@ -179,12 +182,6 @@ def _interval(rounds: Sequence[Round], metric: str, clock: Clock, floor: float) 
     if not usable:
         return RatioInterval(1.0, 0.0, math.inf)
     return interval_of([ESTIMATES[metric](round_, clock) for round_ in usable], floor)
-
-
-def _contradicts(wall: RatioInterval, cpu: RatioInterval, threshold: float) -> bool:
-    """Return whether wall time shows a relevant difference that CPU time excludes."""
-    slower = wall.low > max(1 + threshold, cpu.high)
-    return slower or wall.high < min(1 / (1 + threshold), cpu.low)
 
 
 def judge_by_rounds(

@@ -102,36 +102,24 @@ def _changed_layer(row: LayerRow, subjects: Sequence[Profile], times: Sequence[L
     change = _change(built)
     assert change is not None
     first = next(layers for layers in built if layers)
-    describe: dict[Change, Callable[[_Layers], str]] = {
-        "tactic": _describe_tactics,
-        "format": _describe_formats,
-        "layers": _describe_work,
+    describe: dict[Change, Callable[[Layer], str]] = {
+        "tactic": lambda layer: layer.tactic or layer.type,
+        "format": lambda layer: f"{_describe_tensors(layer.inputs)} -> {_describe_tensors(layer.outputs)}",
+        "layers": lambda layer: layer.name,
     }
     return ChangedLayer(
         name=" + ".join(layer.name for layer in first),
         type=first[0].type,
         onnx_nodes=tuple(dict.fromkeys(node for layer in first for node in layer.onnx_nodes)),
         change=change,
-        built=tuple(map(describe[change], built)),
+        built=tuple(" + ".join(map(describe[change], layers)) for layers in built),
         variants=len({(_work(layers), _formats(layers), _tactics(layers)) for layers in built}),
         time_share=_time_share([row], subjects, times),
     )
 
 
-def _describe_tactics(layers: _Layers) -> str:
-    return " + ".join(layer.tactic or layer.type for layer in layers)
-
-
-def _describe_formats(layers: _Layers) -> str:
-    return " + ".join(f"{_describe_tensors(layer.inputs)} -> {_describe_tensors(layer.outputs)}" for layer in layers)
-
-
 def _describe_tensors(tensors: tuple[TensorInfo, ...]) -> str:
     return ", ".join(" ".join(filter(None, _format(tensor))) for tensor in tensors)
-
-
-def _describe_work(layers: _Layers) -> str:
-    return " + ".join(layer.name for layer in layers)
 
 
 def _count(rows: Sequence[LayerRow]) -> int:

@@ -333,20 +333,16 @@ def triage(profile: Profile, top: int = 10) -> Triage:
     subject = Subject(profile)
     timed = bool(profile.runs) or any(layer.samples_ms for layer in profile.layers)
     longest = subject.listed[: top if timed else 0]
+    medians, total = subject.medians_ms, subject.layers_ms or 1.0
     return Triage(
         layers_ms=subject.layers_ms,
-        top=tuple(_top(subject, position) for position in longest),
+        top=tuple(TopLayer(at, subject.layers[at], medians[at], medians[at] / total) for at in longest),
         by_type=_groups(subject, lambda layer: layer.type),
         by_precision=_groups(subject, lambda layer: layer.precision or "unknown"),
         by_role=_groups(subject, lambda layer: layer.role),
         bound=bound_of(subject) if timed else Bound("unknown", "nothing was timed"),
         insights=insights_of(subject) if timed else insights_of_engine(EngineSubject(profile, None)),
     )
-
-
-def _top(subject: Subject, position: int) -> TopLayer:
-    median_ms = subject.medians_ms[position]
-    return TopLayer(position, subject.layers[position], median_ms, median_ms / (subject.layers_ms or 1.0))
 
 
 def _groups(subject: Subject, name_of: Callable[[Layer], str]) -> tuple[LayerGroup, ...]:

@@ -77,11 +77,13 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
     if not halves or not single:
         return
     typed = subject.is_strongly_typed
+    unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
+    more = f"; for {count(len(unknown))} more it is unknown" if unknown else ""
     yield Insight(
         score=0,
         title=f"{layers_word(len(single))} of {count(len(subject.layers))} in float32 in a half-precision engine",
         evidence=f"{subject.call_types(single)} compute in float32; {layers_word(len(halves))} in half precision"
-        f"{_of_unknown(subject)}.",
+        f"{more}.",
         next_step=(
             "The model decides the types: see `block` and `keep_io` of `convert_fp16`, and `constrain_precision`."
             if typed
@@ -217,11 +219,6 @@ def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
         ),
         layers=copies,
     )
-
-
-def _of_unknown(subject: EngineSubject) -> str:
-    unknown = subject.where(lambda layer: layer.role == "compute" and not layer.precision)
-    return f"; for {count(len(unknown))} more it is unknown" if unknown else ""
 
 
 def _way(layer: Layer) -> str:

@@ -144,12 +144,14 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     positions = subject.longest_first(position for chain in chains for position in chain)
     longest = max(chains, key=subject.sum_ms)
     types = ", ".join(subject.layers[position].type for position in longest[:6])
+    last = subject.layers[longest[-1]]
+    moved_mib = three_digits((last.read_bytes + last.written_bytes) / 2**20)
     yield Insight(
         score=saved,
         title=f"Chains of elementwise layers take {share(subject.share(positions))} of {subject.whole}",
         evidence=f"{len(chains)} chains of {layers_word(len(positions))} ({subject.call_types(positions)}): "
         f"{subject.took(positions)}. The longest ends in {subject.call(longest[-1])}: {types}. Each of its layers "
-        f"moves {_moved(subject.layers[longest[-1]])}.",
+        f"moves {moved_mib} MiB.",
         next_step=(
             "Run `sanitize` to fold constant factors into the preceding convolution, and export activations as one "
             "operator (HardSwish since opset 14, Mish 18, Gelu 20, Swish 24). A runtime that fuses pointwise layers "
@@ -157,10 +159,6 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
         ),
         layers=positions,
     )
-
-
-def _moved(layer: Layer) -> str:
-    return f"{three_digits((layer.read_bytes + layer.written_bytes) / 2**20)} MiB"
 
 
 def _chains(subject: Subject) -> list[list[int]]:

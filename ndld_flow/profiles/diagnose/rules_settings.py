@@ -106,19 +106,16 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
     part = subject.share(positions)
     if part < _WORTH_A_LOOK:
         return
+    tf32 = subject.where(lambda layer: layer.unit == "tensor core TF32")
+    on_tensor_cores = f"; {share(subject.share(tf32))} on tensor cores, as TF32" if tf32 else ""
     yield Insight(
         score=part / 2,
         title="The GPU multiplies in float32",
         evidence=f"float32 in {layers_word(len(positions))} with {share(singles / (singles + reduced))} of the "
-        f"multiplications: {subject.took(positions)} ({share(part)} of {subject.whole}){_on_tensor_cores(subject)}.",
+        f"multiplications: {subject.took(positions)} ({share(part)} of {subject.whole}){on_tensor_cores}.",
         next_step="Run `convert_fp16` and `check_accuracy`, then profile both in turns.",
         layers=positions,
     )
-
-
-def _on_tensor_cores(subject: Subject) -> str:
-    tf32 = subject.where(lambda layer: layer.unit == "tensor core TF32")
-    return f"; {share(subject.share(tf32))} on tensor cores, as TF32" if tf32 else ""
 
 
 def _macs(subject: Subject, precisions: tuple[str, ...]) -> int:

@@ -331,16 +331,15 @@ def _tactic(entry: Mapping[str, object]) -> str:
     return name or ("" if value in _NO_TACTIC else value)
 
 
+_TYPE_KEYS = ("Format/Datatype", "DataType", "Datatype", "Type", "Format")
+"""Keys of a tensor's type, in the order of preference; releases differ."""
+
+
 def _tensor(entry: Mapping[str, object]) -> TensorInfo:
-    type_text = next(_told_types(entry), "")
+    type_text = next((text_of(entry[key]) for key in _TYPE_KEYS if entry.get(key)), "")
     return TensorInfo(
         name=text_of(entry.get("Name")),
         dtype=dtype_of_tensorrt(type_text),
         shape=shape_of(entry.get("Dimensions")) or (),
         format=format_of_tensorrt(text_of(entry.get("Format/Datatype")) or text_of(entry.get("Format"))),
     )
-
-
-def _told_types(entry: Mapping[str, object]) -> Iterator[str]:
-    keys = ("Format/Datatype", "DataType", "Datatype", "Type", "Format")
-    yield from (text_of(entry[key]) for key in keys if entry.get(key))

@@ -107,6 +107,10 @@ class Event:
     def is_executor(self) -> bool:
         return self.name.endswith(_EXECUTOR)
 
+    def encloses(self, other: Event) -> bool:
+        """Return whether this event encloses another: executors enclose nodes and nodes enclose executors."""
+        return other.ts >= self.ts and other.is_executor != self.is_executor
+
 
 def read_passes(path: Path, skip: int = 0) -> MeasuredPasses:
     """Read a profile without its first `skip` passes (warm-up) and without a truncated last pass.
@@ -149,7 +153,7 @@ def _runs(path: Path, measured: MeasuredPasses, start: int) -> Iterator[tuple[in
             ended.clear()
             begins = ends
             continue
-        while ended and _encloses(event, ended[-1]):
+        while ended and event.encloses(ended[-1]):
             event.inner.append(ended.pop())
         event.inner.reverse()
         ended.append(event)
@@ -183,11 +187,6 @@ def _event(raw: Any) -> Event:  # noqa: ANN401
     if not (0 <= dur <= _MAX_US and abs(ts) <= _MAX_US):
         raise ValueError("a time is out of range")
     return Event(text_of(raw["name"]), ts, dur, int(raw.get("tid", 0)), args, [])
-
-
-def _encloses(outer: Event, inner: Event) -> bool:
-    """Return whether an event encloses another: executors enclose nodes and nodes enclose executors."""
-    return inner.ts >= outer.ts and inner.is_executor != outer.is_executor
 
 
 def _take_nodes(measured: MeasuredPasses, events: list[Event], parent: Key | None, depth: int, number: int) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import visible_name
 from ndld_flow.profiles.read.onnxruntime_profile import profile_of_onnxruntime
-from ndld_flow.profiles.read.sources import Kind, Source, find_source
+from ndld_flow.profiles.read.sources import Kind, find_source
 from ndld_flow.profiles.read.tensorrt_profile import profile_of_tensorrt
 from ndld_flow.records.build import Build
 from ndld_flow.records.document import read_document
@@ -28,7 +28,10 @@ def read_profile(path: Path) -> Profile:
     if source.kind == "build":
         return read_build(path).as_profile()
     if source.kind == "profile":
-        return _own(source)
+        file = source.of("profile")[0]
+        profile = _record(Profile, file)
+        _check_samples(file, profile)
+        return profile
     if source.kind == "onnxruntime":
         return profile_of_onnxruntime(source.of("onnxruntime")[0], source.label)
     return profile_of_tensorrt(source)
@@ -48,13 +51,6 @@ def read_build(path: Path) -> Build:
     return _record(Build, find_source(path).of("build")[0])
 
 
-def _own(source: Source) -> Profile:
-    path = source.of("profile")[0]
-    profile = _record(Profile, path)
-    _check_samples(path, profile)
-    return profile
-
-
 def _record(kind: type[_Own], path: Path) -> _Own:
     try:
         return read_document(kind, path)
@@ -62,7 +58,9 @@ def _record(kind: type[_Own], path: Path) -> _Own:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from error
     except ValidationError as error:
         word = kind.__name__.lower()
-        raise RequestError(f"{path} is not a {word} that this version reads: {_first(error)}") from error
+        first = error.errors(include_url=False, include_input=False)[0]
+        problem = visible_name(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": "))[:300]
+        raise RequestError(f"{path} is not a {word} that this version reads: {problem}") from error
 
 
 def _check_samples(path: Path, profile: Profile) -> None:
@@ -73,8 +71,3 @@ def _check_samples(path: Path, profile: Profile) -> None:
         raise RequestError(f"{path}: its layers have different numbers of samples; it was changed or is damaged")
     if any(not run.latency_ms for run in profile.runs):
         raise RequestError(f"{path}: a process run has no samples; it was changed or is damaged")
-
-
-def _first(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    return visible_name(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}".lstrip(": "))[:300]

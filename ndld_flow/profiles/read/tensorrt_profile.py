@@ -273,7 +273,7 @@ def profile_of_tensorrt(source: Source) -> Profile:
     if not passes.runs and not layers.layers:
         raise RequestError(_nothing_in(source, exports))
     spans, basis = timeline(passes.median_pass, layers.layers)
-    inputs, outputs = _tensors(exports)
+    inputs, outputs = split_bindings(exports.engine) if exports.engine is not None else ((), ())
     # trtexec reports only the GPU.
     logged = exports.log.text("device_information", "Selected Device")
     gpu = logged or (exports.device.name if exports.device is not None else "")
@@ -289,8 +289,9 @@ def profile_of_tensorrt(source: Source) -> Profile:
         versions={name: version for name, version in versions.items() if version},
         options={name: dict(exports.log.section(name)) for name in _OPTIONS if exports.log.section(name)},
         conditions=_conditions(exports.log),
-        inputs=inputs,
-        outputs=outputs,
+        # The log has only dimensions.
+        inputs=inputs or _from_log(exports.log.inputs),
+        outputs=outputs or _from_log(exports.log.outputs),
         profiler=_profiler(exports),
         warmup_passes=passes.warmup_passes,
         warmup_ms=passes.warmup_ms,
@@ -382,13 +383,6 @@ def _profiler(exports: _Exports) -> Literal["on", "off", ""]:
     if separate == "enabled" or (reporting and not sees_layers):
         return "off"
     return "on" if separate == "disabled" and (sees_layers or exports.layer_times is not None) else ""
-
-
-def _tensors(exports: _Exports) -> tuple[tuple[TensorInfo, ...], tuple[TensorInfo, ...]]:
-    """Return inputs and outputs from the engine, otherwise from the log, which has only dimensions."""
-    inputs, outputs = split_bindings(exports.engine) if exports.engine is not None else ((), ())
-    log = exports.log
-    return inputs or _from_log(log.inputs), outputs or _from_log(log.outputs)
 
 
 def _from_log(shapes: dict[str, tuple[int, ...]]) -> tuple[TensorInfo, ...]:

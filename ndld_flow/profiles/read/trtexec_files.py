@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from ndld_flow.profiles.read.untrusted_files import (
     Parsed,
+    float_or_none,
     number_of,
     objects_in,
     parse_tolerantly,
@@ -249,15 +250,8 @@ def _fields(text: str) -> Mapping[str, object]:
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError):
-        return {name: _number(value) for name, value in _FIELD.findall(text)}
+        return {name: float_or_none(value) for name, value in _FIELD.findall(text)}
     return fields if isinstance(fields, dict) else {}
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def _pass(fields: Mapping[str, object]) -> Pass | None:

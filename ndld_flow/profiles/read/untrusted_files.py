@@ -280,12 +280,13 @@ class _Reader:
         self.at = match.end()
         self.ended = self.ended or self.at == len(self.text)
         word = match[0]
-        return _WORDS[word] if word in _WORDS else _number(word)
+        return _WORDS[word] if word in _WORDS else float_or_none(word)
 
 
-def _number(word: str) -> float | None:
+def float_or_none(text: str) -> float | None:
+    """Return the number that a text is, NaN and infinity included; None if it is none."""
     try:
-        return float(word)
+        return float(text)
     except ValueError:
         return None
 

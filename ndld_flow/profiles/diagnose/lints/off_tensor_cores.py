@@ -32,22 +32,20 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
     part = subject.share(positions)
     if not positions or (subject.is_timed and part < _WORTH_A_LOOK):
         return
+    longest = layers[positions[0]]
+    channels = channels_of(longest)
+    odd = f", with {' and '.join(channels.odd)}" if channels is not None and channels.odd else ""
+    tactic = f" by {longest.tactic[:60]}" if longest.tactic else ""
     units = " and ".join(dict.fromkeys(layers[place].unit for place in positions))
     yield Insight(
         score=part / 2,
         title=f"{layers_word(len(positions))} multiplying on CUDA cores instead of tensor cores ({units})"
         + (f": {share(part)} of {subject.whole}" if subject.is_timed else ""),
-        evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. {_why(layers[positions[0]])}",
+        evidence=f"{name_some(subject, positions)}: {subject.took(positions)}. The longest computes "
+        f"{longest.precision or 'in an unknown type'}{tactic}{odd}.",
         next_step=_advice([layers[place] for place in positions]),
         layers=positions,
     )
-
-
-def _why(layer: Layer) -> str:
-    channels = channels_of(layer)
-    odd = f", with {' and '.join(channels.odd)}" if channels is not None and channels.odd else ""
-    tactic = f" by {layer.tactic[:60]}" if layer.tactic else ""
-    return f"The longest computes {layer.precision or 'in an unknown type'}{tactic}{odd}."
 
 
 def _advice(layers: Sequence[Layer]) -> str:
