@@ -1,4 +1,8 @@
-"""Write a point's values into a recipe's text: a plain recipe, without its `sweep:`, that a person goes on with."""
+"""Write a point's values into a recipe's text, which becomes a plain recipe without its `sweep:`.
+
+YAML libraries that keep comments reformat the rest: ruamel.yaml 0.19 collapses aligned spaces, and drops the braces of
+`[&name {key: value}]`, which then means something else. So the text is edited in place, by the marks of PyYAML's nodes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from ndld_flow.recipe.yaml_file import compose_nodes, parse_yaml
 
 ALIAS = re.compile(r"\s*:\s*\*[^\s,\[\]{}]+")
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_ .%/-]*|[0-9]+(\.[0-9]+)? [A-Za-z%]+")
-"""Text that YAML reads as text without quotes, unless it is a word such as `null`, which its writer knows."""
+"""Text that YAML reads as text without quotes, unless it is a word such as `null`, which PyYAML quotes."""
 COMMENT = re.compile(r"[ \t]*#")
 
 Words = Sequence[str]
@@ -29,7 +33,7 @@ Words = Sequence[str]
 
 
 class CannotEditError(ValueError):
-    """The text is not of a kind that can be changed in this place alone."""
+    """The text cannot be changed in this place alone."""
 
 
 def set_value(text: str, words: Words, value: JsonValue) -> str:
@@ -109,7 +113,7 @@ def _nest(words: Words, value: JsonValue) -> JsonValue:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes values on one line, so that each loader of YAML reads the same."""
+    """A dumper that writes values on one line, which every YAML loader reads alike."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -268,7 +272,7 @@ def _edit(text: str, own: Variations, wanted: Variations, changes: Changes) -> s
 def _differences(
     now: Mapping[str, Any], wanted: Mapping[str, Any], above: Words = ()
 ) -> Iterator[tuple[Words, object]]:
-    """Return the paths at which two sets of values differ, with the new value of each."""
+    """Yield the paths at which two sets of values differ, with the new value of each."""
     for key in dict.fromkeys([*now, *wanted]):
         words = (*above, key)
         if key not in wanted:

@@ -59,11 +59,11 @@ def explain_reading(where: str, dotted: str, text: str) -> Problem:
 
 
 MAX_STEPS = 20_000
-"""Of one recipe: ten for each interpolation that is followed, one for each value and each hundred characters found."""
+"""Limit of one recipe: ten for each interpolation, one for each value and each hundred characters of its result."""
 TOO_MUCH = "its interpolations expand to more than any recipe needs"
 
 _LEFT = threading.local()
-"""What may still be followed in this thread, as `steps`; nothing where nobody counts."""
+"""The `steps` that are left in this thread; without that attribute, nothing is counted."""
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ def bounded_resolution() -> Iterator[None]:
 
 
 def _count_resolutions() -> None:
-    """Have OmegaConf count: there is one place through which each interpolation goes, and none to hook into."""
+    """Count the interpolations that OmegaConf resolves: each goes through one method, which has no hook."""
     from omegaconf import Container, OmegaConf
     from omegaconf.errors import InterpolationResolutionError
 
@@ -109,7 +109,7 @@ def _count(plain: object) -> int:
 
 
 PRIMARY = "ndld_flow_recipe"
-"""Hydra wants a directory and a stem; the recipe, whatever its name, is handed over under this one."""
+"""The name by which Hydra gets the recipe, whatever its own: Hydra takes a directory and a stem."""
 
 SEVERAL = "add `-m` to sweep over them; write [1,2] for one list, or quote text that holds commas"
 _OVERRIDE = "write KEY=VALUE, ~KEY to remove, +KEY=VALUE to add; quote values that hold commas or spaces"
@@ -175,7 +175,7 @@ def _named_steps(file: YamlFile, folders: Sequence[Path], depth: int) -> list[st
 
 
 WITHOUT_SWEEP = "~sweep"
-"""The override that takes a recipe's sweep away. (Hydra would look for presets of sweeps, where `configs/` has any.)"""
+"""The override that removes a recipe's sweep. Hydra would look for presets of sweeps in `configs/`."""
 
 DEPENDS_ON_SURROUNDINGS = re.compile(r"\$\{\s*(oc\.env|now|hydra|python_version)\b")
 """Interpolations whose value is not in any file: a recipe with one is composed each time."""
@@ -187,7 +187,7 @@ _COMPOSED: dict[tuple[str, ...], list[dict[str, Any]]] = {}
 
 @dataclass(frozen=True)
 class Composed:
-    """A recipe as one dictionary, with what is needed to say where each value came from."""
+    """A recipe as one dictionary, with the origin of each value."""
 
     file: YamlFile
     overrides: tuple[str, ...]
@@ -282,7 +282,7 @@ def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[
     """Return the digest of all files that composition reads; None if it also reads the environment or the clock."""
     texts = [file.text, *overrides]
     if any(hide_credentials(text) != text for text in texts):
-        return None  # nothing of it is kept
+        return None  # a recipe with credentials is not kept
     if _uses_folders(file, overrides, folders):
         texts += config_texts(folders)
     if any(DEPENDS_ON_SURROUNDINGS.search(text) for text in texts):
@@ -344,7 +344,7 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
             with bounded_resolution(), _quiet(), initialize_config_dir(config_dir=str(aside), version_base="1.3"):
                 config = compose(PRIMARY, overrides=followed)
                 both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
-        except Exception as error:  # Hydra lets through whatever goes wrong in it; the recipe is all that differs
+        except Exception as error:  # Hydra raises errors of any type; the recipe causes them
             raise RecipeError([explain_trouble(file, overrides, error)]) from None
         finally:
             GlobalHydra.instance().clear()

@@ -13,7 +13,7 @@ from ndld_flow.recipe.examples import shipped_folder
 from ndld_flow.recipe.yaml_file import read_text, read_yaml
 
 MAX_CONFIGS = 10_000
-"""Files in folders called `configs`; where more are, none is looked at beyond these."""
+"""Limit of files in a folder called `configs`; further ones are ignored."""
 
 
 def find_folders(path: Path) -> list[Path]:
@@ -42,7 +42,7 @@ def config_texts(folders: Sequence[Path]) -> Iterator[str]:
 
 def check_used_files(values: dict[str, Any], overrides: Sequence[str], folders: Sequence[Path]) -> None:
     """Read each file that Hydra may read for a recipe: those in its `defaults:`, in theirs, and those that overrides
-    choose. Hydra follows whatever a file says; here one that no recipe may use is refused first.
+    choose. Hydra follows any file, so one that no recipe may use is refused before.
 
     Raises RecipeError as `read_yaml` does.
     """
@@ -93,7 +93,7 @@ def _default_files(values: dict[str, Any], folders: Sequence[Path], group: str =
 
 
 def _named(entry: object) -> Iterator[str]:
-    """Return the names of the files that one entry of a `defaults:` list chooses."""
+    """Yield the names of the files that one entry of a `defaults:` list chooses."""
     for group, choices in entry.items() if isinstance(entry, dict) else [("", entry)]:
         words = str(group).partition("@")[0].split()  # `override` and `optional` may precede a group
         for choice in choices if isinstance(choices, list) else [choices]:

@@ -64,7 +64,7 @@ class Expression:
         return Metric(value=value, unit=unit if unit not in (ANY, UNKNOWN) else "")
 
     def check_units(self, unit_of: UnitOf) -> None:
-        """Raise GateError where units do not go together."""
+        """Raise GateError where units do not match."""
         _unit(self.tree, unit_of)
 
 
@@ -200,7 +200,7 @@ def _check(node: ast.expr) -> None:
 
 
 def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str | None]:
-    """Return value and unit of what a tree comes to. Raises GateError."""
+    """Return the value and the unit of an expression. Raises GateError."""
     dotted = _dotted(node)
     if dotted is not None:
         if dotted not in metrics:
@@ -220,7 +220,7 @@ def _evaluate(node: ast.expr, metrics: Mapping[str, Metric]) -> tuple[float, str
         value, unit = _evaluate(node.operand, metrics)
         return -value, unit
     constant = _quantity(node)
-    assert constant is not None  # _check saw to it
+    assert constant is not None  # `_check` refuses others
     return constant
 
 
@@ -233,7 +233,7 @@ def _alike(left: tuple[float, str | None], right: tuple[float, str | None]) -> t
 
 
 def _unit(node: ast.expr, unit_of: UnitOf) -> str | None:
-    """Return the unit that a tree will have. Raises GateError where units do not go together."""
+    """Return the unit of an expression's value. Raises GateError where units do not match."""
     dotted = _dotted(node)
     if dotted is not None:
         return unit_of(dotted)

@@ -35,12 +35,11 @@ def load_sweep(
     trust: bool = False,
     store: Store | None = None,
 ) -> Recipe | Sweep:
-    """Compose and check a recipe that may have a `sweep:`; a recipe where nothing varies.
+    """Compose and check a recipe that may have a `sweep:`; return a recipe if nothing varies.
 
-    An override may be about an axis, and takes the place of the recipe's axis of this name or key, or is one more:
-    with `multirun` (`-m`) one that names several values (`steps.speed.threads=1,2`); `sweep.over.KEY=VALUES`; and one
-    that gives an axis of the recipe a single value. `variant=plain,fp16` chooses among variants.
-    Raises RecipeError with every problem found.
+    Some overrides define an axis, which replaces the recipe's axis of this name or key, or is added: with `multirun`
+    (`-m`) those with several values (`steps.speed.threads=1,2`); `sweep.over.KEY=VALUES`; and those that give an axis
+    of the recipe a single value. `variant=plain,fp16` chooses among variants. Raises RecipeError with every problem.
     """
     check_overrides(overrides)
     axes, plain = _split(overrides, multirun)

@@ -22,7 +22,7 @@ from ndld_flow.sweep_search.numbered_space import NumberedSpace, count_points
 from ndld_flow.sweep_search.search import Direction, Saturation, SearchOptions
 from ndld_flow.sweep_search.space import Assignment, Choices, Space, values_of
 
-LOOKS = "name the objective with `minimize:` or `maximize:`"
+_NO_OBJECTIVE_HINT = "name the objective with `minimize:` or `maximize:`"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Axes:
 
 
 def check_section(section: SweepSection, axes: Axes, steps: Sequence[str], mistakes: Mistakes) -> None:
-    """Add what is wrong with a section whose axes are these, in a recipe with these steps."""
+    """Report the mistakes of a section with these axes, in a recipe with these steps."""
     if not axes.named:
         mistakes.add("sweep", "nothing varies", "name settings and their values in `over:`, or give them after `-m`")
     _check_objectives(section, axes, mistakes)
@@ -71,13 +71,13 @@ def read_exclusions(
 def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> None:
     count = len([*sentences(section.minimize), *sentences(section.maximize)])
     if section.method in ("tpe", "hill_climb") and not count:
-        mistakes.add("sweep.method", f"`{section.method}` looks for the best", LOOKS)
+        mistakes.add("sweep.method", f"`{section.method}` looks for the best", _NO_OBJECTIVE_HINT)
     if section.method == "hill_climb" and count > 1:
         mistakes.add("sweep.method", "`hill_climb` climbs towards one objective", "give one, or use `method: tpe`")
     if section.saturation is None:
         return
     if not count:
-        mistakes.add("sweep.saturation", "there is no objective that could saturate", LOOKS)
+        mistakes.add("sweep.saturation", "there is no objective that could saturate", _NO_OBJECTIVE_HINT)
     if section.saturation.along:
         axes.find_or_report(section.saturation.along, "sweep.saturation.along", mistakes)
 
@@ -140,8 +140,8 @@ class ValueCheck:
     def check(self, mistakes: Mistakes) -> Assignment | None:
         """Report the problems of values, each once; return the recipe's own value on each axis.
 
-        A value is wrong when the recipe will have it neither with its own other values nor in the first point that has
-        it. What is wrong only in company is left to the run. None when the recipe itself is no point.
+        A value is a mistake if the recipe is invalid with it, both with the recipe's own other values and in the first
+        point that has it. Invalid combinations are found by the run. Returns None if the recipe itself is no point.
         """
         if sum(len(axis.axis.values) for axis in self.axes if isinstance(axis.axis, Choices)) > MAX_TRIED:
             mistakes.add("sweep.over", f"all axes together may list {MAX_TRIED:,} values", "give ranges: `from`, `to`")
@@ -299,7 +299,7 @@ Goals = tuple[tuple[Objective, ...], tuple[Gate, ...]]
 def _read_goals(section: SweepSection, steps: Known, varying: Collection[str], mistakes: Mistakes) -> Goals:
     """Return objectives, those to minimize first, and constraints.
 
-    A metric that only some points return is no mistake: the others fail for want of it, by name.
+    A metric that only some points return is no mistake: the others fail, and the message names the metric.
     """
     both: list[tuple[Direction, Sentences]] = [("minimize", section.minimize), ("maximize", section.maximize)]
     objectives = [

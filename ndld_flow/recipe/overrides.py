@@ -45,7 +45,7 @@ def _find(override: str) -> Iterator[tuple[str, str]]:
     elif any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override):
         yield "this holds bytes or characters that no text has", "write it in UTF-8, without control characters"
     elif re.match(r"[+~]*\s*hydra\s*([./@=:]|$)", override):
-        # what would say how Hydra runs something would say nothing here
+        # Hydra composes the recipe and runs nothing, so its own settings have no effect
         yield OF_HYDRA, OF_HYDRA_HINT
 
 

@@ -28,7 +28,7 @@ Changes = Mapping[str, JsonValue]
 
 @dataclass(frozen=True)
 class Variations:
-    """A composed recipe, its sweep left aside, that can be had with other values."""
+    """A composed recipe without its sweep, whose values can be changed."""
 
     composed: Composed
     checker: Checker
@@ -82,10 +82,10 @@ class Objective:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep whose every word has been checked."""
+    """A checked sweep."""
 
     base: Recipe
-    """The recipe itself, its own values in it; `base.file.sweep` is the section, axes of the command line included."""
+    """The recipe with its own values; `base.file.sweep` is the section, axes of the command line included."""
     section: SweepSection
     space: Space
     options: SearchOptions

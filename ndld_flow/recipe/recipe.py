@@ -1,4 +1,4 @@
-"""A checked recipe: what the runner works from."""
+"""Checked recipes, which the runner executes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ndld_flow.step import DataFile, Reads, RunsCode, SampleData, Step
 SOURCE = "source"
 """The name by which steps read the recipe's model."""
 NEW = "new:"
-"""How the source of a model from nothing begins."""
+"""Prefix of the source of a new, empty model."""
 
 
 class ModelSource(Settings):
@@ -118,9 +118,9 @@ class RecipeStep:
 
     @property
     def other_files(self) -> dict[str, str]:
-        """Return the files that settings name without the mark `DataFile`: in a `Path`, or in options for libraries.
+        """The files that settings name without the mark `DataFile`: in a `Path`, or in options for libraries.
 
-        Their contents are in the key besides their names, so that a user's step without the mark is not stale.
+        Their contents are in the key like their names, so that a user's step without the mark is not stale.
         """
         marked = [held.place for held in self.step.held(DataFile)]
         paths = {
@@ -196,7 +196,7 @@ def _is_file(path: str) -> bool:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A recipe whose every word has been checked."""
+    """A checked recipe."""
 
     name: str
     path: Path

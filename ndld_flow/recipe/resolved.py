@@ -21,8 +21,9 @@ from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_creden
 def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, JsonValue]:
     """Return the recipe as plain data that gives the same run from any folder.
 
-    `digests`: name of a model -> blake3 of the model with its external data. It holds no credentials: what was fetched
-    by them is found in the store without, and where a setting had one, the recipe is refused until it is put back.
+    `digests` maps names of models to the blake3 of the model with its external data. The result has no credentials: a
+    model that was fetched with them is found in the store without them, and a setting that had one is refused until it
+    is put back.
     """
     file: dict[str, Any] = recipe.file.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     models = {name: _resolve_model(model, digests[name]) for name, model in recipe.models.items()}
@@ -42,9 +43,9 @@ def resolve_recipe(recipe: Recipe, digests: Mapping[str, str]) -> dict[str, Json
 
 
 def _without_credentials(resolved: Any, written: Any) -> JsonValue:  # noqa: ANN401 - plain data
-    """Return values without credentials; those that came from the environment by the name of their variable.
+    """Return values without credentials; values from the environment become the names of their variables.
 
-    So a run that was given its password by a variable is repeated by its folder where the variable is set.
+    So a run whose password came from a variable can be repeated from its folder where the variable is set.
     """
     if isinstance(resolved, dict) and isinstance(written, dict):
         return {hide_credentials(key): _without_credentials(value, written.get(key)) for key, value in resolved.items()}
@@ -103,7 +104,7 @@ def _resolve_input(spec: InputSpec) -> dict[str, JsonValue]:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
-    """Writes text of several lines as people do, after a `|`."""
+    """A dumper that writes text of several lines in literal style, after a `|`."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

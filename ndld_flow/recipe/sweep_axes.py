@@ -28,9 +28,9 @@ class SweptAxis:
     """One axis of a sweep."""
 
     name: str
-    """As the recipe says it: `speed.threads`, or the name of an axis of variants."""
+    """As written in the recipe: `speed.threads`, or the name of an axis of variants."""
     keys: tuple[str, ...]
-    """What it sets, from the recipe's root: `steps.speed.threads`."""
+    """The keys that it sets, from the recipe's root: `steps.speed.threads`."""
     axis: Axis
     variants: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     """Of an axis of variants: name -> key from the root -> value."""
@@ -45,7 +45,7 @@ class SweptAxis:
         return dict(self.variants[str(value)]) if self.variants else {self.keys[0]: value}
 
     def samples(self) -> Iterator[tuple[str, JsonValue]]:
-        """Return values to check beforehand, each with its place: all listed values, the ends of a range."""
+        """Yield values to check beforehand, each with its place: all listed values, the ends of a range."""
         if isinstance(self.axis, Choices):
             names = self.variants or range(len(self.axis.values))
             yield from ((f"{self.place}.{name}", value) for name, value in zip(names, self.axis.values, strict=True))
@@ -158,12 +158,12 @@ OVER = "sweep.over."
 
 @dataclass(frozen=True)
 class GivenAxis:
-    """An override that is about an axis."""
+    """An override that defines or removes an axis."""
 
     key: str
-    """The axis, or what it sets; below `sweep.over` also a part of an axis, such as `speed.threads.to`."""
+    """The axis, or the key that it sets; below `sweep.over` also a part of an axis, such as `speed.threads.to`."""
     form: JsonValue
-    """Text in Hydra's grammar, a list, or a mapping; None: the axis goes."""
+    """Text in Hydra's grammar, a list, or a mapping; None removes the axis."""
     override: str
     in_section: bool = False
     """Whether it was written as `sweep.over.KEY=...`."""

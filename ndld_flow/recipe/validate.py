@@ -57,7 +57,7 @@ def explain_mistakes(error: ValidationError, model: type[BaseModel], data: objec
         by_place.setdefault(_real_location(detail, data), []).append(detail)
     for location, details in by_place.items():
         what, hint = _explain(details[0], location, model) if len(details) == 1 else (_explain_choice(details), "")
-        yield ".".join(map(str, location)), what, hint or _say_meaning(model, location)
+        yield ".".join(map(str, location)), what, hint or _describe_setting(model, location)
 
 
 def _real_location(detail: Mapping[str, Any], data: object) -> Location:
@@ -106,7 +106,7 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
     return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(value)}", ""
 
 
-def _say_meaning(model: type[BaseModel], location: Location) -> str:
+def _describe_setting(model: type[BaseModel], location: Location) -> str:
     """Return the first sentence of the docstring of the setting at (or around) a location."""
     for depth in range(len(location), 0, -1):
         name = str(location[depth - 1])
@@ -140,7 +140,7 @@ def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
 
 
 def models_in(annotation: object) -> list[type[BaseModel]]:
-    """Yield the models in a type annotation."""
+    """Return the models in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for argument in get_args(annotation) for model in models_in(argument)]
@@ -153,12 +153,12 @@ Sentence = TypeVar("Sentence", Gate, Expression)
 Known = Mapping[str, RecipeStep | None]
 """A recipe's steps by name; None for one that has mistakes of its own."""
 _StepPlace = tuple[int, str, str, tuple[Path, ...]]
-"""All that decides whether a step is sound: number of what it may read, its name, its settings, files of step types."""
+"""What decides whether a step is valid: number of its readable artifacts, name, settings, files of step types."""
 
 
 @dataclass
 class Mistakes:
-    """Collects problems, each with its place."""
+    """Problems, each with its place."""
 
     where: Callable[[str], str]
     """Dotted path -> `file:line` or `override "..."`."""
@@ -184,7 +184,7 @@ def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
 
 @dataclass(frozen=True)
 class Checker:
-    """Checks a file's recipe with these or those values. An unchanged step is not checked again."""
+    """Checks the recipe of a file with different values. An unchanged step is not checked again."""
 
     path: Path
     trust: bool = False

@@ -14,7 +14,7 @@ from ndld_flow.base.errors import Problem, RecipeError, require_utf8
 from ndld_flow.base.text import visible_name
 
 MAX_BYTES = 2**20
-"""A recipe is written by people; what is larger is another file."""
+"""People write recipes; a larger file is something else."""
 MAX_VALUES = 20_000
 """Values in a file with aliases expanded: a few lines of aliases can mean billions."""
 MAX_DEPTH = 64
@@ -138,7 +138,7 @@ def parse_yaml(path: Path, text: str) -> YamlFile:
 
 
 _NO_VALUE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
-"""What PyYAML raises of a date in the 13th month, and of `!!bool maybe`, `!!int ""`, `!!timestamp x`."""
+"""Errors that PyYAML raises for a date in the 13th month, and for `!!bool maybe`, `!!int ""`, `!!timestamp x`."""
 
 
 def _load(path: Path, text: str) -> tuple[dict[str, int], list[Problem], object]:
@@ -198,7 +198,7 @@ def _near_files(path: Path) -> str:
 
 @dataclass
 class _Walk:
-    """Find the lines of all dotted paths, and every invalid or repeated key and value."""
+    """A walk that finds the lines of all dotted paths, and every invalid or repeated key and value."""
 
     path: Path
     lines: dict[str, int] = field(default_factory=dict)
@@ -210,7 +210,7 @@ class _Walk:
             return
         self._visited.add(id(node))
         if trouble := value_trouble(node):
-            self._tell(node, dotted, trouble)
+            self._report(node, dotted, trouble)
         elif isinstance(node, yaml.MappingNode):
             self._visit_mapping(node, dotted)
         elif isinstance(node, yaml.SequenceNode):
@@ -222,18 +222,18 @@ class _Walk:
         seen: dict[str, int] = {}
         for key, value in node.value:
             if trouble := key_trouble(key):
-                self._tell(key, dotted, trouble)
+                self._report(key, dotted, trouble)
                 continue
             name = f"{dotted}.{key.value}" if dotted else str(key.value)
             line = key.start_mark.line + 1
             if key.value in seen and key.value != "<<":
                 what = f"the key `{key.value}` is given twice (first on line {seen[key.value]})"
-                self._tell(key, name, what, "give each key once")
+                self._report(key, name, what, "give each key once")
             seen.setdefault(key.value, line)
             self.lines.setdefault(name, line)
             self.visit(value, name)
 
-    def _tell(self, node: yaml.Node, dotted: str, what: str, hint: str = "") -> None:
+    def _report(self, node: yaml.Node, dotted: str, what: str, hint: str = "") -> None:
         where = f"{self.path}:{node.start_mark.line + 1}"
         self.problems.append(Problem(where, visible_name(dotted), visible_name(what), hint))
 
