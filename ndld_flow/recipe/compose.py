@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
@@ -31,6 +32,9 @@ from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import read_note, temporary_folder, write_note
 from ndld_flow.store.hidden_credentials import hide_credentials
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 READS_ENVIRONMENT = "this recipe reads the environment variable"
 
@@ -337,11 +341,16 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
 
     check_used_files(file.values, overrides, folders)
     search = ",".join(_quote(f"file://{folder}") for folder in folders)
-    followed = [*overrides, f"hydra.searchpath=[{search}]", *_without_hydra_settings()]
+    followed = [*overrides, f"hydra.searchpath=[{search}]"]
     with temporary_folder() as aside:
         (aside / f"{PRIMARY}.yaml").write_text(file.text, encoding="utf-8")
         try:
-            with bounded_resolution(), _quiet(), initialize_config_dir(config_dir=str(aside), version_base="1.3"):
+            with (
+                bounded_resolution(),
+                _quiet(),
+                _without_hydra_settings(),
+                initialize_config_dir(config_dir=str(aside), version_base="1.3"),
+            ):
                 config = compose(PRIMARY, overrides=followed)
                 both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
         except Exception as error:  # Hydra raises errors of any type; the recipe causes them
@@ -351,15 +360,31 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
     return [{str(key): value for key, value in values.items()} for values in both if isinstance(values, dict)]
 
 
-def _without_hydra_settings() -> list[str]:
-    """Return overrides that leave out Hydra's settings of its own logs, help and launchers.
+@contextlib.contextmanager
+def _without_hydra_settings() -> Iterator[None]:
+    """Leave out Hydra's settings of its own logs, help and launchers, and put them back for other users of Hydra.
 
-    Nothing here uses them, and reading their files takes a third of the time of a composition.
+    Nothing here uses them, and looking for them and reading them takes a third of the time of a composition.
     """
-    from hydra.conf import HydraConf
+    from hydra.core.config_store import ConfigStore
 
-    groups = [group for default in HydraConf().defaults for group, name in default.items() if name is not None]
-    return [f"~hydra/{group}" for group in groups]
+    group = ConfigStore.instance().repo["hydra"]
+    kept = group["config.yaml"]
+    group["config.yaml"] = replace(kept, node=_bare_hydra_settings())
+    try:
+        yield
+    finally:
+        group["config.yaml"] = kept
+
+
+@functools.cache
+def _bare_hydra_settings() -> DictConfig:
+    """Return Hydra's settings without the groups that they choose from; Hydra copies them before each use."""
+    from hydra.conf import HydraConf
+    from omegaconf import OmegaConf
+
+    settings: DictConfig = OmegaConf.structured(HydraConf(defaults=[]))
+    return settings
 
 
 @contextlib.contextmanager
