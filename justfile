@@ -31,9 +31,13 @@ thorough:
 slow:
     {{bin}}/pytest -m slow
 
-# Run the commands of the README, and follow the recipes of CONTRIBUTING
+# Build the documentation into site/, and check its links: needs `pip install -e '.[docs]'`
 docs:
-    {{bin}}/pytest tests/test_readme.py tests/test_contributing.py
+    {{bin}}/mkdocs build --strict
+
+# Take the pictures of the documentation again, from real runs: needs Chromium
+pictures:
+    {{python}} docs/screenshots.py
 
 # Plant faults in the modules that differ from main, or in those that are named
 mutate *modules:
