@@ -24,6 +24,7 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.sweep_search.make_search import make_search
+from tests.support.pages import page_paths
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
@@ -78,11 +79,11 @@ def test_every_recipe_that_measures_uses_the_presets(path: Path, monkeypatch: py
         load_recipe(path, [f"{preset}@steps.speed=fast"])
 
 
-README = (ROOT / "README.md").read_text()
+PAGES = "\n".join(path.read_text() for path in page_paths())
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("recipe", [name for name in MODELS if f"run pipelines/{name}.yaml" not in README])
+@pytest.mark.parametrize("recipe", [name for name in MODELS if f"run pipelines/{name}.yaml" not in PAGES])
 def test_every_recipe_passes(checkout: Path, sample_model: Callable[[str], Path], recipe: str) -> None:
     done = run(sample_model, recipe)
     assert done.passed, done.verdict

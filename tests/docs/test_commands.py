@@ -1,0 +1,139 @@
+"""The commands of the README and of the pages in `docs/`, run in the order of each page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support import pages
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.samples import lend_samples
+
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(1800)]
+
+HURRY = ("runs=1", "passes=2", "duration=0", "stable=0", "warmup=0", "warmup_passes=1", "layer_passes=1")
+"""Settings of `profile` that show that it works, and measure nothing."""
+FEW_ROUNDS = ("rounds=1", "min_rounds=1")
+"""The same of `compare_profiles`."""
+SMALLER = {
+    "det.yaml": ("inputs.x.shape=[1,3,96,96]",),
+    "pipelines/quickstart.yaml": ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]"),
+    "pipelines/ppocr_det_rtx.yaml": ("steps.engine.compute_capabilities=['8.6']", "inputs.x.opt=[1,3,320,320]"),
+}
+"""Smaller inputs and fewer GPUs, where a recipe's own take seconds."""
+EXIT_CODES = re.compile(r"# exit code (\d[\d, or]*)")
+UNDECIDED = (0, 1, 4)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's recipes, presets and samples, and a model."""
+    folder = tmp_path_factory.mktemp("commands")
+    for name in ("pipelines", "configs"):
+        shutil.copytree(pages.ROOT / name, folder / name)
+    lend_samples(folder / "outputs/store")
+    for name in ("model.onnx", "detector.onnx"):
+        make_cnn(folder / name)
+    return folder
+
+
+@pytest.fixture
+def environment(isolated_steps: None) -> dict[str, str]:
+    """The environment of someone who reads the page."""
+    return {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def hurried(command: str, folder: Path) -> str:
+    """Return a command with the smallest budget for measuring; what the page sets itself comes later, and wins."""
+    words = command.split(" ")
+    if words[1] == "profile":
+        return " ".join([command, *HURRY])
+    if words[1] == "noise":
+        return f"{command} passes=2 duration=0 warmup=0 warmup_passes=1"
+    if words[1] == "run":
+        return " ".join([*words[:3], *(shlex.quote(each) for each in cheaper(words[2], folder)), *words[3:]])
+    return command
+
+
+def cheaper(recipe: str, folder: Path) -> list[str]:
+    """Return overrides that make a recipe cheap."""
+    steps = yaml.safe_load((folder / recipe).read_text())["steps"]
+    settings = {"profile": HURRY, "compare_profiles": FEW_ROUNDS}
+    measured = [
+        f"steps.{name}.{setting}"
+        for name, step in steps.items()
+        for setting in settings.get((step or {}).get("step", name), ())
+    ]
+    return [*measured, *SMALLER.get(recipe, ())]
+
+
+def exit_codes(command: str, folder: Path) -> tuple[int, ...]:
+    """Return the exit codes that a page announces, or those of a comparison, which the machine decides."""
+    if announced := EXIT_CODES.search(command):
+        return tuple(map(int, re.findall(r"\d+", announced[1])))
+    words = shlex.split(pages.without_comment(command))
+    compares = words[1] == "run" and "compare_profiles" in (folder / words[2]).read_text()
+    return UNDECIDED if compares or words[1] == "compare" else (0,)
+
+
+def can_run(command: str) -> bool:
+    """Return whether the library is there: `[dev]` brings TensorRT-RTX where one exists."""
+    return find_spec("tensorrt_rtx") is not None or "_rtx" not in command
+
+
+def run_command(command: str, folder: Path, environment: dict[str, str]) -> None:
+    if not command.startswith("ndld-flow"):
+        line = re.sub(r"^(pip|python) ", lambda match: f"{sys.executable} {'-m pip ' * (match[1] == 'pip')}", command)
+        subprocess.run(["bash", "-c", line], cwd=folder, env=environment, check=True, capture_output=True)
+        return
+    words = shlex.split(pages.without_comment(hurried(command, folder)))
+    if words[1] == "init":
+        words.append("--overwrite")
+    done = ndld_flow(*words[1:], cwd=folder)
+    assert done.returncode in exit_codes(command, folder), f"{command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_every_command_works(checkout: Path, environment: dict[str, str]) -> None:
+    """Each page on its own, as its reader would; results are shared, so that no recipe runs twice in the same form."""
+    for block in pages.blocks():
+        if block.title and "jobs:" not in block.text:
+            (checkout / block.title).write_text(block.text)
+        for command in filter(can_run, block.commands()):
+            try:
+                run_command(command, checkout, environment)
+            except (AssertionError, subprocess.CalledProcessError) as error:
+                raise AssertionError(f"{block.page}: {error}") from error
+
+
+def test_python_examples_work(checkout: Path, environment: dict[str, str]) -> None:
+    for block in pages.blocks():
+        if block.title in ("look.py", "embed.py"):
+            small = [f"steps.{step}.{setting}" for step in ("base", "speed") for setting in HURRY]
+            code = block.text.replace('["steps', f'[*{small}, "steps')
+            subprocess.run([sys.executable, "-c", code], cwd=checkout, env=environment, check=True)
+
+
+def test_the_workflow_works(checkout: Path, environment: dict[str, str]) -> None:
+    [block] = [block for block in pages.blocks() if block.title.endswith("latency.yml")]
+    commands = [step["run"] for step in yaml.safe_load(block.text)["jobs"]["compare"]["steps"] if "run" in step]
+    assert commands[0] == "pip install ndld-flow"
+    (checkout / "shipped").mkdir()
+    shutil.copy(checkout / "model.onnx", checkout / "shipped")
+    summary = checkout / "summary.md"
+    for command in commands[1:]:
+        line = hurried(command, checkout) if command.startswith("ndld-flow") else command
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=checkout, env={**environment, "GITHUB_STEP_SUMMARY": str(summary)}, check=False
+        )
+        assert done.returncode in UNDECIDED, line
+    assert summary.read_text().startswith("### ")

@@ -1,0 +1,232 @@
+"""What the README and the pages in `docs/` claim: commands, recipes, settings in tables, links."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+import yaml
+
+from docs import reference
+from ndld_flow import api
+from ndld_flow.cli.app import VERBS, program
+from ndld_flow.graph.edit.catalogue import find_operation
+from ndld_flow.recipe.step_types import StepTypes
+from tests.support import pages
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+from tests.support.samples import fetch_sample, lend_samples
+
+BLOCKS = pages.blocks()
+STEP_NAMES = StepTypes().names()
+CHEAP = ("init", "steps", "schema", "inspect", "draw", "ops")
+"""Verbs that are quick enough to run for the quick tests."""
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone's recipes and presets, with the models and the files that the pages name."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name in ("pipelines", "configs"):
+        shutil.copytree(pages.ROOT / name, folder / name)
+    lend_samples(folder / "outputs/store")
+    for name in ("model.onnx", "detector.onnx"):
+        make_cnn(folder / name)
+    shutil.copy(fetch_sample("det"), folder / "det.onnx")
+    for block in BLOCKS:
+        if block.title.endswith(".py"):
+            (folder / block.title).write_text(block.text)
+    return folder
+
+
+def parse(command: str) -> None:
+    """Let click read a command, without running it."""
+    words = shlex.split(pages.without_comment(command))
+    assert words[0] == "ndld-flow", command
+    if words[1].startswith("-") or words[1].isupper():  # `ndld-flow --help`, `ndld-flow VERB --help`
+        return
+    context = click.Context(program, info_name="ndld-flow")
+    verb = program.get_command(context, words[1])
+    assert verb is not None, f"there is no verb {words[1]}: {command}"
+    try:
+        verb.make_context(words[1], words[2:], parent=context)
+    except (click.exceptions.Exit, click.MissingParameter):  # `--help`, or the bare name of a verb in a sentence
+        return
+    except click.BadParameter as error:
+        assert "does not exist" in error.message, f"{command}: {error.message}"
+
+
+def test_every_command_is_understood() -> None:
+    commands = [line for block in BLOCKS for line in block.commands() if line.startswith("ndld-flow")]
+    assert len(commands) > 60
+    inline = [code for path in pages.page_paths() for code in pages.codes(pages.without_code(pages.page_text(path)))]
+    for command in [*commands, *(code for code in inline if code.startswith("ndld-flow "))]:
+        parse(command)
+
+
+def test_cheap_commands_work(checkout: Path) -> None:
+    lines = {line for block in BLOCKS for line in map(pages.without_comment, block.commands())}
+    for line in sorted(lines):
+        _, verb, *arguments = shlex.split(line)
+        if verb in CHEAP and "det.onnx" not in line:
+            done = ndld_flow(verb, *arguments, *(["--overwrite"] if verb == "init" else []), cwd=checkout)
+            assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def is_recipe(block: pages.Block) -> bool:
+    return block.language == "yaml" and "jobs:" not in block.text
+
+
+def test_every_recipe_can_be_planned(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(checkout)
+    recipes = [block for block in BLOCKS if is_recipe(block) and block.title]
+    assert len(recipes) > 10
+    for block in recipes:
+        Path(block.title).write_text(block.text)
+        done = ndld_flow("plan", block.title, "--trust", cwd=checkout)
+        assert done.returncode == 0, f"{block.page}: {block.title}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.fixture(scope="module")
+def recipe_schema() -> dict[str, Any]:
+    """The schema of recipes, of which a part may leave out anything."""
+    return api.schema() | {"required": []}
+
+
+def test_every_part_of_a_recipe_is_valid(recipe_schema: dict[str, Any]) -> None:
+    parts = [block for block in BLOCKS if is_recipe(block) and not block.title]
+    assert len(parts) > 10
+    for block in parts:
+        validate(yaml.safe_load(block.text), recipe_schema, f"{block.page}: {block.text}")
+
+
+def validate(value: object, schema: dict[str, Any], where: str) -> None:
+    __tracebackhide__ = True
+    problem = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(value))
+    assert problem is None, f"{where}\n{problem.message}"
+
+
+def test_settings_in_tables_exist(recipe_schema: dict[str, Any]) -> None:
+    """A column headed "step `NAME`" has settings of this step, one headed "operation" has operations of `edit`."""
+    checked = 0
+    for path in pages.page_paths():
+        for header, rows in pages.tables(pages.page_text(path)):
+            for row in rows:
+                for code in pages.codes(row[1]) if len(row) > 1 else []:
+                    checked += check_setting(header[1], code, recipe_schema, f"{path}: {code}")
+    assert checked > 100
+
+
+def check_setting(heading: str, code: str, recipe_schema: dict[str, Any], where: str) -> bool:
+    """Check a setting in a table; return whether it is one."""
+    if not re.match(r"\w+: \S", code):
+        return False
+    value = yaml.safe_load(code)
+    step = re.fullmatch(r"step `(\w+)`", heading)
+    [(name, inner)] = value.items()
+    operation = find_operation(name) if heading == "operation" else None
+    if operation is not None:
+        validate(inner, operation.model_json_schema(), where)
+    elif step is not None:
+        validate(value, part_of(step_schema(step[1])), where)
+    else:
+        candidates = map(part_of, all_schemas(recipe_schema))
+        assert any(jsonschema.Draft202012Validator(schema).is_valid(value) for schema in candidates), where
+    return True
+
+
+def part_of(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema in which nothing is required."""
+    return schema | {"required": []}
+
+
+@cache
+def step_schema(name: str) -> dict[str, Any]:
+    found = StepTypes().find(name)
+    assert found is not None
+    schema = found.cls.model_json_schema()
+    return schema | {"properties": schema.get("properties", {}) | {found.cls.read_key: {"type": "string"}}}
+
+
+def all_schemas(recipe_schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas of a recipe, of its `sweep:` and inputs, and of all steps: a row names its step in words."""
+    definitions = recipe_schema["$defs"]
+    parts = [definitions["SweepSection"], definitions["InputSpec"]]
+    return [recipe_schema, *(part | {"$defs": definitions} for part in parts), *(map(step_schema, STEP_NAMES))]
+
+
+def test_a_step_of_your_own_takes_ten_lines() -> None:
+    [code] = [block.text for block in BLOCKS if block.title == "stamp.py"]
+    body = [line for line in code.splitlines() if line.strip() and not line.startswith(("from", "import"))]
+    assert len(body) <= 10
+
+
+def test_every_verb_is_shown() -> None:
+    commands = "\n".join(line for block in BLOCKS for line in block.commands())
+    assert [verb for verb in VERBS if not re.search(rf"^ndld-flow {verb}\b", commands, re.MULTILINE)] == []
+
+
+@pytest.fixture(scope="module")
+def site() -> dict[str, str]:
+    """All pages of the site by their paths below `docs/`, generated ones too."""
+    written = {str(path.relative_to(pages.DOCS)): pages.page_text(path) for path in pages.DOCS.rglob("*.md")}
+    return written | reference.pages()
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as Python-Markdown makes them."""
+    headings = re.findall(r"^#+ (.+)$", pages.without_code(text), re.MULTILINE)
+    given = {match[1] for heading in headings if (match := re.search(r"\{ #([\w-]+) \}", heading))}
+    return given | {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+def test_links_lead_somewhere(site: dict[str, str]) -> None:
+    """Without network: files and anchors of relative links, those of generated pages too."""
+    broken = []
+    for name, text in site.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", pages.without_code(text)):
+            path, _, anchor = target.partition("#")
+            if "://" in target:
+                continue
+            full = str((Path("/") / Path(name).parent / path).resolve()).lstrip("/") if path else name
+            exists = full in site or (pages.DOCS / full).is_file()
+            if not exists or (anchor and anchor not in anchors(site[full])):
+                broken.append(f"{name}: {target}")
+    assert broken == []
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
+def test_links_of_the_repository_lead_to_files(name: str) -> None:
+    text = pages.without_code((pages.ROOT / name).read_text())
+    links = [link for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text) if "://" not in link]
+    assert [link for link in links if not (pages.ROOT / link).exists()] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (pages.ROOT / "mkdocs.yml").read_text()
+    written = {str(path.relative_to(pages.DOCS)) for path in pages.DOCS.rglob("*.md")}
+    assert {path for path in written if path not in navigation} == set()
+
+
+def test_the_reference_is_complete(site: dict[str, str]) -> None:
+    for step in api.steps():
+        page = site[f"reference/steps/{step.name}.md"]
+        assert [name for name in step.cls.model_fields if f"`{name}`" not in page] == []
+    operations = "".join(text for path, text in site.items() if path.startswith("reference/operations/"))
+    edit = StepTypes().find("edit")
+    assert edit is not None
+    assert [name for name in edit.cls.parts() if f"`{name}`" not in operations and name != "select"] == []
+    assert [verb for verb in VERBS if f"## {verb} " not in site["reference/verbs.md"]] == []
+    assert "## run " in site["reference/api.md"]
+
+
+def test_pictures_are_small() -> None:
+    pictures = list((pages.DOCS / "images").iterdir())
+    assert pictures and all(picture.stat().st_size < 200_000 for picture in pictures)
