@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ndld_flow.models.op_listing import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.recipe.step_types import StepType
+    from ndld_flow.recipe.write_recipe import AskShape, RecipeWishes, WrittenRecipe
     from ndld_flow.records.inspection import Inspection
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
@@ -359,11 +360,23 @@ def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None 
     return examine(Path(outputs), None if library is None else Path(library))
 
 
-def init(model: str | Path, target: str | Path | None = None, *, overwrite: bool = False) -> Path:
-    """Write a commented recipe for a model; return its path."""
+def init(
+    model: str | Path,
+    target: str | Path | None = None,
+    wishes: RecipeWishes | None = None,
+    *,
+    overwrite: bool = False,
+    ask: AskShape | None = None,
+) -> WrittenRecipe:
+    """Write a commented recipe for a model, which is run once to find input sizes that it accepts.
+
+    ``api.init("model.onnx", wishes=RecipeWishes(precision="int8", images=Path("photos")))``. The result has the
+    recipe's path and the trial; `ask` is called for the shape of an input where no likely size is accepted.
+    """
     from ndld_flow.recipe.write_recipe import write_recipe
 
-    return write_recipe(Path(model), Path(target) if target is not None else None, overwrite=overwrite)
+    path = Path(target) if target is not None else None
+    return write_recipe(Path(model), path, wishes, overwrite=overwrite, ask=ask or (lambda *_: None))
 
 
 def init_example(name: str, *, overwrite: bool = False) -> Path:

@@ -2,29 +2,89 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
 from ndld_flow import api
+from ndld_flow.base.errors import RequestError
+from ndld_flow.models.tensors import shape_text
+from ndld_flow.recipe.write_recipe import Precision, RecipeWishes, Runtime, parse_shape
 
 
 @click.command("init", short_help="Write a commented recipe for a model.")
 @click.argument("model", required=False, type=click.Path(path_type=Path), metavar="MODEL.onnx")
 @click.argument("target", required=False, type=click.Path(dir_okay=False, path_type=Path), metavar="[RECIPE.yaml]")
+@click.option("--images", type=click.Path(path_type=Path), help="A picture or a folder of pictures to run on.")
+@click.option(
+    "--for",
+    "runtime",
+    type=click.Choice(["onnxruntime", "tensorrt_rtx", "tensorrt"]),
+    default="onnxruntime",
+    help="The runtime that the model is for.",
+)
+@click.option("--fp16", "precision", flag_value="fp16", help="Convert to FP16, except for what FP16 breaks.")
+@click.option("--int8", "precision", flag_value="int8", help="Quantise to INT8.")
+@click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input.")
 @click.option("--example", metavar="NAME", help="Write an example recipe instead, such as `quickstart`, to pipelines/.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing RECIPE.yaml.")
-def command(model: Path | None, target: Path | None, example: str | None, overwrite: bool) -> None:
-    """Write a commented recipe for a model, with its inputs filled in. It is ready to run.
+def command(
+    model: Path | None,
+    target: Path | None,
+    images: Path | None,
+    runtime: Runtime,
+    precision: Precision | None,
+    shapes: tuple[str, ...],
+    example: str | None,
+    overwrite: bool,
+) -> None:
+    """Write a commented recipe for a model. It is ready to run: sizes that the model leaves free are taken from its
+    metadata, from the files beside it, or from usual ones, and the model is run once to see whether it accepts them.
 
     \b
       ndld-flow init model.onnx
+      ndld-flow init model.onnx --int8 --images photos/
+      ndld-flow init model.onnx --fp16 --for tensorrt_rtx
       ndld-flow init --example quickstart        # a real detector, downloaded by the first run
     """
     if example is not None and model is None:
         path = api.init_example(example, overwrite=overwrite)
     elif model is not None and example is None:
-        path = api.init(model, target, overwrite=overwrite)
+        wishes = RecipeWishes(runtime, precision, images, dict(map(parse_shape, shapes)))
+        path = _init(model, target, wishes, overwrite)
     else:
         raise click.UsageError("Give a model, or --example NAME.")
-    click.echo(f"{path}\nRun it with: ndld-flow run {path}")
+    click.echo(f"Run it with: ndld-flow run {path}")
+
+
+def _init(model: Path, target: Path | None, wishes: RecipeWishes, overwrite: bool) -> Path:
+    written = api.init(
+        model, target, wishes, overwrite=overwrite, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+    )
+    tried = written.tried
+    click.echo(f"{written.path}")
+    shapes = [f"{likely.spec.name}={shape_text(likely.shape)}" for likely in tried.inputs]
+    if not tried.error:
+        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {tried.pass_ms:.0f} ms).")
+        return written.path
+    click.echo(
+        f"warning: the model did not run at {', '.join(shapes)}: {tried.error}\nSet the sizes in {written.path}, or "
+        f"give them: ndld-flow init {model} --overwrite {' '.join(f'--shape {shape}' for shape in shapes[:1])}",
+        err=True,
+    )
+    return written.path
+
+
+def _ask(name: str, declared: str) -> tuple[int, ...] | None:
+    """Ask for the shape of an input; an empty answer leaves it open."""
+    while True:
+        answer = click.prompt(
+            f"Shape of {name} ({declared}), such as 1x3x640x640", default="", show_default=False, err=True
+        )
+        if not answer:
+            return None
+        try:
+            return parse_shape(f"{name}={answer}")[1]
+        except RequestError as error:
+            click.echo(str(error), err=True)

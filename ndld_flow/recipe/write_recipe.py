@@ -1,85 +1,225 @@
-"""Write a commented recipe for a model."""
+"""Write a commented recipe for a model, with sizes and values of its inputs that the model was tried at."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.text import short_name, suggest
+from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.store.files import write_text_atomically
 
-TEMPLATE = """\
+if TYPE_CHECKING:
+    from ndld_flow.measure.trial_pass import Tried
+    from ndld_flow.models.likely_inputs import LikelyInput
+
+Runtime = Literal["onnxruntime", "tensorrt_rtx", "tensorrt"]
+Precision = Literal["fp16", "int8"]
+AskShape = Callable[[str, str], Sequence[int] | None]
+"""Asks a person for the shape of an input; it is given the name and the declared shape, and may return None."""
+
+_TEMPLATE = """\
 # Recipe for {model_name}. Run it with:
 #
 #   ndld-flow run {target}
 #
 # `ndld-flow steps` lists the steps, `ndld-flow steps NAME` explains one with all its settings.
 name: {name}
-model: {model}                # relative to the current directory; also pypi:, package:, https:// (README)
+model: {model}                # relative to the current directory; also pypi:, package:, https://
 
-inputs:                       # one place: every step that runs the model reads it{free}
+inputs:                       # shared by every step that runs the model
 {inputs}
 
 steps:                        # in order; a step with a name of its own needs `step:`
-  lint: {{fail_on: error}}      # stop if the model is broken
+{steps}
+gates:                        # conditions on metrics; a failed gate makes the run exit with 1
+{gates}
+"""
+_CLEAN = """\
+  lint: {fail_on: error}      # stop if the model is broken
 
-  sanitize: {{}}                # fold constants, remove nodes without effect
-
-  search:                     # FP16 can break a model silently: find the few nodes that must stay fp32
+  sanitize: {}                # fold constants, fuse operators, remove nodes without effect
+"""
+_HALF = """
+  search:                     # FP16 can break a model silently: find the few nodes that must stay in FP32
     step: find_precision
 
-  half: {{step: convert_fp16, found_by: search}}
-
-  agree:                      # the shipped model must agree with the source
+  half: {step: convert_fp16, found_by: search}
+"""
+_SMALL = """
+  small:                      # 8 bits: ranges are measured on the samples of `inputs:`; use 50 to 500 real ones
+    step: quantize{target}
+"""
+_AGREE = """
+  agree:                      # the result must agree with the source, channel by channel
     step: check_accuracy
     reference: source
-    candidate: half
-
-  base: {{step: profile, from: source}}
-  speed: {{step: profile, from: half}}
-
-gates:                        # conditions on metrics; a failed gate makes the run exit with 1
-  - agree.slice_rms <= 5 %      # the worst channel of an output, relative to its own spread
-  # - speed.latency.median <= 1.05 * base.latency.median
+    candidate: {result}{tolerance}
+"""
+_ENGINE = """
+  engine: {{step: build_engine, backend: {runtime}, from: {result}{typing}}}
+"""
+_SPEED = """
+  base:  {{step: profile, from: source}}
+  speed: {{step: profile, from: {result}}}{note}
+"""
+_SPEED_OF_ENGINE = """
+{comment}  speed: {{step: profile, from: {result}, backend: {runtime}, engine: engine}}{note}
 """
 
-FREE = """
-                              # SET THE SIZES YOU RUN AT: dimensions that the model leaves free are 1 below"""
+
+@dataclass(frozen=True)
+class RecipeWishes:
+    """The kind of recipe to write."""
+
+    runtime: Runtime = "onnxruntime"
+    precision: Precision | None = None
+    images: Path | None = None
+    """A picture, or a folder of pictures, for the input that takes pictures."""
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """Input -> its shape."""
 
 
-def write_recipe(model: Path, target: Path | None = None, *, overwrite: bool = False) -> Path:
-    """Write a recipe that is ready to run; return its path (default: `<model>.yaml` in the current directory).
+@dataclass(frozen=True)
+class WrittenRecipe:
+    """A recipe that was written, and the trial that its inputs come from."""
 
-    Raises ModelError for a model that cannot be read, RequestError if the file exists.
+    path: Path
+    tried: Tried
+
+
+def write_recipe(
+    model: Path,
+    target: Path | None = None,
+    wishes: RecipeWishes | None = None,
+    *,
+    overwrite: bool = False,
+    ask: AskShape = lambda *_: None,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> WrittenRecipe:
+    """Write a recipe that is ready to run; by default to `<model>.yaml` in the current directory.
+
+    The model is run once at likely sizes. If it accepts none, `ask` is called for each input with free dimensions.
+    Raises ModelError for a model that cannot be read, RequestError if the file exists or a wish does not fit the model.
     """
-
-    from ndld_flow.models.declared_inputs import model_inputs
-
+    wishes = wishes or RecipeWishes()
     path = target or Path(f"{model.stem}.yaml")
-    inputs = [(spec.name, spec.shape or ()) for spec in model_inputs(model)]
+    tried = _try(model, wishes, ask, progress)
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
-    text = TEMPLATE.format(
-        model_name=model.name,
+    result = {"fp16": "half", "int8": "small", None: "sanitize"}[wishes.precision]
+    bound = "20 %" if wishes.precision == "int8" else "5 %"
+    text = _TEMPLATE.format(
+        model_name=short_name(model.name),
         model=json.dumps(os.path.relpath(model)),
-        target=path,
+        target=short_name(str(path)),
         name=name,
-        free=FREE if any(not isinstance(d, int) for _, shape in inputs for d in shape) else "",
-        inputs="\n".join(_write_input(name, shape) for name, shape in inputs) or "  {}",
+        inputs="\n".join(_input_lines(tried, wishes.images)) or "  {}",
+        steps="".join(_steps(wishes, result)),
+        gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
     try:
         write_text_atomically(path, text)
     except OSError as error:
         raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another place.") from None
-    return path
+    return WrittenRecipe(path, tried)
 
 
-def _write_input(name: str, shape: Sequence[int | str | None]) -> str:
-    free = [d or "?" for d in shape if not isinstance(d, int)]
-    fixed = [d if isinstance(d, int) else 1 for d in shape]
-    note = f"   # free: {', '.join(free)}" if free else ""
-    return f"  {json.dumps(name)}: {{shape: {fixed}, data: random}}{note}"
+def _try(model: Path, wishes: RecipeWishes, ask: AskShape, progress: Callable[[int, int, str], None]) -> Tried:
+    """Return inputs that the model accepts, or likely ones with the error."""
+    from ndld_flow.measure.trial_pass import try_inputs
+    from ndld_flow.models.likely_inputs import likely_inputs
+
+    given = dict(wishes.shapes)
+    alternatives = list(islice(likely_inputs(model, given), 20))
+    names = [likely.spec.name for likely in alternatives[0]]
+    for name in given:
+        if name not in names:
+            raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
+    if wishes.images is not None:
+        _check_images(wishes.images, alternatives[0], model)
+    tried = try_inputs(model, alternatives, progress)
+    if tried.error:
+        free = {likely.spec.name: likely.spec.shape_text for likely in tried.inputs if likely.free}
+        answers = {name: ask(name, declared) for name, declared in free.items()}
+        if any(answers.values()):
+            given |= {name: shape for name, shape in answers.items() if shape}
+            tried = try_inputs(model, list(islice(likely_inputs(model, given), 20)), progress)
+    return tried
+
+
+def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> None:
+    if not images.exists():
+        raise RequestError(f"--images: {images} does not exist. Give a picture or a folder of pictures.")
+    if not any(likely.image_layout for likely in inputs):
+        declared = ", ".join(f"{short_name(likely.spec.name)} {likely.spec.shape_text}" for likely in inputs)
+        raise RequestError(f"--images: no input of {model} takes pictures; it has {declared}.")
+
+
+def _input_lines(tried: Tried, images: Path | None) -> Iterator[str]:
+    """Yield a line for each input, and comments that say where its sizes come from."""
+    if tried.error:
+        yield "  # The model did not run at the sizes below. Set those you use."
+    elif any(likely.free for likely in tried.inputs):
+        yield "  # The model leaves sizes free, and accepted these. Set those you use."
+    picture = next((likely for likely in tried.inputs if likely.image_layout), None)
+    for likely in tried.inputs:
+        entry = [f"shape: {list(likely.shape)}"]
+        if images is not None and likely is picture:
+            entry += _image_settings(likely, images)
+        else:
+            entry += [f"data: {likely.data}"] + ([f"range: {list(likely.range)}"] if likely.range else [])
+        notes = [f"free: {', '.join(short_name(dim, 30) for dim in likely.free)}"] if likely.free else []
+        notes += [likely.reason] if likely.reason else []
+        if images is not None and likely is picture and not likely.mean:
+            notes.append("pixels are scaled to 0..1; set `mean:` and `std:` if the model expects others")
+        note = f"   # {'; '.join(notes)}" if notes else ""
+        yield f"  {json.dumps(likely.spec.name)}: {{{', '.join(entry)}}}{note}"
+
+
+def _image_settings(likely: LikelyInput, images: Path) -> Iterator[str]:
+    yield f"data: {json.dumps(os.path.relpath(images))}"
+    if likely.image_layout == "NHWC":
+        yield "layout: NHWC"
+    if likely.mean:
+        yield f"mean: {list(likely.mean)}"
+        yield f"std: {list(likely.std)}"
+
+
+def _steps(wishes: RecipeWishes, result: str) -> Iterator[str]:
+    """Yield the text of the steps."""
+    runtime = wishes.runtime
+    yield _CLEAN
+    if wishes.precision == "fp16":
+        yield _HALF
+    if wishes.precision == "int8":
+        yield _SMALL.format(target="" if runtime == "onnxruntime" else "\n    target: tensorrt")
+    loose = "\n    tolerance: {slices: loose}" if wishes.precision == "int8" else ""
+    yield _AGREE.format(result=result, tolerance=loose)
+    if runtime == "onnxruntime":
+        slow = wishes.precision == "fp16" and not has_nvidia_gpu()
+        yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
+        return
+    yield _ENGINE.format(
+        runtime=runtime, result=result, typing=", typing: strong" if runtime == "tensorrt" and wishes.precision else ""
+    )
+    here = has_nvidia_gpu()
+    yield _SPEED_OF_ENGINE.format(
+        comment="" if here else "  # ", result=result, runtime=runtime, note="" if here else "   # needs a GPU"
+    ).replace("  #   ", "  # ")
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Return the name and the shape of `images=1x3x640x640`. Raises RequestError."""
+    name, equals, sizes = text.rpartition("=")
+    if not equals or not name or not re.fullmatch(r"\d{1,9}([x,]\d{1,9})*", sizes):
+        raise RequestError(f"--shape: {text!r} is not NAME=SHAPE, such as images=1x3x640x640.")
+    return name, tuple(map(int, re.split("[x,]", sizes)))

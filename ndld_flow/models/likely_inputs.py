@@ -1,0 +1,317 @@
+"""Likely sizes and values of a model's inputs: from the model, its metadata, the files beside it, and usual names.
+
+Exporters leave sizes free that the model's users know: an Ultralytics detector runs at the `imgsz` of its metadata, a
+model from Hugging Face at the sizes of its `config.json` and `preprocessor_config.json`, and `input_ids` are smaller
+than the embedding table that they index. Nothing here is certain: a trial pass decides (`runtimes/trial_pass.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import shortened
+from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import read_proto
+from ndld_flow.models.tensors import TensorSpec
+
+_CONFIGS = ("config.json", "preprocessor_config.json")
+_MOST_CONFIG_BYTES = 2**20
+_IMAGE_SIDES = (
+    *((224, 224), (640, 640), (320, 320), (48, 320), (32, 320), (256, 256), (512, 512)),
+    *((384, 384), (416, 416), (299, 299), (128, 128), (64, 64), (32, 32)),
+)
+"""Height and width of pictures to try: of classifiers, detectors, text recognition."""
+_TRIED_SIZES = {
+    "tokens": (128, 512, 16, 64, 1),
+    "samples": (16000, 512, 4096, 48000),
+    "frames": (100, 3000, 300, 64, 1),
+    "past": (16, 0, 1),
+    "batch": (1,),
+    "other": (1, 16, 64, 128, 32, 100, 8, 256),
+}
+"""Role of a dimension -> sizes to try, the most usual first."""
+_NAMED_ROLES = (
+    ("total", "total"),
+    ("past", "past"),
+    ("batch", "batch"),
+    ("height", "height"),
+    ("width", "width"),
+    ("sample", "samples"),
+    ("frame", "frames"),
+    ("time", "frames"),
+    ("seq", "tokens"),
+    ("token", "tokens"),
+    ("length", "tokens"),
+)
+"""Part of a dimension's name -> its role; the first match counts."""
+_WHOLE_NAMES = {"b": "batch", "bs": "batch", "h": "height", "w": "width", "t": "frames"}
+_AUDIO = re.compile(r"audio|wav|speech|signal|input_values|pcm")
+_RATES = ("sr", "sample_rate", "sampling_rate")
+_LENGTHS = re.compile(r"len(gth)?s?$")
+_STATE = re.compile(r"^(state|hidden|cache|past|h|c|hn|cn|h0|c0|h_?in|c_?in)\b|state|past_key|hidden")
+
+
+@dataclass(frozen=True)
+class LikelyInput:
+    """One input of a model with a size for every dimension and a source of its values."""
+
+    spec: TensorSpec
+    shape: tuple[int, ...]
+    data: str | int = "random"
+    """`random`, `zeros`, `ones`, or a number for every element."""
+    range: tuple[int, int] | None = None
+    """Half-open range of random integers."""
+    image_layout: str = ""
+    """`NCHW` or `NHWC` for an input that takes pictures."""
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    reason: str = ""
+    """The source of free sizes and of values that are not random, for a comment; empty if all is declared."""
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Return the names of the dimensions that the model leaves free; `?` for one without a name."""
+        return tuple(dim or "?" for dim in self.spec.shape or () if not isinstance(dim, int))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """All that is known about a model's inputs."""
+
+    image_sides: Sequence[tuple[int, int]]
+    """Height and width to try, the most likely first."""
+    image_source: str
+    """The source of the first of these: `imgsz of the metadata`; empty if they are only usual."""
+    is_audio: bool = False
+    """A sampling rate is an input."""
+    table_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Input -> rows of the embedding table that it indexes."""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+def likely_inputs(path: Path, given: Mapping[str, Sequence[int]] | None = None) -> Iterator[tuple[LikelyInput, ...]]:
+    """Yield alternatives for all inputs of a model, the most likely first; `given` are shapes that are known.
+
+    Inputs without a declared shape that are not given are taken as scalars. Raises ModelError for a file that is not
+    a model, RequestError for a shape that does not fit the model's.
+    """
+    given, facts, seen = given or {}, _gather_facts(path), set()
+    specs = [_with_given(spec, given.get(spec.name)) for spec in model_inputs(path)]
+    for attempt in range(len(facts.image_sides)):
+        sizes: dict[str, int] = {}
+        alternative = tuple(_likely(spec, facts, attempt, sizes) for spec in specs)
+        alternative = tuple(_with_length(likely, alternative) for likely in alternative)
+        shapes = tuple(likely.shape for likely in alternative)
+        if shapes not in seen:
+            seen.add(shapes)
+            yield alternative
+
+
+def is_image(spec: TensorSpec) -> str:
+    """Return `NCHW` or `NHWC` if an input probably takes pictures, else an empty string."""
+    shape = spec.shape or ()
+    if len(shape) != 4 or spec.dtype not in ("float32", "float16", "uint8"):
+        return ""
+    if shape[1] in (1, 3, 4):
+        return "NCHW"
+    if shape[3] in (1, 3, 4):
+        return "NHWC"
+    return "NCHW" if not any(isinstance(dim, int) for dim in shape[1:]) and not _STATE.search(spec.name) else ""
+
+
+def _with_given(spec: TensorSpec, shape: Sequence[int] | None) -> TensorSpec:
+    if shape is None:
+        return spec
+    declared = spec.shape if spec.shape is not None else (None,) * len(shape)
+    pairs = zip(declared, shape, strict=False)
+    if len(shape) != len(declared) or any(isinstance(dim, int) and dim != size for dim, size in pairs):
+        sizes = ", ".join("?" if dim is None else str(dim) for dim in declared)
+        raise RequestError(f"input {spec.name!r} has the shape [{shortened(sizes, 100)}]; {list(shape)} does not fit.")
+    return replace(spec, shape=tuple(shape))
+
+
+def _likely(spec: TensorSpec, facts: _Facts, attempt: int, sizes: dict[str, int]) -> LikelyInput:
+    """Return one input at the sizes of an attempt; `sizes` holds those of named dimensions, and is filled."""
+    layout = is_image(spec)
+    shape, sources = [], []
+    for axis, dim in enumerate(spec.shape or ()):
+        if isinstance(dim, int):
+            shape.append(dim)
+            continue
+        role = _role(spec, axis, layout)
+        if facts.is_audio and role in ("tokens", "other") and len(spec.shape or ()) == 2:
+            role = "samples"
+        name = dim if dim and dim != "?" else f"{spec.name}/{axis}"
+        if name not in sizes:
+            sizes[name] = _size(role, spec, facts, attempt, sizes)
+        shape.append(sizes[name])
+        sources.append(facts.image_source if role in ("height", "width") else "")
+    likely = LikelyInput(spec, tuple(shape), image_layout=layout, reason=next(filter(None, sources), ""))
+    return _with_values(likely, facts, sizes)
+
+
+def _role(spec: TensorSpec, axis: int, layout: str) -> str:
+    """Return the meaning of a free dimension: from its name, else from its position."""
+    assert spec.shape is not None
+    name = str(spec.shape[axis] or "?").lower()
+    named = _WHOLE_NAMES.get(name) or next((role for part, role in _NAMED_ROLES if part in name), "")
+    if "+" in name and "past" in name:
+        return "total"
+    if named:
+        return named
+    if (axis == 0 and len(spec.shape) > 1) or _STATE.search(spec.name.lower()):
+        return "batch"
+    if layout:
+        return {"NCHW": ("batch", "channels", "height", "width"), "NHWC": ("batch", "height", "width", "channels")}[
+            layout
+        ][axis]
+    if len(spec.shape) == 2 and spec.dtype.startswith("int"):
+        return "tokens"
+    return "samples" if _AUDIO.search(spec.name.lower()) else "other"
+
+
+def _size(role: str, spec: TensorSpec, facts: _Facts, attempt: int, sizes: Mapping[str, int]) -> int:
+    if role == "channels":
+        return 3
+    if role == "total":
+        return sum(size for name, size in sizes.items() if _is_length(name)) or _TRIED_SIZES["tokens"][0]
+    if role in ("height", "width"):
+        tried: Sequence[int] = [sides[role == "width"] for sides in facts.image_sides]
+        fixed = [dim for dim in (spec.shape or ())[1:] if isinstance(dim, int) and dim > 4]
+        if fixed and not facts.image_source:  # 48 x ? is a line of text
+            tried = [320 if fixed[0] < 100 else fixed[0], *tried]
+    else:
+        tried = _TRIED_SIZES[role]
+    size = tried[min(attempt, len(tried) - 1)]
+    limit = facts.config.get("max_position_embeddings")
+    return min(size, limit) if role == "tokens" and isinstance(limit, int) and limit > 0 else size
+
+
+def _is_length(name: str) -> bool:
+    lower = name.lower()
+    return any(part in lower for part in ("seq", "past", "length")) and "total" not in lower and "+" not in lower
+
+
+def _with_values(likely: LikelyInput, facts: _Facts, sizes: Mapping[str, int]) -> LikelyInput:
+    """Return an input with values that a model of its kind takes."""
+    name, dtype = likely.spec.name.lower(), likely.spec.dtype
+    rows = facts.table_sizes.get(likely.spec.name)
+    if rows:
+        return replace(likely, range=(0, rows), reason=likely.reason or f"indices into a table of {rows} rows")
+    if "mask" in name:
+        return replace(likely, data="ones")
+    if dtype.startswith(("int", "uint")) and not likely.image_layout:
+        return _with_integers(likely, name, sizes)
+    if dtype == "bool" or _STATE.search(name):
+        return replace(likely, data="zeros")
+    if name in ("scale_factor", "scale_factors"):
+        return replace(likely, data="ones")
+    if name in ("im_shape", "image_shape", "img_shape"):
+        return replace(likely, data=facts.image_sides[0][0])
+    if likely.image_layout:
+        mean, std = _normalisation(facts.config)
+        return replace(likely, mean=mean, std=std)
+    return likely
+
+
+def _with_integers(likely: LikelyInput, name: str, sizes: Mapping[str, int]) -> LikelyInput:
+    if name in _RATES:
+        return replace(likely, data=16000, reason="a sampling rate in Hz")
+    if "size" in name or "shape" in name:
+        return replace(likely, data=next((size for dim, size in sizes.items() if "/2" in dim), 640))
+    return replace(likely, data="zeros")
+
+
+def _with_length(likely: LikelyInput, alternative: Sequence[LikelyInput]) -> LikelyInput:
+    """Return an input such as `audio_lens` with the length of the other inputs: their longest free dimension."""
+    spec = likely.spec
+    if not (spec.dtype.startswith("int") and len(likely.shape) < 2 and _LENGTHS.search(spec.name.lower())):
+        return likely
+    others = [other for other in alternative if other.spec.name != spec.name and len(other.shape) > 1]
+    lengths = [
+        size
+        for other in others
+        for size, declared in zip(other.shape[1:], (other.spec.shape or ())[1:], strict=True)
+        if not isinstance(declared, int)
+    ]
+    return replace(likely, data=max(lengths, default=1), reason="the length of the other input")
+
+
+def _normalisation(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of a Hugging Face preprocessor; empty if it has none."""
+    mean, std = _numbers(config.get("image_mean")), _numbers(config.get("image_std"))
+    return (mean, std) if config.get("do_normalize", True) and mean and std else ((), ())
+
+
+def _numbers(values: object) -> tuple[float, ...]:
+    values = values if isinstance(values, list) and len(values) <= 4 else []
+    return tuple(float(value) for value in values if isinstance(value, int | float))
+
+
+def _gather_facts(path: Path) -> _Facts:
+    proto = read_proto(path)
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    config = _read_configs(path)
+    names = {value.name.lower() for value in proto.graph.input}
+    sides: Sequence[int] = _ultralytics_sides(metadata)
+    source = "`imgsz` of the model's metadata" if sides else ""
+    if not sides:
+        sides = _configured_sides(config)
+        source = "the size in the model's configuration file" if sides else ""
+    usual = ((640, 640), *_IMAGE_SIDES) if "images" in names else _IMAGE_SIDES
+    image_sides = tuple(dict.fromkeys(((sides[0], sides[-1]), *usual) if sides else usual))
+    return _Facts(image_sides, source, not names.isdisjoint(_RATES), _table_sizes(proto), config)
+
+
+def _ultralytics_sides(metadata: Mapping[str, str]) -> list[int]:
+    """Return height and width from `imgsz`, such as `[640, 640]`, which Ultralytics' exporter writes."""
+    numbers = [int(digits) for digits in re.findall(r"\d{1,5}", metadata.get("imgsz", "")[:100])]
+    return [number for number in numbers if number > 0][:2]
+
+
+def _configured_sides(config: Mapping[str, Any]) -> list[int]:
+    """Return height and width from Hugging Face's `crop_size`, `size` or `image_size`."""
+    for key in ("crop_size", "size", "image_size"):
+        value = config.get(key)
+        if isinstance(value, dict):
+            value = [value.get("height", value.get("shortest_edge")), value.get("width", value.get("shortest_edge"))]
+        sides = [side for side in (value if isinstance(value, list) else [value]) if isinstance(side, int)]
+        if sides and all(0 < side < 2**14 for side in sides):
+            return [sides[0], sides[-1]]
+    return []
+
+
+def _read_configs(path: Path) -> dict[str, Any]:
+    """Return what Hugging Face's files say, in the model's folder, or above it for a folder named `onnx`."""
+    folders = [path.parent, path.parent.parent] if path.absolute().parent.name == "onnx" else [path.parent]
+    config: dict[str, Any] = {}
+    for file in (folder / name for folder in folders for name in _CONFIGS):
+        try:
+            if file.stat().st_size <= _MOST_CONFIG_BYTES:
+                values = json.loads(file.read_bytes())
+                config = {**values, **config} if isinstance(values, dict) else config
+        except (OSError, ValueError, RecursionError):
+            continue  # absent, or not what it seems
+    return config
+
+
+def _table_sizes(proto: onnx.ModelProto) -> dict[str, int]:
+    """Return input -> rows of the smallest table that a Gather indexes with it, directly or after a Cast."""
+    rows = {tensor.name: tensor.dims[0] for tensor in proto.graph.initializer if len(tensor.dims) > 1}
+    origin = {value.name: value.name for value in proto.graph.input if value.name not in rows}
+    sizes: dict[str, int] = {}
+    for node in proto.graph.node:
+        if node.op_type == "Cast" and node.input[0] in origin:
+            origin[node.output[0]] = origin[node.input[0]]
+        elif node.op_type == "Gather" and len(node.input) == 2 and node.input[0] in rows and node.input[1] in origin:
+            name, size = origin[node.input[1]], rows[node.input[0]]
+            sizes[name] = min(size, sizes.get(name, size))
+    return sizes

@@ -1,0 +1,144 @@
+"""Likely sizes and values of inputs, from names, metadata and files beside the model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.models.likely_inputs import LikelyInput, likely_inputs
+from tests.support.models import save, tensor
+
+INT = TensorProto.INT64
+
+
+def write(path: Path, *inputs: onnx.ValueInfoProto, **metadata: str) -> Path:
+    """Write a model with these inputs; nothing here runs it."""
+    graph = helper.make_graph([], "main", list(inputs), [])
+    model = helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)])
+    helper.set_model_props(model, metadata)
+    return save(model, path / "model.onnx")
+
+
+def first(path: Path, **given: tuple[int, ...]) -> dict[str, LikelyInput]:
+    """The most likely inputs by name."""
+    return {likely.spec.name: likely for likely in next(likely_inputs(path, given))}
+
+
+def test_declared_sizes_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("x", [2, 5, 7]))
+    assert [[likely.shape for likely in inputs] for inputs in likely_inputs(path)] == [[(2, 5, 7)]]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [
+        ("images", ["batch", 3, "height", "width"], (1, 3, 640, 640)),
+        ("pixel_values", [None, 3, None, None], (1, 3, 224, 224)),
+        ("x", ["?", 3, "?", "?"], (1, 3, 224, 224)),
+        ("x", ["N", "h", "w", 3], (1, 224, 224, 3)),
+        ("x", [1, 3, 48, "w"], (1, 3, 48, 320)),
+        ("x", [1, 3, 512, None], (1, 3, 512, 512)),
+        ("waveforms", ["batch", "N"], (1, 16000)),
+        ("features", ["batch", 80, "time"], (1, 80, 100)),
+        ("x", ["n", 7], (1, 7)),
+    ],
+)
+def test_free_sizes_of_usual_kinds(
+    name: str, shape: list[int | str | None], expected: tuple[int, ...], tmp_path: Path
+) -> None:
+    assert first(write(tmp_path, tensor(name, shape)))[name].shape == expected
+
+
+def test_the_metadata_of_ultralytics_decides(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("images", ["batch", 3, "height", "width"]), imgsz="[480, 832]")
+    likely = first(path)["images"]
+    assert likely.shape == (1, 3, 480, 832)
+    assert "imgsz" in likely.reason
+
+
+def test_the_files_of_hugging_face_decide(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    path = write(tmp_path / "onnx", tensor("pixel_values", [None, 3, None, None]))
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"size": {"shortest_edge": 384}, "image_mean": [0.5, 0.4, 0.3], "image_std": [0.1, 0.2, 0.3]})
+    )
+    likely = first(path)["pixel_values"]
+    assert (likely.shape, likely.mean, likely.std) == ((1, 3, 384, 384), (0.5, 0.4, 0.3), (0.1, 0.2, 0.3))
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, "[1, 2]", "{", '{"size": {"height": "x"}}', '{"size": -3, "image_mean": "x"}', '{"a": NaN}']
+)
+def test_a_strange_configuration_is_left_aside(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("pixel_values", [None, 3, None, None]))
+    (tmp_path / "config.json").write_text(text)
+    assert first(path)["pixel_values"].shape == (1, 3, 224, 224)
+
+
+def test_tokens_are_indices_of_the_table_and_masks_are_ones(tmp_path: Path) -> None:
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    table = numpy_helper.from_array(np.zeros((77, 4), np.float32), "table")
+    nodes = [
+        helper.make_node("Cast", ["input_ids"], ["cast"], to=TensorProto.INT32),
+        helper.make_node("Gather", ["table", "cast"], ["y"]),
+    ]
+    inputs = [tensor(name, ["batch", "sequence"], INT) for name in names]
+    graph = helper.make_graph(nodes, "main", inputs, [], [table])
+    path = save(
+        helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "m.onnx"
+    )
+    likely = first(path)
+    assert likely["input_ids"].range == (0, 77)
+    assert likely["attention_mask"].data == "ones"
+    assert likely["token_type_ids"].data == "zeros"
+    assert {one.shape for one in likely.values()} == {(1, 128)}
+
+
+def test_tokens_are_no_more_than_the_model_has_positions(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("input_ids", ["batch", "sequence"], INT))
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 40}')
+    assert first(path)["input_ids"].shape == (1, 40)
+
+
+def test_a_cache_and_its_mask_fit_together(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        tensor("input_ids", ["batch", "sequence_length"], INT),
+        tensor("past_key_values.0.key", ["batch", 2, "past_sequence_length", 8]),
+        tensor("attention_mask", ["batch", "past_sequence_length + sequence_length"], INT),
+    )
+    likely = first(path)
+    past, tokens = likely["past_key_values.0.key"].shape[2], likely["input_ids"].shape[1]
+    assert likely["attention_mask"].shape == (1, past + tokens)
+    assert likely["past_key_values.0.key"].data == "zeros"
+
+
+def test_a_length_is_that_of_the_signal(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("waveforms", ["batch", "N"]), tensor("waveforms_lens", ["batch"], INT))
+    assert first(path)["waveforms_lens"].data == first(path)["waveforms"].shape[1]
+
+
+def test_a_sampling_rate_makes_the_other_input_a_signal(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("input", [None, None]), tensor("sr", [], INT))
+    assert first(path)["input"].shape == (1, 16000)
+    assert first(path)["sr"].data == 16000
+
+
+def test_question_marks_are_no_common_name(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("x", ["?", "?"]), tensor("image", ["?", 3, "?", "?"]))
+    assert first(path)["image"].shape == (1, 3, 224, 224)
+    assert first(path)["x"].shape == (1, 1)
+
+
+def test_given_shapes_are_used_and_checked(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("x", ["n", 3, "h", "w"]))
+    assert first(path, x=(2, 3, 5, 7))["x"].shape == (2, 3, 5, 7)
+    for wrong in ((2, 4, 5, 7), (2, 3)):
+        with pytest.raises(RequestError, match="does not fit"):
+            first(path, x=wrong)

@@ -1,0 +1,137 @@
+"""`init` writes recipes that are valid, for each runtime and precision, at sizes that the model was run at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.write_recipe import RecipeWishes, Runtime, WrittenRecipe, parse_shape, write_recipe
+from tests.support.models import GraphBuilder, save, tensor
+
+
+def picky_model(path: Path, side: int = 64) -> Path:
+    """A model of pictures whose declared sizes are free, but which runs at one side only."""
+    b = GraphBuilder()
+    flat = b.op("Reshape", "x", b.ints(1, 3 * side * side))
+    b.op("MatMul", flat, b.weight(3 * side * side, 4))
+    b.nodes[-1].output[0] = "y"
+    return save(b.model([tensor("x", ["n", 3, "h", "w"])], [tensor("y", [1, 4])]), path)
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(wishes: RecipeWishes | None = None, name: str = "model", **options: object) -> WrittenRecipe:
+    return write_recipe(Path(f"{name}.onnx"), None, wishes, overwrite=True, **options)  # type: ignore[arg-type]
+
+
+def test_the_sizes_are_those_that_the_model_accepts(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx", 64)
+    written = write()
+    assert not written.tried.error
+    assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 64, 64)
+
+
+def test_what_no_trial_finds_is_asked_for(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx", 17)
+    asked = []
+
+    def ask(name: str, declared: str) -> Sequence[int]:
+        asked.append((name, declared))
+        return (1, 3, 17, 17)
+
+    written = write(ask=ask)
+    assert asked == [("x", "nx3xhxw")]
+    assert not written.tried.error
+    assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 17, 17)
+
+
+def test_without_an_answer_the_recipe_says_that_nothing_ran(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx", 17)
+    written = write()
+    assert "Reshape" in written.tried.error
+    assert "did not run at the sizes below" in written.path.read_text()
+    load_recipe(written.path)
+
+
+def test_a_model_that_kills_its_process_is_an_error_of_the_trial(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picky_model(in_folder / "model.onnx")
+    monkeypatch.setenv("PYTHONPATH", str(in_folder))
+    (in_folder / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert "SIGSEGV" in write().tried.error
+
+
+@pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
+@pytest.mark.parametrize("precision", [None, "fp16", "int8"])
+def test_every_kind_of_recipe_is_valid(runtime: Runtime, precision: str | None, in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx")
+    recipe = load_recipe(write(RecipeWishes(runtime, precision)).path)  # type: ignore[arg-type]
+    steps = {step.name for step in recipe.steps}
+    assert {"lint", "sanitize", "agree"} <= steps
+    assert ("engine" in steps) == (runtime != "onnxruntime")
+    assert ("half" in steps, "small" in steps) == (precision == "fp16", precision == "int8")
+
+
+def test_pictures_go_to_the_input_that_takes_them(in_folder: Path) -> None:
+    b = GraphBuilder()
+    b.op("Add", b.op("ReduceMean", "picture", keepdims=0, axes=[1, 2, 3]), "bias")
+    b.nodes[-1].output[0] = "y"
+    model = b.model([tensor("bias", [1]), tensor("picture", [1, 8, 8, 3])], [tensor("y", [1])])
+    save(model, in_folder / "model.onnx")
+    (in_folder / "photos").mkdir()
+    text = write(RecipeWishes(images=Path("photos"))).path.read_text()
+    assert '"picture": {shape: [1, 8, 8, 3], data: "photos", layout: NHWC}' in text
+    assert '"bias": {shape: [1], data: random}' in text
+
+
+def test_pictures_for_a_model_without_pictures_are_refused(in_folder: Path) -> None:
+    save(GraphBuilder().model([tensor("x", [4])], []), in_folder / "model.onnx")
+    (in_folder / "photos").mkdir()
+    with pytest.raises(RequestError, match="takes pictures; it has x 4"):
+        write(RecipeWishes(images=Path("photos")))
+    with pytest.raises(RequestError, match="does not exist"):
+        write(RecipeWishes(images=Path("nowhere")))
+
+
+def test_a_shape_of_an_unknown_input_names_the_nearest(in_folder: Path) -> None:
+    picky_model(in_folder / "model.onnx")
+    with pytest.raises(RequestError, match='did you mean "x"'):
+        write(RecipeWishes(shapes={"X": (1,)}))
+
+
+def test_names_of_dimensions_cannot_write_settings(in_folder: Path) -> None:
+    model = onnx.load(picky_model(in_folder / "model.onnx"))
+    model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h\nsteps: {evil: {step: run_tool}}"
+    onnx.save(model, in_folder / "model.onnx")
+    assert "evil" not in {step.name for step in load_recipe(write().path).steps}
+
+
+def test_shapes_on_the_command_line() -> None:
+    assert parse_shape("a=b=1x3x640") == ("a=b", (1, 3, 640))
+    assert parse_shape("x=5,6") == ("x", (5, 6))
+    for wrong in ("x", "x=", "=1x2", "x=1x-2", "x=axb", "x=1x"):
+        with pytest.raises(RequestError, match="is not NAME=SHAPE"):
+            parse_shape(wrong)
+
+
+def test_generated_tokens_are_inside_their_table(in_folder: Path) -> None:
+    b = GraphBuilder()
+    b.op("Gather", b.initializer(np.zeros((5, 2), np.float32)), "ids")
+    b.nodes[-1].output[0] = "y"
+    model = b.model([tensor("ids", ["n", "seq"], TensorProto.INT64)], [tensor("y", None)])
+    save(model, in_folder / "model.onnx")
+    written = write()
+    assert not written.tried.error
+    assert load_recipe(written.path).file.inputs["ids"].range == (0, 5)
