@@ -13,9 +13,8 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RecipeError, RequestError
+from ndld_flow.graph.edit.edit_file import NotedShapes, finish_model
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.finishing import finish_model
-from ndld_flow.graph.edit.stale_shapes import NotedShapes
 from ndld_flow.models.files import load_model
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner import run_folder

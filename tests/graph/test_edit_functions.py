@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit import cloning
+from ndld_flow.graph.edit import node_groups as cloning
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model

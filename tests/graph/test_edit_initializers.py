@@ -18,7 +18,7 @@ from onnx import numpy_helper
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import RecipeError, RequestError
-from ndld_flow.graph.edit import sparse_tensors
+from ndld_flow.graph.edit import constant_tensors as sparse_tensors
 from ndld_flow.models import external_data
 from ndld_flow.models.converted_tensors import in_type
 from ndld_flow.models.external_files import external_files
@@ -175,7 +175,7 @@ def test_a_value_is_replaced_by_what_is_written_or_filled_or_in_a_file(tmp_path:
 
 
 def test_a_large_file_is_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.graph.edit.new_tensors._STAYS_ON_DISK_BYTES", 16)
+    monkeypatch.setattr("ndld_flow.graph.edit.constant_tensors._STAYS_ON_DISK_BYTES", 16)
     np.save(tmp_path / "w.npy", np.full((3, 4), 2, np.float32))
     source = models.save(parse(LINEAR), tmp_path / "source.onnx")
     (tmp_path / "out").mkdir()

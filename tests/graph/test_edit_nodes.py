@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.neighbourhood import Neighbourhood
+from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.operations.insert_node import InsertNode
 from ndld_flow.graph.edit.operations.rename_nodes import RenameNodes
 from ndld_flow.graph.edit.operations.rename_tensors import RenameTensors

@@ -129,7 +129,7 @@ def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
 
 
 def test_sparse_and_large_weights_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ndld_flow.graph.edit.surgeries import transformer_fusions
+    from ndld_flow.graph.edit import transformer_fusions
 
     monkeypatch.setattr(transformer_fusions, "INLINE_LIMIT_BYTES", 100)
     with pytest.raises(RequestError, match="ONNX Runtime's optimizer takes models of at most"):

@@ -14,8 +14,8 @@ import onnx_ir as ir
 import pytest
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit import new_tensors
-from ndld_flow.graph.edit.new_tensors import read_npy
+from ndld_flow.graph.edit import constant_tensors as new_tensors
+from ndld_flow.graph.edit.constant_tensors import read_npy
 
 WANTED = np.arange(12, dtype=np.float32).reshape(3, 4)
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.find_nodes import find_nodes
-from ndld_flow.graph.edit.neighbourhood import Neighbourhood
+from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.models.scopes import node_label
 from ndld_flow.records.layer_arithmetic import PRECISION_KEY

@@ -319,7 +319,7 @@ def test_erf_by_a_formula(by: Any, error: float, told: str, opset: int) -> None:
     x = np.linspace(-6, 6, 100001, dtype=np.float32)
     [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
     assert np.abs(expected - found).max() < error
-    assert notes == [f"1 Erf by the {by} formula: the error of each is at most {told}"]
+    assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {told}"]
 
 
 def test_erf_in_halves() -> None:

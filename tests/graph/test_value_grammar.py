@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.dtype_names import parse_dtype
-from ndld_flow.graph.edit.value_grammar import MAX_ELEMENTS, Value, parse_value, to_array
+from ndld_flow.graph.edit.value_grammar import MAX_ELEMENTS, Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.tensor_statistics import dtype_name
 
 _LEAVES = st.one_of(st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8))

@@ -1,25 +1,34 @@
-"""Constant tensors that match a selection: initializers, and optionally Constant nodes."""
+"""Constant tensors: initializers and Constant nodes that match a selection, and tensors from settings."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
+from pydantic import JsonValue
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.dtype_names import parse_dtype
 from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.selection import TensorSelect
+from ndld_flow.graph.edit.shared_settings import TensorValue
+from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_data import on_disk, placement_of
+from ndld_flow.models.generated_tensors import element_bytes
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import scopes_of
-from ndld_flow.models.sparse_tensors import SparseInitializer
-from ndld_flow.models.tensor_statistics import dtype_name, tensor_bytes
+from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
+from ndld_flow.models.tensor_statistics import dtype_name, element_pieces, tensor_bytes
 
 
 @dataclass(frozen=True)
@@ -178,3 +187,225 @@ def _nothing(every: list[ConstantTensor], select: TensorSelect) -> str:
         if dtype_name(parse_dtype(word)) not in dtypes:
             return f"no {kind} is of the type {word}; there are: {', '.join(dtypes)}"
     return f"no {kind} meets all criteria of `select`; `ndld-flow inspect MODEL --initializers` lists them"
+
+
+FIRST_IR_VERSION = 6
+"""The first IR version with sparse initializers."""
+_PIECE_BYTES = 3 * 2**18
+_Places = npt.NDArray[np.int64]
+
+
+def can_be_sparse(held: ConstantTensor) -> bool:
+    """Return whether a sparse form exists: dense, no scalar, of whole bytes, and no input or output of the graph."""
+    outside = held.value.is_graph_input() or held.value.is_graph_output()
+    dtype = held.tensor.dtype
+    plain = dtype != ir.DataType.STRING and dtype.bitwidth >= 8 and not dtype.name.startswith("COMPLEX")
+    return plain and len(held.tensor.shape) > 0 and held.node is None and not outside and held.stored != "sparse"
+
+
+def zeros_share(tensor: ir.TensorProtocol) -> float:
+    """Return the fraction of zeros; 0 for an empty tensor."""
+    zeros = sum(int(piece.size - np.count_nonzero(piece)) for piece in element_pieces(tensor, _PIECE_BYTES))
+    return zeros / tensor.size if tensor.size else 0.0
+
+
+def to_sparse(tensor: ir.TensorProtocol, name: str) -> SparseInitializer:
+    """Return the sparse form of a tensor: its nonzero values and their flat positions."""
+    data, positions, start = [], [], 0
+    for piece in element_pieces(tensor, _PIECE_BYTES):
+        places = np.flatnonzero(piece)
+        data.append(element_bytes(piece[places], tensor.dtype))
+        positions.append(places + start)
+        start += piece.size
+    indices = np.concatenate(positions) if positions else np.zeros(0, np.int64)
+    values = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=[indices.size], raw_data=b"".join(data))
+    return _sparse(values, indices.reshape(-1), [int(dim) for dim in tensor.shape.numpy()])
+
+
+def sparse_of(
+    values: ir.TensorProtocol, indices: ir.TensorProtocol, shape: Sequence[int], name: str
+) -> SparseInitializer:
+    """Return a sparse initializer of nonzero values at flat positions, or at one row of coordinates for each value.
+
+    Raises `RequestError` for positions outside the shape, not ascending, or not as many as values.
+    """
+    places = indices.numpy()
+    count = values.size
+    if not np.issubdtype(places.dtype, np.integer) or places.shape not in ((count,), (count, len(shape))):
+        raise RequestError(
+            f"`indices` has the shape {list(places.shape)}; {count} values need {count} numbers, or {count} rows of "
+            f"{len(shape)} coordinates"
+        )
+    if places.ndim == 2:
+        places = _flat(places.astype(np.int64), shape)
+    if count and (places.min() < 0 or places.max() >= math.prod(shape) or np.any(np.diff(places) <= 0)):
+        raise RequestError(
+            f"`indices` must be ascending, unique, and within the {math.prod(shape)} elements of the shape"
+        )
+    proto = ir.serde.serialize_tensor(values)
+    proto.name = name
+    proto.dims[:] = [count]
+    return _sparse(proto, places.astype(np.int64), shape)
+
+
+def to_dense(tensor: SparseInitializer, name: str) -> ir.TensorProtocol:
+    """Return the dense form of a tensor. Raises `RequestError` for one over 2 GiB."""
+    try:
+        array = dense_array(tensor.proto)
+    except ModelError as error:
+        raise RequestError(str(error)) from None
+    return ir.Tensor(array, dtype=tensor.dtype, name=name)
+
+
+def _flat(places: _Places, shape: Sequence[int]) -> _Places:
+    try:
+        return np.asarray(np.ravel_multi_index(tuple(places.T), tuple(shape)), dtype=np.int64)
+    except ValueError as error:
+        raise RequestError(f"`indices` are outside the shape {list(shape)}: {error}") from None
+
+
+def _sparse(values: onnx.TensorProto, indices: _Places, shape: Sequence[int]) -> SparseInitializer:
+    positions = numpy_helper.from_array(indices.astype(np.int64), f"{values.name}_indices")
+    return SparseInitializer(onnx.SparseTensorProto(values=values, indices=positions, dims=shape))
+
+
+_Array = npt.NDArray[Any]
+_MOST_FILLED_BYTES = 64 * 2**20
+_STAYS_ON_DISK_BYTES = 64 * 2**20
+"""A larger array is not read: its bytes are copied into the data file."""
+
+
+def make_tensor(
+    value: TensorValue, name: str, dtype: ir.DataType | None = None, shape: Sequence[int] | None = None
+) -> ir.TensorProtocol:
+    """Return the tensor that settings describe; `dtype` and `shape` apply where the settings give none.
+
+    Raises `RequestError` for numbers that do not fit the type or the shape.
+    """
+    dtype = dtype if value.dtype is None else parse_dtype(value.dtype)
+    shape = shape if value.shape is None else value.shape
+    if value.file is not None:
+        return shaped(read_npy(value.file, dtype, name), shape)
+    return shaped(_tensor_of(value.value, dtype, name), shape)
+
+
+def shaped(tensor: ir.TensorProtocol, shape: Sequence[int] | None) -> ir.TensorProtocol:
+    """Return the tensor with a shape, which a single element fills. Raises `RequestError` for another shape."""
+    own = tuple(int(dim) for dim in tensor.shape.numpy())
+    if shape is None or own == tuple(shape):
+        return tensor
+    if own != ():
+        raise RequestError(f"the numbers have the shape {list(own)}, not {list(shape)}")
+    if math.prod(shape) * tensor_bytes(tensor) > _MOST_FILLED_BYTES:
+        raise RequestError(
+            f"a tensor of shape {list(shape)} filled with one number is too large; use `generate`, or a .npy file"
+        )
+    filled = np.full(tuple(shape), tensor.numpy())
+    if tensor.dtype == ir.DataType.STRING:
+        return string_tensor(filled, tensor.name)
+    return ir.Tensor(filled, dtype=tensor.dtype, name=tensor.name)
+
+
+def _tensor_of(value: JsonValue, dtype: ir.DataType | None, name: str) -> ir.TensorProtocol:
+    parsed: Any = parse_value(value) if isinstance(value, str) and dtype != ir.DataType.STRING else value
+    dtype = dtype or _default_dtype(parsed)
+    array = to_array(parsed, dtype)
+    if dtype == ir.DataType.STRING:
+        return string_tensor(array, name)
+    return ir.Tensor(array, dtype=dtype, name=name)
+
+
+def _default_dtype(value: Value) -> ir.DataType:
+    """Return the type of numbers for which none is given."""
+    kinds: set[type] = set()
+    waiting = [value]
+    while waiting:
+        element = waiting.pop()
+        if isinstance(element, list):
+            waiting += element
+        else:
+            kinds.add(type(element))
+    if kinds == {int}:
+        return ir.DataType.INT64
+    if kinds == {bool}:
+        return ir.DataType.BOOL
+    return ir.DataType.STRING if kinds == {str} else ir.DataType.FLOAT
+
+
+def read_npy(path: Path, dtype: ir.DataType | None, name: str) -> ir.TensorProtocol:
+    """Return the tensor in a `.npy` file; a large one stays on disk.
+
+    Raises `RequestError` for a file that is missing, damaged or of another type than `dtype`, and for pickled objects,
+    whose loading would run code.
+    """
+    array = _native_array(_mapped(path), dtype)
+    found = _dtype_of(array, path)
+    if dtype is not None and found != dtype:
+        raise RequestError(
+            f"{path} holds {dtype_name(found)}, but the tensor is {dtype_name(dtype)}; save the file in that type"
+        )
+    if found == ir.DataType.STRING:
+        return string_tensor(array, name)
+    if isinstance(array, np.memmap) and _is_stored_as_in_onnx(array, found):
+        real = path.resolve()
+        shape = ir.Shape(array.shape)
+        return ir.ExternalTensor(
+            real.name, array.offset, array.nbytes, found, shape=shape, name=name, base_dir=real.parent
+        )
+    return ir.Tensor(np.array(array, order="C"), dtype=found, name=name)
+
+
+def string_tensor(texts: _Array, name: str | None) -> ir.StringTensor:
+    """Return a tensor of strings, of any shape."""
+    encoded = np.vectorize(_encoded, otypes=[object])(texts) if texts.size else texts.astype(object)
+    return ir.StringTensor(encoded, shape=ir.Shape(texts.shape), name=name)
+
+
+def _encoded(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def _mapped(path: Path) -> _Array:
+    """Return the memory-mapped array, so that a false size in the header takes no memory."""
+    if path.exists() and not path.is_file():
+        raise RequestError(f"{path} is not a file")
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError:
+        raise RequestError(f"there is no file {path} (relative to {Path.cwd()})") from None
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError, EOFError, OverflowError, SyntaxError) as error:
+        raise RequestError(f"{path} is not a .npy file of numbers: {_reason(error)}") from None
+    if not isinstance(loaded, np.ndarray):
+        loaded.close()
+        raise RequestError(f"{path} is an archive of several arrays; give a .npy file, which holds one")
+    return loaded
+
+
+def _reason(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return "it has another header, or holds Python objects, which are not loaded" if "pickled" in text else text
+
+
+def _native_array(array: _Array, dtype: ir.DataType | None) -> _Array:
+    """Return the array in native byte order, with the raw bytes that numpy writes for ml_dtypes as their type."""
+    raw = array.dtype.kind == "V" and array.dtype.names is None
+    if raw and dtype not in (None, ir.DataType.STRING) and array.dtype.itemsize == dtype.numpy().itemsize:
+        return array.view(dtype.numpy())
+    # `astype` alone returns a np.memmap that is not mapped
+    return array if array.dtype.isnative else np.asarray(array.astype(array.dtype.newbyteorder("=")))
+
+
+def _dtype_of(array: _Array, path: Path) -> ir.DataType:
+    if array.dtype.kind in "US":
+        return ir.DataType.STRING
+    try:
+        return ir.DataType.from_numpy(array.dtype)
+    except TypeError:
+        raise RequestError(f"{path} holds {array.dtype}, which no tensor can hold; give its `dtype`") from None
+
+
+def _is_stored_as_in_onnx(array: np.memmap[Any, Any], dtype: ir.DataType) -> bool:
+    """Return whether a large array's bytes can be copied: numpy stores 4-bit types in a byte each, ONNX packs two."""
+    return array.nbytes > _STAYS_ON_DISK_BYTES and array.flags.c_contiguous and dtype.bitwidth >= 8

@@ -13,13 +13,16 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.find_nodes import find_nodes
-from ndld_flow.graph.edit.names_in_use import NamesInUse, values_of
+from ndld_flow.graph.edit.names import NamesInUse, values_of
 from ndld_flow.graph.edit.selection import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.scopes import node_label, scopes_of
 
-__all__ = ["EditedModel", "values_of"]
+__all__ = ["FIRST_WITH_FREE_INITIALIZERS", "EditedModel", "values_of"]
+
+FIRST_WITH_FREE_INITIALIZERS = 4
+"""The first IR version in which an initializer need not be an input."""
 
 
 @dataclass
@@ -44,6 +47,12 @@ class EditedModel:
         """Add a sentence to the step's log and record."""
         self.notes.append(sentence)
         self.log.info("%s", sentence)
+
+    def raise_ir_version(self, least: int) -> None:
+        """Raise the model's IR version to a minimum, with a note."""
+        if (self.model.ir_version or 0) < least:
+            self.note(f"IR version {self.model.ir_version} -> {least}: the first that can hold this")
+            self.model.ir_version = least
 
     def other(self, name: str) -> ir.Model:
         """Load another model of the recipe, a new copy each time because operations change it."""

@@ -1,24 +1,80 @@
-"""Extraction of a part of a model. Tensors, nodes and weights of the part stay the same objects."""
+"""Extraction of a part of a model, or of a local function, as a model of its own.
+
+Tensors, nodes and weights of the part stay the same objects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedFunctionsPass
+from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.cloning import captured_by, captured_values, copy_nodes, copy_value
-from ndld_flow.graph.edit.constant_nodes import ConstantNodes
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
-from ndld_flow.graph.edit.function_names import Imports
-from ndld_flow.graph.edit.neighbourhood import Neighbourhood, read_values
-from ndld_flow.graph.edit.node_pieces import deep_nodes, outermost, outputs_of, read_in_nodes
-from ndld_flow.graph.edit.removal import drop_nodes, is_used
-from ndld_flow.graph.edit.tensor_types import type_edges
-from ndld_flow.models.scopes import node_label
+from ndld_flow.graph.edit.functions import Imports, find_function
+from ndld_flow.graph.edit.node_groups import (
+    Neighbourhood,
+    captured_by,
+    captured_values,
+    copy_graph,
+    copy_nodes,
+    copy_value,
+    deep_nodes,
+    outermost,
+    outputs_of,
+    read_in_nodes,
+    read_values,
+)
+from ndld_flow.graph.edit.tensor_types import infer_edges, parse_tensor_type, type_edges
+from ndld_flow.graph.edit.wiring import drop_nodes, is_used
+from ndld_flow.graph.sanitize.edits import RANDOM, is_standard
+from ndld_flow.models.files import all_graphs
+from ndld_flow.models.scopes import function_address, node_label
 from ndld_flow.models.unique_names import free_name
+
+
+class ConstantNodes:
+    """The nodes of a model that depend on no input. Custom operators and functions are never constant."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._around = Neighbourhood(model)
+        start: dict[ir.Node, None] = {}
+        for graph in all_graphs(model):
+            start.update((node, None) for node in graph if not is_standard(node) or node.op_type in RANDOM)
+            inputs = (value for value in graph.inputs if not value.is_initializer())
+            start.update((reader, None) for value in inputs for reader in self._around.readers(value))
+        self._varying = _reached(start, self._around.consumers)
+
+    def has(self, node: ir.Node) -> bool:
+        return node not in self._varying
+
+    def makes(self, value: ir.Value) -> bool:
+        """Return whether a constant node produces it."""
+        producer = value.producer()
+        return producer is not None and self.has(producer)
+
+    def before(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
+        """The constant nodes that nodes depend on, in the same graph or outer ones."""
+        start = dict.fromkeys(near for node in nodes for near in self._constant_producers(node))
+        return list(_reached(start, self._constant_producers))
+
+    def _constant_producers(self, node: ir.Node) -> list[ir.Node]:
+        return [near for near in self._around.producers(node) if self.has(near)]
+
+
+def _reached(start: dict[ir.Node, None], step: Callable[[ir.Node], Iterable[ir.Node]]) -> dict[ir.Node, None]:
+    found, waiting = dict(start), list(start)
+    while waiting:
+        for node in step(waiting.pop()):
+            if node not in found:
+                found[node] = None
+                waiting.append(node)
+    return found
+
 
 FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
 """The first IR version in which an initializer need not be an input."""
@@ -241,3 +297,99 @@ def _as_inputs(graph: ir.Graph, part: Part) -> list[ir.Value]:
             )
     read_in_nodes(part.nodes, read)
     return [read.get(value, value) for value in part.inputs]
+
+
+def keep_function(
+    edited: EditedModel, address: str, call: str | None, attributes: Mapping[str, JsonValue], types: Mapping[str, str]
+) -> None:
+    """Make a function's body the main graph, and remove functions that it does not call.
+
+    Raises `RequestError` for an unknown function, call, attribute or tensor, for an attribute without a value, and
+    where dtype or shape of an input or output is not known.
+    """
+    function = find_function(edited.model, address)
+    site = _call_of(edited, function, call)
+    graph = copy_graph(function.graph, attributes=_attributes(function, site, attributes))
+    graph.name = function.name
+    for value in (*graph.inputs, *graph.outputs):
+        if value.name in types:
+            value.type, value.shape = parse_tensor_type(types[value.name or ""])
+    if site is not None:
+        _type_as_called(edited.model, graph, site)
+    _drop_absent_inputs(graph, site)
+    make_main(edited.model, graph, function.opset_imports)
+    type_edges(edited.model, [*graph.inputs, *graph.outputs], types)
+
+
+def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> ir.Node | None:
+    """Return the requested call, or the first one; calls in the main graph come first because their types are known."""
+    calls = [node for graph in edited.graphs() for node in graph if node.op_identifier() == function.identifier()]
+    if wanted is None:
+        if len(calls) > 1:
+            edited.note(f"{function_address(function)} is called {len(calls)} times; taken as {node_label(calls[0])}")
+        return next(iter(calls), None)
+    found = next((node for node in calls if wanted == node_label(node)), None)
+    if found is None:
+        hint = suggest(wanted, map(node_label, calls)) or "nothing calls it"
+        raise RequestError(f"no node {wanted!r} calls {function_address(function)}; {hint}")
+    return found
+
+
+def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str, JsonValue]) -> dict[str, ir.Attr]:
+    """Return attribute -> value: the given one, that of the call, or the default."""
+    kinds = {
+        attribute.ref_attr_name or "": attribute.type
+        for node in deep_nodes(function.graph)
+        for attribute in node.attributes.values()
+        if attribute.is_ref()
+    }
+    for name in given:
+        if name not in function.attributes:
+            hint = suggest(name, function.attributes) or "it has none"
+            raise RequestError(f"`attributes`: {function_address(function)} has no attribute {name!r}; {hint}")
+    found: dict[str, ir.Attr] = {}
+    for name, default in function.attributes.items():
+        called = site.attributes.get(name) if site is not None else None
+        if name in given:
+            found[name] = _converted(name, given[name], kinds.get(name))
+        elif called is not None and not called.is_ref():
+            found[name] = called
+        elif default.value is not None:
+            found[name] = default
+        elif site is None or called is not None:
+            raise RequestError(f"attribute {name!r} has no value: give it by `attributes: {{{name}: ...}}`")
+    return found
+
+
+def _converted(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir.Attr:
+    try:
+        return ir.convenience.convert_attribute(name, value, kind)  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        raise RequestError(f"`attributes`: {value!r} is not a value of {name!r}") from None
+
+
+def _type_as_called(model: ir.Model, graph: ir.Graph, site: ir.Node) -> None:
+    """Take types and shapes of the inputs from a call, and of outputs without a type."""
+    pairs = [*_pairs(graph.inputs, site.inputs), *_pairs(graph.outputs, site.outputs)]
+    infer_edges([outer for _, outer in pairs], model)
+    for own, outer in pairs:
+        if own.type is None:
+            own.type, own.shape = outer.type, outer.shape
+
+
+def _pairs(own: Sequence[ir.Value], outer: Sequence[ir.Value | None]) -> list[tuple[ir.Value, ir.Value]]:
+    return [(value, other) for value, other in zip(own, outer, strict=False) if other is not None]
+
+
+def _drop_absent_inputs(graph: ir.Graph, site: ir.Node | None) -> None:
+    """Remove optional inputs that the call omits."""
+    given = len(graph.inputs) if site is None else len(site.inputs)
+    absent = [
+        value
+        for index, value in enumerate(graph.inputs)
+        if index >= given or (site is not None and site.inputs[index] is None)
+    ]
+    for value in absent:
+        for use in tuple(value.uses()):
+            use.node.replace_input_with(use.idx, None)
+        graph.inputs.remove(value)

@@ -11,11 +11,11 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.dtype_names import parse_dtype
-from ndld_flow.graph.edit.names_in_use import values_of
-from ndld_flow.graph.edit.neighbourhood import Neighbourhood
+from ndld_flow.graph.edit.names import values_of
+from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.schemas import Schemas
 from ndld_flow.graph.edit.selection import NodeSelect
+from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import node_label, scopes_of

@@ -8,14 +8,12 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors
-from ndld_flow.graph.edit.dtype_names import parse_dtype
-from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.ir_version import FIRST_WITH_FREE_INITIALIZERS, raise_ir_version
-from ndld_flow.graph.edit.new_tensors import make_tensor
+from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors, make_tensor
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.schemas import Schemas, port_at
 from ndld_flow.graph.edit.selection import TensorSelect
 from ndld_flow.graph.edit.shared_settings import InitializerOperation
+from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.graph.sanitize.duplicates import share_equal_initializers
 from ndld_flow.graph.sanitize.edits import Edits
@@ -32,7 +30,7 @@ def add_initializer(edited: EditedModel, tensor: ir.TensorProtocol, name: str, s
     graph = edited.graph(scope)
     if name in edited.names():
         raise RequestError(f"the name {name!r} is already used; `set_initializer` sets the value of an initializer")
-    raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
+    edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     if "::" in scope:
         put_constant(graph, value, tensor)
@@ -202,7 +200,7 @@ def to_initializers(edited: EditedModel, held: Sequence[ConstantTensor]) -> int:
         one.graph.register_initializer(value)
         moved += 1
     if moved:
-        raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
+        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
     return moved
 
 
@@ -263,5 +261,5 @@ def remove_from_inputs(edited: EditedModel, held: Sequence[ConstantTensor], allo
     if not dropped and not allow_empty:
         raise RequestError("no selected initializer is an input")
     if dropped:
-        raise_ir_version(edited, FIRST_WITH_FREE_INITIALIZERS)
+        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
     return dropped

@@ -14,12 +14,11 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.cloning import Renaming
 from ndld_flow.graph.edit.edited_model import EditedModel, values_of
 from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
 from ndld_flow.graph.edit.function_making import make_function
-from ndld_flow.graph.edit.function_names import new_function_name
-from ndld_flow.graph.edit.node_pieces import read_in_nodes
+from ndld_flow.graph.edit.functions import new_function_name
+from ndld_flow.graph.edit.node_groups import Renaming, read_in_nodes
 from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape

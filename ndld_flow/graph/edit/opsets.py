@@ -1,22 +1,424 @@
-"""A model in another opset: every node that has another version there is converted, the rest is left as it is."""
+"""Conversion of a model between opsets, one version at a time.
+
+Only nodes whose operator differs between the two versions are converted. Most new versions of an operator accept more
+types, or get an attribute whose default is the former behaviour: such nodes are kept. The others are converted by
+onnx's version converter, which supports most conversions to newer versions and few to older ones. A conversion that
+would change the meaning is refused.
+
+The converter reads whole models, loads their weights and loses subgraphs, functions, sparse tensors and metadata.
+Therefore it gets a model of one node: the node's inputs become inputs of known type and shape, and small constants are
+included.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import one_paragraph, short_name
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.opset_adapters import Adapted, adapt_node, must_change
-from ndld_flow.graph.edit.opset_steps import CannotConvertError
-from ndld_flow.graph.edit.removal import prune_values
+from ndld_flow.graph.edit.wiring import prune_values
+from ndld_flow.graph.sanitize.edits import is_standard
+from ndld_flow.models.element_types import type_name
 from ndld_flow.models.new_model import oldest_ir_version, refuse_unknown_opset
+from ndld_flow.models.op_signatures import signature_of
 from ndld_flow.models.scopes import function_address, node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name, identifier
+
+_LIKE_NOW = 7
+"""Before this opset operators broadcast by attributes: only the converter can convert them."""
+_NEGATIVE_AXES = 11
+"""The opset that introduced negative axes."""
+_OTHER_MEANING = {
+    ("DFT", 20): "its axis was counted otherwise",
+    ("GridSample", 20): "its modes had other names",
+    ("GroupNormalization", 21): "scale and bias were by group, not by channel",
+    ("Hardmax", 13): "it flattened its input",
+    ("LogSoftmax", 13): "it flattened its input",
+    ("Resize", 11): "it took other inputs",
+    ("RoiAlign", 16): "it aligned to other pixels",
+    ("Softmax", 13): "it flattened its input",
+}
+"""Operator and the version that changed its meaning without changing its form -> its previous meaning."""
+_FLATTENING = ("Hardmax", "LogSoftmax", "Softmax")
+
+
+class CannotConvertError(RequestError):
+    """There is no such node in the other opset, or no conversion to it."""
+
+
+def convert_proto(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
+    """Convert a small model in place to another opset. Raises `CannotConvertError` with the reason."""
+    source = model.opset_import[0].version
+    way = 1 if target > source else -1
+    for opset in range(source, target, way):
+        model = _take_step(model, opset, opset + way)
+    return model
+
+
+def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
+    """Return the model in the opset after or before its own."""
+    changed = [node for node in model.graph.node if _version(node, old) != _version(node, new)]
+    for node in changed if new < old else ():
+        _prepare_for_older(node, model.graph, new)
+    if all(_carries_over(node, old, new) for node in changed):
+        for node in changed:
+            _carry_over(node, old, new)
+        model.opset_import[0].version = new
+        return model
+    try:
+        return _convert(model, new)
+    except CannotConvertError as error:
+        told = [what for node in changed for what in _newer(node, old, new)]
+        raise CannotConvertError("; ".join(told) or f"to opset {new}: {error}") from None
+
+
+def _newer(node: onnx.NodeProto, old: int, new: int) -> list[str]:
+    """Return attributes of a node that the previous opset does not have."""
+    known, before = _schema(node, new).attributes, _schema(node, old)
+    names = [given.name for given in node.attribute if given.name not in known and not _says_nothing(given, before)]
+    return [f"its attribute {name} came with opset {old}" for name in names if new < old]
+
+
+def _convert(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
+    try:
+        return onnx.version_converter.convert_version(model, target)
+    except (onnx.version_converter.ConvertError, RuntimeError, ValueError, IndexError) as error:
+        raise CannotConvertError(_reason(error)) from None
+
+
+def _reason(error: Exception) -> str:
+    """Return the converter's message without the file and line of its C++ source."""
+    text = one_paragraph(error)
+    if "No initializer or constant input" in text:
+        return "one of its inputs would become an attribute, but is no constant"
+    if "No Adapter" in text:
+        return "onnx knows no way"
+    return (text.rpartition("failed: ")[2] if "Assertion" in text else text).rstrip(". ")
+
+
+def _schema(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema:
+    return _schema_of(node.op_type, opset)
+
+
+@functools.cache
+def _schema_of(op_type: str, opset: int) -> onnx.defs.OpSchema:
+    try:
+        return onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        raise CannotConvertError(f"there is no {op_type} in opset {opset}") from None
+
+
+def _version(node: onnx.NodeProto, opset: int) -> int:
+    return int(_schema(node, opset).since_version)
+
+
+def _prepare_for_older(node: onnx.NodeProto, graph: onnx.GraphProto, opset: int) -> None:
+    """Say what the node says so that the opset before understands it too. Raises `CannotConvertError` where it did
+    something else.
+    """
+    before = _OTHER_MEANING.get((node.op_type, _version(node, opset + 1)))
+    if before is not None and not (node.op_type in _FLATTENING and _is_last_axis(node, graph)):
+        raise CannotConvertError(f"in opset {opset} {before}")
+    if opset + 1 == _NEGATIVE_AXES:
+        _make_axes_positive(node, graph)
+    if node.op_type == "Constant" and opset == 11:
+        _hold_a_tensor(node)
+    if node.op_type == "Split" and opset == 17:
+        _drop_equal_parts(node, graph)
+
+
+def _carries_over(node: onnx.NodeProto, old: int, new: int) -> bool:
+    """Return whether the node has the same meaning in the new opset without changes."""
+    before, after = _schema(node, old), _schema(node, new)
+    counts = after.min_input <= len(node.input) <= after.max_input and len(node.output) <= after.max_output
+    known = all(given.name in after.attributes or _says_nothing(given, before) for given in node.attribute)
+    same = new < old or not _means_otherwise(node, new)  # downwards, other meanings are refused before
+    return min(old, new) >= _LIKE_NOW and not after.deprecated and counts and known and same
+
+
+def _means_otherwise(node: onnx.NodeProto, opset: int) -> bool:
+    """Return whether this opset's version of the operator changed its meaning."""
+    version = (node.op_type, _version(node, opset))
+    return version in _OTHER_MEANING or version == ("Split", 18)
+
+
+def _carry_over(node: onnx.NodeProto, old: int, new: int) -> None:
+    before, after = _schema(node, old), _schema(node, new)
+    for place in reversed(range(len(node.attribute))):
+        if node.attribute[place].name not in after.attributes:
+            del node.attribute[place]
+    said = {given.name for given in node.attribute}
+    for name in before.attributes.keys() & after.attributes.keys() - said:
+        default = before.attributes[name].default_value
+        if default.type and _value(default) != _value(after.attributes[name].default_value):
+            node.attribute.append(default)
+
+
+def _says_nothing(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
+    """Return whether an attribute only states its default."""
+    if attribute.name == "dilations":
+        return all(step == 1 for step in attribute.ints)
+    if attribute.name not in schema.attributes:
+        return False
+    default = schema.attributes[attribute.name].default_value
+    return bool(default.type) and _value(default) == _value(attribute)
+
+
+def _value(attribute: onnx.AttributeProto) -> object:
+    return onnx.helper.get_attribute_value(attribute) if attribute.type else None
+
+
+def _is_last_axis(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
+    """Return whether Softmax or a similar operator, which flattened all axes from its axis on, uses the last axis."""
+    rank = _rank(graph, node.input[0])
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+    return rank is not None and axis in (-1, rank - 1)
+
+
+def _make_axes_positive(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
+    """Count axes from 0 instead of from the end. Raises `CannotConvertError` where the rank is unknown."""
+    for attribute in node.attribute:
+        if attribute.name not in ("axis", "axes") or min([attribute.i, *attribute.ints]) >= 0:
+            continue
+        rank = _rank(graph, node.output[0] if node.op_type in ("Unsqueeze", "OneHot") else node.input[0])
+        if rank is None:
+            raise CannotConvertError("its axis counts from the end, and the number of dimensions is unknown")
+        attribute.i %= rank
+        attribute.ints[:] = [axis % rank for axis in attribute.ints]
+
+
+def _rank(graph: onnx.GraphProto, name: str) -> int | None:
+    dims = _dims(graph, name)
+    return None if dims is None else len(dims)
+
+
+def _dims(graph: onnx.GraphProto, name: str) -> list[int] | None:
+    """Return the sizes of a tensor of the model; 0 for unknown ones."""
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        if value.name == name and value.type.tensor_type.HasField("shape"):
+            return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+    return next((list(tensor.dims) for tensor in graph.initializer if tensor.name == name), None)
+
+
+def _hold_a_tensor(node: onnx.NodeProto) -> None:
+    """Replace the plain numbers of a Constant by a tensor."""
+    attribute = node.attribute[0]
+    kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if attribute.name in kinds:
+        tensor = numpy_helper.from_array(np.array(_value(attribute), dtype=kinds[attribute.name]))
+        attribute.CopyFrom(onnx.helper.make_attribute("value", tensor))
+
+
+def _drop_equal_parts(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
+    """Remove `num_outputs` from a Split into equal parts, which the previous opset assumes by default."""
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
+    dims = _dims(graph, node.input[0]) or []
+    size = dims[axis] if -len(dims) <= axis < len(dims) else 0
+    for place in reversed(range(len(node.attribute))):
+        if node.attribute[place].name == "num_outputs" and size and size % node.attribute[place].i == 0:
+            del node.attribute[place]
+
+
+_READ_BYTES = 2**16
+"""Adapters read axes, shapes, scales and paddings; of larger constants they get only type and shape."""
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""The converter does not support subgraphs; all versions of these operators but Scan's first are the same."""
+
+
+@dataclass(frozen=True)
+class Adapted:
+    """Nodes that replace one node."""
+
+    nodes: list[ir.Node]
+    outputs: list[ir.Value]
+    """The outputs of the old node, from the new nodes."""
+
+    def heir(self, op_type: str) -> ir.Node:
+        """Return the node that corresponds to the old one: the last of its operator, or that of the first output."""
+        same = [node for node in self.nodes if node.op_type == op_type]
+        return same[-1] if same else next(node for node in self.nodes if self.outputs[0] in node.outputs)
+
+    def drop(self) -> None:
+        """Disconnect all inputs: the nodes are not used."""
+        for node in self.nodes:
+            node.resize_inputs(0)
+
+
+def must_change(node: ir.Node, source: int, target: int) -> bool:
+    """Return whether the node's operator has another version in the other opset.
+
+    Raises `CannotConvertError` when that opset does not have it.
+    """
+    if not is_standard(node):
+        return False
+    old, new = _since(node.op_type, source), _since(node.op_type, target)
+    if old is None:
+        raise CannotConvertError(f"opset {source} does not have this operator")
+    if new is None:
+        raise CannotConvertError(f"it came with opset {_introduced(node.op_type)}")
+    if node.op_type == "Scan" and (old < 9) != (new < 9):
+        raise CannotConvertError("Scan was another operator before opset 9")
+    if node.op_type in _CONTROL_FLOW:
+        _check_types(node, target)
+    return old != new and node.op_type not in _CONTROL_FLOW
+
+
+def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
+    """Return the node in the other opset; the original is unchanged. Raises `CannotConvertError` with the reason."""
+    read = list(dict.fromkeys(value for value in node.inputs if value is not None))
+    names = {value: f"in_{number}" for number, value in enumerate(read)}
+    converted = convert_proto(_alone(node, names, source), target)
+    _check(converted)
+    adapted = _adapted(node, converted, {name: value for value, name in names.items()})
+    try:
+        _give_back_references(node, adapted, source, target)
+        for new in adapted.nodes:
+            _check_types(new, target)
+    except CannotConvertError:
+        adapted.drop()
+        raise
+    return adapted
+
+
+def _check(converted: onnx.ModelProto) -> None:
+    """Raise `CannotConvertError` for a node that the checker refuses."""
+    context = onnx.checker.C.CheckerContext()
+    context.ir_version, context.opset_imports = converted.ir_version, {"": converted.opset_import[0].version}
+    try:
+        for node in converted.graph.node:
+            onnx.checker.check_node(node, context)
+    except onnx.checker.ValidationError as error:
+        raise CannotConvertError(f"the result would not be valid: {one_paragraph(error)}") from None
+
+
+def _give_back_references(node: ir.Node, adapted: Adapted, source: int, target: int) -> None:
+    """Check attributes that refer to a function's call: their values are unknown, so they must have the same meaning.
+
+    Raises `CannotConvertError` where they do not.
+    """
+    for attribute in node.attributes.values():
+        if not attribute.is_ref():
+            continue
+        schemas = [onnx.defs.get_schema(node.op_type, opset, "") for opset in (source, target)]
+        defaults = [
+            schema.attributes[attribute.name].default_value for schema in schemas if attribute.name in schema.attributes
+        ]
+        if len(adapted.nodes) > 1 or len(defaults) < 2 or defaults[0] != defaults[1]:
+            raise CannotConvertError(
+                f"its attribute {attribute.name} is the function's; inline the function first by `inline_functions`"
+            )
+        adapted.nodes[0].attributes[attribute.name] = attribute
+
+
+def _check_types(node: ir.Node, opset: int) -> None:
+    signature = signature_of(node, {"": opset})
+    if signature is None:
+        return
+    for verb, values, variables in (
+        ("take", node.inputs, signature.inputs),
+        ("make", node.outputs, signature.outputs),
+    ):
+        for value, variable in zip(values, variables, strict=False):
+            type_ = None if value is None else type_name(value.type)
+            if type_ is not None and not signature.admits(variable, type_):
+                raise CannotConvertError(f"in opset {opset} it does not {verb} {type_}")
+
+
+def _since(op_type: str, opset: int) -> int | None:
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def _introduced(op_type: str) -> int:
+    return min(
+        (s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == ("", op_type)),
+        default=0,
+    )
+
+
+def _alone(node: ir.Node, names: dict[ir.Value, str], opset: int) -> onnx.ModelProto:
+    """Return a model of this node only."""
+    proto = onnx.NodeProto(op_type=node.op_type, name="node")
+    proto.input.extend("" if value is None else names[value] for value in node.inputs)
+    proto.output.extend(_output_names(node))
+    own = (attribute for attribute in node.attributes.values() if not attribute.is_ref())
+    proto.attribute.extend(map(ir.serde.serialize_attribute, own))
+    graph = onnx.GraphProto(name="alone", node=[proto])
+    for value, name in names.items():
+        tensor = _small_constant(value)
+        if tensor is None:
+            graph.input.append(_declared(value, name))
+        else:
+            graph.initializer.append(
+                ir.serde.serialize_tensor(ir.Tensor(tensor.numpy(), dtype=tensor.dtype, name=name))
+            )
+    for value, name in zip(node.outputs, proto.output, strict=True):
+        if name:
+            graph.output.append(_declared(value, name))
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=8)
+
+
+def _output_names(node: ir.Node) -> list[str]:
+    return [f"out_{number}" if value.name else "" for number, value in enumerate(node.outputs)]
+
+
+def _small_constant(value: ir.Value) -> ir.TensorProtocol | None:
+    # An initializer that is also an input is only a default: conclusions from it would be wrong for another value.
+    tensor = None if value.is_graph_input() else ir.convenience.get_const_tensor(value)
+    if tensor is None or isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
+        return None
+    return tensor if tensor.nbytes <= _READ_BYTES else None
+
+
+def _declared(value: ir.Value, name: str) -> onnx.ValueInfoProto:
+    return ir.serde.serialize_value(ir.Value(name=name, type=value.type, shape=value.shape))
+
+
+def _adapted(node: ir.Node, converted: onnx.ModelProto, known: dict[str, ir.Value]) -> Adapted:
+    """Copy the converter's nodes, connected to the values of the model."""
+    values = dict(known)
+    nodes: list[ir.Node] = []
+    made = [tensor for tensor in converted.graph.initializer if tensor.name not in known]
+    protos = [*map(_constant, made), *converted.graph.node]
+    for proto in protos:
+        inputs = [values[name] if name else None for name in proto.input]
+        new = ir.Node(
+            proto.domain,
+            proto.op_type,
+            inputs,
+            [ir.serde.deserialize_attribute(attribute) for attribute in proto.attribute],
+            num_outputs=len(proto.output),
+        )
+        values |= dict(zip(proto.output, new.outputs, strict=True))
+        nodes.append(new)
+    outputs = [values[name] if name else ir.Value() for name in _output_names(node)]
+    for old, heir in zip(node.outputs, outputs, strict=True):
+        heir.type = old.type
+    return Adapted(list(_used(nodes, outputs)), outputs)
+
+
+def _constant(tensor: onnx.TensorProto) -> onnx.NodeProto:
+    return onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+
+
+def _used(nodes: list[ir.Node], outputs: list[ir.Value]) -> Iterator[ir.Node]:
+    for node in nodes:
+        if any(value.uses() or value in outputs for value in node.outputs):
+            yield node
+
 
 _MOST_TOLD = 3
 

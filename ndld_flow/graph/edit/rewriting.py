@@ -1,31 +1,420 @@
-"""Rewrite rules from text: find a pattern everywhere in a model and put a replacement in its place.
+"""Rewrite rules in ONNX's text form: `(x) => (y) { s = Sigmoid(x) y = Mul(x, s) }`.
 
-onnxscript's rewriter is not used for these. Its patterns are Python functions, which `apply_rules` takes; of what a
-recipe asks it lacks much (0.7.2): both orders of commutative operators are tried by copying the rule for each
-combination (14 Adds and Muls are 16,384 rules, six seconds before the first node is looked at), a constant is matched
-only as a tensor of rank 0, patterns with several outputs try all combinations of nodes, inner tensors that are read in
-subgraphs or handed out by them do not count, and there is no limit.
+An attribute `axis = $axis` in a pattern matches any value, which `$axis` in the replacement inserts.
+
+onnxscript's rewriter is not used for these rules; `apply_rules` runs its rules. In version 0.7.2 it tries both orders
+of commutative operators by copying the rule for each combination (14 Adds and Muls are 16,384 rules, six seconds before
+the first node is compared), matches a constant only as a tensor of rank 0, tries all combinations of nodes for patterns
+with several outputs, ignores uses of intermediate tensors in subgraphs and as their outputs, and has no limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.cloning import copy_nodes
+from ndld_flow.base.text import one_paragraph, suggest
+from ndld_flow.graph.edit.constant_tensors import constant_of
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.function_names import Imports
-from ndld_flow.graph.edit.node_pieces import deep_nodes, hand_over
-from ndld_flow.graph.edit.pattern_matching import Match
-from ndld_flow.graph.edit.removal import prune_values
-from ndld_flow.graph.edit.rewrite_matching import DEFAULT_DOMAINS, Extent, Found, Matching, Rule, find_matches
-from ndld_flow.graph.edit.rewrite_text import parse_pattern, parse_replacement
-from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
+from ndld_flow.graph.edit.functions import Imports
+from ndld_flow.graph.edit.graph_edits import known_shapes
+from ndld_flow.graph.edit.node_groups import Neighbourhood, Pieces, copy_nodes, deep_nodes, hand_over, is_read_outside
+from ndld_flow.graph.edit.pattern_matching import (
+    Match,
+    Pairs,
+    Pattern,
+    constant_tensor,
+    has_shape,
+    has_value,
+    is_close,
+    is_numeric,
+    same_value,
+)
+from ndld_flow.graph.edit.shared_settings import RewriteConditions
+from ndld_flow.graph.edit.value_grammar import parse_dtype
+from ndld_flow.graph.edit.wiring import prune_values
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.scopes import node_label
+from ndld_flow.models.node_details import is_constant
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.scopes import node_label, own_subgraphs
+
+_HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opset_import: ["" : 1]> Rule\n'
+"""The parser ignores text after a single function, but not after a function in a model."""
+_VARIABLE = re.compile(r"=\s*\$([A-Za-z_]\w*)")
+_PLACE = re.compile(r"line: (\d+)")
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """The pattern or the replacement of a rule."""
+
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+    nodes: tuple[ir.Node, ...]
+    """The nodes; a pattern's are without its constants."""
+
+    def input(self, name: str, setting: str) -> ir.Value:
+        """Return the input of a name. Raises `RequestError` with the nearest one."""
+        known = {value.name or "": value for value in self.inputs}
+        if name not in known:
+            raise RequestError(f"`{setting}`: {name!r} is no input of the pattern; {suggest(name, known)}")
+        return known[name]
+
+    def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
+        """Return variable -> the nodes and attributes that refer to it."""
+        found: dict[str, list[tuple[ir.Node, str]]] = {}
+        for node in self.nodes:
+            for attribute in node.attributes.values():
+                if attribute.is_ref():
+                    found.setdefault(attribute.ref_attr_name or "", []).append((node, attribute.name))
+        return found
+
+
+def parse_pattern(text: str) -> RuleText:
+    """Parse a pattern. Its constants become tensors without a producer, one for each use.
+
+    Raises `RequestError` for text that cannot be read, and for patterns that could match nothing or anything.
+    """
+    side = _parse(text, "pattern")
+    constants = {node.outputs[0]: node for node in side.nodes if is_constant(node)}
+    nodes = tuple(node for node in side.nodes if not is_constant(node))
+    for node in nodes:
+        for index, value in enumerate(node.inputs):
+            if value in constants:
+                tensor = constant_of(constants[value])
+                if tensor is None:
+                    raise RequestError(f"`pattern`: constant {value.name!r} has no value")
+                node.replace_input_with(index, ir.Value(name=value.name, const_value=tensor))
+        if any(True for _ in own_subgraphs(node)):
+            raise RequestError(f"`pattern`: {node.op_type} has a subgraph, which a pattern cannot have")
+    _check_ends(side, nodes)
+    return RuleText(side.inputs, side.outputs, nodes)
+
+
+def _check_ends(side: RuleText, nodes: Sequence[ir.Node]) -> None:
+    """Check that the pattern's nodes read all of its inputs and produce all of its outputs."""
+    read = {value for node in nodes for value in node.inputs}
+    for value in side.inputs:
+        if value not in read:
+            raise RequestError(f"`pattern`: input {value.name!r} is read by none of its nodes")
+    made = {value for node in nodes for value in node.outputs}
+    for value in side.outputs:
+        if value not in made:
+            raise RequestError(f"`pattern`: output {value.name!r} is produced by none of its nodes")
+
+
+def parse_replacement(text: str, pattern: RuleText) -> RuleText:
+    """Parse a replacement. Raises `RequestError` for text that cannot be parsed or does not fit the pattern."""
+    side = _parse(text, "replacement")
+    for value in side.inputs:
+        pattern.input(value.name or "", "replacement")
+    if len(side.outputs) != len(pattern.outputs):
+        raise RequestError(f"`replacement` has {len(side.outputs)} outputs, and `pattern` has {len(pattern.outputs)}")
+    known = pattern.variables()
+    for name in side.variables():
+        if name not in known:
+            hint = suggest(name, known) or "it has no such variables"
+            raise RequestError(f"`replacement`: ${name} is not in the pattern; {hint}")
+    return side
+
+
+def _parse(text: str, setting: str) -> RuleText:
+    if not text.strip():
+        raise RequestError(f"`{setting}` is empty: write `(inputs) => (outputs) {{ nodes }}`")
+    try:
+        (proto,) = onnx.parser.parse_model(_HEADER + _VARIABLE.sub(r'= "$\1"', text.strip())).functions
+    except onnx.parser.ParseError as error:
+        raise RequestError(f"`{setting}` cannot be parsed: {_reason(error)}") from None
+    except ValueError:
+        raise RequestError(f"`{setting}` has more than one `(inputs) => (outputs) {{ nodes }}`") from None
+    _check_names(proto, setting)
+    function = ir.serde.deserialize_function(proto)
+    for node in function:
+        for attribute in list(node.attributes.values()):
+            if attribute.type == ir.AttributeType.STRING and attribute.as_string().startswith("$"):
+                variable = attribute.as_string()[1:]
+                node.attributes[attribute.name] = ir.RefAttr(attribute.name, variable, ir.AttributeType.UNDEFINED)
+    return RuleText(tuple(function.inputs), tuple(function.outputs), tuple(function))
+
+
+def _check_names(proto: onnx.FunctionProto, setting: str) -> None:
+    known = set(proto.input)
+    for what, names in (("input", proto.input), ("output", proto.output)):
+        twice = next((name for name in names if list(names).count(name) > 1), None)
+        if twice is not None:
+            raise RequestError(f"`{setting}`: {what} {twice!r} is listed twice")
+    for node in proto.node:
+        _check_known(node.input, known, setting)
+        for name in node.output:
+            if name in known:
+                raise RequestError(f"`{setting}`: {name!r} is defined twice")
+            known.add(name)
+    _check_known(proto.output, known, setting)
+
+
+def _check_known(names: Iterable[str], known: set[str], setting: str) -> None:
+    for name in names:
+        if name and name not in known:
+            raise RequestError(f"`{setting}`: {name!r} is neither an input nor defined before; {suggest(name, known)}")
+
+
+def _reason(error: Exception) -> str:
+    """Return the parser's reason with its position in the recipe's text, without the line of the header."""
+    told = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+    place, lines = _PLACE.search(told), told.splitlines()
+    where = f"line {int(place[1]) - 1}: " if place else ""
+    return f"{where}{one_paragraph(lines[-1])} (near `{one_paragraph(lines[-2].removeprefix('Error context:'))}`)"
+
+
+_COMMUTATIVE = frozenset(
+    ("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
+)
+"""Commutative operators of the default domain."""
+_PERMUTED = 4
+"""Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only."""
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def check_conditions(conditions: RewriteConditions, pattern: RuleText) -> None:
+    """Raise `RequestError` for names that the pattern lacks, unknown types, and constants that are not numeric."""
+    named = (conditions.constants, conditions.dtypes, conditions.ranks, conditions.shapes, conditions.single_use)
+    for name in itertools.chain.from_iterable(named):
+        pattern.input(name, "where")
+    for name, wanted in conditions.constants.items():
+        if not is_numeric(wanted):
+            raise RequestError(f"`where`: constant {name!r} is a number, or even lists of numbers, not {wanted!r}")
+    for dtypes in conditions.dtypes.values():
+        for dtype in dtypes:
+            parse_dtype(dtype)
+    variables = pattern.variables()
+    for name in conditions.attributes:
+        if name not in variables:
+            nearest = suggest(name, variables) or "it has none"
+            raise RequestError(f"`where`: ${name} is not an attribute of the pattern; {nearest}")
+
+
+def _holds(conditions: RewriteConditions, name: str, value: ir.Value, tolerance: float) -> bool:
+    """Return whether a tensor meets the conditions on the pattern's input of that name."""
+    if name in conditions.constants:
+        tensor, wanted = constant_tensor(value), conditions.constants[name]
+        if tensor is None or (wanted is not None and not is_close(np.asarray(wanted), tensor, tolerance)):
+            return False
+    if name in conditions.dtypes and value.dtype not in [parse_dtype(dtype) for dtype in conditions.dtypes[name]]:
+        return False
+    if name in conditions.ranks and (value.shape is None or len(value.shape) != conditions.ranks[name]):
+        return False
+    return name not in conditions.shapes or has_shape(value.shape, conditions.shapes[name])
+
+
+def _allows(
+    conditions: RewriteConditions, attributes: Mapping[str, ir.Attr], match: Match, inputs: Iterable[ir.Value]
+) -> bool:
+    """Return whether a match meets the conditions on attributes and on the uses of its inputs."""
+    for name, allowed in conditions.attributes.items():
+        attribute = attributes.get(name)
+        if attribute is None or not any(has_value(attribute, value) for value in allowed):
+            return False
+    nodes = set(match.nodes.values())
+    values = {value.name: match.values[value] for value in inputs if value in match.values}
+    alone = (values[name] for name in conditions.single_use if name in values)
+    return all(not v.is_graph_output() and all(use.node in nodes for use in v.uses()) for v in alone)
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Options of the search for a pattern."""
+
+    conditions: RewriteConditions = field(default_factory=RewriteConditions)
+    tolerance: float = 1e-5
+    """Relative tolerance of constants."""
+    commutative: bool = True
+    """Match commutative operators with their inputs in any order."""
+    exact_attributes: bool = False
+    """Match only nodes without attributes other than those in the pattern."""
+    allow_shared: bool = False
+    """Accept intermediate tensors that are read elsewhere; the nodes that produce them are kept."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A pattern, its replacement, and the options of the search."""
+
+    pattern: RuleText
+    replacement: RuleText
+    matching: Matching = field(default_factory=Matching)
+
+
+@dataclass
+class Found:
+    """Matches to replace, and the reasons why others are not."""
+
+    matches: list[Match] = field(default_factory=list)
+    attributes: list[dict[str, ir.Attr]] = field(default_factory=list)
+    """For each match: variable -> attribute; absent attributes are missing."""
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The part of a model that a rule is applied to."""
+
+    nodes: Set[ir.Node] | None = None
+    """Nodes that a match may contain; None for any."""
+    limit: int | None = None
+    """Maximum number of matches, from the first."""
+    allow_empty: bool = False
+
+
+def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Found:
+    """Return the matches of a rule in the order of the model, which must be sorted; matches do not overlap.
+
+    Raises `RequestError` for a pattern whose nodes are not connected.
+    """
+    around = Neighbourhood(model)
+    search = _Search(rule, model, around, extent.nodes)
+    pattern = Pattern(rule.pattern.nodes, search)
+    if not pattern.is_connected:
+        raise RequestError("`pattern`: its nodes are not connected; write two rules")
+    for graph in all_graphs(model):
+        search.opsets = search.imports.of(graph)
+        for root in graph:
+            if extent.limit is not None and len(search.found.matches) >= extent.limit:
+                return search.found
+            next((True for match in pattern.matches(root, around) if search.accept(match)), False)
+    return search.found
+
+
+class _Search:
+    """Decides whether candidates match the pattern, and whether a match may be replaced."""
+
+    def __init__(self, rule: Rule, model: ir.Model, around: Neighbourhood, chosen: Set[ir.Node] | None) -> None:
+        self.found = Found()
+        self.imports = Imports(model)
+        self.opsets: Mapping[str, int] = model.opset_imports
+        self._rule = rule
+        self._matching = rule.matching
+        self._around = around
+        self._chosen = chosen
+        self._pieces = Pieces(around, model)
+        self._taken: set[ir.Node] = set()
+        outputs = rule.pattern.outputs
+        self._inner = [v for node in rule.pattern.nodes for v in node.outputs if v not in outputs]
+
+    def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterator[Pairs]:
+        inputs, others = _inputs(node), _inputs(candidate)
+        if not _same_operator(node, candidate) or len(inputs) != len(others):
+            return
+        if not self._attributes_fit(node, candidate):
+            return
+        permuted = self._matching.commutative and _is_commutative(node) and 1 < len(inputs) <= _PERMUTED
+        for order in itertools.permutations(others) if permuted else [others]:
+            pairs = list(zip(inputs, order, strict=True))
+            if all(_keeps_rank(value, found, others) for value, found in pairs):
+                yield pairs
+
+    def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
+        if value.const_value is not None:
+            tensor = constant_tensor(candidate)
+            return tensor is not None and is_close(value.const_value.numpy(), tensor, self._matching.tolerance)
+        return _holds(self._matching.conditions, value.name or "", candidate, self._matching.tolerance)
+
+    def accept(self, match: Match) -> bool:
+        """Accept a match if it may be replaced, and count the reason otherwise."""
+        nodes = [match.nodes[node] for node in self._rule.pattern.nodes]
+        if any(node in self._taken for node in nodes):
+            return False
+        if self._chosen is not None and not self._chosen >= set(nodes):
+            return False
+        attributes = self._variables(match)
+        if attributes is None:
+            return False
+        if not _allows(self._matching.conditions, attributes, match, self._rule.pattern.inputs):
+            return False
+        reason = self._obstacle(match, nodes)
+        if reason:
+            self.found.refused[reason] += 1
+            return False
+        self._taken.update(nodes)
+        self.found.matches.append(match)
+        self.found.attributes.append(attributes)
+        return True
+
+    def _obstacle(self, match: Match, nodes: Sequence[ir.Node]) -> str:
+        """Return the reason why a match is not replaced; empty when it is."""
+        if len({precision_of(node) for node in nodes} - {""}) > 1:
+            return "their nodes have different requested precisions"
+        shared = any(is_read_outside(match.values[value], nodes, self._around) for value in self._inner)
+        unnamed = [v for n, own in match.nodes.items() for v in own.outputs[len(n.outputs) :]]
+        shared = shared or any(is_read_outside(value, nodes, self._around) for value in unnamed)
+        if shared and not self._matching.allow_shared:
+            return "an intermediate tensor is read elsewhere (`allow_shared: true` accepts that)"
+        # with a single output that depends on all nodes, the replacement cannot create a cycle
+        if (shared or len(self._rule.pattern.outputs) > 1) and not self._pieces.take(nodes):
+            return "an outside node depends on one part of the match and another part depends on it"
+        self._pieces.add(nodes)
+        return ""
+
+    def _attributes_fit(self, node: ir.Node, candidate: ir.Node) -> bool:
+        for name, wanted in node.attributes.items():
+            if not wanted.is_ref() and not same_value(wanted, self._attribute(candidate, name)):
+                return False
+        return not self._matching.exact_attributes or set(candidate.attributes) <= set(node.attributes)
+
+    def _attribute(self, node: ir.Node, name: str) -> ir.Attr | None:
+        """Return a node's attribute, or the default of the operator's schema."""
+        if name in node.attributes:
+            return node.attributes[name]
+        version = self.opsets.get(node.domain, 1)
+        try:
+            default = onnx.defs.get_schema(node.op_type, version, node.domain).attributes[name].default_value
+        except (onnx.defs.SchemaError, KeyError):
+            return None
+        return ir.serde.deserialize_attribute(default) if default.type else None
+
+    def _variables(self, match: Match) -> dict[str, ir.Attr] | None:
+        """Return variable -> attribute; None when a variable would have two values."""
+        found: dict[str, ir.Attr] = {}
+        for variable, places in self._rule.pattern.variables().items():
+            given = [self._attribute(match.nodes[node], name) for node, name in places]
+            if any(not same_value(given[0], each) for each in given[1:]):
+                return None
+            if given[0] is not None:
+                found[variable] = given[0]
+        return found
+
+
+def _inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    inputs = tuple(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    return inputs
+
+
+def _same_operator(node: ir.Node, candidate: ir.Node) -> bool:
+    domains = tuple("" if each.domain in DEFAULT_DOMAINS else each.domain for each in (node, candidate))
+    return (node.op_type, node.overload, domains[0]) == (candidate.op_type, candidate.overload, domains[1])
+
+
+def _is_commutative(node: ir.Node) -> bool:
+    return node.op_type in _COMMUTATIVE and node.domain in DEFAULT_DOMAINS
+
+
+def _keeps_rank(value: ir.Value | None, found: ir.Value | None, inputs: Sequence[ir.Value | None]) -> bool:
+    """Return whether a constant of one element matches a number without raising the rank of the result."""
+    if value is None or found is None or value.const_value is None or found.shape is None or len(found.shape) < 2:
+        return True
+    rank = len(found.shape)
+    ranks = [len(each.shape) for each in inputs if each is not None and each is not found and each.shape is not None]
+    return len(value.const_value.shape) == rank or any(other >= rank for other in ranks)
 
 
 def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, extent: Extent) -> int:
@@ -36,7 +425,7 @@ def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, ext
     """
     pattern = parse_pattern(texts[0])
     rule = Rule(pattern, parse_replacement(texts[1], pattern), matching)
-    matching.conditions.check(pattern)
+    check_conditions(matching.conditions, pattern)
     for graph in (edited.model.graph, *(function.graph for function in edited.model.functions.values())):
         graph.sort()
     with known_shapes(edited.model) if matching.conditions.need_shapes else nullcontext():

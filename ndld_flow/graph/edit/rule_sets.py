@@ -14,8 +14,8 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.user_code import load_user_module, locating_errors
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.function_names import Imports
-from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
+from ndld_flow.graph.edit.functions import Imports
+from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.node_precision import precision_of

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from ndld_flow.base.settings import Settings
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.graph.edit.selection import Words
 from ndld_flow.step import DataFile
 
 NewName = Annotated[str, Field(min_length=1)]
@@ -21,6 +22,10 @@ Dims = tuple[Dim, ...]
 RandomKind = Literal["normal", "zeros", "ones", "uniform_positive", "uniform_negative"]
 """`normal`: mean 0 and standard deviation 1; rounded for integers. `uniform_positive`: above 0 and at most 1; for
 integers, 1 to 100. `uniform_negative`: the same below 0. Unsigned types hold no negative numbers."""
+
+
+def _as_alternatives(value: object) -> object:
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 class TensorDeclaration(Settings):
@@ -55,6 +60,28 @@ AttributeValue = Annotated[TensorValue | bool | int | float | str | list[JsonVal
 """`3`, `[1, 1]`, `same_upper`, or text in the grammar of values: `'[[1, 2], [3, 4]]'`, `"'It\\'s alive!'"`, `0x1F`,
 `-inf`; an element type such as `float16` where ONNX uses its number; `{value: ..., dtype: ...}` or `{file: w.npy}` for
 a tensor."""
+
+
+class RewriteConditions(Settings):
+    """Conditions on inputs and attributes of a pattern."""
+
+    constants: dict[str, JsonValue] = Field(default={})
+    """Input -> its constant value, a number or lists of numbers; `null` means any constant."""
+    dtypes: dict[str, Words] = Field(default={})
+    """Input -> its element type, such as `float16`, or a list of alternatives."""
+    ranks: dict[str, int] = Field(default={})
+    """Input -> its number of dimensions."""
+    shapes: dict[str, tuple[int | str | None, ...]] = Field(default={})
+    """Input -> its dimensions: numbers, names of dynamic ones, or `null` for any."""
+    attributes: dict[str, Annotated[tuple[JsonValue, ...], BeforeValidator(_as_alternatives)]] = Field(default={})
+    """Variable, without its `$` -> its value, or a list of alternatives; `{perm: [[0, 2, 1]]}` is one alternative."""
+    single_use: Words = ()
+    """Inputs that only the match reads."""
+
+    @property
+    def need_shapes(self) -> bool:
+        """True when the conditions require inferred shapes and types."""
+        return bool(self.dtypes or self.ranks or self.shapes)
 
 
 class InitializerOperation(Operation, TensorValue):

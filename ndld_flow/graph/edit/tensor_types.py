@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.dtype_names import parse_dtype
-from ndld_flow.graph.edit.surgeries.rewriting import known_shapes
+from ndld_flow.graph.edit.graph_edits import known_shapes
+from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.element_types import Types, dtype_of, infer_types
 from ndld_flow.models.shape_inference import is_invented_name
 from ndld_flow.models.tensor_statistics import dtype_name

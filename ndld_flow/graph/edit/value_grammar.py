@@ -1,6 +1,7 @@
-"""Values as people write them: `[[1, 2], [3, 4]]`, `'It\\'s alive!'`, `0x1F`, `-inf`, `true`.
+r"""Values and element types as recipes write them.
 
-Lists of numbers, of truth values or of quoted texts; a number may be decimal, hexadecimal or with an exponent.
+Values are numbers, truth values, quoted text and nested lists of them: `[[1, 2], [3, 4]]`, `'It\'s alive!'`, `0x1F`,
+`-inf`, `true`. A number may be decimal, hexadecimal, or with an exponent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.models.tensor_statistics import dtype_name
 
 Value: TypeAlias = "bool | int | float | str | list[Value]"
@@ -248,3 +249,25 @@ _CONVERSIONS = {
     "integer": _integer,
     "float": _float,
 }
+
+
+_SHORT = {
+    "fp64": ir.DataType.DOUBLE,
+    "fp32": ir.DataType.FLOAT,
+    "fp16": ir.DataType.FLOAT16,
+    "bf16": ir.DataType.BFLOAT16,
+    "fp8": ir.DataType.FLOAT8E4M3FN,
+    "fp4": ir.DataType.FLOAT4E2M1,
+}
+
+
+def parse_dtype(name: str) -> ir.DataType:
+    """Return the element type of a name. `float32`, `float`, `FLOAT` and `fp32` are the same type.
+
+    Raises `RequestError` with the nearest name.
+    """
+    dtypes = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED]
+    known = {dtype_name(dtype): dtype for dtype in dtypes} | {dtype.name.lower(): dtype for dtype in dtypes} | _SHORT
+    if name.lower() not in known:
+        raise RequestError(f"there is no element type {name!r}; {suggest(name, known)}")
+    return known[name.lower()]

@@ -37,7 +37,7 @@ class AddNode(NodeOperation):
     """Output -> `float32[1, 3, H, ?]`, for custom operators."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.node_adding import NewNode, NodeMaker
+        from ndld_flow.graph.edit.nodes import NewNode, NodeMaker
 
         new = NewNode(self.op_type, self.own_domain, self.attributes, self.inputs, self.outputs, self.name, self.types)
         node = NodeMaker(edited).add(new, edited.graph(self.scope))

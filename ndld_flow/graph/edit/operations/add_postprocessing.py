@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
+    from ndld_flow.graph.edit.graph_edits import Rewriting
 
 
 Cast = Literal["float16", "float32", "float64", "int32", "int64", "uint8"]
@@ -55,7 +55,7 @@ class AddPostprocessing(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
+        from ndld_flow.graph.edit.graph_edits import Rewriting
 
         edits = Rewriting(edited)
         output = _find_output(edited.model, self.output)
@@ -170,7 +170,7 @@ def _put_node(
 def _put_cast(edits: Rewriting, value: ir.Value, dtype: str) -> ir.Value:
     import onnx_ir as ir
 
-    from ndld_flow.graph.edit.dtype_names import parse_dtype
+    from ndld_flow.graph.edit.value_grammar import parse_dtype
 
     made = _put_node(edits, "Cast", [value], value, to=int(parse_dtype(dtype)))
     made.type = ir.TensorType(parse_dtype(dtype))

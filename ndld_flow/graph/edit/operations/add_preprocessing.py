@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
+    from ndld_flow.graph.edit.graph_edits import Rewriting
     from ndld_flow.graph.sanitize.edits import Array
 
 
@@ -60,7 +60,7 @@ class AddPreprocessing(Operation):
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
 
-        from ndld_flow.graph.edit.surgeries.rewriting import Rewriting
+        from ndld_flow.graph.edit.graph_edits import Rewriting
 
         edits = Rewriting(edited)
         value = _image_input(edited.model, self.input)
@@ -165,8 +165,8 @@ def _declare(value: ir.Value, settings: AddPreprocessing, shape: ir.Shape) -> No
 
     import onnx_ir as ir
 
-    from ndld_flow.graph.edit.dtype_names import parse_dtype
-    from ndld_flow.graph.edit.surgeries.layouts import order, permuted
+    from ndld_flow.graph.edit.layouts import order, permuted
+    from ndld_flow.graph.edit.value_grammar import parse_dtype
 
     value.type = ir.TensorType(parse_dtype(settings.dtype))
     dims = list(shape)
@@ -188,8 +188,8 @@ def _build(
     import numpy as np
     import onnx_ir as ir
 
-    from ndld_flow.graph.edit.dtype_names import parse_dtype
-    from ndld_flow.graph.edit.surgeries.layouts import order
+    from ndld_flow.graph.edit.layouts import order
+    from ndld_flow.graph.edit.value_grammar import parse_dtype
 
     exact = dtype if dtype == ir.DataType.DOUBLE or _is_plain(settings, gain, shift) else ir.DataType.FLOAT
     if parse_dtype(settings.dtype) != exact:
@@ -255,7 +255,7 @@ def _fold(
     import numpy as np
     import onnx_ir as ir
 
-    from ndld_flow.graph.edit.surgeries.rewriting import label
+    from ndld_flow.graph.edit.graph_edits import label
 
     conv, reason = _first_conv(edits, value)
     if conv is not None and settings.dtype == "uint16" and value.dtype == ir.DataType.FLOAT16:
@@ -297,7 +297,7 @@ def _fold(
 def _first_conv(edits: Rewriting, value: ir.Value) -> tuple[ir.Node | None, str]:
     """Return the only reader of the input if it is a suitable Conv, or else the reason why it is not."""
 
-    from ndld_flow.graph.edit.surgeries.rewriting import label
+    from ndld_flow.graph.edit.graph_edits import label
     from ndld_flow.graph.sanitize.edits import int_attribute
 
     uses = tuple(value.uses())

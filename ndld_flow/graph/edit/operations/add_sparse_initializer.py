@@ -55,11 +55,9 @@ class AddSparseInitializer(Operation):
     def apply(self, edited: EditedModel) -> str:
         from onnx_ir import DataType
 
-        from ndld_flow.graph.edit.dtype_names import parse_dtype
+        from ndld_flow.graph.edit.constant_tensors import FIRST_IR_VERSION, make_tensor, sparse_of
         from ndld_flow.graph.edit.initializers import add_initializer, connect_readers
-        from ndld_flow.graph.edit.ir_version import raise_ir_version
-        from ndld_flow.graph.edit.new_tensors import make_tensor
-        from ndld_flow.graph.edit.sparse_tensors import FIRST_IR_VERSION, sparse_of
+        from ndld_flow.graph.edit.value_grammar import parse_dtype
 
         if "::" in self.scope:
             raise RequestError(f"{self.scope!r} is a local function, which cannot have initializers")
@@ -68,6 +66,6 @@ class AddSparseInitializer(Operation):
         written = TensorValue(value=self.indices, file=self.indices_file)
         indices = make_tensor(written, f"{self.name}_indices", DataType.INT64)
         value = add_initializer(edited, sparse_of(values, indices, self.shape, self.name), self.name, self.scope)
-        raise_ir_version(edited, FIRST_IR_VERSION)
+        edited.raise_ir_version(FIRST_IR_VERSION)
         connect_readers(edited, value, self.connect)
         return f"sparse initializer {self.name} added, {len(self.connect)} inputs read it"

@@ -35,8 +35,7 @@ class CallFunction(Operation):
     """The graph to add it to: `""` is the main graph, `If_0/then_branch` a subgraph, `domain::Name` a function."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.function_calls import Call, add_call
-        from ndld_flow.graph.edit.function_names import find_function
+        from ndld_flow.graph.edit.functions import Call, add_call, find_function
 
         call = Call(self.inputs, self.outputs, self.attributes, self.name)
         node = add_call(edited, find_function(edited.model, self.function), call, self.scope)

@@ -44,7 +44,7 @@ class ChangeLayout(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.layouts import change_layouts
+        from ndld_flow.graph.edit.layouts import change_layouts
 
         names, fewer = change_layouts(edited, self.inputs, self.outputs, self.to, self.push)
         pushed = f"; pushing removed {fewer} Transposes" if fewer else ""

@@ -46,8 +46,8 @@ class ConvertDtype(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.constant_tensors import find_tensors
-        from ndld_flow.graph.edit.dtype_conversion import DtypeConversion
-        from ndld_flow.graph.edit.dtype_names import parse_dtype
+        from ndld_flow.graph.edit.dtypes import DtypeConversion
+        from ndld_flow.graph.edit.value_grammar import parse_dtype
         from ndld_flow.models.tensor_statistics import dtype_name
 
         dtype = parse_dtype(self.to)

@@ -34,9 +34,8 @@ class CopyNodes(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.cloning import Renaming, copy_nodes
-        from ndld_flow.graph.edit.node_pieces import outermost
-        from ndld_flow.graph.edit.renaming import names_around
+        from ndld_flow.graph.edit.names import names_around
+        from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, outermost
 
         nodes = outermost(edited.select_nodes(self.select, self.allow_empty))
         read: dict[Value, Value | None] = {}
@@ -47,6 +46,3 @@ class CopyNodes(Operation):
             read |= copies.values
             graph.extend(copies.nodes)
         return f"{len(nodes)} nodes copied"
-
-
-# type from onnx_ir import Value

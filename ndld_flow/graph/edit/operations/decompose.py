@@ -32,8 +32,7 @@ class Decompose(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.function_bodies import decompose_nodes
-        from ndld_flow.graph.edit.surgeries.gemm import is_gemm, split_gemms
+        from ndld_flow.graph.edit.decomposing import decompose_nodes, is_gemm, split_gemms
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         gemms = [node for node in nodes if is_gemm(node)]

@@ -66,6 +66,3 @@ class ExternaliseWeights(Operation):
             place(weight.value, Placement(self.file, self.alignment))
         total = size(sum(weight.tensor.nbytes for weight in chosen))
         return f"{len(chosen)} initializers ({total}) go to {self.file or 'model.onnx.data'}"
-
-
-# import import re

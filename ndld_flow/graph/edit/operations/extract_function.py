@@ -30,7 +30,7 @@ class ExtractFunction(Operation):
     """Input or output of the function -> `float32[1, 3, H, ?]`, instead of the call's."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.extracting_functions import keep_function
+        from ndld_flow.graph.edit.extracting import keep_function
 
         keep_function(edited, self.function, self.call, self.attributes, self.types)
         return f"{self.function} with {len(edited.model.graph)} nodes kept"

@@ -30,8 +30,7 @@ class FreeDims(Operation):
     """Inputs to change, by names, globs or `/regex/`; all by default."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dimensions import free_dims, show_inputs
-        from ndld_flow.graph.edit.interface import pick
+        from ndld_flow.graph.edit.interface import free_dims, pick, show_inputs
         from ndld_flow.models.input_shapes import real_inputs
 
         free_dims(edited, self.axes, pick(real_inputs(edited.model), self.select, "input"))

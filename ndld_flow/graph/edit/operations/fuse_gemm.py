@@ -30,7 +30,7 @@ class FuseGemm(Operation):
     """Succeed when no such pair is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.gemm import fuse_gemms
+        from ndld_flow.graph.edit.decomposing import fuse_gemms
 
         count = fuse_gemms(edited, edited.select_nodes(self.select, self.allow_empty))
         if not count and not self.allow_empty:

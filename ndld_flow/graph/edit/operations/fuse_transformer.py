@@ -97,7 +97,7 @@ class FuseTransformer(Operation):
     """Succeed when nothing is fused."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.transformer_fusions import fuse_transformer
+        from ndld_flow.graph.edit.transformer_fusions import fuse_transformer
 
         mask = self.mask if self.mask != "auto" else ("none" if self.model_type in _MASKLESS else "raw")
         job = {

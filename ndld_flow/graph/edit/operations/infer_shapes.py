@@ -25,6 +25,6 @@ class InferShapes(Operation):
     """Refuse a model with inconsistent shapes; by default nodes whose shapes cannot be inferred are skipped."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dimensions import infer_all
+        from ndld_flow.graph.edit.interface import infer_all
 
         return infer_all(edited, self.strict)

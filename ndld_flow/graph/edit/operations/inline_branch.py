@@ -27,7 +27,7 @@ class InlineBranch(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.branches import inline_branches
+        from ndld_flow.graph.edit.subgraphs import inline_branches
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         inline_branches(edited, nodes, self.branch)

@@ -28,8 +28,7 @@ class InlineFunctions(Operation):
     """Succeed when the model has no local functions."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.function_inlining import inline_functions
-        from ndld_flow.graph.edit.function_names import find_functions
+        from ndld_flow.graph.edit.functions import find_functions, inline_functions
 
         functions = find_functions(edited.model, self.select, self.allow_empty)
         calls = inline_functions(edited, functions, keep=self.keep_unused)

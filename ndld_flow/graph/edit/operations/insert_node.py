@@ -11,7 +11,7 @@ from ndld_flow.graph.edit.shared_settings import NodeOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.node_adding import NewNode
+    from ndld_flow.graph.edit.nodes import NewNode
 
 
 class InsertNode(NodeOperation):
@@ -55,7 +55,7 @@ class InsertNode(NodeOperation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.node_adding import NodeMaker
+        from ndld_flow.graph.edit.nodes import NodeMaker
 
         maker = NodeMaker(edited)
         if self.before is not None:
@@ -69,10 +69,7 @@ class InsertNode(NodeOperation):
         return f"node {node.name} inserted after {self.after}, before {count} readers"
 
     def _new_node(self) -> NewNode:
-        from ndld_flow.graph.edit.node_adding import NewNode
+        from ndld_flow.graph.edit.nodes import NewNode
 
         outputs = () if self.output is None else (self.output,)
         return NewNode(self.op_type, self.own_domain, self.attributes, self.inputs, outputs, self.name)
-
-
-# type from ndld_flow.graph.edit.node_adding import NewNode

@@ -43,8 +43,7 @@ class MakeBatchDynamic(Operation):
         return True
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.batch_trial import try_batch
-        from ndld_flow.graph.edit.surgeries.free_batch import free_batch
+        from ndld_flow.graph.edit.free_batch import free_batch, try_batch
 
         freed = free_batch(edited, self.select, self.axes, self.name)
         if self.try_it:

@@ -29,8 +29,7 @@ class MakeDense(Operation):
     """Succeed when no sparse initializer is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_tensors import find_tensors
-        from ndld_flow.graph.edit.sparse_tensors import to_dense
+        from ndld_flow.graph.edit.constant_tensors import find_tensors, to_dense
         from ndld_flow.models.sparse_tensors import SparseInitializer
 
         selected = find_tensors(edited.model, self.select, self.allow_empty, constants=False)

@@ -50,7 +50,7 @@ class MakeFunction(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.function_making import make_function, make_repeated_function
-        from ndld_flow.graph.edit.function_names import new_function_name
+        from ndld_flow.graph.edit.functions import new_function_name
 
         name = new_function_name(edited.model, self.function)
         if self.select is None:

@@ -33,9 +33,13 @@ class MakeSparse(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.base.quantities import share
-        from ndld_flow.graph.edit.constant_tensors import find_tensors
-        from ndld_flow.graph.edit.ir_version import raise_ir_version
-        from ndld_flow.graph.edit.sparse_tensors import FIRST_IR_VERSION, can_be_sparse, to_sparse, zeros_share
+        from ndld_flow.graph.edit.constant_tensors import (
+            FIRST_IR_VERSION,
+            can_be_sparse,
+            find_tensors,
+            to_sparse,
+            zeros_share,
+        )
 
         selected = find_tensors(edited.model, self.select, self.allow_empty, constants=False)
         shares = {held.value: zeros_share(held.tensor) for held in selected if can_be_sparse(held)}
@@ -47,5 +51,5 @@ class MakeSparse(Operation):
             edited.log.info("%s: %s zeros", held.name, share(shares[held.value]))
             held.value.const_value = to_sparse(held.tensor, held.name)
         if chosen:
-            raise_ir_version(edited, FIRST_IR_VERSION)
+            edited.raise_ir_version(FIRST_IR_VERSION)
         return f"{len(chosen)} initializers made sparse"

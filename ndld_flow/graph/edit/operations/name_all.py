@@ -28,7 +28,7 @@ class NameAll(Operation):
     """Keep the names of the model's inputs and outputs."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.renaming import names_for_all, rename_nodes, rename_values
+        from ndld_flow.graph.edit.names import names_for_all, rename_nodes, rename_values
 
         nodes, values = names_for_all(edited.model, self.c_identifiers)
         for value in (*edited.model.graph.inputs, *edited.model.graph.outputs) if self.keep_io else ():

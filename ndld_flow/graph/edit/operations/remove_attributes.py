@@ -31,7 +31,7 @@ class RemoveAttributes(Operation):
     """Succeed when nothing is selected, or no node has such an attribute."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.attributes import remove_attributes
+        from ndld_flow.graph.edit.nodes import remove_attributes
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         return f"{remove_attributes(edited, nodes, self.attributes, self.allow_empty)} attributes removed"

@@ -27,8 +27,7 @@ class RemoveFunctions(Operation):
     """Succeed when there is no such function."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.function_calls import remove_functions
-        from ndld_flow.graph.edit.function_names import find_functions
+        from ndld_flow.graph.edit.functions import find_functions, remove_functions
 
         functions = find_functions(edited.model, self.select, self.allow_empty)
         left = remove_functions(edited, functions, self.leave_calls)

@@ -54,7 +54,7 @@ class RemoveInputs(Operation):
 
         Raises `RequestError` for a value of another type, and for a single number where the shape is dynamic.
         """
-        from ndld_flow.graph.edit.new_tensors import make_tensor
+        from ndld_flow.graph.edit.constant_tensors import make_tensor
 
         if value.dtype is None:
             raise RequestError(f"the type of input {value.name!r} is unknown; set it by `set_dtypes` first")
@@ -68,6 +68,3 @@ class RemoveInputs(Operation):
                 "by `set_shapes` first, or give lists"
             )
         return make_tensor(written, name, value.dtype, tuple(value.shape.numpy()))
-
-
-# type from onnx_ir import TensorProtocol, Value

@@ -33,7 +33,7 @@ class RemoveNodes(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.removal import bridge_nodes, remove_nodes
+        from ndld_flow.graph.edit.wiring import bridge_nodes, remove_nodes
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         if self.bridge:

@@ -44,7 +44,7 @@ class RemoveNoops(Operation):
     """Succeed when there is none."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, known_shapes
+        from ndld_flow.graph.edit.graph_edits import Rewriting, known_shapes
         from ndld_flow.graph.sanitize.noops import remove_noops
         from ndld_flow.graph.sanitize.shape_values import visited_shape_values
 

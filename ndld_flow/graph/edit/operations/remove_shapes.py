@@ -22,6 +22,6 @@ class RemoveShapes(Operation):
     keeps_outputs = True
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dimensions import remove_shapes
+        from ndld_flow.graph.edit.interface import remove_shapes
 
         return f"{remove_shapes(edited)} tensors are written without shape and type"

@@ -27,6 +27,6 @@ class RenameDims(Operation):
     """Old name -> new name."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dimensions import rename_dims
+        from ndld_flow.graph.edit.interface import rename_dims
 
         return f"dimensions renamed on {rename_dims(edited.model, self.names)} tensors"

@@ -28,8 +28,7 @@ class RenameFunctions(Operation):
     """Succeed when there is no such function."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.function_calls import rename_functions
-        from ndld_flow.graph.edit.function_names import find_functions
+        from ndld_flow.graph.edit.functions import find_functions, rename_functions
 
         functions = find_functions(edited.model, self.select, self.allow_empty)
         calls = rename_functions(edited, functions, self.to)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.graph.edit.name_template import NameTemplate, fill, groups_of, stem_of
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Select
+from ndld_flow.graph.edit.selection import NameTemplate, Select, fill, groups_of, stem_of
 from ndld_flow.graph.edit.shared_settings import NewName
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class RenameNodes(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.renaming import nodes_to_rename, rename_nodes
+        from ndld_flow.graph.edit.names import nodes_to_rename, rename_nodes
 
         wishes = nodes_to_rename(edited.model, self.names)
         if self.select is not None and self.to is not None:
@@ -57,6 +56,3 @@ class RenameNodes(Operation):
                 groups = groups_of(self.select.name, node.name or "")
                 wishes[node] = fill(self.to, {**facts, **groups, "index": str(index)})
         return f"{rename_nodes(edited.model, wishes)} nodes renamed"
-
-
-# import from ndld_flow.graph.edit.name_template import fill, groups_of, stem_of

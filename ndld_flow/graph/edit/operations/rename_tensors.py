@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Self
 
 from pydantic import Field, model_validator
 
-from ndld_flow.graph.edit.name_template import NameTemplate, fill, groups_of, stem_of
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns
+from ndld_flow.graph.edit.selection import NameTemplate, Patterns, fill, groups_of, stem_of
 from ndld_flow.graph.edit.shared_settings import NewName
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class RenameTensors(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.renaming import rename_values, values_to_rename
+        from ndld_flow.graph.edit.names import rename_values, values_to_rename
 
         wishes = values_to_rename(edited.model, self.names)
         chosen = edited.select_values(self.select, self.allow_empty, self.scope)
@@ -65,6 +64,3 @@ class RenameTensors(Operation):
             facts = {"name": name, "stem": stem_of(name), "op_type": source, "output": name}
             wishes[value] = fill(self.to or "", {**facts, **groups_of(self.select, name), "index": str(index)})
         return f"{rename_values(edited.model, wishes)} tensors renamed"
-
-
-# import from ndld_flow.graph.edit.name_template import fill, groups_of, stem_of

@@ -27,7 +27,7 @@ class ReplaceOp(NodeOperation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.node_adding import NewNode, NodeMaker
+        from ndld_flow.graph.edit.nodes import NewNode, NodeMaker
         from ndld_flow.graph.edit.wiring import errors_of
 
         nodes = edited.select_nodes(self.select, self.allow_empty)

@@ -31,7 +31,7 @@ class ResetAttributes(Operation):
     """Succeed when nothing is selected, or there is nothing to reset."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.attributes import reset_attributes
+        from ndld_flow.graph.edit.nodes import reset_attributes
 
         nodes = edited.select_nodes(self.select, self.allow_empty)
         changed = reset_attributes(edited, nodes, self.attributes, self.allow_empty)

@@ -36,7 +36,7 @@ class Rewire(Operation):
     """Succeed when nothing reads the tensor."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.nesting import Nesting
+        from ndld_flow.graph.edit.names import Nesting
         from ndld_flow.graph.edit.wiring import rewire
 
         nesting, graph = Nesting(edited.model), edited.graph(self.scope)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.rewrite_conditions import RewriteConditions
 from ndld_flow.graph.edit.selection import Select
+from ndld_flow.graph.edit.shared_settings import RewriteConditions
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -56,13 +56,9 @@ class Rewrite(Operation):
     """Succeed when nothing matches."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.rewrite_matching import Extent, Matching
-        from ndld_flow.graph.edit.rewriting import rewrite
+        from ndld_flow.graph.edit.rewriting import Extent, Matching, rewrite
 
         matching = Matching(self.where, self.tolerance, self.commutative, self.exact_attributes, self.allow_shared)
         chosen = None if self.select is None else frozenset(edited.select_nodes(self.select, self.allow_empty))
         extent = Extent(chosen, self.limit, self.allow_empty)
         return f"{rewrite(edited, (self.pattern, self.replacement), matching, extent)} matches replaced"
-
-
-# import from ndld_flow.graph.edit.rewrite_conditions import RewriteConditions

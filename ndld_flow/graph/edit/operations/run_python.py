@@ -59,6 +59,3 @@ class RunPython(Operation):
             )
         description = short_name(returned) if isinstance(returned, str) else ""
         return description or f"{self.function} of {self.file.name} ran"
-
-
-# import from ndld_flow.base.text import short_name

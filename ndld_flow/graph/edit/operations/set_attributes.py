@@ -34,7 +34,7 @@ class SetAttributes(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.attributes import set_attributes
+        from ndld_flow.graph.edit.nodes import set_attributes
 
         changed = set_attributes(edited, edited.select_nodes(self.select, self.allow_empty), self.attributes)
         return f"{', '.join(self.attributes)} set on {changed} nodes"

@@ -39,8 +39,7 @@ class SetFunctionAttributes(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.function_attributes import set_attributes
-        from ndld_flow.graph.edit.function_names import find_function
+        from ndld_flow.graph.edit.functions import find_function, set_attributes
 
         function = find_function(edited.model, self.function)
         references = set_attributes(edited, function, self.attributes, self.references)

@@ -81,6 +81,3 @@ class SetMetadata(Operation):
                 subject.metadata_props.pop(key, None)
             else:
                 subject.metadata_props[key] = value
-
-
-# type from onnx_ir import Model, Node

@@ -40,7 +40,7 @@ class SetShapes(Operation):
         return not self.shapes and not self.dims and self.all is None
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.dimensions import fix_dims, set_shapes, show_inputs
+        from ndld_flow.graph.edit.interface import fix_dims, set_shapes, show_inputs
 
         shapes: Mapping[str, Dims] = self.shapes
         if self.uses_inputs:

@@ -34,7 +34,7 @@ class WrapInIf(Operation):
     """Name of the new node; a number is appended where it is already used."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.branches import wrap_in_if
+        from ndld_flow.graph.edit.subgraphs import wrap_in_if
 
         nodes = edited.select_nodes(self.select)
         wrapper = wrap_in_if(edited, nodes, self.condition, self.otherwise, self.name)

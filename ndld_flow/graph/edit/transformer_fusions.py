@@ -1,26 +1,33 @@
-"""Transformer fusions of ONNX Runtime, applied to the edited model."""
+"""Transformer fusions of ONNX Runtime, applied to the edited model.
+
+ONNX Runtime's optimizer runs in a separate process, with this module as its program, because it prints, logs, and
+changes `sys.path`. The process reads `source.onnx` and `job.json` from a folder, and writes `result.onnx` or
+`error.txt`.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
 
 from ndld_flow.base.errors import KilledError, RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.surgeries import fusing_worker
-from ndld_flow.graph.edit.surgeries.rewriting import some_of
+from ndld_flow.graph.edit.graph_edits import some_of
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.processes.launch import run_worker_module
+from ndld_flow.processes.worker import exit_worker, start_worker
 
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
@@ -62,10 +69,10 @@ def _check_size(model: ir.Model) -> None:
 
 
 def _run(model: ir.Model, job: Mapping[str, object], folder: Path) -> ir.Model:
-    (folder / fusing_worker.JOB).write_text(json.dumps(job), encoding="utf-8")
-    _write_whole(model, folder / fusing_worker.SOURCE)
-    ended = run_worker_module(fusing_worker.__name__, folder, lambda *_: None)
-    error, result = folder / fusing_worker.ERROR, folder / fusing_worker.RESULT
+    (folder / JOB).write_text(json.dumps(job), encoding="utf-8")
+    _write_whole(model, folder / SOURCE)
+    ended = run_worker_module(__name__, folder, lambda *_: None)
+    error, result = folder / ERROR, folder / RESULT
     if error.exists():
         reason = " ".join(error.read_text(encoding="utf-8").split())[:300]
         raise RequestError(f"ONNX Runtime's optimizer failed on this model: {reason}")
@@ -133,3 +140,40 @@ def _check_operators(model: ir.Model) -> None:
         raise RequestError(
             f"the fusions produce {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_WAY_OUT}"
         )
+
+
+SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
+
+
+def main(folder: Path) -> None:
+    """Run the job in the folder."""
+    start_worker()
+    try:
+        _fuse(folder, json.loads((folder / JOB).read_text(encoding="utf-8")))
+    except Exception as error:  # errors of the library; the parent process reports them
+        (folder / ERROR).write_text(f"{type(error).__name__}: {error}", encoding="utf-8")
+    exit_worker()
+
+
+def _fuse(folder: Path, job: dict[str, Any]) -> None:
+    import onnx
+    from onnxruntime.transformers import optimizer
+
+    options = optimizer.FusionOptions(job["model_type"])
+    for name, value in job["options"].items():
+        setattr(options, name, value)
+    mask = {"raw": 2, "none": 3, "right_padded": 0}[job["mask"]]
+    options.attention_mask_format = mask
+    model = onnx.load(folder / SOURCE)
+    fused = optimizer.optimize_by_fusion(
+        model,
+        job["model_type"],
+        num_heads=job["num_heads"],
+        hidden_size=job["hidden_size"],
+        optimization_options=options,
+    )
+    onnx.save(fused.model, folder / RESULT)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

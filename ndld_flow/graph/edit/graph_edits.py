@@ -1,4 +1,4 @@
-"""Graph edits of `sanitize` for operations: new names are identifiers, shapes are inferred temporarily."""
+"""Graph edits of `sanitize` for operations: new names are identifiers, and shapes are inferred temporarily."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import onnx_ir as ir
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.sanitize.constants import detach_initializers_from_inputs
 from ndld_flow.graph.sanitize.edits import Edits, is_standard
+from ndld_flow.models.derived_tensors import StreamedTensor
+from ndld_flow.models.generated_tensors import element_bytes
 from ndld_flow.models.node_precision import precision_metadata
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.unique_names import free_name, identifier
@@ -188,3 +190,27 @@ def some_of(names: Sequence[str]) -> str:
     """Return the first five names, and the number of others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
+    """Return the transposed tensor."""
+    if isinstance(tensor, ir.ExternalTensor | StreamedTensor):
+        return _TransposedTensor(tensor, perm)
+    return ir.Tensor(np.ascontiguousarray(tensor.numpy().transpose(perm)), dtype=tensor.dtype)
+
+
+class _TransposedTensor(StreamedTensor):
+    """A transposed tensor that is read while it is written, one at a time."""
+
+    def __init__(self, source: ir.ExternalTensor | StreamedTensor, perm: Sequence[int]) -> None:
+        self.source = source
+        self.perm = tuple(perm)
+        shape = source.shape.numpy()
+        super().__init__(source.dtype, [int(shape[axis]) for axis in perm], source.name or "")
+
+    @property
+    def on_disk(self) -> bool:
+        return isinstance(self.source, ir.ExternalTensor) or self.source.on_disk
+
+    def pieces(self) -> Iterator[bytes]:
+        yield element_bytes(np.ascontiguousarray(self.source.numpy().transpose(self.perm)), self.dtype)

@@ -1,21 +1,159 @@
-"""Dynamic batch for a model that was exported for a fixed one: nodes with a fixed batch are found by inference."""
+"""Dynamic batch for a model that was exported for a fixed one.
+
+The batch axis of each tensor is found by comparing the shapes inferred for two batch sizes. Nodes that fix the batch
+are changed. A trial on the CPU then checks that a batch of three gives the results of its items alone.
+"""
 
 from __future__ import annotations
 
+import math
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
+import onnxruntime as ort
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.surgeries.batch_axes import Batch, BatchAxes, axis_after_reshape, outer_counts, shapes_with
-from ndld_flow.graph.edit.surgeries.rewriting import Rewriting, graph_of, known_shapes, label, some_of
-from ndld_flow.graph.sanitize.edits import dims_of, int_attribute, is_standard
+from ndld_flow.graph.edit.graph_edits import Rewriting, graph_of, known_shapes, label, some_of
+from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
+from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
+from ndld_flow.models.files import save_model
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.scopes import own_subgraphs
+from ndld_flow.models.shape_inference import infer_shapes
+from ndld_flow.models.tensors import Array, TensorSpec
+from ndld_flow.samples.feeds import make_feeds
+
+_REGROUPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+Shapes = dict[ir.Value, tuple[Dim, ...] | None]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The batch of the inputs."""
+
+    axes: Mapping[str, int]
+    """Input -> its batch axis."""
+    size: int
+    """The original size; 1 where it was dynamic already."""
+    name: str
+
+    @property
+    def other(self) -> int:
+        """Another size, which no other dimension is likely to have."""
+        return self.size * 7919
+
+
+def shapes_with(model: ir.Model, batch: Batch, size: int) -> Shapes:
+    """Return the shape of every tensor for a batch size. Recorded shapes of intermediate tensors are ignored."""
+    for value in real_inputs(model):
+        axis = batch.axes.get(value.name or "")
+        if axis is not None and value.shape is not None:
+            value.shape = ir.Shape([size if place == axis else dim for place, dim in enumerate(value.shape)])
+    for graph in model.graphs():
+        for node in graph:
+            for value in node.outputs if is_standard(node) else ():
+                value.shape = None
+    infer_shapes(model)
+    made = (value for graph in model.graphs() for node in graph for value in node.outputs)
+    return {value: dims_of(value) for value in (*real_inputs(model), *made)}
+
+
+@dataclass(frozen=True)
+class BatchAxes:
+    """Shapes for the original batch size and for another."""
+
+    batch: Batch
+    before: Shapes
+    after: Shapes
+    outer: dict[ir.Value, int] = field(default_factory=dict)
+    """Result of `outer_counts`; 1 for other tensors."""
+
+    def axis(self, value: ir.Value | None) -> int | None:
+        """Return the only axis that grows with the batch; None when there is none, several, or an unknown shape."""
+        if value is None:
+            return None
+        before, after = self.before.get(value), self.after.get(value)
+        if before is None or after is None or len(before) != len(after):
+            return None
+        grown = [axis for axis, (a, b) in enumerate(zip(before, after, strict=True)) if a != b and isinstance(a, int)]
+        return grown[0] if len(grown) == 1 else None
+
+    def lost(self, value: ir.Value) -> bool:
+        """Return whether a shape that is known for the present batch is impossible for another."""
+        before, after = self.before.get(value), self.after.get(value)
+        return before is not None and (after is None or len(before) != len(after))
+
+    def open_shape(self, value: ir.Value) -> ir.Shape | None:
+        """Return the shape for any batch: the batch by name, its multiples unknown."""
+        before, after = self.before.get(value), self.after.get(value)
+        if before is None or after is None or len(before) != len(after):
+            return None
+        return ir.Shape([self._open(a, b) for a, b in zip(before, after, strict=True)])
+
+    def _open(self, before: Dim, after: Dim) -> Dim:
+        if before == after:
+            return before
+        return self.batch.name if (before, after) == (self.batch.size, self.batch.other) else None
+
+
+def outer_counts(found: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
+    """Return the outer factor of each merged batch axis: 4 where a Reshape merged [4, batch] into one axis."""
+    outer: dict[ir.Value, int] = {}
+    for node in nodes:
+        source = next((value for value in node.inputs if value is not None and found.axis(value) is not None), None)
+        for value in node.outputs if source is not None else ():
+            axis = found.axis(value)
+            if axis is not None and source is not None:
+                outer[value] = _outer(found, node, source, value, outer.get(source, 1))
+    return outer
+
+
+def _outer(found: BatchAxes, node: ir.Node, source: ir.Value, value: ir.Value, outer: int) -> int:
+    if node.op_type not in _REGROUPING:
+        return outer
+    ahead, front = (_product((found.before[one] or ())[: found.axis(one)]) for one in (source, value))
+    return ahead * outer // front if ahead and front and ahead * outer % front == 0 else 1
+
+
+def axis_after_reshape(
+    before: tuple[Dim, ...], axis: int, after: tuple[Dim, ...], size: int, outer: int = 1
+) -> int | None:
+    """Return the batch axis after a Reshape; None when it is unknown.
+
+    A Reshape keeps the order of elements, so as many come before the batch as did: that many are in the axes ahead of
+    it, or in the same axis outside it (`outer`). Of several places the one that is only the batch is meant, or the one
+    that leaves the axes behind it as they were.
+    """
+    ahead = _product(before[:axis])
+    if ahead is None or _product(after) is None:
+        return axis if outer == 1 and before[:axis] == after[:axis] and axis < len(after) else None
+    sizes = [int(dim or 0) for dim in after]
+    fitting = [place for place in range(len(sizes)) if _fits(sizes, place, ahead * outer, size)]
+    behind = len(before) - axis - 1
+    alone = [place for place in fitting if sizes[place] == size]
+    merged = [place for place in fitting if after[place + 1 :] == before[len(before) - behind :]]
+    if axis in alone:
+        return axis
+    return next(iter((*alone, *merged, *reversed(fitting))), None)
+
+
+def _fits(sizes: Sequence[int], place: int, ahead: int, size: int) -> bool:
+    front = math.prod(sizes[:place])
+    return bool(front) and ahead % front == 0 and sizes[place] % (ahead // front * size) == 0
+
+
+def _product(dims: Sequence[Dim]) -> int | None:
+    return math.prod(dim for dim in dims if isinstance(dim, int)) if all(isinstance(dim, int) for dim in dims) else None
+
 
 _MOST_ROUNDS = 1000
 _MEASURING = ("Shape", "Size")
@@ -310,3 +448,88 @@ def _tell_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
 def _ends_batch(found: BatchAxes, node: ir.Node) -> bool:
     reads = any(value is not None and found.before.get(value) != found.after.get(value) for value in node.inputs)
     return reads and all(found.before.get(value) == found.after.get(value) for value in node.outputs)
+
+
+_ITEMS = 3
+_TOLERANCE = {np.dtype(np.float16): 2e-2}
+_USUAL_TOLERANCE = 1e-3
+"""Relative to the largest value: kernels add in another order for another batch size."""
+
+
+def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> None:
+    """Compare outputs (name -> axis of items) of a batch of three items with those of each alone.
+
+    What cannot be run is noted. Raises `RequestError` naming the output that differs.
+    """
+    if sum(tensor.nbytes for tensor in tensors_of(edited.model)) > INLINE_LIMIT_BYTES:
+        edited.note("the dynamic batch was not tested because the model is large; compare its outputs in a later step")
+        return
+    with tempfile.TemporaryDirectory(prefix="ndld-flow-batch-") as folder:
+        path = Path(folder) / "model.onnx"
+        edited.model.graph.sort()
+        save_model(edited.model, path)
+        try:
+            differing = _differing(path, edited, batch, axes)
+        except Exception as error:  # ONNX Runtime's own errors have no common base
+            edited.note(f"the dynamic batch was not tested: {one_paragraph(error)[:300]}")
+            return
+    if differing:
+        raise RequestError(
+            f"a batch of {_ITEMS} gives other results than its items alone: {differing}. A node of this model mixes "
+            "items, fixes their number, or generates random numbers; `try_it: false` skips this test"
+        )
+
+
+def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> str:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    specs = [_sized(spec, edited, batch) for spec in model_inputs(path)]
+    given = {name: spec.model_copy(update=_FREE) for name, spec in edited.inputs.items() if not spec.data_patterns}
+    feeds = {name: feed.values for name, feed in make_feeds(specs, given).items()}
+    names = [output.name for output in session.get_outputs()]
+    items = []
+    for item in range(_ITEMS):
+        own = {name: _item(array, batch.axes.get(name), item, batch.size) for name, array in feeds.items()}
+        items.append(dict(zip(names, session.run(None, own), strict=True)))
+    try:
+        together = dict(zip(names, session.run(None, feeds), strict=True))
+    except Exception as error:  # ONNX Runtime's own errors have no common base
+        return f"it fails ({one_paragraph(error)[:300]})"
+    for item, alone in enumerate(items):
+        for name, axis in axes.items():
+            if not _close(_item(together[name], axis, item, batch.size), alone[name]):
+                return f"output {name}, item {item}"
+    return ""
+
+
+_FREE: dict[str, Any] = {"shape": None, "min": None, "opt": None, "max": None}
+
+
+def _sized(spec: TensorSpec, edited: EditedModel, batch: Batch) -> TensorSpec:
+    """Return an input with three times its batch, and the recipe's sizes for other dynamic dimensions."""
+    given = edited.inputs.get(spec.name)
+    wanted = given.run_shape if given is not None else None
+    dims = list(spec.shape or ())
+    if wanted is not None and len(wanted) == len(dims):
+        dims = [dim if isinstance(dim, int) else size for dim, size in zip(dims, wanted, strict=True)]
+    axis = batch.axes.get(spec.name)
+    if axis is not None:
+        dims[axis] = _ITEMS * batch.size
+    return replace(spec, shape=tuple(dims))
+
+
+def _item(array: Array, axis: int | None, item: int, size: int) -> Array:
+    if axis is None:
+        return array
+    return np.take(array, range(item * size, (item + 1) * size), axis)
+
+
+def _close(one: Array, other: Array) -> bool:
+    if one.shape != other.shape:
+        return False
+    if one.dtype.kind != "f":
+        return bool((one == other).all())
+    largest = float(np.nanmax(np.abs(other), initial=0))
+    allowed = _TOLERANCE.get(one.dtype, _USUAL_TOLERANCE) * max(largest, 1e-6)
+    return np.allclose(one, other, rtol=0, atol=allowed, equal_nan=True)
