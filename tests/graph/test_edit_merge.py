@@ -128,6 +128,15 @@ def test_import_as_a_function() -> None:
     np.testing.assert_array_equal(run(both, X)["scaled"], [[4, 10, 18]])
 
 
+def test_an_output_of_a_function_that_is_not_handed_out_is_a_tensor() -> None:
+    tail = parse("agraph (float[N, 3] m) => (float[N, 3] p, float[N, 3] q) { p = Neg(m) q = Abs(m) }")
+    imported = {"model": "tail", "connect": {"m": "x"}, "outputs": {"p": "negative"}, "as_function": "pkg::Tail"}
+    both = edit(HEAD, {"import_model": imported}, tail=tail)
+    assert _names(list(both.graph.output)) == ["m", "negative"]
+    (call,) = [node for node in both.graph.node if node.domain]
+    assert list(call.output) == ["negative", "q"]
+
+
 def test_outputs_that_no_node_makes_and_weights_that_are_outputs() -> None:
     tail = parse("agraph (float[N, 3] m) => (float[N, 3] m, float[3] w) <float[3] w = {4, 5, 6}> { u = Neg(m) }")
     whole = edit(HEAD, {"append_model": {"model": "tail", "connect": {"m": "m"}}}, tail=tail)

@@ -66,6 +66,18 @@ def test_replace_by_text_that_reads_around() -> None:
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) * 3 + 5) * 2)
 
 
+@pytest.mark.parametrize(
+    ("before", "weights", "after"), [(3, "", 3), (3, "<float[1] w = {2}>", 4), (8, "<float[1] w = {2}>", 8)]
+)
+def test_weights_of_a_subgraph_need_ir_version_4(before: int, weights: str, after: int) -> None:
+    model = f"""<ir_version: {before}, opset_import: ["" : 12]> agraph (float[3] x, bool flag) => (float[3] y) {{
+      [choice] y = If(flag) <then_branch = a () => (float[3] t) {{ t = Neg(x) }},
+                             else_branch = b () => (float[3] e) {{ e = Abs(x) }}> }}"""
+    text = f"other () => (float[3] t) {weights} {{ t = Mul(x, {'w' if weights else 'x'}) }}"
+    changed = edit(model, {"set_subgraph": {"scope": "choice/then_branch", "text": text}})
+    assert changed.ir_version == after
+
+
 def test_what_only_the_old_body_read_goes() -> None:
     text = "step (int64 k, bool go, float[3] v) => (bool on, float[3] r) { on = Identity(go) r = Neg(v) }"
     model = edit(LOOP, {"set_subgraph": {"scope": "loop/body", "text": text}})

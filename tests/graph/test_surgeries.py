@@ -417,6 +417,27 @@ def test_sizes_of_a_resize_and_free_sides_become_free() -> None:
     _by_items(model, free, {"x": numbers(3, 3, 4, 5)})
 
 
+def test_only_expands_that_fix_the_batch_change() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[2, 1, 3] x, int64[3] target) => (float[2, 4, 3] y, float[A, B, C] z)
+        <float[1, 3] row = {1, 2, 3}, int64[2] rows = {4, 3}, int64[3] shape = {2, 4, 3}> {
+            [fixed] a = Expand (x, shape)
+            negated = Neg (row)
+            [constant] b = Expand (negated, rows)
+            y = Add (a, b)
+            [given] z = Expand (x, target)
+        }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic(select=("x",), try_it=False))
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor).tolist() for tensor in free.graph.initializer}
+    shapes = {node.name: constants.get(node.input[1]) for node in free.graph.node if node.op_type == "Expand"}
+    assert shapes == {"fixed": [1, 4, 3], "constant": [4, 3], "given": None}
+    x = numbers(6, 1, 3)
+    expected = [np.broadcast_to(x, (6, 4, 3)) - np.array([1, 2, 3], np.float32), np.broadcast_to(x, (6, 5, 3))]
+    assert_same(expected, outputs_of(free, {"x": x, "target": np.array([1, 5, 1])}))
+
+
 def test_a_batch_inside_a_branch_becomes_free() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
