@@ -246,7 +246,7 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
     model.ir_version = 7
     edited = apply(model, "make_function", function="m::B", select=FIRST_BLOCK)
     assert edited.model.ir_version == 9
-    assert edited.notes == ["IR version 7 -> 9: older ones have no such functions"]
+    assert edited.notes == ["IR version 7 -> 9: the first that can hold this"]
 
 
 @pytest.mark.parametrize(

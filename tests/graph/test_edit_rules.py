@@ -85,7 +85,7 @@ def test_what_was_done_is_told() -> None:
 def test_rules_that_never_come_to_an_end_are_stopped_and_told(tmp_path: Path) -> None:
     same = MY_RULES.replace("op.Neg(op.Neg(x))", "op.Neg(x)").replace("op.Identity(x)", "op.Neg(x)")
     edited = apply(NEGS, "apply_rules", file=written(tmp_path, same))
-    assert edited.notes == ["rules still find places after 10 rounds: some undo what others do"]
+    assert edited.notes == ["rules still match after 10 passes: some undo the changes of others"]
     assert [node.op_type for node in edited.model.graph] == ["Neg", "Neg", "Relu"]
 
 
@@ -129,7 +129,7 @@ def test_rules_that_need_a_newer_opset_are_left_out_and_told() -> None:
     assert [n.op_type for n in edit(text, {"apply_rules": {"rules": "fuse_hardswish"}}).graph.node] == ["HardSwish"]
     old = parse(f'<ir_version: 8, opset_import: ["" : 12]>\n{text}')
     edited = apply(old, "apply_rules", rules="fuse_hardswish", allow_empty=True)
-    assert edited.notes == ["rule fuse_hardswish: it fits, but makes operators that the model's opset does not have"]
+    assert edited.notes == ["rule fuse_hardswish matches, but produces operators that the model's opset does not have"]
     assert len(edited.model.graph) == 4
 
 

@@ -107,12 +107,12 @@ class OperationEntry(BaseModel):
 
     @property
     def name(self) -> str:
-        """The operation's name."""
+        """Return the operation's name."""
         return next(iter(type(self).model_fields))
 
     @property
     def operation(self) -> Operation:
-        """The operation with its settings."""
+        """Return the operation with its settings."""
         operation: Operation = getattr(self, self.name)
         return operation
 
@@ -150,16 +150,15 @@ def _read_entry(value: object) -> OperationEntry:
     return entry_type(name).model_validate_json(json.dumps({name: given}, default=str))
 
 
-def _write_entry(entry: OperationEntry, info: SerializationInfo) -> dict[str, Any]:
-    return entry.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
-
-
 class _ByName:
-    """Validates an entry by the one key it has."""
+    """Validation of an entry by its only key."""
 
     def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def write(entry: OperationEntry, info: SerializationInfo) -> dict[str, Any]:
+            return entry.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+
         return core_schema.no_info_plain_validator_function(
-            _read_entry, serialization=core_schema.plain_serializer_function_ser_schema(_write_entry, info_arg=True)
+            _read_entry, serialization=core_schema.plain_serializer_function_ser_schema(write, info_arg=True)
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:

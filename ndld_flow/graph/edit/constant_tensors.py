@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
-from ndld_flow.base.text import suggest
+from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.selection import TensorSelect
 from ndld_flow.graph.edit.shared_settings import TensorValue
@@ -47,19 +47,19 @@ class ConstantTensor:
 
     @property
     def node(self) -> ir.Node | None:
-        """The Constant node; None for an initializer."""
+        """Return the Constant node; None for an initializer."""
         return self.value.producer()
 
     @property
     def stored(self) -> str:
-        """`inline`, `external` or `sparse`."""
+        """Return `inline`, `external` or `sparse`."""
         if isinstance(self.tensor, SparseInitializer):
             return "sparse"
         return "external" if on_disk(self.tensor) else "inline"
 
     @property
     def is_written_inline(self) -> bool:
-        """True when it will be written inside the model file."""
+        """Return whether it will be written inside the model file."""
         placement = placement_of(self.value)
         if self.tensor.dtype == ir.DataType.STRING:
             return False
@@ -113,20 +113,20 @@ def find_tensors(
 ) -> list[ConstantTensor]:
     """Return the selected tensors in the model's order; `constants` overrides whether Constant nodes are included.
 
-    Raises `RequestError` when it means none and that is not allowed.
+    Raises `RequestError` when no tensor is selected, unless that is allowed.
     """
     every = list(constant_tensors(model, select.constants if constants is None else constants))
     dtypes = {parse_dtype(word) for word in select.dtype}
-    found = [one for one in every if _is_named(one, select) and _is_like(one, select, dtypes)]
+    selected = [constant for constant in every if _meets(constant, select, dtypes)]
     if select.read_by is not None:
         readers = set(find_nodes(model, select.read_by, allow_empty))
-        found = [one for one in found if any(use.node in readers for use in one.value.uses())]
+        selected = [constant for constant in selected if any(use.node in readers for use in constant.value.uses())]
     if select.exclude is not None:
-        left_out = {one.value for one in find_tensors(model, select.exclude, True, constants=True)}
-        found = [one for one in found if one.value not in left_out]
-    if not found and not allow_empty:
-        raise RequestError(_nothing(every, select) if every else _none_at_all(model))
-    return found
+        excluded = {constant.value for constant in find_tensors(model, select.exclude, True, constants=True)}
+        selected = [constant for constant in selected if constant.value not in excluded]
+    if not selected and not allow_empty:
+        raise RequestError(_unmatched_criterion(model, every, select))
+    return selected
 
 
 def dense_initializers(model: ir.Model, select: TensorSelect | None, allow_empty: bool) -> list[ConstantTensor]:
@@ -142,47 +142,40 @@ def dense_initializers(model: ir.Model, select: TensorSelect | None, allow_empty
     ]
 
 
-def _is_named(one: ConstantTensor, select: TensorSelect) -> bool:
-    return (not select.name or _fits(select.name, one.name)) and (
-        select.scope is None or _fits(select.scope, one.scope)
-    )
-
-
 def _fits(patterns: tuple[str, ...], text: str) -> bool:
     return any(name_matcher(pattern)(text) for pattern in patterns)
 
 
-def _is_like(one: ConstantTensor, select: TensorSelect, dtypes: set[ir.DataType]) -> bool:
-    tensor = one.tensor
+def _meets(constant: ConstantTensor, select: TensorSelect, dtypes: set[ir.DataType]) -> bool:
+    """Return whether a tensor meets the criteria that need no search of the model; `dtypes` are those of `select`."""
+    tensor = constant.tensor
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
+    sizes = shape if select.shape is None else select.shape
     return (
-        (not dtypes or tensor.dtype in dtypes)
-        and select.stored in (None, one.stored)
+        (not select.name or _fits(select.name, constant.name))
+        and (select.scope is None or _fits(select.scope, constant.scope))
+        and (not dtypes or tensor.dtype in dtypes)
+        and select.stored in (None, constant.stored)
         and (select.rank is None or len(shape) == select.rank)
-        and (select.shape is None or _has_shape(shape, select.shape))
+        and len(shape) == len(sizes)
+        and all(size in (None, dim) for dim, size in zip(shape, sizes, strict=True))
         and (select.larger_than is None or tensor_bytes(tensor) > select.larger_than)
         and (select.smaller_than is None or tensor_bytes(tensor) < select.smaller_than)
     )
 
 
-def _has_shape(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
-    return len(shape) == len(wanted) and all(size in (None, dim) for dim, size in zip(shape, wanted, strict=True))
-
-
-def _none_at_all(model: ir.Model) -> str:
-    nodes = sum(1 for _ in constant_tensors(model))
-    told = f"; {nodes} Constant nodes hold its weights, which `constants: true` takes" if nodes else ""
-    return f"the model has no initializer{told}"
-
-
-def _nothing(every: list[ConstantTensor], select: TensorSelect) -> str:
-    """Return which criterion matches nothing, with the nearest name."""
+def _unmatched_criterion(model: ir.Model, every: list[ConstantTensor], select: TensorSelect) -> str:
+    """Return the criterion that matches nothing, with the nearest name."""
+    if not every:
+        nodes = sum(1 for _ in constant_tensors(model))
+        hint = f"; {nodes} Constant nodes hold its weights: select them by `constants: true`" if nodes else ""
+        return f"the model has no initializer{hint}"
     kind = "initializer or Constant" if select.constants else "initializer"
-    names = [one.name for one in every]
+    names = [constant.name for constant in every]
     for pattern in select.name:
         if not any(map(name_matcher(pattern), names)):
             return f"no {kind} has a name like {pattern!r}; {suggest(pattern, names)}"
-    dtypes = sorted({dtype_name(one.tensor.dtype) for one in every})
+    dtypes = sorted({dtype_name(constant.tensor.dtype) for constant in every})
     for word in select.dtype:
         if dtype_name(parse_dtype(word)) not in dtypes:
             return f"no {kind} is of the type {word}; there are: {', '.join(dtypes)}"
@@ -237,7 +230,10 @@ def sparse_of(
             f"{len(shape)} coordinates"
         )
     if places.ndim == 2:
-        places = _flat(places.astype(np.int64), shape)
+        try:
+            places = np.asarray(np.ravel_multi_index(tuple(places.astype(np.int64).T), tuple(shape)))
+        except ValueError as error:
+            raise RequestError(f"`indices` are outside the shape {list(shape)}: {error}") from None
     if count and (places.min() < 0 or places.max() >= math.prod(shape) or np.any(np.diff(places) <= 0)):
         raise RequestError(
             f"`indices` must be ascending, unique, and within the {math.prod(shape)} elements of the shape"
@@ -255,13 +251,6 @@ def to_dense(tensor: SparseInitializer, name: str) -> ir.TensorProtocol:
     except ModelError as error:
         raise RequestError(str(error)) from None
     return ir.Tensor(array, dtype=tensor.dtype, name=name)
-
-
-def _flat(places: _Places, shape: Sequence[int]) -> _Places:
-    try:
-        return np.asarray(np.ravel_multi_index(tuple(places.T), tuple(shape)), dtype=np.int64)
-    except ValueError as error:
-        raise RequestError(f"`indices` are outside the shape {list(shape)}: {error}") from None
 
 
 def _sparse(values: onnx.TensorProto, indices: _Places, shape: Sequence[int]) -> SparseInitializer:
@@ -339,30 +328,29 @@ def read_npy(path: Path, dtype: ir.DataType | None, name: str) -> ir.TensorProto
     whose loading would run code.
     """
     array = _native_array(_mapped(path), dtype)
-    found = _dtype_of(array, path)
-    if dtype is not None and found != dtype:
+    own = _dtype_of(array, path)
+    if dtype is not None and own != dtype:
         raise RequestError(
-            f"{path} holds {dtype_name(found)}, but the tensor is {dtype_name(dtype)}; save the file in that type"
+            f"{path} holds {dtype_name(own)}, but the tensor is {dtype_name(dtype)}; save the file in that type"
         )
-    if found == ir.DataType.STRING:
+    if own == ir.DataType.STRING:
         return string_tensor(array, name)
-    if isinstance(array, np.memmap) and _is_stored_as_in_onnx(array, found):
+    # numpy stores 4-bit types in a byte each, ONNX packs two: their bytes cannot be copied
+    can_be_copied = array.nbytes > _STAYS_ON_DISK_BYTES and array.flags.c_contiguous and own.bitwidth >= 8
+    if isinstance(array, np.memmap) and can_be_copied:
         real = path.resolve()
         shape = ir.Shape(array.shape)
         return ir.ExternalTensor(
-            real.name, array.offset, array.nbytes, found, shape=shape, name=name, base_dir=real.parent
+            real.name, array.offset, array.nbytes, own, shape=shape, name=name, base_dir=real.parent
         )
-    return ir.Tensor(np.array(array, order="C"), dtype=found, name=name)
+    return ir.Tensor(np.array(array, order="C"), dtype=own, name=name)
 
 
 def string_tensor(texts: _Array, name: str | None) -> ir.StringTensor:
     """Return a tensor of strings, of any shape."""
-    encoded = np.vectorize(_encoded, otypes=[object])(texts) if texts.size else texts.astype(object)
+    encode = np.vectorize(lambda text: text if isinstance(text, bytes) else text.encode(), otypes=[object])
+    encoded = encode(texts) if texts.size else texts.astype(object)
     return ir.StringTensor(encoded, shape=ir.Shape(texts.shape), name=name)
-
-
-def _encoded(text: str | bytes) -> bytes:
-    return text if isinstance(text, bytes) else text.encode()
 
 
 def _mapped(path: Path) -> _Array:
@@ -376,16 +364,14 @@ def _mapped(path: Path) -> _Array:
     except OSError as error:
         raise RequestError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, EOFError, OverflowError, SyntaxError) as error:
-        raise RequestError(f"{path} is not a .npy file of numbers: {_reason(error)}") from None
+        reason = one_paragraph(error)
+        if "pickled" in reason:
+            reason = "it has another header, or holds Python objects, which are not loaded"
+        raise RequestError(f"{path} is not a .npy file of numbers: {reason}") from None
     if not isinstance(loaded, np.ndarray):
         loaded.close()
         raise RequestError(f"{path} is an archive of several arrays; give a .npy file, which holds one")
     return loaded
-
-
-def _reason(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return "it has another header, or holds Python objects, which are not loaded" if "pickled" in text else text
 
 
 def _native_array(array: _Array, dtype: ir.DataType | None) -> _Array:
@@ -404,8 +390,3 @@ def _dtype_of(array: _Array, path: Path) -> ir.DataType:
         return ir.DataType.from_numpy(array.dtype)
     except TypeError:
         raise RequestError(f"{path} holds {array.dtype}, which no tensor can hold; give its `dtype`") from None
-
-
-def _is_stored_as_in_onnx(array: np.memmap[Any, Any], dtype: ir.DataType) -> bool:
-    """Return whether a large array's bytes can be copied: numpy stores 4-bit types in a byte each, ONNX packs two."""
-    return array.nbytes > _STAYS_ON_DISK_BYTES and array.flags.c_contiguous and dtype.bitwidth >= 8

@@ -19,12 +19,12 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _FIRST_OPSET = 7
 """Before, Gemm and Add broadcast only by an attribute."""
-_Turned = dict[tuple[ir.Value, ir.Graph], ir.Value]
+_Transposes = dict[tuple[ir.Value, ir.Graph], ir.Value]
 """Constant and the graph that reads it -> its transpose."""
 
 
 def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
-    """Gemm(a, b, c) -> alpha * MatMul(a', b') + beta * c; returns the number of additional nodes.
+    """Replace Gemm(a, b, c) by alpha * MatMul(a', b') + beta * c; returns the number of additional nodes.
 
     Raises `RequestError` for attributes that refer to a function's call, for an opset that is too old, and for an
     unknown element type.
@@ -33,10 +33,10 @@ def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
         return 0
     edits = Rewriting(edited)
     count = sum(len(graph) for graph in edited.graphs())
-    turned: _Turned = {}
+    transposes: _Transposes = {}
     with known_shapes(edited.model):
         for node in nodes:
-            _split(edits, node, turned)
+            _split(edits, node, transposes)
     return sum(len(graph) for graph in edited.graphs()) - count
 
 
@@ -46,7 +46,7 @@ def is_gemm(node: ir.Node) -> bool:
 
 
 def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
-    """MatMul(a, b) + c -> Gemm(a, b, c) for matrices and a constant row c; returns the number of fused pairs."""
+    """Replace MatMul(a, b) + c by Gemm(a, b, c) for matrices and a constant row c; returns the number of pairs."""
     edits = Rewriting(edited)
     with known_shapes(edited.model):
         for node in nodes:
@@ -55,11 +55,14 @@ def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     return edits.done.total()
 
 
-def _split(edits: Rewriting, node: ir.Node, turned: _Turned) -> None:
-    _check(edits, node)
+def _split(edits: Rewriting, node: ir.Node, transposes: _Transposes) -> None:
+    if any(attribute.is_ref() for attribute in node.attributes.values()):
+        raise RequestError(f"{label(node)} refers to attributes of its function's call: inline functions first")
+    if edits.opset_of(node) < _FIRST_OPSET:
+        raise RequestError(f"{label(node)} has opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first")
     name = node.name or "gemm"
     bias = node.inputs[2] if len(node.inputs) > 2 else None
-    factors = [_factor(edits, node, 0, "transA", turned), _factor(edits, node, 1, "transB", turned)]
+    factors = [_factor(edits, node, 0, "transA", transposes), _factor(edits, node, 1, "transB", transposes)]
     product = edits.put_for(node, "MatMul", factors, wish=f"{name}_matmul")
     value = _scaled(edits, node, product, "alpha")
     if bias is not None and _number(node, "beta", 1.0) != 0:
@@ -70,14 +73,7 @@ def _split(edits: Rewriting, node: ir.Node, turned: _Turned) -> None:
         edits.drop_unread(bias)
 
 
-def _check(edits: Rewriting, node: ir.Node) -> None:
-    if any(attribute.is_ref() for attribute in node.attributes.values()):
-        raise RequestError(f"{label(node)} refers to attributes of its function's call: inline functions first")
-    if edits.opset_of(node) < _FIRST_OPSET:
-        raise RequestError(f"{label(node)} has opset {edits.opset_of(node)}: convert the model to {_FIRST_OPSET} first")
-
-
-def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, turned: _Turned) -> ir.Value | None:
+def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, transposes: _Transposes) -> ir.Value | None:
     """Return the matrix to multiply. A constant is transposed now, once for all nodes that share it."""
     value = node.inputs[index]
     if value is None or not _number(node, attribute, 0):
@@ -86,18 +82,18 @@ def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, turned:
     if tensor is None or isinstance(tensor, SparseInitializer):
         return edits.put_for(node, "Transpose", [value], {"perm": [1, 0]}, f"{node.name or 'gemm'}_{attribute}")
     key = (value, graph_of(node))
-    if key not in turned:
-        turned[key] = edits.add_constant(graph_of(node), transposed(tensor, (1, 0)), f"{value.name}_transposed")
+    if key not in transposes:
+        transposes[key] = edits.add_constant(graph_of(node), transposed(tensor, (1, 0)), f"{value.name}_transposed")
     node.replace_input_with(index, None)
     edits.drop_unread(value)
-    return turned[key]
+    return transposes[key]
 
 
 def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) -> ir.Value:
     factor = _number(node, attribute, 1.0)
     if factor == 1:
         return value
-    dtype = next((one.dtype for one in (*node.outputs, *node.inputs) if one is not None and one.dtype), None)
+    dtype = next((port.dtype for port in (*node.outputs, *node.inputs) if port is not None and port.dtype), None)
     if dtype is None:
         raise RequestError(f"{label(node)}: its element type is unknown, so it cannot be multiplied by {attribute}")
     wish = f"{node.name or 'gemm'}_{attribute}"
@@ -156,10 +152,10 @@ def decomposable(opset: int) -> list[str]:
 
 def _schema(op_type: str, opset: int, domain: str = "") -> _Schema | None:
     try:
-        found: _Schema = onnx.defs.get_schema(op_type, opset, domain)  # type: ignore[assignment]
+        schema: _Schema = onnx.defs.get_schema(op_type, opset, domain)  # type: ignore[assignment]
     except onnx.defs.SchemaError:
         return None
-    return found
+    return schema
 
 
 def _versions(schema: _Schema, opset: int) -> list[int]:
@@ -174,18 +170,20 @@ def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
     schema = _schema(node.op_type, domain_opset, node.domain)
     versions = _versions(schema, opset) if schema is not None else []
     if schema is None or not versions:
-        raise RequestError(f"{label(node)} is not defined by other operators at opset {opset}; {_way_out(node, opset)}")
+        raise RequestError(f"{label(node)} is not defined by other operators at opset {opset}; {_advice(node, opset)}")
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise RequestError(f"{label(node)} refers to attributes of its function's call: inline functions first")
-    body = _plain_body(schema, versions) or _body_for(schema, versions, node)
-    if body is None or not body.node:
+    plain = [version for version in versions if version in schema.function_opset_versions]
+    data = schema.get_function_with_opset_version(plain[-1]) if plain else _typed_body(schema, versions, node)
+    body: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
+    if not body.node:
         raise RequestError(f"{label(node)}: ONNX has no definition for these inputs and attributes")
     _check_versions(node, body, opset)
     body.attribute_proto.extend(_defaults(schema, node))
     return body
 
 
-def _way_out(node: ir.Node, opset: int) -> str:
+def _advice(node: ir.Node, opset: int) -> str:
     """Return advice: the first later opset with a definition, or the operators that have one in this opset."""
     for later in range(opset + 1, onnx.defs.onnx_opset_version() + 1):
         schema = _schema(node.op_type, later) if is_standard(node) else None
@@ -203,28 +201,15 @@ def _defaults(schema: _Schema, node: ir.Node) -> list[onnx.AttributeProto]:
     ]
 
 
-def _plain_body(schema: _Schema, versions: Sequence[int]) -> onnx.FunctionProto | None:
-    fitting = [version for version in versions if version in schema.function_opset_versions]
-    if not fitting:
-        return None
-    return _parsed(schema.get_function_with_opset_version(fitting[-1]))
-
-
-def _body_for(schema: _Schema, versions: Sequence[int], node: ir.Node) -> onnx.FunctionProto | None:
-    """Return the definition for this node's attributes and types."""
+def _typed_body(schema: _Schema, versions: Sequence[int], node: ir.Node) -> bytes:
+    """Return the definition for this node's attributes and types, serialized."""
     types = []
     for value in node.inputs:
         if value is not None and value.dtype is None:
             raise RequestError(f"{label(node)}: the type of {value.name} is unknown, and its definition requires it")
         types.append(b"" if value is None else _type(value).SerializeToString())
     proto = ir.serde.serialize_node(node)
-    data = schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
-    return _parsed(data)
-
-
-def _parsed(data: bytes) -> onnx.FunctionProto:
-    body: onnx.FunctionProto = onnx.FunctionProto.FromString(data)
-    return body
+    return schema.get_context_dependent_function_with_opset_version(versions[-1], proto.SerializeToString(), types)
 
 
 def _type(value: ir.Value) -> onnx.TypeProto:
@@ -234,9 +219,9 @@ def _type(value: ir.Value) -> onnx.TypeProto:
     if value.shape is not None:
         proto.tensor_type.shape.SetInParent()
     for dim in value.shape or ():
-        one = proto.tensor_type.shape.dim.add()
+        entry = proto.tensor_type.shape.dim.add()
         if isinstance(dim, int):
-            one.dim_value = dim
+            entry.dim_value = dim
     return proto
 
 
@@ -246,7 +231,8 @@ def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None
         schema = _schema(inner.op_type, opset, inner.domain)
         if any(attribute.type in _GRAPHS for attribute in inner.attribute):
             raise RequestError(f"{label(node)} is defined by a subgraph, which cannot be inserted")
-        if schema is None or len(inner.input) > schema.max_input or not _has_attributes(schema, inner):
+        known = schema is not None and all(attribute.name in schema.attributes for attribute in inner.attribute)
+        if schema is None or len(inner.input) > schema.max_input or not known:
             written = next((entry.version for entry in body.opset_import if entry.domain == ""), 0)
             raise RequestError(
                 f"{label(node)}: its definition is written for opset {written}, and {inner.op_type} differs at the "
@@ -254,15 +240,11 @@ def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None
             )
 
 
-def _has_attributes(schema: _Schema, inner: onnx.NodeProto) -> bool:
-    return all(attribute.name in schema.attributes for attribute in inner.attribute)
-
-
 def _put_body(edits: Rewriting, node: ir.Node, body: onnx.FunctionProto) -> int:
     """Replace the node by the nodes of its definition; returns their number."""
-    made_names = {name for inner in body.node for name in inner.output} | set(body.input)
+    computed = {name for inner in body.node for name in inner.output} | set(body.input)
     # The definition has all outputs, even those that the node omits.
-    wanted = [(output, name) for output, name in zip(node.outputs, body.output, strict=False) if name in made_names]
+    wanted = [(output, name) for output, name in zip(node.outputs, body.output, strict=False) if name in computed]
     body.output[:] = [name for _, name in wanted]
     function = ir.serde.deserialize_function(body)
     defaults = {attribute.name: ir.serde.deserialize_attribute(attribute) for attribute in body.attribute_proto}
@@ -270,26 +252,28 @@ def _put_body(edits: Rewriting, node: ir.Node, body: onnx.FunctionProto) -> int:
     given = [*node.inputs, *[None] * (len(function.inputs) - len(node.inputs))]
     values: dict[ir.Value, ir.Value | None] = dict(zip(function.inputs, given, strict=True))
     base = node.name or node.op_type
-    made = [_put_inner(edits, node, inner, values, attributes, base) for inner in function]
+    nodes = [_put_inner(edits, node, inner, values, attributes, base) for inner in function]
     for (output, _), result in zip(wanted, function.outputs, strict=True):
         if output.uses() or output.is_graph_output():
             value = values[result]
             if value is None or value in node.inputs or value.name == output.name:
                 value = edits.put_for(node, "Identity", [value], wish=f"{base}_same")
             edits.take_over(value, output)
-    _check_types(node, made, edits.opset_of(node))
+    _check_types(node, nodes, edits.opset_of(node))
     edits.remove(node)
-    _remove_unread(edits, made)
-    return sum(one.graph is not None for one in made)
+    for inner in reversed(nodes):  # some compute outputs that the node omits
+        if not any(value.uses() or value.is_graph_output() for value in inner.outputs):
+            edits.remove(inner)
+    return sum(inner.graph is not None for inner in nodes)
 
 
-def _check_types(node: ir.Node, made: Sequence[ir.Node], opset: int) -> None:
+def _check_types(node: ir.Node, body: Sequence[ir.Node], opset: int) -> None:
     """Raise `RequestError` for a definition that does not support the node's types, such as FP16."""
     given = [value for value in dict.fromkeys(node.inputs) if value is not None]
     if any(value.dtype is None for value in given):
         return
     inputs = [onnx.ValueInfoProto(name=value.name, type=_type(value)) for value in given]
-    nodes = [ir.serde.serialize_node(one) for one in made]
+    nodes = [ir.serde.serialize_node(inner) for inner in body]
     graph = onnx.helper.make_graph(nodes, "body", inputs, [])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
     try:
@@ -306,7 +290,7 @@ def _put_inner(
     attributes: Mapping[str, ir.Attr],
     base: str,
 ) -> ir.Node:
-    made = ir.Node(
+    new_node = ir.Node(
         inner.domain,
         inner.op_type,
         [None if value is None else values.get(value) for value in inner.inputs],
@@ -315,26 +299,19 @@ def _put_inner(
         name=edits.new_name(f"{base}_{inner.op_type}"),
         metadata_props=precision_metadata(node),
     )
-    for old, new in zip(inner.outputs, made.outputs, strict=True):
+    for old, new in zip(inner.outputs, new_node.outputs, strict=True):
         new.name = edits.new_name(f"{base}_{old.name}") if old.name else ""
         values[old] = new
-    graph_of(node).insert_before(node, made)
-    return made
+    graph_of(node).insert_before(node, new_node)
+    return new_node
 
 
 def _resolved(inner: ir.Node, attributes: Mapping[str, ir.Attr]) -> list[ir.Attr]:
     """Return the inner node's attributes, with references replaced by the outer node's attributes."""
-    found = []
+    resolved = []
     for name, attribute in inner.attributes.items():
         if not attribute.is_ref():
-            found.append(attribute)
+            resolved.append(attribute)
         elif (given := attributes.get(attribute.ref_attr_name or "")) is not None:
-            found.append(ir.Attr(name, given.type, given.value))
-    return found
-
-
-def _remove_unread(edits: Rewriting, made: Sequence[ir.Node]) -> None:
-    """Remove nodes that compute outputs which the node omits."""
-    for one in reversed(made):
-        if not any(value.uses() or value.is_graph_output() for value in one.outputs):
-            edits.remove(one)
+            resolved.append(ir.Attr(name, given.type, given.value))
+    return resolved

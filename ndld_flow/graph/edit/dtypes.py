@@ -42,18 +42,18 @@ class DtypeConversion:
 
         Raises `RequestError` for one that is also an input of the model, because programs feed its type.
         """
-        for one in held:
-            before = one.tensor.dtype
+        for constant in held:
+            before, name = constant.tensor.dtype, constant.name
             if before == self._dtype:
                 continue
-            if one.value.is_graph_input():
+            if constant.value.is_graph_input():
                 raise RequestError(
-                    f"initializer {one.name!r} is also an input; change the type of the input by `set_dtypes` instead"
+                    f"initializer {name!r} is also an input; change the type of the input by `set_dtypes` instead"
                 )
-            one.hold(self._tensor(one.tensor, one.name))
+            constant.hold(self._tensor(constant.tensor, name))
             if casts:
-                uses = _uses(one.value)
-                self._read_after(one.value, uses, self._cast(one.value, before, one.graph))
+                uses = _uses(constant.value)
+                self._read_after(constant.value, uses, self._cast(constant.value, before, constant.graph))
 
     def attributes(self, nodes: Sequence[ir.Node]) -> None:
         """Convert tensor attributes: `value` of ConstantOfShape, and lists of tensors."""
@@ -97,47 +97,47 @@ class DtypeConversion:
     def _tensor(self, tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
         """Return the tensor in the new type, and log its losses."""
         check_conversion(tensor.dtype, self._dtype)
-        made: ir.TensorProtocol
+        converted: ir.TensorProtocol
         if isinstance(tensor, SparseInitializer):
-            made, lost = _sparse_in_type(tensor, self._dtype)
+            converted, lost = _sparse_in_type(tensor, self._dtype)
         else:
-            converted = ConvertedTensor(tensor, self._dtype, name)
-            made, lost = converted, converted.lost()
+            converted = dense = ConvertedTensor(tensor, self._dtype, name)
+            lost = dense.lost()
         self.converted += 1
         self.values += tensor.size
         self.lost.add(lost)
         if words := lost.describe(tensor.size, self._dtype):
             self._edited.log.info("%s: %s", name, words)
-        return made
+        return converted
 
     def _cast(self, value: ir.Value, dtype: ir.DataType, graph: ir.Graph) -> ir.Value:
         """Insert a Cast after a value and return its output."""
-        made = ir.Value(
+        output = ir.Value(
             name=self._edited.fresh_name(f"{value.name}_{dtype_name(dtype)}"),
             type=ir.TensorType(dtype),
             shape=value.shape,
         )
         attributes = [ir.AttrInt64("to", dtype.value)]
         name = self._edited.fresh_name(f"Cast_{value.name}_{dtype_name(dtype)}")
-        node = ir.Node("", "Cast", [value], attributes, outputs=[made], name=name)
+        node = ir.Node("", "Cast", [value], attributes, outputs=[output], name=name)
         insert_after_producer(value, node, graph)
-        return made
+        return output
 
-    def _read_after(self, value: ir.Value, uses: Sequence[Use], made: ir.Value) -> None:
-        """Connect the readers of `value` to `made`. An output of the graph keeps its name."""
+    def _read_after(self, value: ir.Value, uses: Sequence[Use], new: ir.Value) -> None:
+        """Replace `value` by `new` for its readers. An output of the graph keeps its name."""
         was_output = value.is_graph_output()
         for use in uses:
-            use.read(made)
+            use.read(new)
         if was_output and value.name:
             name = value.name
             value.name = self._edited.fresh_name(f"{name}_before")
-            made.name = name
+            new.name = name
 
 
 def _uses(value: ir.Value) -> list[Use]:
     """Return all uses of a value, including as an output of its graph."""
-    outputs = value.graph.outputs if value.graph is not None else []
-    places = [Use(value.graph, index) for index, one in enumerate(outputs) if one is value and value.graph is not None]
+    graph = value.graph
+    places = [] if graph is None else [Use(graph, i) for i, output in enumerate(graph.outputs) if output is value]
     return [*(Use(use.node, use.idx) for use in value.uses()), *places]
 
 
@@ -147,8 +147,9 @@ def _sparse_in_type(tensor: SparseInitializer, dtype: ir.DataType) -> tuple[Spar
     values = numpy_helper.to_array(tensor.proto.values)
     plain = values.astype(np.int64 if values.dtype.kind in "bi" else np.float64) if values.dtype.kind != "u" else values
     converted, lost = in_type(plain, dtype)
-    made = ir.Tensor(converted.astype(dtype.numpy()), dtype=dtype, name=tensor.name)
-    proto.values.CopyFrom(ir.serde.serialize_tensor(made))
+    proto.values.CopyFrom(
+        ir.serde.serialize_tensor(ir.Tensor(converted.astype(dtype.numpy()), dtype=dtype, name=tensor.name))
+    )
     return SparseInitializer(proto), lost
 
 
@@ -174,7 +175,7 @@ def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:
 def cast_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
     """Change types of inputs and outputs by Casts that keep the types inside. Returns the number of Casts.
 
-    Raises `RequestError` where a Cast of the model's opset cannot do it.
+    Raises `RequestError` when the Cast of the model's opset does not support a type.
     """
     count = 0
     for value in find_edges(edited, tuple(dtypes)):
@@ -193,11 +194,11 @@ def _cast_input(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> Non
     assert inside is not None
     value.type = ir.TensorType(dtype)
     cast = _cast(edited, value, inside)
-    made = cast.outputs[0]
-    made.name, made.shape = edited.fresh_name(f"{value.name}_{dtype_name(inside)}"), value.shape
+    output = cast.outputs[0]
+    output.name, output.shape = edited.fresh_name(f"{value.name}_{dtype_name(inside)}"), value.shape
     for node, index in tuple(value.uses()):
         if node is not cast:
-            node.replace_input_with(index, made)
+            node.replace_input_with(index, output)
     graph = edited.model.graph
     first = next(iter(graph), None)
     graph.append(cast) if first is None else graph.insert_before(first, cast)
@@ -205,18 +206,18 @@ def _cast_input(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> Non
 
 def _cast_output(edited: EditedModel, value: ir.Value, dtype: ir.DataType) -> None:
     cast = _cast(edited, value, dtype)
-    made = cast.outputs[0]
+    output = cast.outputs[0]
     name = value.name
     value.name = edited.fresh_name(f"{name}_{dtype_name(value.dtype or ir.DataType.UNDEFINED)}")
-    made.name, made.shape = name, value.shape
-    made.metadata_props.update(value.metadata_props)
+    output.name, output.shape = name, value.shape
+    output.metadata_props.update(value.metadata_props)
     graph = edited.model.graph
-    graph.outputs[graph.outputs.index(value)] = made
+    graph.outputs[graph.outputs.index(value)] = output
     graph.append(cast)
 
 
 def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
-    """Raises `RequestError` where the operator does not take or make such a type."""
+    """Return a new Cast. Raises `RequestError` when the operator does not support one of the types."""
     opset = edited.model.opset_imports.get("", 1)
     target = ir.AttrString("to", to.name) if opset < _STRING_TARGETS else ir.AttrInt64("to", to)
     name = edited.fresh_name(f"{value.name}_cast")
@@ -227,14 +228,14 @@ def _cast(edited: EditedModel, value: ir.Value, to: ir.DataType) -> ir.Node:
     for dtype, variable in ports:
         if signature and dtype is not None and not signature.admits(variable, tensor_of(dtype)):
             node.replace_input_with(0, None)
-            raise RequestError(f"Cast of opset {opset} does not know {dtype_name(dtype)} ({value.name!r})")
+            raise RequestError(f"Cast of opset {opset} does not support {dtype_name(dtype)} ({value.name!r})")
     return node
 
 
 def retype_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
-    """Declare other types and infer all that depend on them. Returns the number of changed declarations.
+    """Declare other types of inputs and outputs and infer those of all other tensors.
 
-    Raises `ModelError` when the model cannot have them, which it was able to have before.
+    Returns the number of changed declarations. Raises `ModelError` when a consistent model does not support them.
     """
     values = find_edges(edited, tuple(dtypes))
     snapshot = Snapshot(edited.model)
@@ -243,6 +244,6 @@ def retype_edges(edited: EditedModel, dtypes: Mapping[str, str]) -> int:
         dtype = parse_dtype(dtypes[value.name or ""])
         changed += dtype != value.dtype
         value.type = ir.TensorType(dtype)
-    told = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
-    snapshot.infer_again(edited, f"the model cannot have these types ({told})", types=True)
+    declared = ", ".join(f"{name}: {dtype}" for name, dtype in dtypes.items())
+    snapshot.infer_again(edited, f"the model cannot have these types ({declared})", types=True)
     return changed

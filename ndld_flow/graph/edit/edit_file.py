@@ -43,15 +43,20 @@ class NotedShapes:
     """Shapes and types that were recorded before an operation."""
 
     outputs_hold = False
-    """True when the operation guarantees unchanged outputs of the model."""
+    """Whether the operation guarantees unchanged outputs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
         self._notes = {value: _Note(value.shape, value.type, _origin(value)) for value in _values(model)}
-        self._opsets = {home: dict(home.opset_imports) for home in _homes(model)}
+        homes = (model, *model.functions.values())
+        self._opsets: dict[ir.Model | ir.Function, dict[str, int]] = {home: dict(home.opset_imports) for home in homes}
         self._functions = {key: _makes(function) for key, function in model.functions.items()}
-        self._owners = _owners_of_inputs(model)
-        # origins are ids: nothing new may get an old one
-        self._kept = [_parts(value) for value in self._notes]
+        nodes = (node for graph in all_graphs(model) for node in graph)
+        self._owners = {value: node for node in nodes for _, body in own_subgraphs(node) for value in body.inputs}
+        """Input of a subgraph -> the node that provides it."""
+        # Origins are ids: nothing new may get the id of an old object.
+        producers = {value: value.producer() for value in self._notes}
+        self._kept: list[object] = [value.const_value for value, node in producers.items() if node is None]
+        self._kept += [(node, *(a.value for a in node.attributes.data.values())) for node in producers.values() if node]
         self._kept_of_functions = [list(function.attributes.values()) for function in model.functions.values()]
 
     def touched(self, model: ir.Model) -> set[ir.Value]:
@@ -106,7 +111,7 @@ class _Tracing:
         self._whole = False
 
     def walk(self, home: ir.Model | ir.Function) -> None:
-        """Analyse the model or a function; functions that it calls must have been analysed."""
+        """Visit the model or a function; functions that it calls must have been visited."""
         self._whole = self._noted.differs_as_a_whole(home)
         self._enter(home.graph)
         if isinstance(home, ir.Function):
@@ -126,7 +131,8 @@ class _Tracing:
         bodies = [body for _, body in own_subgraphs(node)]
         for body in bodies:
             if reads:
-                self.touched.update(_carried(node, body))
+                # a Loop's counter and condition do not depend on the node's inputs
+                self.touched.update(body.inputs[2:] if node.op_type == "Loop" else body.inputs)
             self._enter(body)
         return (
             reads
@@ -135,11 +141,6 @@ class _Tracing:
             or any(output in self.touched for body in bodies for output in body.outputs)
             or (bool(self._functions) and node.op_identifier() in self._functions)
         )
-
-
-def _homes(model: ir.Model) -> tuple[ir.Model | ir.Function, ...]:
-    """Objects that have opset imports."""
-    return (model, *model.functions.values())
 
 
 def _makes(function: ir.Function) -> Hashable:
@@ -155,30 +156,12 @@ def _functions_in_order(model: ir.Model) -> Iterable[ir.Function]:
         return model.functions.values()
 
 
-def _carried(node: ir.Node, body: ir.Graph) -> Iterable[ir.Value]:
-    """Return inputs of a subgraph whose shapes depend on its node's inputs: not a Loop's counter and condition."""
-    return body.inputs[2:] if node.op_type == "Loop" else body.inputs
-
-
-def _owners_of_inputs(model: ir.Model) -> dict[ir.Value, ir.Node]:
-    """Return input of a subgraph -> the node that provides it."""
-    nodes = (node for graph in all_graphs(model) for node in graph)
-    return {value: node for node in nodes for _, body in own_subgraphs(node) for value in body.inputs}
-
-
 def _values(model: ir.Model) -> set[ir.Value]:
     return {
         value
         for graph in all_graphs(model)
         for value in (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
     }
-
-
-def _parts(value: ir.Value) -> tuple[object, ...]:
-    node = value.producer()
-    if node is None:
-        return (value.const_value,)
-    return (node, *(attribute.value for attribute in node.attributes.data.values()))
 
 
 def _origin(value: ir.Value) -> Hashable:
@@ -247,16 +230,16 @@ def _is_made(value: ir.Value, before: set[ir.Node]) -> bool:
 
 
 def _infer_again(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> list[str]:
-    declared = {value: _believed(value.shape, noted) for value in model.graph.outputs if value.shape is not None}
+    # Names of declared dimensions always hold, numbers only where the operation leaves the outputs unchanged.
+    declared = {
+        value: [dim if noted.outputs_hold or not isinstance(dim, int) else None for dim in value.shape]
+        for value in model.graph.outputs
+        if value.shape is not None
+    }
     stale = noted.forget_stale(touched, model)
     infer_shapes(model)
     drop_all_invented_names(model)
     return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
-
-
-def _believed(shape: ir.Shape, noted: NotedShapes) -> list[Dim]:
-    """Return the declared facts that still hold for an output: names always, numbers only where it is unchanged."""
-    return [dim if noted.outputs_hold or not isinstance(dim, int) else None for dim in shape]
 
 
 def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
@@ -266,11 +249,13 @@ def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
         if None in dims:
             yield f"output {value.name}: its shape could not be inferred; it is left open"
     elif len(value.shape) == len(dims):
-        value.shape = ir.Shape([_known(found, dim) for found, dim in zip(value.shape, dims, strict=True)])
-
-
-def _known(found: int | ir.SymbolicDim, dim: Dim) -> Dim:
-    return dim if isinstance(found, ir.SymbolicDim) and found.value is None else found
+        pairs = zip(value.shape, dims, strict=True)
+        value.shape = ir.Shape(
+            [
+                declared if isinstance(inferred, ir.SymbolicDim) and inferred.value is None else inferred
+                for inferred, declared in pairs
+            ]
+        )
 
 
 class Applies(Protocol):
@@ -301,24 +286,26 @@ def edit_file(
     names the operation's place, and `ModelError` when the list leaves a model that is not valid.
     """
     before, noted = summarize_model(edited.model), NotedShapes(edited.model)
-    with _telling(str(edited.path)):
+    with _locating(str(edited.path)):
         sort_model(edited.model)
     for done, entry in enumerate(entries):
         progress(done, len(entries), entry.place)
         if done:
             noted = settle_model(edited.model, noted)
-        with _telling(entry.place):
+        with _locating(entry.place):
             edited.forget_names()
             edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
             sort_model(edited.model)
         noted.outputs_hold = entry.operation.keeps_outputs
     progress(len(entries), len(entries), "checking")
     edited.notes += finish_model(edited.model, noted)
-    _forget(edited.bare)
+    for value in edited.bare:
+        if not value.is_graph_output():
+            value.shape = value.type = None
     save_model(edited.model, target)
     _read_back(edited.model, target)
     _check(edited, target)
-    # The model in memory still names the weights' old place, so that those which stayed are equal without being read.
+    # The model in memory still refers to the old data files, so that unchanged weights compare equal without reading.
     diff = diff_models(load_model(edited.path), edited.model)
     return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
 
@@ -334,20 +321,14 @@ def _read_back(model: ir.Model, target: Path) -> None:
             value.const_value = written[graph].initializers[value.name or ""].const_value
 
 
-def _forget(bare: Iterable[ir.Value]) -> None:
-    for value in bare:
-        if not value.is_graph_output():
-            value.shape = value.type = None
-
-
 def open_model(path: Path) -> ir.Model:
     """Load the model to edit. Raises `ModelError` like `load_model`."""
     return load_model(path)
 
 
 @contextmanager
-def _telling(place: str) -> Iterator[None]:
-    """Prefix errors with the position of the operation."""
+def _locating(place: str) -> Iterator[None]:
+    """Add the position of the operation to errors."""
     try:
         yield
     except RequestError as error:

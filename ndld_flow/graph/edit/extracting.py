@@ -5,7 +5,7 @@ Tensors, nodes and weights of the part stay the same objects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.edited_model import EditedModel, values_of
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
 from ndld_flow.graph.edit.functions import Imports, find_function
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -26,6 +26,7 @@ from ndld_flow.graph.edit.node_groups import (
     deep_nodes,
     outermost,
     outputs_of,
+    reached,
     read_in_nodes,
     read_values,
 )
@@ -47,7 +48,7 @@ class ConstantNodes:
             start.update((node, None) for node in graph if not is_standard(node) or node.op_type in RANDOM)
             inputs = (value for value in graph.inputs if not value.is_initializer())
             start.update((reader, None) for value in inputs for reader in self._around.readers(value))
-        self._varying = _reached(start, self._around.consumers)
+        self._varying = reached(start, self._around.consumers)
 
     def has(self, node: ir.Node) -> bool:
         return node not in self._varying
@@ -58,26 +59,12 @@ class ConstantNodes:
         return producer is not None and self.has(producer)
 
     def before(self, nodes: Iterable[ir.Node]) -> list[ir.Node]:
-        """The constant nodes that nodes depend on, in the same graph or outer ones."""
+        """Return the constant nodes that nodes depend on, in the same graph or outer ones."""
         start = dict.fromkeys(near for node in nodes for near in self._constant_producers(node))
-        return list(_reached(start, self._constant_producers))
+        return list(reached(start, self._constant_producers))
 
     def _constant_producers(self, node: ir.Node) -> list[ir.Node]:
         return [near for near in self._around.producers(node) if self.has(near)]
-
-
-def _reached(start: dict[ir.Node, None], step: Callable[[ir.Node], Iterable[ir.Node]]) -> dict[ir.Node, None]:
-    found, waiting = dict(start), list(start)
-    while waiting:
-        for node in step(waiting.pop()):
-            if node not in found:
-                found[node] = None
-                waiting.append(node)
-    return found
-
-
-FIRST_IR_WITH_HIDDEN_WEIGHTS = 4
-"""The first IR version in which an initializer need not be an input."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +83,16 @@ class Part:
 def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     """Return the part that consists of nodes of one graph and their constants.
 
-    What they read of others is its inputs, what others read of them its outputs, each in the model's own order first.
+    Its inputs are the tensors that they read from other nodes, its outputs those that other nodes read. Inputs and
+    outputs of the graph come first, in its order.
     Raises `RequestError` for nodes of several graphs, and for unused outputs.
     """
     chosen = outermost(nodes)
     graph = common_graph(edited, chosen)
     constants = ConstantNodes(edited.model)
-    made = [value for value in outputs_of(chosen, Neighbourhood(edited.model)) if not constants.makes(value)]
+    read_outside = [value for value in outputs_of(chosen, Neighbourhood(edited.model)) if not constants.makes(value)]
     own = [value for value in graph.outputs if value.producer() in chosen]
-    outputs = list(dict.fromkeys([*own, *made]))
+    outputs = list(dict.fromkeys([*own, *read_outside]))
     if not outputs:
         raise RequestError("the outputs of the selected nodes are unused: give the outputs of the part by `outputs`")
     return _part(graph, {*chosen, *constants.before(chosen)}, outputs, constants)
@@ -117,7 +105,8 @@ def part_between(edited: EditedModel, scope: str, inputs: Sequence[str], outputs
     """
     graph = edited.graph(scope)
     last = [edited.value(name, scope) for name in dict.fromkeys(outputs)]
-    first = [_readable(edited, graph, scope, name) for name in dict.fromkeys(inputs)]
+    outer = {value.name: value for value in captured_by(graph)}
+    first = [outer[name] if name in outer else edited.value(name, scope) for name in dict.fromkeys(inputs)]
     for value in last:
         if value.producer() is None or value in first:
             raise RequestError(f"output {value.name!r}: there is no node between the inputs and this tensor")
@@ -145,13 +134,14 @@ def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     if any(node.graph is not graph for node in gone):
         raise RequestError('only nodes of the main graph can be cut off; add `scope: ""` to `select`')
     constants = ConstantNodes(edited.model)
-    kept = set(graph) - set(gone)
+    removed = set(gone)
+    kept = set(graph) - removed
     own = [value for value in graph.outputs if value.producer() not in gone]
-    read = [value for value in captured_values(_in_order(graph, set(gone))) if value.producer() in kept]
+    read = [value for value in captured_values(node for node in graph if node in removed) if value.producer() in kept]
     outputs = list(dict.fromkeys([*own, *(value for value in read if not constants.makes(value))]))
     if not any(value.producer() in kept for value in outputs):
         raise RequestError("nothing is left of the model when these nodes are cut off")
-    # Constants that only those nodes read go with them; the rest's stay, though they be among those nodes.
+    # Constants that only these nodes read are removed too; those that the rest reads stay, even if selected.
     makers = {node for node in kept if not constants.has(node) or any(value in outputs for value in node.outputs)}
     part = _part(graph, {*makers, *constants.before(makers)}, outputs, constants)
     unread = [value for value in graph.inputs if not value.uses() and not value.is_initializer()]
@@ -190,7 +180,7 @@ def make_main(model: ir.Model, graph: ir.Graph, opset_imports: Mapping[str, int]
     model.graph = graph
     RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if any(not value.is_graph_input() for value in graph.initializers.values()):
-        model.ir_version = max(model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+        model.ir_version = max(model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
 
 
 def _check_no_references(part: Part) -> None:
@@ -225,26 +215,16 @@ def _part(graph: ir.Graph, nodes: Collection[ir.Node], outputs: list[ir.Value], 
     return Part(graph, kept, list(dict.fromkeys([*own, *read])), outputs, outer)
 
 
-def _in_order(graph: ir.Graph, nodes: Collection[ir.Node]) -> list[ir.Node]:
-    return [node for node in graph if node in nodes]
-
-
 def _needed(graph: ir.Graph, outputs: Sequence[ir.Value], stop: Collection[ir.Value]) -> set[ir.Node]:
     """Return the nodes of a graph that tensors depend on, without passing those of `stop`."""
-    waiting, found = list(outputs), set[ir.Node]()
+    waiting, needed = list(outputs), set[ir.Node]()
     while waiting:
         value = waiting.pop()
         node = value.producer()
-        if value not in stop and node is not None and node.graph is graph and node not in found:
-            found.add(node)
+        if value not in stop and node is not None and node.graph is graph and node not in needed:
+            needed.add(node)
             waiting += read_values(node)
-    return found
-
-
-def _readable(edited: EditedModel, graph: ir.Graph, scope: str, name: str) -> ir.Value:
-    """Return a tensor of a graph, or an outer one that it reads."""
-    outer = {value.name: value for value in captured_by(graph)}
-    return outer[name] if name in outer else edited.value(name, scope)
+    return needed
 
 
 def _check_inputs(inputs: Sequence[ir.Value], part: Part) -> None:
@@ -328,11 +308,11 @@ def _call_of(edited: EditedModel, function: ir.Function, wanted: str | None) -> 
         if len(calls) > 1:
             edited.note(f"{function_address(function)} is called {len(calls)} times; taken as {node_label(calls[0])}")
         return next(iter(calls), None)
-    found = next((node for node in calls if wanted == node_label(node)), None)
-    if found is None:
+    call = next((node for node in calls if wanted == node_label(node)), None)
+    if call is None:
         hint = suggest(wanted, map(node_label, calls)) or "nothing calls it"
         raise RequestError(f"no node {wanted!r} calls {function_address(function)}; {hint}")
-    return found
+    return call
 
 
 def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str, JsonValue]) -> dict[str, ir.Attr]:
@@ -347,18 +327,18 @@ def _attributes(function: ir.Function, site: ir.Node | None, given: Mapping[str,
         if name not in function.attributes:
             hint = suggest(name, function.attributes) or "it has none"
             raise RequestError(f"`attributes`: {function_address(function)} has no attribute {name!r}; {hint}")
-    found: dict[str, ir.Attr] = {}
+    attributes: dict[str, ir.Attr] = {}
     for name, default in function.attributes.items():
         called = site.attributes.get(name) if site is not None else None
         if name in given:
-            found[name] = _converted(name, given[name], kinds.get(name))
+            attributes[name] = _converted(name, given[name], kinds.get(name))
         elif called is not None and not called.is_ref():
-            found[name] = called
+            attributes[name] = called
         elif default.value is not None:
-            found[name] = default
+            attributes[name] = default
         elif site is None or called is not None:
             raise RequestError(f"attribute {name!r} has no value: give it by `attributes: {{{name}: ...}}`")
-    return found
+    return attributes
 
 
 def _converted(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir.Attr:

@@ -22,32 +22,34 @@ from ndld_flow.models.scopes import node_label, scopes_of
 
 _CLOSE = 1e-6
 """Relative tolerance: attributes are fp32, a recipe has 0.1."""
+_MAX_COMPARED = 1024
+"""Tensor attributes with more elements equal no value of a recipe."""
 
 
 def find_nodes(model: ir.Model, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
     """Return the selected nodes in the model's order.
 
-    Raises `RequestError` when it means none and that is not allowed, and for an anchor (`before`, ...) that is nowhere,
-    or in several graphs.
+    Raises `RequestError` when no node is selected, unless that is allowed, and for an anchor (`before`, ...) that does
+    not exist or is in several graphs.
     """
     scopes = scopes_of(model)
-    inside = _Fits(select.scope or ()) if select.scope is not None else _fits_all
-    searched = {address: graph for address, graph in scopes.items() if inside((address,))}
+    searched = scopes
+    if select.scope is not None:
+        in_scope = _Fits(select.scope)
+        searched = {address: graph for address, graph in scopes.items() if in_scope((address,))}
     fits = _NodeFits(model, select)
-    found = [node for graph in searched.values() for node in graph if fits(node)]
+    selected = [node for graph in searched.values() for node in graph if fits(node)]
     for region in _regions(model, select, [searched, scopes]):
-        found = [node for node in found if node in region]
+        selected = [node for node in selected if node in region]
     if select.exclude is not None:
-        left_out = set(find_nodes(model, select.exclude, allow_empty=True))
-        found = [node for node in found if node not in left_out]
-    found = _at_position(found, select.position)
-    if not found and not allow_empty:
-        raise RequestError(_nothing(scopes, select))
-    return found
-
-
-def _fits_all(texts: Iterable[str]) -> bool:
-    return True
+        excluded = set(find_nodes(model, select.exclude, allow_empty=True))
+        selected = [node for node in selected if node not in excluded]
+    if select.position is not None:
+        position = {"first": 0, "last": -1}.get(str(select.position), select.position)
+        selected = [node for index, node in enumerate(selected) if position in (index, index - len(selected))]
+    if not selected and not allow_empty:
+        raise RequestError(_unmatched_criterion(scopes, select))
+    return selected
 
 
 class _Fits:
@@ -65,7 +67,7 @@ class _NodeFits:
     """Predicate on a single node. Patterns are compiled once, and absent criteria are not evaluated."""
 
     def __init__(self, model: ir.Model, select: NodeSelect) -> None:
-        said: list[tuple[Sequence[str], Callable[[ir.Node], Iterable[str]]]] = [
+        criteria: list[tuple[Sequence[str], Callable[[ir.Node], Iterable[str]]]] = [
             (select.op_type, lambda node: (op_name(node),)),
             (select.domain, lambda node: (node.domain or "ai.onnx",)),
             (select.name, lambda node: (node_label(node),)),
@@ -73,7 +75,7 @@ class _NodeFits:
             (select.input, lambda node: [value.name or "" for value in node.inputs if value is not None]),
             (select.output, lambda node: [value.name or "" for value in node.outputs if value.name]),
         ]
-        self._texts = [(_Fits(patterns), texts) for patterns, texts in said if patterns]
+        self._texts = [(_Fits(patterns), texts) for patterns, texts in criteria if patterns]
         self._attributes = select.attributes
         self._schemas = Schemas(model)
 
@@ -88,7 +90,7 @@ class _NodeFits:
             return has_attribute(node, name, wanted)
         operator = self._schemas.of(node)
         declared = () if operator is None else operator.attributes
-        default = next((one.default for one in declared if one.name == name), None)
+        default = next((attribute.default for attribute in declared if attribute.name == name), None)
         return default is not None and _equal(list(default) if isinstance(default, tuple) else default, wanted)
 
 
@@ -97,28 +99,29 @@ def has_attribute(node: ir.Node, name: str, wanted: JsonValue) -> bool:
     attribute = node.attributes.get(name)
     if attribute is None or wanted is None:
         return attribute is None and wanted is None
-    return not attribute.is_ref() and _equal(_plain(attribute), wanted)
-
-
-def _plain(attribute: ir.Attr) -> object:
+    if attribute.is_ref():
+        return False
     value = attribute.value
     if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.as_tensor().numpy().tolist() if attribute.as_tensor().size <= 1024 else None
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value
+        tensor = attribute.as_tensor()
+        value = tensor.numpy().tolist() if tensor.size <= _MAX_COMPARED else None
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        value = list(value)
+    return _equal(value, wanted)
 
 
-def _equal(found: object, wanted: JsonValue) -> bool:
-    if isinstance(found, list) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(_equal(a, b) for a, b in zip(found, wanted, strict=True))
-    if isinstance(found, float) and isinstance(wanted, int | float):
-        return math.isclose(found, wanted, rel_tol=_CLOSE)
-    if isinstance(wanted, bool) and isinstance(found, int):
-        return bool(found) == wanted
-    if isinstance(found, int) and isinstance(wanted, str):
-        return found == _dtype_number(wanted)
-    if isinstance(found, bytes):
-        found = found.decode(errors="replace")
-    return found == wanted
+def _equal(value: object, wanted: JsonValue) -> bool:
+    if isinstance(value, list) and isinstance(wanted, list):
+        return len(value) == len(wanted) and all(_equal(a, b) for a, b in zip(value, wanted, strict=True))
+    if isinstance(value, float) and isinstance(wanted, int | float):
+        return math.isclose(value, wanted, rel_tol=_CLOSE)
+    if isinstance(wanted, bool) and isinstance(value, int):
+        return bool(value) == wanted
+    if isinstance(value, int) and isinstance(wanted, str):
+        return value == _dtype_number(wanted)
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return value == wanted
 
 
 def _dtype_number(word: str) -> int | None:
@@ -152,26 +155,19 @@ def _anchor(searched: Sequence[_Scopes], name: str) -> ir.Node | ir.Value:
     for scopes in searched:
         nodes = [node for graph in scopes.values() for node in graph if node.name == name]
         values = [value for graph in scopes.values() for value in values_of(graph) if value.name == name]
-        found: Sequence[ir.Node | ir.Value] = nodes or values
-        if len(found) > 1:
+        named: Sequence[ir.Node | ir.Value] = nodes or values
+        if len(named) > 1:
             what = "nodes" if nodes else "tensors"
-            raise RequestError(f"{len(found)} {what} are named {name!r}; choose one by `scope`")
-        if found:
-            return found[0]
+            raise RequestError(f"{len(named)} {what} are named {name!r}; choose one by `scope`")
+        if named:
+            return named[0]
     graphs = searched[-1].values()
     known = [holder.name for graph in graphs for holder in (*graph, *values_of(graph)) if holder.name]
     raise RequestError(f"there is no node or tensor {name!r}; {suggest(name, known)}")
 
 
-def _at_position(found: list[ir.Node], position: str | int | None) -> list[ir.Node]:
-    if position is None or not found:
-        return found
-    index = {"first": 0, "last": -1}.get(position, 0) if isinstance(position, str) else position
-    return [found[index]] if -len(found) <= index < len(found) else []
-
-
-def _nothing(scopes: _Scopes, select: NodeSelect) -> str:
-    """Return which criterion matches nothing, with the nearest name."""
+def _unmatched_criterion(scopes: _Scopes, select: NodeSelect) -> str:
+    """Return the criterion that matches nothing, with the nearest name."""
     nodes = [node for graph in scopes.values() for node in graph]
     known: Mapping[str, Iterable[str]] = {
         "name": dict.fromkeys(map(node_label, nodes)),

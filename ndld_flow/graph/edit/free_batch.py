@@ -48,7 +48,7 @@ class Batch:
 
     @property
     def other(self) -> int:
-        """Another size, which no other dimension is likely to have."""
+        """Return another size, which no other dimension is likely to have."""
         return self.size * 7919
 
 
@@ -63,8 +63,8 @@ def shapes_with(model: ir.Model, batch: Batch, size: int) -> Shapes:
             for value in node.outputs if is_standard(node) else ():
                 value.shape = None
     infer_shapes(model)
-    made = (value for graph in model.graphs() for node in graph for value in node.outputs)
-    return {value: dims_of(value) for value in (*real_inputs(model), *made)}
+    outputs = (value for graph in model.graphs() for node in graph for value in node.outputs)
+    return {value: dims_of(value) for value in (*real_inputs(model), *outputs)}
 
 
 @dataclass(frozen=True)
@@ -105,23 +105,22 @@ class BatchAxes:
         return self.batch.name if (before, after) == (self.batch.size, self.batch.other) else None
 
 
-def outer_counts(found: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
+def outer_counts(axes: BatchAxes, nodes: Sequence[ir.Node]) -> dict[ir.Value, int]:
     """Return the outer factor of each merged batch axis: 4 where a Reshape merged [4, batch] into one axis."""
     outer: dict[ir.Value, int] = {}
     for node in nodes:
-        source = next((value for value in node.inputs if value is not None and found.axis(value) is not None), None)
-        for value in node.outputs if source is not None else ():
-            axis = found.axis(value)
-            if axis is not None and source is not None:
-                outer[value] = _outer(found, node, source, value, outer.get(source, 1))
+        source = next((value for value in node.inputs if value is not None and axes.axis(value) is not None), None)
+        if source is None:
+            continue
+        for value in node.outputs:
+            if axes.axis(value) is None:
+                continue
+            count = outer.get(source, 1)
+            if node.op_type in _REGROUPING:
+                ahead, front = (_product((axes.before[each] or ())[: axes.axis(each)]) for each in (source, value))
+                count = ahead * count // front if ahead and front and ahead * count % front == 0 else 1
+            outer[value] = count
     return outer
-
-
-def _outer(found: BatchAxes, node: ir.Node, source: ir.Value, value: ir.Value, outer: int) -> int:
-    if node.op_type not in _REGROUPING:
-        return outer
-    ahead, front = (_product((found.before[one] or ())[: found.axis(one)]) for one in (source, value))
-    return ahead * outer // front if ahead and front and ahead * outer % front == 0 else 1
 
 
 def axis_after_reshape(
@@ -129,26 +128,27 @@ def axis_after_reshape(
 ) -> int | None:
     """Return the batch axis after a Reshape; None when it is unknown.
 
-    A Reshape keeps the order of elements, so as many come before the batch as did: that many are in the axes ahead of
-    it, or in the same axis outside it (`outer`). Of several places the one that is only the batch is meant, or the one
-    that leaves the axes behind it as they were.
+    A Reshape keeps the order of elements: the number of elements outside the batch stays the same, in the axes ahead of
+    it and in the same axis (`outer`). Of several possible axes the result is the one that holds only the batch, or the
+    one behind which the axes are unchanged.
     """
     ahead = _product(before[:axis])
     if ahead is None or _product(after) is None:
         return axis if outer == 1 and before[:axis] == after[:axis] and axis < len(after) else None
     sizes = [int(dim or 0) for dim in after]
-    fitting = [place for place in range(len(sizes)) if _fits(sizes, place, ahead * outer, size)]
+    outside = ahead * outer
+    fronts = [math.prod(sizes[:place]) for place in range(len(sizes))]
+    fitting = [
+        place
+        for place, front in enumerate(fronts)
+        if front and outside % front == 0 and sizes[place] % (outside // front * size) == 0
+    ]
     behind = len(before) - axis - 1
     alone = [place for place in fitting if sizes[place] == size]
     merged = [place for place in fitting if after[place + 1 :] == before[len(before) - behind :]]
     if axis in alone:
         return axis
     return next(iter((*alone, *merged, *reversed(fitting))), None)
-
-
-def _fits(sizes: Sequence[int], place: int, ahead: int, size: int) -> bool:
-    front = math.prod(sizes[:place])
-    return bool(front) and ahead % front == 0 and sizes[place] % (ahead // front * size) == 0
 
 
 def _product(dims: Sequence[Dim]) -> int | None:
@@ -186,38 +186,38 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     with known_shapes(model):
         found = _free(edits, batch, freed)
     _check(found, model)
-    _forget_fixed_shapes(found, model)
+    for value in (value for node in _nodes(model) for value in node.outputs):
+        if found.before.get(value) != found.after.get(value) and value not in model.graph.outputs:
+            value.shape = None  # runtimes rely on recorded shapes
     for value, shape in inside.items():
         value.shape = shape
         if (axis := batch.axes.get(value.name or "")) is not None and shape is not None:
-            value.shape = ir.Shape([_named(dim, name) if i == axis else dim for i, dim in enumerate(shape)])
+            # a dimension that is dynamic already keeps its name
+            named = [not isinstance(dim, int) and bool(dim.value) for dim in shape]
+            value.shape = ir.Shape([name if i == axis and not named[i] else dim for i, dim in enumerate(shape)])
     freed.outputs.update(_declare_outputs(found, model))
-    _tell_ends(edited, found, freed)
+    _note_ends(edited, found, freed)
     return freed
-
-
-def _named(dim: int | ir.SymbolicDim, name: str) -> str | ir.SymbolicDim:
-    """Return the name of the dimension; one that is dynamic already keeps its name."""
-    return dim if isinstance(dim, ir.SymbolicDim) and dim.value else name
 
 
 def _batch(model: ir.Model, patterns: Sequence[str], axes: Mapping[str, int], name: str) -> Batch:
     known = {value.name or "": value for value in real_inputs(model)}
-    for one in (*patterns, *axes):
-        if not any(map(name_matcher(one), known)):
-            raise RequestError(f"the model has no input {one!r}; {suggest(one, known)}")
-    chosen = [one for one in known if one in axes or not patterns or any(name_matcher(p)(one) for p in patterns)]
-    sizes = {one: _size(known[one], axes.get(one, 0)) for one in chosen}
+    for pattern in (*patterns, *axes):
+        if not any(map(name_matcher(pattern), known)):
+            raise RequestError(f"the model has no input {pattern!r}; {suggest(pattern, known)}")
+    matchers = [name_matcher(pattern) for pattern in patterns]
+    chosen = [each for each in known if each in axes or not patterns or any(fits(each) for fits in matchers)]
+    sizes = {each: _size(known[each], axes.get(each, 0)) for each in chosen}
     first = next((size for size in sizes.values() if size is not None), None)
     if first is None:
         raise RequestError("no input has a dimension that could count the items of a batch")
     if patterns:
-        odd = [one for one in chosen if sizes[one] not in (first, 0)]
+        odd = [each for each in chosen if sizes[each] not in (first, 0)]
         if odd:
             raise RequestError(f"the batch is {first or 'free'} in one input, but not in {some_of(odd)}")
     fixed = next((size for size in sizes.values() if size), 1)
-    fits = {one: axes.get(one, 0) for one in chosen if sizes[one] in (fixed, 0)}
-    return Batch(fits, fixed, name)
+    batch_axes = {each: axes.get(each, 0) for each in chosen if sizes[each] in (fixed, 0)}
+    return Batch(batch_axes, fixed, name)
 
 
 def _size(value: ir.Value, axis: int) -> int | None:
@@ -243,27 +243,22 @@ def _free(edits: Rewriting, batch: Batch, freed: Freed) -> BatchAxes:
     model = edits.model
     before = shapes_with(model, batch, batch.size)
     for _ in range(_MOST_ROUNDS):
-        found = BatchAxes(batch, before, shapes_with(model, batch, batch.other))
-        found.outer.update(outer_counts(found, _nodes(model)))
-        changed = [node for node in _nodes(model) if _free_node(edits, found, node)]
+        axes = BatchAxes(batch, before, shapes_with(model, batch, batch.other))
+        axes.outer.update(outer_counts(axes, _nodes(model)))
+        changed = [node for node in _nodes(model) if node.op_type in _RULES and _RULES[node.op_type](edits, axes, node)]
         freed.changed += [label(node) for node in changed]
         if not changed:
-            return found
+            return axes
         before = shapes_with(model, batch, batch.size)
-    raise AssertionError("a node that is changed has no batch built in")
+    raise AssertionError("a changed node has no fixed batch")
 
 
 def _nodes(model: ir.Model) -> list[ir.Node]:
     return [node for graph in model.graphs() for node in graph if is_standard(node)]
 
 
-def _free_node(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
-    rule = _RULES.get(node.op_type)
-    return rule is not None and rule(edits, found, node)
-
-
 def _reshape(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
-    """Reshape(x, [1, 64, -1]) -> Reshape(x, [0, 64, -1])"""
+    """Replace Reshape(x, [1, 64, -1]) by Reshape(x, [0, 64, -1])."""
     source, output = node.inputs[0], node.outputs[0]
     axis, target = found.axis(source), edits.array(node.inputs[1]) if len(node.inputs) > 1 else None
     if axis is None or source is None or target is None or int_attribute(node, "allowzero", 0) != 0:
@@ -289,7 +284,7 @@ def _reshape(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
 
 
 def _expand(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
-    """Expand(x, [4, 8, 8]) -> Expand(x, [1, 8, 8]) where x has the batch of 4"""
+    """Replace Expand(x, [4, 8, 8]) by Expand(x, [1, 8, 8]) where x has the batch of 4."""
     source = node.inputs[0]
     axis, target = found.axis(source), edits.array(node.inputs[1])
     dims = found.before.get(source) if source is not None else None
@@ -303,35 +298,35 @@ def _expand(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
 
 
 def _concat(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
-    """Concat(x, token) -> Concat(x, Expand(token, [batch, 1, 1]))"""
+    """Replace Concat(x, token) by Concat(x, Expand(token, [batch, 1, 1]))."""
     model = next((value for value in node.inputs if found.axis(value) is not None), None)
     axis = found.axis(model)
     along = int_attribute(node, "axis", 0)
     dims = found.before.get(model) if model is not None else None
     if model is None or axis is None or along is None or dims is None or along % len(dims) == axis:
         return False
-    short = [index for index, value in enumerate(node.inputs) if _is_one(edits, found, value, axis)]
+    short = [index for index, value in enumerate(node.inputs) if _has_one_item(found, value, axis)]
     for index in short:
         _stretch(edits, node, index, axis, model, axis)
     return bool(short)
 
 
 def _recurrent(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
-    """LSTM(x, initial state) -> LSTM(x, Expand(initial state, [1, batch, 1]))"""
+    """Replace LSTM(x, initial state) by LSTM(x, Expand(initial state, [1, batch, 1]))."""
     source = node.inputs[0]
     axis = found.axis(source)
     if axis is None or source is None:
         return False
     place = 0 if int_attribute(node, "layout", 0) else 1
     states = [index for index in (5, 6) if index < len(node.inputs) and node.inputs[index] is not None]
-    short = [index for index in states if _is_one(edits, found, node.inputs[index], place)]
+    short = [index for index in states if _has_one_item(found, node.inputs[index], place)]
     for index in short:
         _stretch(edits, node, index, place, source, axis)
     return bool(short)
 
 
 def _resize(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
-    """Resize(x, sizes [1, 3, 8, 8]) -> Resize(x, sizes [batch, 3, 8, 8])"""
+    """Replace Resize(x, sizes [1, 3, 8, 8]) by Resize(x, sizes [batch, 3, 8, 8])."""
     axis = found.axis(node.inputs[0])
     sizes = edits.array(node.inputs[3]) if len(node.inputs) > 3 else None
     if axis is None or sizes is None or "axes" in node.attributes or int(sizes[axis]) != found.batch.size:
@@ -363,7 +358,7 @@ _RULES: dict[str, Callable[[Rewriting, BatchAxes, ir.Node], bool]] = {
 }
 
 
-def _is_one(edits: Rewriting, found: BatchAxes, value: ir.Value | None, axis: int) -> bool:
+def _has_one_item(found: BatchAxes, value: ir.Value | None, axis: int) -> bool:
     """Return whether a tensor holds one item for any batch."""
     if value is None or found.axis(value) is not None:
         return False
@@ -400,7 +395,7 @@ def _put_ints(edits: Rewriting, node: ir.Node, index: int, numbers: Sequence[int
 
 
 def _check(found: BatchAxes, model: ir.Model) -> None:
-    """Raises `RequestError` for nodes that inference refuses for another batch, the first ones only."""
+    """Raise `RequestError` for the first nodes that shape inference refuses for another batch."""
     refused = [
         node
         for node in _nodes(model)
@@ -414,13 +409,6 @@ def _check(found: BatchAxes, model: ir.Model) -> None:
         )
 
 
-def _forget_fixed_shapes(found: BatchAxes, model: ir.Model) -> None:
-    """Remove recorded shapes of intermediate tensors, because runtimes rely on them."""
-    for value in (value for node in _nodes(model) for value in node.outputs):
-        if found.before.get(value) != found.after.get(value) and value not in model.graph.outputs:
-            value.shape = None
-
-
 def _declare_outputs(found: BatchAxes, model: ir.Model) -> Iterator[tuple[str, int]]:
     for value in dict.fromkeys(model.graph.outputs):
         shape = found.open_shape(value)
@@ -432,9 +420,14 @@ def _declare_outputs(found: BatchAxes, model: ir.Model) -> Iterator[tuple[str, i
             value.shape = ir.Shape([None] * len(value.shape))
 
 
-def _tell_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
+def _note_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
     stuck = [value.name or "" for value in edited.model.graph.outputs if value.name not in freed.outputs]
-    ends = [label(node) for node in _nodes(edited.model) if node.op_type not in _MEASURING and _ends_batch(found, node)]
+    follows = {value for value, shape in found.before.items() if shape != found.after.get(value)}
+    ends = [
+        label(node)
+        for node in _nodes(edited.model)
+        if node.op_type not in _MEASURING and not follows.isdisjoint(node.inputs) and follows.isdisjoint(node.outputs)
+    ]
     if stuck:
         where = f"; it ends at {some_of(ends)}" if ends else ""
         edited.note(f"outputs that do not follow the batch: {some_of(stuck)}{where}")
@@ -442,12 +435,7 @@ def _tell_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
         where = f": it ends at {some_of(ends)}" if ends else ""
         raise RequestError(f"no output follows the batch of {some_of(list(freed.batch.axes))}{where}")
     if edited.model.functions:
-        edited.note("local functions were not looked into: shapes that they fix stay fixed; inline them first")
-
-
-def _ends_batch(found: BatchAxes, node: ir.Node) -> bool:
-    reads = any(value is not None and found.before.get(value) != found.after.get(value) for value in node.inputs)
-    return reads and all(found.before.get(value) == found.after.get(value) for value in node.outputs)
+        edited.note("local functions were not examined: shapes that they fix stay fixed; inline them first")
 
 
 _ITEMS = 3
@@ -459,7 +447,7 @@ _USUAL_TOLERANCE = 1e-3
 def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> None:
     """Compare outputs (name -> axis of items) of a batch of three items with those of each alone.
 
-    What cannot be run is noted. Raises `RequestError` naming the output that differs.
+    A model that cannot be run is noted. Raises `RequestError` naming the output that differs.
     """
     if sum(tensor.nbytes for tensor in tensors_of(edited.model)) > INLINE_LIMIT_BYTES:
         edited.note("the dynamic batch was not tested because the model is large; compare its outputs in a later step")
@@ -525,11 +513,11 @@ def _item(array: Array, axis: int | None, item: int, size: int) -> Array:
     return np.take(array, range(item * size, (item + 1) * size), axis)
 
 
-def _close(one: Array, other: Array) -> bool:
-    if one.shape != other.shape:
+def _close(array: Array, other: Array) -> bool:
+    if array.shape != other.shape:
         return False
-    if one.dtype.kind != "f":
-        return bool((one == other).all())
+    if array.dtype.kind != "f":
+        return bool((array == other).all())
     largest = float(np.nanmax(np.abs(other), initial=0))
-    allowed = _TOLERANCE.get(one.dtype, _USUAL_TOLERANCE) * max(largest, 1e-6)
-    return np.allclose(one, other, rtol=0, atol=allowed, equal_nan=True)
+    allowed = _TOLERANCE.get(array.dtype, _USUAL_TOLERANCE) * max(largest, 1e-6)
+    return np.allclose(array, other, rtol=0, atol=allowed, equal_nan=True)

@@ -17,13 +17,15 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.functions import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName, Imports, need_ir_version
+from ndld_flow.graph.edit.functions import IR_OF_DEFAULTS, IR_OF_FUNCTIONS, FunctionName, Imports
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
     Pieces,
     captured_values,
+    check_one_piece,
     deep_nodes,
     hand_over,
+    inputs_given,
     is_read_outside,
     outermost,
     read_in_nodes,
@@ -40,7 +42,7 @@ from ndld_flow.models.unique_names import free_name, identifier
 
 
 class SameBlock:
-    """Options of the comparison; nodes are alike when only weights and plain attributes differ between them."""
+    """Likeness of nodes between which only weights and plain attributes differ."""
 
     def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterator[Pairs]:
         pairs: list[tuple[ir.Value | None, ir.Value | None]] = []
@@ -57,21 +59,21 @@ def find_repeats(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhoo
     The nodes must be in one graph, and nothing outside may depend on some of them while others depend on it.
     """
     pattern, pieces = Pattern(nodes, SameBlock()), Pieces(around, model)
-    found = [itself(nodes)]
+    blocks = [itself(nodes)]
     pieces.add(nodes)
     for graph in _graphs_of_same_opsets(model, nodes):
         for candidate in graph:
             for match in pattern.matches(candidate, around):
                 if pieces.take(match.nodes.values()):
-                    found.append(match)
+                    blocks.append(match)
                     break
-    return found
+    return blocks
 
 
 def kind_of(node: ir.Node) -> Hashable:
     """Return a key that alike nodes share, without regard to their surroundings."""
     attributes = tuple(sorted((attribute.name, attribute.type) for attribute in node.attributes.values()))
-    inputs = tuple(value is None for value in _inputs(node))
+    inputs = tuple(value is None for value in inputs_given(node))
     return (node.op_identifier(), attributes, inputs, len(node.outputs), precision_of(node))
 
 
@@ -90,7 +92,7 @@ def itself(nodes: Sequence[ir.Node]) -> Match:
 
 
 def _graphs_of_same_opsets(model: ir.Model, nodes: Sequence[ir.Node]) -> Iterator[ir.Graph]:
-    """Return the version of a node's operator, which depends on the imports of its function."""
+    """Yield the graphs in which the operators of these nodes have the same versions."""
     imports, domains = Imports(model), {node.domain for node in deep_nodes(nodes)}
     own = imports.of(nodes[0].graph)
     for graph in all_graphs(model):
@@ -107,9 +109,9 @@ def _nodes_alike(
     """Compare two nodes with their subgraphs. `inner` maps tensors of subgraphs, `pairs` collects outer tensors."""
     if kind_of(node) != kind_of(candidate) or not all(map(_types_agree, node.outputs, candidate.outputs)):
         return False
-    for value, found in zip(_inputs(node), _inputs(candidate), strict=True):
-        if not _reads_alike(value, found, inner, pairs):
-            return False
+    inputs = zip(inputs_given(node), inputs_given(candidate), strict=True)
+    if not all(_reads_alike(value, other, inner, pairs) for value, other in inputs):
+        return False
     bodies, others = list(own_subgraphs(node)), list(own_subgraphs(candidate))
     return [name for name, _ in bodies] == [name for name, _ in others] and all(
         _bodies_alike(body, other, inner, pairs) for (_, body), (_, other) in zip(bodies, others, strict=True)
@@ -138,22 +140,14 @@ def _bodies_alike(
 
 def _reads_alike(
     value: ir.Value | None,
-    found: ir.Value | None,
+    other: ir.Value | None,
     inner: dict[ir.Value, ir.Value],
     pairs: list[tuple[ir.Value | None, ir.Value | None]],
 ) -> bool:
     if value is not None and value in inner:
-        return inner[value] is found
-    pairs.append((value, found))
+        return inner[value] is other
+    pairs.append((value, other))
     return True
-
-
-def _inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    """Return the inputs of a node without omitted optional inputs at the end."""
-    inputs = node.inputs
-    while inputs and inputs[-1] is None:
-        inputs = inputs[:-1]
-    return tuple(inputs)
 
 
 def _types_agree(value: ir.Value, candidate: ir.Value) -> bool:
@@ -161,7 +155,7 @@ def _types_agree(value: ir.Value, candidate: ir.Value) -> bool:
 
 
 Kinds = npt.NDArray[np.int64]
-_LOOKED_AT = 256
+_EXAMINED = 256
 """Maximum number of stretches of a graph to examine, those with the largest savings first."""
 _TRIED = 64
 """Maximum number of blocks whose connections are compared."""
@@ -182,12 +176,12 @@ class _Stretch:
 
     @property
     def block(self) -> int:
-        """Maximum size of a repeated block."""
+        """Return the maximum size of a repeated block."""
         return min(self.size, self.distance)
 
     @property
     def slack(self) -> int:
-        """Number of nodes by which the first block can start later without losing a block at the end."""
+        """Return how many nodes later the first block can start without losing a block at the end."""
         return self.size + self.distance - self.repeats * self.distance if self.repeats > 1 else 0
 
 
@@ -233,8 +227,8 @@ def _connected(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhood)
     return part if len(parts) == 1 or Pieces(around, model).obstacle(part) is None else ()
 
 
-def _saved(found: Sequence[Match]) -> int:
-    return (len(found) - 1) * len(found[0].nodes) if found else 0
+def _saved(blocks: Sequence[Match]) -> int:
+    return (len(blocks) - 1) * len(blocks[0].nodes) if blocks else 0
 
 
 def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[_Candidate]:
@@ -247,9 +241,12 @@ def _candidates(model: ir.Model, min_nodes: int, around: Neighbourhood) -> list[
     seen: dict[tuple[bytes, int], _Candidate] = {}
     for nodes, own in zip(graphs, kinds, strict=True):
         crossing = _crossing(nodes, around)
-        for stretch in _stretches(own, min_nodes)[:_LOOKED_AT]:
-            # the second block is also a candidate: the first often has different inputs
-            for first in _places(stretch, crossing):
+        for stretch in _stretches(own, min_nodes)[:_EXAMINED]:
+            # The block starts where the fewest tensors cross, at a layer instead of two halves.
+            begins = range(stretch.first, stretch.first + stretch.slack + 1)
+            best = min(begins, key=lambda first: crossing[first] + crossing[first + stretch.block])
+            # The second block is a candidate too, because the first often has different inputs.
+            for first in (best, best + stretch.distance):
                 word = own[first : first + stretch.block].tobytes()
                 saves = (sum(_count(word, other) for other in kinds) - 1) * stretch.block
                 seen.setdefault((word, first), _Candidate(nodes[first : first + stretch.block], saves))
@@ -271,12 +268,12 @@ def _count(word: bytes, kinds: Kinds) -> int:
 
 def _stretches(kinds: Kinds, min_nodes: int) -> list[_Stretch]:
     """Return all stretches with a block of sufficient size, those with the largest savings first."""
-    found = [
+    stretches = [
         _Stretch(first, size, distance)
         for distance in range(min_nodes, len(kinds) - min_nodes + 1)
         for first, size in _runs(kinds[:-distance] == kinds[distance:], min_nodes)
     ]
-    return sorted(found, key=lambda each: (-max(each.repeats - 1, 1) * each.block, each.distance, each.first))
+    return sorted(stretches, key=lambda each: (-max(each.repeats - 1, 1) * each.block, each.distance, each.first))
 
 
 def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, int]]:
@@ -287,21 +284,14 @@ def _runs(equal: npt.NDArray[np.bool_], min_size: int) -> Iterator[tuple[int, in
     return zip(firsts[long].tolist(), sizes[long].tolist(), strict=True)
 
 
-def _places(stretch: _Stretch, crossing: Kinds) -> tuple[int, int]:
-    """Return the start of the first two blocks with the fewest tensors across: a layer instead of two halves."""
-    begins = range(stretch.first, stretch.first + stretch.slack + 1)
-    best = min(begins, key=lambda first: crossing[first] + crossing[first + stretch.block])
-    return best, best + stretch.distance
-
-
 def _crossing(nodes: Sequence[ir.Node], around: Neighbourhood) -> Kinds:
     """Return the number of tensors that cross each position in the order of the nodes."""
     position = {node: place for place, node in enumerate(nodes)}
     change = np.zeros(len(nodes) + 2, np.int64)
-    for made, node in enumerate(nodes):
+    for place, node in enumerate(nodes):
         for value in node.outputs:
-            last = max((position.get(reader, made) for reader in around.readers(value)), default=made)
-            change[made + 1] += 1
+            last = max((position.get(reader, place) for reader in around.readers(value)), default=place)
+            change[place + 1] += 1
             change[last + 1] -= 1
     return np.cumsum(change)
 
@@ -316,25 +306,26 @@ def make_function(
 ) -> list[Match]:
     """Move nodes into a new local function and call it in their place, and with `repeats` in place of equal blocks.
 
-    What the nodes read becomes an input, what others read of them an output; attributes that are not the same
-    everywhere become attributes of the function. With `inside`, constants that are the same everywhere go in.
-    Returns what was replaced, the nodes themselves first. Raises `RequestError` for nodes that cannot become one.
+    Tensors that the nodes read become inputs, those that other nodes read of them outputs; attributes that differ
+    between blocks become attributes of the function. With `inside`, constants that are equal in all blocks move into
+    the function. Returns the replaced blocks, the nodes themselves first. Raises `RequestError` for nodes that cannot
+    become a function.
     """
     _sort(edited.model)
     nodes = _one_piece(edited, nodes)
     around = Neighbourhood(edited.model)
-    found = find_repeats(edited.model, nodes, around) if repeats else [itself(nodes)]
-    _Making(edited, name, found, around, inside).make()
-    return found
+    blocks = find_repeats(edited.model, nodes, around) if repeats else [itself(nodes)]
+    _Making(edited, name, blocks, around, inside).make()
+    return blocks
 
 
 def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: int, inside: bool) -> list[Match]:
-    """Do the same for the largest repeated block. Raises `RequestError` when there is none."""
+    """Move the largest repeated block into a new local function. Raises `RequestError` when there is none."""
     _sort(edited.model)
     around = Neighbourhood(edited.model)
-    found = largest_repeat(edited.model, min_nodes, around)
-    _Making(edited, name, found, around, inside).make()
-    return found
+    blocks = largest_repeat(edited.model, min_nodes, around)
+    _Making(edited, name, blocks, around, inside).make()
+    return blocks
 
 
 def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
@@ -346,12 +337,7 @@ def _one_piece(edited: EditedModel, nodes: Sequence[ir.Node]) -> list[ir.Node]:
         raise RequestError(
             f"a function is made of nodes of one graph, and these are in {', '.join(where)}: choose one by `scope`"
         )
-    obstacle = Pieces(Neighbourhood(edited.model), edited.model).obstacle(chosen)
-    if obstacle is not None:
-        raise RequestError(
-            f"these nodes cannot be replaced by one: {node_label(obstacle)!r} depends on one of them and another "
-            "depends on it. Select that node too, or fewer nodes"
-        )
+    check_one_piece(Pieces(Neighbourhood(edited.model), edited.model), chosen)
     members = set(chosen)
     return [node for node in graph if node in members]
 
@@ -381,13 +367,13 @@ class _Making:
     """A function under construction. The nodes of the first block become its body."""
 
     def __init__(
-        self, edited: EditedModel, name: FunctionName, found: Sequence[Match], around: Neighbourhood, inside: bool
+        self, edited: EditedModel, name: FunctionName, blocks: Sequence[Match], around: Neighbourhood, inside: bool
     ) -> None:
         self._model = edited.model
         self._edited = edited
         self._name = name
-        self._found = found
-        self._nodes = list(found[0].nodes.values())
+        self._blocks = blocks
+        self._nodes = list(blocks[0].nodes.values())
         read = captured_values(self._nodes)
         self._constants = [value for value in read if inside and self._may_go_inside(value)]
         self._inputs = [value for value in read if value not in self._constants]
@@ -396,49 +382,49 @@ class _Making:
 
     def make(self) -> None:
         _name_parameters(self._parameters)
-        owners = [_graph_of(match.nodes[self._nodes[0]]) for match in self._found]
+        owners = [_graph_of(match.nodes[self._nodes[0]]) for match in self._blocks]
         imports = Imports(self._model)
         wanted = {node.domain: imports.of(owners[0]).get(node.domain, 1) for node in deep_nodes(self._nodes)}
-        calls = [self._call(index) for index in range(len(self._found))]
+        calls = [self._call(index) for index in range(len(self._blocks))]
         inner = {value: self._inner_value(value) for value in (*self._inputs, *self._constants)}
         read_in_nodes(self._nodes, inner)
         self._put_calls(calls, owners)
-        for match in self._found[1:]:
+        for match in self._blocks[1:]:
             for node in reversed(self._nodes):
                 remove_node(match.nodes[node])
         owners[0].remove(self._nodes)
         self._add_function(inner, {"": imports.of(owners[0]).get("", 1), **wanted})
-        prune_values(match.values[value] for match in self._found for value in self._constants)
+        prune_values(match.values[value] for match in self._blocks for value in self._constants)
         for graph in dict.fromkeys(owners):
             graph.sort()
             imports.add(graph, {self._name.domain: 1})
 
     def _put_calls(self, calls: Sequence[ir.Node], owners: Sequence[ir.Graph]) -> None:
         graphs = list(all_graphs(self._model))
-        for match, call, graph in zip(self._found, calls, owners, strict=True):
+        for match, call, graph in zip(self._blocks, calls, owners, strict=True):
             members = list(match.nodes.values())
             graph.insert_before(members[-1], call)
             mine = set(deep_nodes(members))
-            for value, made in zip(self._outputs, call.outputs, strict=True):
-                hand_over(match.values[value], made, mine, graphs)
+            for value, output in zip(self._outputs, call.outputs, strict=True):
+                hand_over(match.values[value], output, mine, graphs)
 
     def _may_go_inside(self, value: ir.Value) -> bool:
         """Return whether a constant is the same in all blocks and can be an attribute of a node."""
         first = constant_tensor(value)
         if first is None or isinstance(first, ir.ExternalTensor | SparseInitializer):
             return False
-        values = [match.values[value] for match in self._found]
+        values = [match.values[value] for match in self._blocks]
         return all(not each.is_graph_input() and same_tensor(constant_tensor(each), first) for each in values)
 
     def _read_outside(self, around: Neighbourhood) -> list[ir.Value]:
-        members = [set(match.nodes.values()) for match in self._found]
+        members = [set(match.nodes.values()) for match in self._blocks]
         outputs = [
             value
             for node in self._nodes
             for value in node.outputs
             if any(
                 is_read_outside(match.values[value], own, around)
-                for match, own in zip(self._found, members, strict=True)
+                for match, own in zip(self._blocks, members, strict=True)
             )
         ]
         if not outputs:
@@ -448,7 +434,7 @@ class _Making:
     def _differing(self) -> Iterator[_Parameter]:
         """Return the attributes that differ between blocks; those that always differ together share one."""
         known: dict[Hashable, _Parameter] = {}
-        repeats = [list(deep_nodes(match.nodes[node] for node in self._nodes)) for match in self._found]
+        repeats = [list(deep_nodes(match.nodes[node] for node in self._nodes)) for match in self._blocks]
         for place in zip(*repeats, strict=True):
             for name, attribute in place[0].attributes.items():
                 if attribute.type in _GRAPHS:
@@ -463,9 +449,21 @@ class _Making:
                 known[keys].places.append((place[0], name))
 
     def _call(self, index: int) -> ir.Node:
-        match = self._found[index]
-        attributes = [_renamed(parameter.given[index], parameter.name) for parameter in self._parameters]
-        outputs = [_same_type(match.values[value]) for value in self._outputs]
+        match = self._blocks[index]
+        attributes: list[ir.Attr] = []
+        for parameter in self._parameters:
+            given = parameter.given[index]
+            # a reference to an attribute of the enclosing function stays one
+            attributes.append(
+                ir.RefAttr(parameter.name, given.ref_attr_name or "", given.type)
+                if given.is_ref()
+                else ir.Attr(parameter.name, given.type, given.value)
+            )
+        replaced = [match.values[value] for value in self._outputs]
+        outputs = [
+            ir.Value(type=value.type, shape=None if value.shape is None else ir.Shape(value.shape))
+            for value in replaced
+        ]
         return ir.Node(
             self._name.domain,
             self._name.name,
@@ -491,11 +489,13 @@ class _Making:
             opset_imports=imports,
             name=self._name.name,
         )
-        attributes = [_default(parameter) for parameter in self._parameters]
+        # the first block's values are the defaults, unless they refer to an enclosing function
+        firsts = [(parameter, parameter.given[0]) for parameter in self._parameters]
+        attributes = [ir.Attr(p.name, p.type, None if first.is_ref() else first.value) for p, first in firsts]
         function = ir.Function(self._name.domain, self._name.name, graph=body, attributes=attributes)
         self._model.functions[function.identifier()] = function
         has_defaults = any(attribute.value is not None for attribute in attributes)
-        need_ir_version(self._edited, IR_OF_DEFAULTS if has_defaults else IR_OF_FUNCTIONS)
+        self._edited.raise_ir_version(IR_OF_DEFAULTS if has_defaults else IR_OF_FUNCTIONS)
 
     def _inner_value(self, value: ir.Value) -> ir.Value:
         return ir.Value(name=self._edited.fresh_name(value.name or "input"))
@@ -507,11 +507,6 @@ class _Making:
         return ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[inner], name=name)
 
 
-def _same_type(value: ir.Value) -> ir.Value:
-    """Return a new tensor that replaces another one."""
-    return ir.Value(type=value.type, shape=None if value.shape is None else ir.Shape(value.shape))
-
-
 def _name_parameters(parameters: Sequence[_Parameter]) -> None:
     """Name attributes of the function after those that they set, with the node's name where ambiguous."""
     wishes = [parameter.places[0][1] for parameter in parameters]
@@ -520,19 +515,6 @@ def _name_parameters(parameters: Sequence[_Parameter]) -> None:
         node = parameter.places[0][0]
         own = wish if wishes.count(wish) == 1 else f"{node_label(node)}_{wish}"
         parameter.name = free_name(identifier(own), taken)
-
-
-def _renamed(attribute: ir.Attr, name: str) -> ir.Attr:
-    """Return the same value, or the same reference to an attribute of the enclosing function."""
-    if attribute.is_ref():
-        return ir.RefAttr(name, attribute.ref_attr_name or "", attribute.type)
-    return ir.Attr(name, attribute.type, attribute.value)
-
-
-def _default(parameter: _Parameter) -> ir.Attr:
-    """Return the first block's value, unless it refers to an enclosing function."""
-    first = parameter.given[0]
-    return ir.Attr(parameter.name, parameter.type, None if first.is_ref() else first.value)
 
 
 def _key(attribute: ir.Attr) -> Hashable:

@@ -64,7 +64,7 @@ def new_function_name(model: ir.Model, text: str) -> FunctionName:
 
 
 def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool = False) -> list[ir.Function]:
-    """The functions that fit one of the patterns by `domain::Name` or by their name alone, in the model's order.
+    """Return the functions whose `domain::Name` or name alone matches one of the patterns, in the model's order.
 
     Raises `RequestError` with the nearest name for a pattern that fits none, unless that is allowed.
     """
@@ -72,21 +72,20 @@ def find_functions(model: ir.Model, patterns: Sequence[str], allow_empty: bool =
     addresses = {function.identifier(): function_address(function) for function in model.functions.values()}
     for pattern in patterns:
         fits = name_matcher(pattern)
-        found = {key for key, address in addresses.items() if fits(address) or fits(key[1])}
-        if not found and not allow_empty:
+        matching = {key for key, address in addresses.items() if fits(address) or fits(key[1])}
+        if not matching and not allow_empty:
             hint = suggest(pattern, addresses.values()) or "this model has none"
             raise RequestError(f"there is no local function {pattern!r}; {hint}")
-        chosen |= found
+        chosen |= matching
     return [function for key, function in model.functions.items() if key in chosen]
 
 
 def find_function(model: ir.Model, name: str) -> ir.Function:
     """Return the function of a name. Raises `RequestError` when there is none, or several."""
-    found = find_functions(model, [name])
-    if len(found) > 1:
-        told = ", ".join(map(function_address, found))
-        raise RequestError(f"{name!r} is ambiguous: {told}")
-    return found[0]
+    functions = find_functions(model, [name])
+    if len(functions) > 1:
+        raise RequestError(f"{name!r} is ambiguous: {', '.join(map(function_address, functions))}")
+    return functions[0]
 
 
 class Imports:
@@ -101,7 +100,7 @@ class Imports:
         }
 
     def of(self, graph: object) -> dict[str, int]:
-        """Domain -> version, for reading only."""
+        """Return domain -> version, for reading only."""
         return self._own[graph].opset_imports if graph in self._own else self._model.opset_imports
 
     def add(self, graph: object, domains: Mapping[str, int]) -> None:
@@ -124,14 +123,6 @@ def names_of(graph: ir.Graph) -> Iterator[str]:
     """Return the names of a graph's own nodes and tensors."""
     yield from (name for node in graph if (name := node.name))
     yield from (name for value in values_of(graph) if (name := value.name))
-
-
-def need_ir_version(edited: EditedModel, version: int) -> None:
-    """Raise the model's IR version to the minimum, with a note."""
-    old = edited.model.ir_version or 0
-    if old < version:
-        edited.model.ir_version = version
-        edited.note(f"IR version {old} -> {version}: older ones have no such functions")
 
 
 def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> list[ir.Function]:
@@ -159,12 +150,12 @@ _SCHEMA_TYPES = {getattr(onnx.defs.OpSchema.AttrType, kind.name): kind for kind 
 
 def attribute_types(function: ir.Function) -> dict[str, ir.AttributeType]:
     """Return attribute of the function -> type, where a default or a reference determines it."""
-    told = {attr.name: attr.type for attr in function.attributes.values() if attr.value is not None}
+    types = {attr.name: attr.type for attr in function.attributes.values() if attr.value is not None}
     for node in deep_nodes(function.graph):
         for attr in node.attributes.values():
             if attr.is_ref():
-                told.setdefault(attr.ref_attr_name or "", attr.type)
-    return told
+                types.setdefault(attr.ref_attr_name or "", attr.type)
+    return types
 
 
 def typed_attribute(name: str, value: JsonValue, kind: ir.AttributeType | None) -> ir.Attr:
@@ -172,7 +163,7 @@ def typed_attribute(name: str, value: JsonValue, kind: ir.AttributeType | None) 
 
     Raises `RequestError` for a value that the type cannot hold.
     """
-    plain = [_untrue(each) for each in value] if isinstance(value, list) else _untrue(value)
+    plain = [_without_bool(each) for each in value] if isinstance(value, list) else _without_bool(value)
     kind = kind or _kind_of(plain)
     if kind is None or not _fits(plain, kind):
         wanted = "a number, a text or a list of these" if kind is None else f"of type {kind.name}"
@@ -188,7 +179,7 @@ def set_attributes(
 ) -> int:
     """Set attributes of a function with defaults (None: without), and let nodes of its body refer to them.
 
-    Attributes that only `references` names get the node's own value as default. Returns how many references were made.
+    Attributes that only `references` names get the node's own value as default. Returns the number of references.
     Raises `RequestError` for unknown nodes and attributes, and for values and types that do not fit.
     """
     if "" in (*defaults, *(wanted for places in references.values() for wanted in places.values())):
@@ -208,7 +199,7 @@ def set_attributes(
     for node, name, wanted in asked:
         _refer(function, node, name, wanted, known[wanted])
     if any(attribute.value is not None for attribute in function.attributes.values()):
-        need_ir_version(edited, IR_OF_DEFAULTS)
+        edited.raise_ir_version(IR_OF_DEFAULTS)
     return len(asked)
 
 
@@ -218,7 +209,7 @@ def _types_asked(
     """Return attribute of the function -> type, including the new references."""
     known = attribute_types(function)
     for node, name, wanted in asked:
-        kind = _type_at(function, node, name) or known.get(wanted) or _kind_of(_untrue(defaults.get(wanted)))
+        kind = _type_at(function, node, name) or known.get(wanted) or _kind_of(_without_bool(defaults.get(wanted)))
         if kind is None:
             raise RequestError(f"the type of {wanted!r} is unknown: give it a default by `attributes`")
         if known.setdefault(wanted, kind) != kind:
@@ -258,7 +249,7 @@ def _type_at(function: ir.Function, node: ir.Node, name: str) -> ir.AttributeTyp
     return _SCHEMA_TYPES.get(schema.attributes[name].type)
 
 
-def _untrue(value: JsonValue) -> JsonValue:
+def _without_bool(value: JsonValue) -> JsonValue:
     return int(value) if isinstance(value, bool) else value
 
 
@@ -269,19 +260,16 @@ def _kind_of(value: JsonValue) -> ir.AttributeType | None:
         numbers = {ir.AttributeType.INT, ir.AttributeType.FLOAT}
         if kinds == numbers:
             return ir.AttributeType.FLOATS
-        return next((many for many, one in _OF_ELEMENT.items() if kinds == {one}), None)
+        return next((many for many, single in _OF_ELEMENT.items() if kinds == {single}), None)
     return next((kind for kind, types in _CHECKS.items() if isinstance(value, types)), None)
 
 
 def _fits(value: JsonValue, kind: ir.AttributeType) -> bool:
     if kind in _OF_ELEMENT:
         return isinstance(value, list) and all(_fits(each, _OF_ELEMENT[kind]) for each in value)
-    return kind in _CHECKS and isinstance(value, _CHECKS[kind]) and _in_range(value, kind)
-
-
-def _in_range(value: JsonValue, kind: ir.AttributeType) -> bool:
-    """Return the number as ONNX stores it: integers in 64 bits, others as fp32."""
-    if kind == ir.AttributeType.INT:
+    if kind not in _CHECKS or not isinstance(value, _CHECKS[kind]):
+        return False
+    if kind == ir.AttributeType.INT:  # stored in 64 bits, other numbers as fp32
         return isinstance(value, int) and -(2**63) <= value < 2**63
     return not isinstance(value, int | float) or not math.isfinite(value) or abs(value) <= _LARGEST_FLOAT
 
@@ -306,7 +294,9 @@ def calls_of(model: ir.Model, function: ir.Function) -> list[ir.Node]:
 def add_call(edited: EditedModel, function: ir.Function, call: Call, scope: str) -> ir.Node:
     """Add a node that calls a function to a graph. Raises `RequestError` for a call that does not fit the function."""
     graph, address = edited.graph(scope), function_address(function)
-    if _calls_itself(edited.model, function, graph):
+    functions = edited.model.functions.values()
+    home = next((each for each in functions if graph in {each.graph, *each.subgraphs()}), None)
+    if home is not None and function.identifier() in _callers_of(edited.model, home):
         raise RequestError(f"{address} calls the function of {scope!r}: functions cannot be recursive")
     for what, given, own in (("inputs", call.inputs, function.inputs), ("outputs", call.outputs, function.outputs)):
         if len(given) > len(own):
@@ -383,23 +373,17 @@ def _filled(to: str, function: ir.Function) -> str:
     return filled
 
 
-def _calls_itself(model: ir.Model, function: ir.Function, graph: ir.Graph) -> bool:
-    """Return whether a call in a graph makes a function recursive."""
-    home = next((each for each in model.functions.values() if graph in {each.graph, *each.subgraphs()}), None)
-    return home is not None and function.identifier() in _callers_of(model, home)
-
-
 def _callers_of(model: ir.Model, function: ir.Function) -> set[ir.OperatorIdentifier]:
     """Return a function and its direct and indirect callers."""
-    found, grown = set[ir.OperatorIdentifier](), {function.identifier()}
-    while grown > found:
-        found = grown
-        grown = found | {
+    callers, grown = set[ir.OperatorIdentifier](), {function.identifier()}
+    while grown > callers:
+        callers = grown
+        grown = callers | {
             key
             for key, each in model.functions.items()
-            if any(node.op_identifier() in found for node in deep_nodes(each.graph))
+            if any(node.op_identifier() in callers for node in deep_nodes(each.graph))
         }
-    return found
+    return callers
 
 
 def _check_new(edited: EditedModel, names: Sequence[str]) -> None:
@@ -425,8 +409,8 @@ _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep: bool) -> int:
     """Inline functions at their calls, also in other functions; returns the number of calls.
 
-    They are removed then, unless `keep`. Raises `RequestError` when they call each other in a cycle, want another
-    version of an operator set than the caller has, or get a graph as an attribute.
+    They are removed afterwards, unless `keep`. Raises `RequestError` when they call each other in a cycle, require
+    another version of an operator set than the caller has, or get a graph as an attribute.
     """
     model = edited.model
     chosen = {function.identifier(): function for function in functions}
@@ -449,8 +433,8 @@ def _in_order(chosen: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Funct
     try:
         return callees_first(chosen)
     except CycleError as error:
-        told = " -> ".join(function_address(chosen[key]) for key in error.args[1])
-        raise RequestError(f"functions that call each other in a cycle cannot be inlined: {told}") from None
+        cycle = " -> ".join(function_address(chosen[key]) for key in error.args[1])
+        raise RequestError(f"functions that call each other in a cycle cannot be inlined: {cycle}") from None
 
 
 class _Inlining:
@@ -477,7 +461,7 @@ class _Inlining:
         defaults = {name: attr for name, attr in function.attributes.items() if attr.value is not None}
         copies = copy_nodes(function.graph, read, {**defaults, **call.attributes})
         self._renaming.rename(copies.nodes)
-        self._renaming.take_made(self._taken)
+        self._renaming.reserve(self._taken)
         for node in deep_nodes(copies.nodes):
             node.metadata_props.update({**call.metadata_props, **node.metadata_props})
             for value in node.outputs:

@@ -10,6 +10,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors, make_tensor
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
+from ndld_flow.graph.edit.graph_edits import some_of
 from ndld_flow.graph.edit.schemas import Schemas, port_at
 from ndld_flow.graph.edit.selection import TensorSelect
 from ndld_flow.graph.edit.shared_settings import InitializerOperation
@@ -117,11 +118,8 @@ def replace_tensor(held: ConstantTensor, tensor: ir.TensorProtocol) -> None:
 
 def unused_initializers(model: ir.Model) -> list[ConstantTensor]:
     """Return the initializers that nothing reads and that are neither inputs nor outputs."""
-    return [held for held in constant_tensors(model, constants=False) if _is_unused(held.value)]
-
-
-def _is_unused(value: ir.Value) -> bool:
-    return not value.uses() and not _is_interface(value)
+    initializers = constant_tensors(model, constants=False)
+    return [held for held in initializers if not held.value.uses() and not _is_interface(held.value)]
 
 
 def _is_interface(value: ir.Value) -> bool:
@@ -139,27 +137,19 @@ def remove_initializer(edited: EditedModel, held: ConstantTensor, force: bool) -
         raise RequestError(f"initializer {held.name!r} is also an {which} of its graph; remove that first")
     readers = sorted({node_label(use.node) for use in value.uses()})
     if readers and not force:
-        raise RequestError(
-            f"initializer {held.name!r} is read by {_some(readers)}; connect these to another tensor first"
-        )
+        shown = some_of(list(map(repr, readers)))
+        raise RequestError(f"initializer {held.name!r} is read by {shown}; connect these to another tensor first")
+    schemas = Schemas(edited.model)
     for use in tuple(value.uses()):
-        if not _is_optional(edited, use.node, use.idx):
+        operator = schemas.of(use.node)
+        known = operator is not None and use.idx < len(operator.inputs)
+        if operator is None or not known or port_at(operator, use.idx).kind != "optional":
             raise RequestError(f"node {node_label(use.node)!r} requires input {use.idx}, which is {held.name!r}")
     for node, index in tuple(value.uses()):
         node.replace_input_with(index, None)
         while node.inputs and node.inputs[-1] is None:
             node.resize_inputs(len(node.inputs) - 1)
     del held.graph.initializers[held.name]
-
-
-def _is_optional(edited: EditedModel, node: ir.Node, index: int) -> bool:
-    operator = Schemas(edited.model).of(node)
-    return operator is not None and index < len(operator.inputs) and port_at(operator, index).kind == "optional"
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    shown = ", ".join(map(repr, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def select_initializers(edited: EditedModel, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
@@ -174,30 +164,26 @@ def select_constants(edited: EditedModel, select: TensorSelect, allow_empty: boo
 
 def _only(edited: EditedModel, select: TensorSelect, allow_empty: bool, kind: str) -> list[ConstantTensor]:
     wants_nodes = kind == "Constant node"
-    found = [
-        one
-        for one in find_tensors(edited.model, select, allow_empty, constants=wants_nodes or None)
-        if (one.node is not None) == wants_nodes
-    ]
-    if not found and not allow_empty:
+    selected = find_tensors(edited.model, select, allow_empty, constants=wants_nodes or None)
+    selected = [constant for constant in selected if (constant.node is not None) == wants_nodes]
+    if not selected and not allow_empty:
         raise RequestError(f"no {kind} is selected")
-    return found
+    return selected
 
 
 def to_initializers(edited: EditedModel, held: Sequence[ConstantTensor]) -> int:
     """Turn Constant nodes into initializers and return how many. Those of local functions stay."""
     moved = 0
-    for one in held:
-        node = one.node
-        if node is None or "::" in one.scope or one.value.is_graph_output():
+    for constant in held:
+        node = constant.node
+        if node is None or "::" in constant.scope or constant.value.is_graph_output():
             continue
-        tensor = one.tensor
-        value = ir.Value(
-            name=one.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
-        )
-        one.value.replace_all_uses_with(value)
-        one.graph.remove(node, safe=True)
-        one.graph.register_initializer(value)
+        tensor = constant.tensor
+        shape = ir.Shape(tensor.shape.numpy())
+        value = ir.Value(name=constant.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+        constant.value.replace_all_uses_with(value)
+        constant.graph.remove(node, safe=True)
+        constant.graph.register_initializer(value)
         moved += 1
     if moved:
         edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
@@ -209,20 +195,20 @@ def to_constants(held: Sequence[ConstantTensor]) -> None:
 
     Raises `RequestError` for one that is also an input, is sparse, or is in a data file.
     """
-    for one in held:
-        if one.value.is_graph_input():
-            raise RequestError(f"initializer {one.name!r} is also an input; use `remove_initializer_inputs` first")
-        if isinstance(one.tensor, SparseInitializer):
-            raise RequestError(f"initializer {one.name!r} is sparse; use `make_dense` first")
-        if one.stored == "external":
+    for constant in held:
+        if constant.value.is_graph_input():
+            raise RequestError(f"initializer {constant.name!r} is also an input; use `remove_initializer_inputs` first")
+        if isinstance(constant.tensor, SparseInitializer):
+            raise RequestError(f"initializer {constant.name!r} is sparse; use `make_dense` first")
+        if constant.stored == "external":
             raise RequestError(
-                f"initializer {one.name!r} is in a data file, which few tools support for Constant nodes"
+                f"initializer {constant.name!r} is in a data file, which few tools support for Constant nodes"
             )
-    for one in held:
-        value = ir.Value(name=one.name, type=ir.TensorType(one.tensor.dtype), shape=one.value.shape)
-        del one.graph.initializers[one.name]
-        one.value.replace_all_uses_with(value, replace_graph_outputs=True)
-        put_constant(one.graph, value, one.tensor)
+    for constant in held:
+        value = ir.Value(name=constant.name, type=ir.TensorType(constant.tensor.dtype), shape=constant.value.shape)
+        del constant.graph.initializers[constant.name]
+        constant.value.replace_all_uses_with(value, replace_graph_outputs=True)
+        put_constant(constant.graph, value, constant.tensor)
 
 
 def to_inputs(held: Sequence[ConstantTensor], keep_values: bool) -> None:
@@ -230,21 +216,21 @@ def to_inputs(held: Sequence[ConstantTensor], keep_values: bool) -> None:
 
     Raises `RequestError` for a sparse one, and for one of a subgraph.
     """
-    for one in held:
-        if one.scope:
+    for constant in held:
+        if constant.scope:
             raise RequestError(
-                f"initializer {one.name!r} is in {one.scope!r}; only inputs of the main graph can be fed"
+                f"initializer {constant.name!r} is in {constant.scope!r}; only inputs of the main graph can be fed"
             )
-        if isinstance(one.tensor, SparseInitializer):
-            raise RequestError(f"initializer {one.name!r} is sparse; use `make_dense` first")
-    for one in held:
-        value = one.value
-        value.type = ir.TensorType(one.tensor.dtype)
-        value.shape = ir.Shape(one.tensor.shape.numpy())
+        if isinstance(constant.tensor, SparseInitializer):
+            raise RequestError(f"initializer {constant.name!r} is sparse; use `make_dense` first")
+    for constant in held:
+        value = constant.value
+        value.type = ir.TensorType(constant.tensor.dtype)
+        value.shape = ir.Shape(constant.tensor.shape.numpy())
         if not value.is_graph_input():
-            one.graph.inputs.append(value)
+            constant.graph.inputs.append(value)
         if not keep_values:
-            del one.graph.initializers[one.name]
+            del constant.graph.initializers[constant.name]
             value.const_value = None
 
 
@@ -254,9 +240,9 @@ def remove_from_inputs(edited: EditedModel, held: Sequence[ConstantTensor], allo
     Raises `RequestError` when none was, unless that is allowed.
     """
     dropped = 0
-    for one in held:
-        if one.value.is_graph_input():
-            one.graph.inputs.remove(one.value)
+    for constant in held:
+        if constant.value.is_graph_input():
+            constant.graph.inputs.remove(constant.value)
             dropped += 1
     if not dropped and not allow_empty:
         raise RequestError("no selected initializer is an input")

@@ -45,7 +45,7 @@ class Declared:
 
     @property
     def type(self) -> ir.TensorType | None:
-        """Raises `RequestError` for a word that is no element type."""
+        """Return the element type. Raises `RequestError` for an unknown name."""
         return None if self.dtype is None else ir.TensorType(parse_dtype(self.dtype))
 
     @property
@@ -65,11 +65,11 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
     known = {value.name or "": value for value in values}
     chosen: set[str] = set()
     for pattern in patterns:
-        found = set(filter(name_matcher(pattern), known))
-        if not found and not allow_empty:
+        matching = set(filter(name_matcher(pattern), known))
+        if not matching and not allow_empty:
             hint = suggest(pattern, known) or f"it has no {what}s"
             raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {hint}")
-        chosen |= found
+        chosen |= matching
     return [value for name, value in known.items() if name in chosen]
 
 
@@ -83,7 +83,7 @@ def add_input(edited: EditedModel, name: str, declared: Declared) -> None:
 
 
 def refuse_taken(edited: EditedModel, name: str) -> None:
-    """Raises `RequestError` when a tensor of any graph has this name."""
+    """Raise `RequestError` when a tensor of any graph has this name."""
     for address, graph in scopes_of(edited.model).items():
         if any(value.name == name for value in values_of(graph)):
             where = f" in {short_name(address)}" if address else ""
@@ -96,8 +96,10 @@ def remove_input(edited: EditedModel, value: ir.Value) -> None:
     Raises `RequestError` for an input that is used.
     """
     if is_used(value) and not value.is_initializer():
+        nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
+        readers = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         raise RequestError(
-            f"input {value.name!r} is read by {_readers(value)}; give a constant by `replace_by`, "
+            f"input {value.name!r} is read by {readers or 'an output'}; give a constant by `replace_by`, "
             "or remove its readers first"
         )
     edited.model.graph.inputs.remove(value)
@@ -106,19 +108,14 @@ def remove_input(edited: EditedModel, value: ir.Value) -> None:
     prune_values([value])
 
 
-def _readers(value: ir.Value) -> str:
-    nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
-    told = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    return told or "an output"
-
-
 def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -> None:
     """Replace an input by a constant. Raises `RequestError` for an output, and for another type or shape."""
     if value.dtype not in (None, tensor.dtype):
         raise RequestError(f"input {value.name!r} is {value.dtype}, but the value given is {tensor.dtype}")
     dims = tuple(tensor.shape.numpy())
     own = value.shape
-    if own is not None and not _fits(own, dims):
+    pairs = zip(own or (), dims, strict=False)
+    if own is not None and (len(own) != len(dims) or any(isinstance(dim, int) and dim != new for dim, new in pairs)):
         raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, the value given {list(dims)}")
     edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
     graph = edited.model.graph
@@ -129,31 +126,25 @@ def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -
         graph.register_initializer(value)
 
 
-def _fits(own: ir.Shape, dims: Sequence[int]) -> bool:
-    return len(own) == len(dims) and all(
-        not isinstance(dim, int) or dim == given for dim, given in zip(own, dims, strict=True)
-    )
-
-
 # --- outputs ---------------------------------------------------------------------------------------------------------
 
 
 def add_outputs(edited: EditedModel, patterns: Sequence[str], unknown: Declared) -> list[ir.Value]:
     """Make tensors of the main graph outputs, unless they are. Returns the new outputs.
 
-    A pattern means what nodes make; an input or an initializer must be named in full. Raises `RequestError` where one
-    is in a subgraph, or has an unknown type or rank that is not given.
+    A pattern matches outputs of nodes; inputs and initializers need their full names. Raises `RequestError` for a
+    tensor in a subgraph, and for an unknown type or rank that is not given.
     """
     graph = edited.model.graph
-    made = [value for node in graph for value in node.outputs if value.name]
-    given = [value for value in values_of(graph) if value.name in patterns]
+    computed = [value for node in graph for value in node.outputs if value.name]
+    named = [value for value in values_of(graph) if value.name in patterns]
     chosen: dict[ir.Value, None] = {}
     for pattern in patterns:
         fits = name_matcher(pattern)
-        found = [value for value in given if value.name == pattern] or [v for v in made if fits(v.name or "")]
-        if not found:
+        matching = [value for value in named if value.name == pattern] or [v for v in computed if fits(v.name or "")]
+        if not matching:
             raise RequestError(_why_no_output(edited, pattern))
-        chosen |= dict.fromkeys(found)
+        chosen |= dict.fromkeys(matching)
     new = [value for value in chosen if not value.is_graph_output()]
     _declare(edited.model, new, unknown)
     graph.outputs.extend(new)
@@ -180,17 +171,14 @@ def _declare(model: ir.Model, values: Sequence[ir.Value], unknown: Declared) -> 
     types = infer_types(model) if any(value.type is None for value in values) and not model.functions else {}
     for value in values:
         if value.type is None:
-            value.type = unknown.type or _tensor_type(types.get(value, ""))
+            inferred = types.get(value, "")
+            value.type = unknown.type or (ir.TensorType(dtype_of(inferred)) if inferred.startswith("tensor(") else None)
         if value.type is None:
             raise RequestError(f"the type of {value.name!r} cannot be inferred; give it by `dtype`")
         if value.shape is None and isinstance(value.type, ir.TensorType):
             value.shape = unknown.dims
             if value.shape is None:
                 raise RequestError(f"the shape of {value.name!r} cannot be inferred; give it by `shape`")
-
-
-def _tensor_type(type_: str) -> ir.TensorType | None:
-    return ir.TensorType(dtype_of(type_)) if type_.startswith("tensor(") else None
 
 
 def remove_outputs(edited: EditedModel, values: Sequence[ir.Value], prune: bool) -> int:
@@ -307,8 +295,8 @@ def _computed(graph: ir.Graph) -> list[ir.Value]:
 
 def _values(model: ir.Model) -> list[ir.Value]:
     graphs = list(all_graphs(model))
-    made = [value for graph in graphs for node in graph for value in node.outputs]
-    return [*(value for graph in graphs for value in graph.inputs), *made]
+    outputs = [value for graph in graphs for node in graph for value in node.outputs]
+    return [*(value for graph in graphs for value in graph.inputs), *outputs]
 
 
 # --- shapes and sizes ------------------------------------------------------------------------------------------------
@@ -322,12 +310,8 @@ def set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
     model = edited.model
     check_shapes(model, shapes, "shapes")
     numbers = {name: tuple(dim if isinstance(dim, int) else -1 for dim in shape) for name, shape in shapes.items()}
-    _put(edited, shapes, _sizes(model, numbers))
-
-
-def _sizes(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    sizes = dims_from_shapes(model, shapes, {}, "shapes")
-    return {name: size for name, size in sizes.items() if size >= 0}
+    sizes = dims_from_shapes(model, numbers, {}, "shapes")
+    _put(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
 
 
 def _put(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
@@ -417,7 +401,7 @@ class _Renaming:
         text = str(dim.value)
         if text in self.names:
             return self.names[text]
-        return _NAME.sub(lambda found: self.names.get(found[0], found[0]), text)
+        return _NAME.sub(lambda match: self.names.get(match[0], match[0]), text)
 
 
 def rename_dims(model: ir.Model, names: Mapping[str, str]) -> int:
@@ -453,7 +437,7 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
     """
     model = edited.model
     snapshot = Snapshot(model)
-    _forget_noted(model)
+    _discard_shapes(model)
     try:
         infer_shapes(model, strict)
     except ModelError:
@@ -469,14 +453,14 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
 
 def remove_shapes(edited: EditedModel) -> int:
     """Omit shapes and types of computed tensors from the file, except of outputs. Returns the number of tensors."""
-    bare = _forget_noted(edited.model)
+    bare = _discard_shapes(edited.model)
     edited.bare.update(bare)
     return len(bare)
 
 
-def _forget_noted(model: ir.Model) -> list[ir.Value]:
+def _discard_shapes(model: ir.Model) -> list[ir.Value]:
     """Discard shapes and types of computed tensors; returns these."""
-    made = [value for graph in all_graphs(model) for value in _computed(graph) if not value.is_graph_output()]
-    for value in made:
+    values = [value for graph in all_graphs(model) for value in _computed(graph) if not value.is_graph_output()]
+    for value in values:
         value.shape = value.type = None
-    return made
+    return values

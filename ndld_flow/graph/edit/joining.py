@@ -14,11 +14,10 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
-from ndld_flow.graph.edit.edited_model import EditedModel, values_of
-from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
 from ndld_flow.graph.edit.function_making import make_function
 from ndld_flow.graph.edit.functions import new_function_name
-from ndld_flow.graph.edit.node_groups import Renaming, read_in_nodes
+from ndld_flow.graph.edit.node_groups import Renaming, deep_nodes, read_in_nodes
 from ndld_flow.graph.edit.opsets import convert_opset
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape
@@ -32,14 +31,14 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Value], prefix: str) -> None:
     """Rename a guest's dimensions to those of the model that they equal; other names that the model uses get `prefix`.
 
-    `connect`: the guest's tensor -> the model's that it will be one with.
+    `connect`: the guest's tensor -> the model's tensor with which it is merged.
     """
     bound: dict[str, int | str | None] = {}
     for theirs, ours in connect.items():
         for dim, known in zip(theirs.shape or (), ours.shape or (), strict=False):
-            name, found = _name(dim), known if isinstance(known, int) else _name(known)
-            if name and found:
-                bound.setdefault(name, found)
+            name, ours_dim = _name(dim), known if isinstance(known, int) else _name(known)
+            if name and ours_dim:
+                bound.setdefault(name, ours_dim)
     taken = {name for value in _values(model) for dim in value.shape or () if (name := _name(dim))}
     for name in dict.fromkeys(name for value in _values(guest) for dim in value.shape or () if (name := _name(dim))):
         if name not in bound and name in taken:
@@ -47,7 +46,9 @@ def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Va
     changed = {name: dim for name, dim in bound.items() if name != dim}
     for value in _values(guest):
         if value.shape is not None and any(_touches(dim, changed) for dim in value.shape):
-            value.shape = ir.Shape([_joined(dim, changed) for dim in value.shape])
+            # An expression of changed names becomes unknown: shape inference computes it again.
+            dims = [changed.get(_name(dim)) if _touches(dim, changed) else dim for dim in value.shape]
+            value.shape = ir.Shape(dims)
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
@@ -64,19 +65,15 @@ def _touches(dim: object, changed: Mapping[str, object]) -> bool:
     return name in changed or any(word in changed for word in _WORD.findall(name))
 
 
-def _joined(dim: int | ir.SymbolicDim, changed: Mapping[str, int | str | None]) -> int | str | ir.SymbolicDim | None:
-    if not _touches(dim, changed):
-        return dim
-    return changed.get(_name(dim))  # an expression of changed names is left open: inference finds it again
-
-
 _Key = tuple[str, str, str]
 """Domain, name and overload of a function."""
 
 
 def join_functions(model: ir.Model, guest: ir.Model, name: str) -> None:
-    """Add a guest's functions to a model. One of the same name and body is not added twice; one of another body gets
-    another name, as do those that call it.
+    """Add a guest's functions to a model.
+
+    A function of the same name and body is not added twice. One of the same name and another body is renamed, and so
+    are the functions that call it.
 
     Raises `RequestError` when a function of one model is a custom operator of the other.
     """
@@ -91,7 +88,12 @@ def _differing(model: ir.Model, guest: ir.Model) -> list[_Key]:
     shared = [key for key in guest.functions if key in model.functions]
     different = {key for key in shared if _text(guest.functions[key]) != _text(model.functions[key])}
     while True:
-        callers = {key for key in shared if key not in different and different & _called(guest.functions[key])}
+        callers = {
+            key
+            for key in shared
+            if key not in different
+            and any(node.op_identifier() in different for node in deep_nodes(guest.functions[key].graph))
+        }
         if not callers:
             return [key for key in shared if key in different]
         different |= callers
@@ -100,9 +102,9 @@ def _differing(model: ir.Model, guest: ir.Model) -> list[_Key]:
 def _rename(model: ir.Model, guest: ir.Model, keys: list[_Key]) -> None:
     taken = {function.name for each in (model, guest) for function in each.functions.values()}
     renamed = {key: free_name(key[1], taken) for key in keys}
-    for key, found in renamed.items():
+    for key, name in renamed.items():
         function = guest.functions.pop(key)
-        function.name = found
+        function.name = name
         guest.functions[function.identifier()] = function
     for graph in all_graphs(guest):
         for node in graph:
@@ -110,20 +112,15 @@ def _rename(model: ir.Model, guest: ir.Model, keys: list[_Key]) -> None:
 
 
 def _check_custom_operators(model: ir.Model, guest: ir.Model, name: str) -> None:
-    for one, other in ((model, guest), (guest, model)):
+    for owner, other in ((model, guest), (guest, model)):
         called = {node.op_identifier() for graph in all_graphs(other) for node in graph}
-        for key, function in one.functions.items():
+        for key, function in owner.functions.items():
             if key in called and key not in other.functions:
-                whose = "this model" if one is model else f"model {name!r}"
+                whose = "this model" if owner is model else f"model {name!r}"
                 raise RequestError(
                     f"{function_address(function)} is a local function of {whose} and a custom operator of the other, "
                     "which would then call the function: rename or inline the function first"
                 )
-
-
-def _called(function: ir.Function) -> set[_Key]:
-    graphs = (function.graph, *function.subgraphs())
-    return {node.op_identifier() for graph in graphs for node in graph}
 
 
 def _text(function: ir.Function) -> bytes:
@@ -180,12 +177,12 @@ class Joined:
 
 @dataclass(frozen=True)
 class Guest:
-    """Another model that is being inserted."""
+    """Another model that is inserted into the edited one."""
 
     name: str
     """Its name in the recipe."""
     edited: EditedModel
-    """The model, loaded for this purpose; it is taken apart."""
+    """The model, loaded for this purpose: its nodes move into the edited model."""
 
     @property
     def model(self) -> ir.Model:
@@ -202,17 +199,17 @@ class Guest:
 
     def input(self, name: str) -> ir.Value:
         """Return an input. Raises `RequestError` with the nearest name."""
-        return _found("input", name, self.inputs, self.name)
+        return _lookup("input", name, self.inputs, self.name)
 
     def output(self, name: str) -> ir.Value:
         """Return an output. Raises `RequestError` with the nearest name."""
-        return _found("output", name, self.outputs, self.name)
+        return _lookup("output", name, self.outputs, self.name)
 
 
 def invite(edited: EditedModel, name: str) -> Guest:
-    """Load another model of the recipe, and convert the one with the older opset.
+    """Load another model of the recipe, and convert the model with the older opset.
 
-    Each of its outputs is made by a node of its own. Raises `RequestError` where the opsets cannot be made one.
+    Each output gets a node of its own. Raises `RequestError` where the models cannot have one opset.
     """
     guest = Guest(name, EditedModel(edited.other(name), edited.others[name], log=edited.log))
     join_opsets(edited, guest.edited, name)
@@ -229,11 +226,11 @@ def join(
 ) -> Joined:
     """Move a guest's nodes, weights and functions into the model; `connect`: its input -> tensor to read instead.
 
-    `same`: other tensors of it that will be one with a tensor here.
+    `same`: other tensors of the guest that are merged with a tensor of the model.
 
-    All its names get `prefix`; without one, only those that are taken get the guest's name before them. Functions
-    of one name and names of dimensions are brought into line. What one model is to read of the other must be
-    of one dtype and can be of one shape. Raises `RequestError` where that is not so.
+    All names of the guest get `prefix`; without one, only names that are already used get the guest's name as a prefix.
+    Functions of the same name and names of dimensions are reconciled. Raises `RequestError` for connected tensors of
+    different dtypes or of shapes that cannot be equal.
     """
     if_taken = f"{guest.name}_"
     for theirs, ours in connect.items():
@@ -253,7 +250,7 @@ def hand_out(model: ir.Model, value: ir.Value, name: str) -> None:
     model.graph.outputs.append(value)
 
 
-def _found(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
+def _lookup(kind: str, name: str, known: Mapping[str, ir.Value], model: str) -> ir.Value:
     if name not in known:
         raise RequestError(f"model {model!r} has no {kind} {name!r}; {suggest(name, known) or 'it has none'}")
     return known[name]
@@ -266,10 +263,10 @@ def make_outputs(graph: ir.Graph, taken: set[str]) -> None:
         if value.producer() is None or value in seen:
             name = free_name(f"{value.name}_output", taken)
             node = ir.Node("", "Identity", [value], num_outputs=1, name=name)
-            made = node.outputs[0]
-            made.name, made.type, made.shape = name, value.type, value.shape
+            output = node.outputs[0]
+            output.name, output.type, output.shape = name, value.type, value.shape
             graph.append(node)
-            graph.outputs[index] = made
+            graph.outputs[index] = output
         seen.add(graph.outputs[index])
 
 
@@ -284,7 +281,7 @@ def check_fits(theirs: ir.Value, ours: ir.Value) -> None:
         return
     pairs = list(zip(theirs.shape, ours.shape, strict=False))
     if len(theirs.shape) != len(ours.shape) or any(
-        isinstance(one, int) and isinstance(other, int) and one != other for one, other in pairs
+        isinstance(dim, int) and isinstance(other, int) and dim != other for dim, other in pairs
     ):
         raise RequestError(f"{where}: their shapes are {show_shape(ours.shape)} and {show_shape(theirs.shape)}")
 
@@ -294,13 +291,13 @@ def _join_metadata(model: ir.Model, guest: ir.Model, if_taken: str) -> None:
     for key, text in guest.metadata_props.items():
         if model.metadata_props.setdefault(key, text) != text:
             model.metadata_props[f"{if_taken}{key}"] = text
-    model.ir_version = max(model.ir_version or 0, guest.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+    model.ir_version = max(model.ir_version or 0, guest.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
 
 
 def _move(model: ir.Model, guest: Guest, connect: Mapping[ir.Value, ir.Value], prefix: str, if_taken: str) -> Joined:
     graph, inputs, outputs = guest.model.graph, guest.inputs, guest.outputs
     defaults = [value for value in graph.inputs if value.is_initializer()]
-    keeps_defaults = (guest.model.ir_version or 0) >= FIRST_IR_WITH_HIDDEN_WEIGHTS
+    keeps_defaults = (guest.model.ir_version or 0) >= FIRST_WITH_FREE_INITIALIZERS
     nodes, initializers = list(graph), list(graph.initializers.values())
     graph.inputs.clear()
     graph.outputs.clear()
@@ -337,20 +334,20 @@ Connections = Mapping[str, str]
 def append_model(
     edited: EditedModel, name: str, connect: Connections, keep_outputs: bool, prefix: str | None
 ) -> Joined:
-    """Append a model. `connect` maps its inputs to tensors of this model.
+    """Insert a model after this one. `connect` maps its inputs to tensors of this model.
 
-    Without `connect`, inputs read outputs of their names, or in order where there are as many; inputs that both models
-    have become one, others are inputs. Its outputs come after those that stay: outputs that were connected go, unless
-    `keep_outputs`. Raises `RequestError`.
+    Without `connect`, its inputs read outputs of their names, or outputs in order if there are as many; inputs of the
+    same name are merged, others become inputs. Its outputs follow those of this model. Connected outputs are removed,
+    unless `keep_outputs`. Raises `RequestError`.
     """
     guest = invite(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
     offered = [value.name or "" for value in graph.outputs]
-    found = connect or _paired(list(guest.inputs), offered, name)
-    read = {guest.input(theirs): edited.value(ours) for theirs, ours in found.items()}
+    pairs = connect or _paired(list(guest.inputs), offered, name)
+    read = {guest.input(theirs): edited.value(ours) for theirs, ours in pairs.items()}
     if not connect:
-        read |= {value: own[theirs] for theirs, value in guest.inputs.items() if theirs not in found and theirs in own}
+        read |= {value: own[theirs] for theirs, value in guest.inputs.items() if theirs not in pairs and theirs in own}
     joined = join(edited, guest, read, prefix)
     if not keep_outputs:
         graph.outputs[:] = [value for value in graph.outputs if value not in read.values()]
@@ -362,21 +359,21 @@ def append_model(
 def prepend_model(
     edited: EditedModel, name: str, connect: Connections, keep_outputs: bool, prefix: str | None
 ) -> Joined:
-    """Prepend a model. `connect` maps inputs of this model to its outputs.
+    """Insert a model before this one. `connect` maps inputs of this model to its outputs.
 
-    Without `connect`, as `append_model` does. Its inputs come first. Its outputs that were not connected are outputs,
-    those that were only if `keep_outputs`. Raises `RequestError`.
+    Without `connect`, they are paired as in `append_model`. Its inputs come first. Its outputs become outputs too;
+    connected ones only with `keep_outputs`. Raises `RequestError`.
     """
     guest = invite(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
-    found = connect or _paired(list(own), list(guest.outputs), name)
-    for ours in found:
+    pairs = connect or _paired(list(own), list(guest.outputs), name)
+    for ours in pairs:
         if ours not in own:
             raise RequestError(f"this model has no input {ours!r}; {suggest(ours, own)}")
-    fed = {own[ours]: guest.output(theirs) for ours, theirs in found.items()}
+    fed = {own[ours]: guest.output(theirs) for ours, theirs in pairs.items()}
     inputs = {} if connect else guest.inputs
-    shared = {inputs[ours]: value for ours, value in own.items() if ours not in found and ours in inputs}
+    shared = {inputs[ours]: value for ours, value in own.items() if ours not in pairs and ours in inputs}
     for ours_value, theirs_value in fed.items():
         check_fits(theirs_value, ours_value)
     nodes, first = list(graph), [shared.get(value, value) for value in guest.inputs.values()]
@@ -408,7 +405,7 @@ def import_model(
 ) -> Joined:
     """Insert a model's nodes. `connect`: its input -> tensor of this model; `outputs`: its output -> new output.
 
-    Inputs that are not connected become inputs; outputs that are not handed out are tensors for later operations.
+    Inputs that are not connected become inputs; other outputs become tensors for later operations.
     Raises `RequestError`.
     """
     guest = invite(edited, name)
@@ -430,7 +427,7 @@ def call_as_function(edited: EditedModel, joined: Joined, function: str) -> None
     name = new_function_name(edited.model, function)
     graph = edited.model.graph
     hidden = [value for value in joined.outputs.values() if not value.is_graph_output()]
-    graph.outputs.extend(hidden)  # a function gives what is read, and these are there to be read by later operations
+    graph.outputs.extend(hidden)  # a function returns only tensors that are read; later operations may read these
     names = {value.name for value in hidden}
     make_function(edited, joined.nodes, name, repeats=False, inside=True)
     graph.outputs[:] = [value for value in graph.outputs if value.name not in names]

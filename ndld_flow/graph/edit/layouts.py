@@ -25,7 +25,7 @@ from ndld_flow.models.input_shapes import show_shape as shape_text
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 # fmt: off
-_ONE_BY_ONE = frozenset((
+_ELEMENTWISE = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "Asin", "Asinh", "Atan", "Atanh", "BitShift", "BitwiseAnd", "BitwiseNot",
     "BitwiseOr", "BitwiseXor", "Cast", "Ceil", "Celu", "Clip", "Cos", "Cosh", "Div", "Dropout", "Elu", "Equal", "Erf",
     "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
@@ -73,14 +73,14 @@ def renumber(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered
     """Return the node's form for data whose axis `perm[i]` was axis `i`; None if it depends on the order of axes."""
     if not is_standard(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
-    if node.op_type in _ONE_BY_ONE:
-        return _one_by_one(edits, node, perm)
+    if node.op_type in _ELEMENTWISE:
+        return _elementwise(edits, node, perm)
     rule = _RULES.get("Reduce" if node.op_type in _REDUCTIONS else node.op_type)
     return rule(edits, node, perm) if rule is not None else None
 
 
-def _one_by_one(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
-    """f(x, constant) -> f(x, constant in the other order)"""
+def _elementwise(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+    """Return f(x, constant) with the constant in the other order."""
     new = Renumbered()
     if node.op_type not in _BROADCASTING:
         return new
@@ -109,7 +109,7 @@ def _moved(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
 
 
 def _by_axis(default: int | None) -> Callable[[Rewriting, ir.Node, Sequence[int]], Renumbered | None]:
-    """Concat, Split, Softmax, ...: one axis, as an attribute"""
+    """Return the rule for Concat, Split, Softmax, ..., which have one axis as an attribute."""
 
     def rule(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
         axis = int_attribute(node, "axis", default if default is not None else 0)
@@ -121,7 +121,7 @@ def _by_axis(default: int | None) -> Callable[[Rewriting, ir.Node, Sequence[int]
 
 
 def _softmax(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
-    """Before opset 13 all axes from `axis` on count as one."""
+    """Renumber the axis; before opset 13, all axes from `axis` on are treated as one."""
     return _by_axis(-1)(edits, node, perm) if edits.opset_of(node) >= 13 else None
 
 
@@ -149,7 +149,7 @@ def _pad(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | N
 
 
 def _spread(pads: Sequence[int], perm: Sequence[int]) -> list[int]:
-    """Amounts for each axis, first all begins and then all ends."""
+    """Reorder amounts of padding: first the begins of all axes, then their ends."""
     rank = len(perm)
     moved = [0] * (2 * rank)
     for axis, new in enumerate(perm):
@@ -180,7 +180,7 @@ def _axes_tensor(axes: Array, perm: Sequence[int]) -> ir.TensorProtocol:
 
 
 def _reduce(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
-    """Reduce(x, axes); where it drops axes, the others must come in the same order either way"""
+    """Renumber the axes; if they are dropped, the order of the others must stay the same."""
     new, axes = Renumbered(), ints_attribute(node, "axes")
     if axes is not None:
         new.attributes["axes"] = ir.AttrInt64s("axes", [perm[axis] for axis in axes])
@@ -201,7 +201,7 @@ def _reduce(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered 
 
 
 def _scales(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
-    """QuantizeLinear, DequantizeLinear: one scale, or one for each index of an axis"""
+    """Renumber the axis of QuantizeLinear and DequantizeLinear, unless they have a single scale."""
     tensor = edits.constant(node.inputs[1])
     if tensor is None or int_attribute(node, "block_size", 0) != 0:
         return None
@@ -239,7 +239,7 @@ def push_transposes(edits: Rewriting) -> int:
 
 @dataclass
 class _Region:
-    """Tensors that would be computed before the Transpose instead of after it."""
+    """A set of tensors that can be computed before a Transpose instead of after it."""
 
     perm: Perm
     entries: dict[ir.Node, None] = field(default_factory=dict)
@@ -247,7 +247,7 @@ class _Region:
     nodes: dict[ir.Node, Renumbered] = field(default_factory=dict)
     """Nodes of the region -> their form for the other order."""
     values: dict[ir.Value, None] = field(default_factory=dict)
-    """Tensors that both produce in this order."""
+    """Outputs of both in this order."""
 
     def enter(self, transposes: Iterable[ir.Node]) -> None:
         for node in transposes:
@@ -265,12 +265,13 @@ def _move(edits: Rewriting, start: ir.Node) -> None:
     if not region.nodes:
         return
     inside = region.values
-    kept_entries = [node for node in region.entries if _read_outside(node.outputs[0], region)]
+    outside = {node: [r for r in _readers(node.outputs) if r not in region.nodes] for node in region.entries}
+    kept_entries = [node for node in region.entries if outside[node] or node.outputs[0].is_graph_output()]
     borders = [value for value in inside if _needs_transpose(value, region)]
     cancelled = [reader for value in inside for reader in _inverse_readers(value, region)]
     added = sum(value.producer() not in region.entries for value in borders)
     if len(region.entries) - len(kept_entries) + len(cancelled) > added:
-        _carry_out(edits, region)
+        _apply_order(edits, region)
 
 
 def _grown(edits: Rewriting, start: ir.Node) -> _Region:
@@ -311,7 +312,7 @@ def _readers(values: Sequence[ir.Value]) -> list[ir.Node]:
 
 
 def _inverse_readers(value: ir.Value, region: _Region) -> Iterator[ir.Node]:
-    """Transposes that only undo this order."""
+    """Yield the readers that are Transposes back from this order."""
     for reader in _readers([value]):
         perm = _perm(reader)
         if reader in region.nodes or perm is None or reader.graph is not value.graph:
@@ -330,12 +331,8 @@ def _needs_transpose(value: ir.Value, region: _Region) -> bool:
     )
 
 
-def _read_outside(value: ir.Value, region: _Region) -> bool:
-    return value.is_graph_output() or any(reader not in region.nodes for reader in _readers([value]))
-
-
-def _carry_out(edits: Rewriting, region: _Region) -> None:
-    """Let the region's nodes compute in the other order, with a Transpose where the old order is still read."""
+def _apply_order(edits: Rewriting, region: _Region) -> None:
+    """Compute the region in the other order, with a Transpose where the old order is still read."""
     for node, new in region.nodes.items():
         new.apply(edits, node)
     for entry in region.entries:
@@ -361,27 +358,27 @@ def _restore_order(edits: Rewriting, value: ir.Value, region: _Region) -> None:
     assert node is not None
     name = value.name
     value.name = edits.new_name(f"{name}_moved")
-    made = edits.put_before(node, "Transpose", [value], {"perm": list(region.perm)}, f"{name}_transposed")
-    transpose = made.producer()
+    restored = edits.put_before(node, "Transpose", [value], {"perm": list(region.perm)}, f"{name}_transposed")
+    transpose = restored.producer()
     assert transpose is not None and isinstance(node.graph, ir.Graph)
     node.graph.remove(transpose)
     node.graph.insert_after(node, transpose)
-    made.name, made.type = name, value.type
-    made.shape = None if shape is None else ir.Shape(shape)
+    restored.name, restored.type = name, value.type
+    restored.shape = None if shape is None else ir.Shape(shape)
     for use in outside:
-        use.node.replace_input_with(use.idx, made)
+        use.node.replace_input_with(use.idx, restored)
     if value.is_graph_output():
-        node.graph.outputs[:] = [made if output is value else output for output in node.graph.outputs]
+        node.graph.outputs[:] = [restored if output is value else output for output in node.graph.outputs]
 
 
 def _fold_pairs(edits: Rewriting, graph: ir.Graph) -> None:
-    """Transpose(Transpose(x, p), q) -> Transpose(x, p[q]), or x"""
+    """Replace Transpose(Transpose(x, p), q) by Transpose(x, p[q]), or by x."""
     for node in tuple(graph):
         inner = producer_of_type(node.inputs[0], "Transpose") if _perm(node) is not None else None
         first = _perm(inner) if inner is not None else None
         if inner is None or first is None or inner.inputs[0] is None:
             continue
-        perm = _composed(first, _perm(node) or ())
+        perm = tuple(first[axis] for axis in _perm(node) or ())
         if perm == tuple(range(len(perm))) and edits.may_replace(node.outputs[0], inner.inputs[0]):
             edits.bypass(node, inner.inputs[0], "Transpose cancelled")
         else:
@@ -393,10 +390,6 @@ def _fold_pairs(edits: Rewriting, graph: ir.Graph) -> None:
 
 def _perm(node: ir.Node) -> Perm | None:
     return ints_attribute(node, "perm") if node.op_type == "Transpose" and node.domain == "" else None
-
-
-def _composed(first: Perm, second: Perm) -> Perm:
-    return tuple(first[axis] for axis in second)
 
 
 def _inverse(perm: Perm) -> Perm:
@@ -455,14 +448,14 @@ def change_layouts(
 def transpose_input(edits: Rewriting, value: ir.Value, layout: str, inside: str) -> ir.Value:
     """Declare an input in another layout; returns the tensor that its readers read instead."""
     graph = edits.model.graph
-    made = edits.put_first(
+    moved = edits.put_first(
         graph, "Transpose", [value], {"perm": list(order(layout, inside))}, f"{value.name}_{inside.lower()}"
     )
-    made.type, made.shape = value.type, value.shape
+    moved.type, moved.shape = value.type, value.shape
     if value.shape is not None:
         value.shape = permuted(value.shape, order(inside, layout))
-    read_instead(value, made)
-    return made
+    read_instead(value, moved)
+    return moved
 
 
 def _transpose_output(edits: Rewriting, value: ir.Value, inside: str, layout: str) -> None:
@@ -472,22 +465,22 @@ def _transpose_output(edits: Rewriting, value: ir.Value, inside: str, layout: st
         raise RequestError(f"output {name} is also an input of the model: its layout cannot change alone")
     perm = order(inside, layout)
     value.name = edits.new_name(f"{name}_{inside.lower()}")
-    made = edits.put_last(graph, "Transpose", [value], {"perm": list(perm)}, f"{name}_{layout.lower()}")
-    made.name, made.type = name, value.type
-    made.shape = None if value.shape is None else permuted(value.shape, perm)
-    graph.outputs[:] = [made if output is value else output for output in graph.outputs]
+    moved = edits.put_last(graph, "Transpose", [value], {"perm": list(perm)}, f"{name}_{layout.lower()}")
+    moved.name, moved.type = name, value.type
+    moved.shape = None if value.shape is None else permuted(value.shape, perm)
+    graph.outputs[:] = [moved if output is value else output for output in graph.outputs]
 
 
 def _chosen(kind: str, values: Sequence[ir.Value], patterns: Sequence[str]) -> list[ir.Value]:
-    found: dict[ir.Value, None] = {}
+    chosen: dict[ir.Value, None] = {}
     for pattern in patterns:
         fits = name_matcher(pattern)
-        fitting = [value for value in values if fits(value.name or "")]
-        if not fitting:
+        matching = [value for value in values if fits(value.name or "")]
+        if not matching:
             names = [value.name or "" for value in values]
             raise RequestError(f"the model has no {kind} {pattern!r}; {suggest(pattern, names)}")
-        found.update(dict.fromkeys(fitting))
-    return list(found)
+        chosen.update(dict.fromkeys(matching))
+    return list(chosen)
 
 
 def _check_rank(value: ir.Value, layout: str) -> None:

@@ -16,15 +16,15 @@ from ndld_flow.models.unique_names import identifier
 
 def values_of(graph: ir.Graph) -> list[ir.Value]:
     """Return a graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
-    made = (value for node in graph for value in node.outputs)
-    return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *made]))
+    outputs = (value for node in graph for value in node.outputs)
+    return list(dict.fromkeys([*graph.inputs, *graph.initializers.values(), *outputs]))
 
 
 class NamesInUse:
-    """Finds unused names without searching the model each time.
+    """Names in use, for finding unused ones without searching the model each time.
 
-    A name whose holders were renamed or removed is free again. A name that is given to something without asking here
-    must be added to `taken`.
+    A name whose holders were renamed or removed is free again. Code that assigns a name without `fresh` must add it to
+    `taken`.
     """
 
     def __init__(self, model: ir.Model) -> None:
@@ -88,9 +88,9 @@ class Nesting:
 
     def value(self, name: str, graph: ir.Graph) -> ir.Value:
         """Return the tensor that a node of the graph reads by a name. Raises `RequestError` with the nearest name."""
-        found = self.find(name, graph)
-        if found is not None:
-            return found
+        value = self.find(name, graph)
+        if value is not None:
+            return value
         addresses = {inner: address for address, inner in scopes_of(self._model).items()}
         here = addresses[graph] or "the main graph"
         for elsewhere, address in addresses.items():
@@ -131,7 +131,9 @@ def rename_values(model: ir.Model, wishes: Mapping[ir.Value, str]) -> int:
         for graph, initializers in kept:
             for value in initializers:
                 graph.initializers.add(value)
-        _rename_in_annotations(names, new_names)
+        for value in names:
+            if annotation := value.meta.get(_QUANTIZATION):
+                value.meta[_QUANTIZATION] = {key: new_names.get(name, name) for key, name in annotation.items()}
     return renamed
 
 
@@ -144,7 +146,7 @@ def nodes_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Node, 
 
 
 def values_to_rename(model: ir.Model, names: Mapping[str, str]) -> dict[ir.Value, str]:
-    """Return tensor -> new name, like `nodes_to_rename`. Of several tensors of a name, the main graph's is meant."""
+    """Return tensor -> new name, like `nodes_to_rename`. Of equal names, that in the main graph is meant."""
     return _by_name("tensor", _values(model), names, preferred=model.graph)
 
 
@@ -224,17 +226,17 @@ def _by_name(
     names: Mapping[str, str],
     preferred: ir.Graph | None = None,
 ) -> dict[Named, str]:
-    found: dict[str, list[Named]] = {}
+    holders: dict[str, list[Named]] = {}
     for holder in (holder for family in families for holder in family):
-        found.setdefault(holder.name or "", []).append(holder)
+        holders.setdefault(holder.name or "", []).append(holder)
     for old in names:
-        if old not in found:
-            raise RequestError(f"there is no {what} {old!r}; {suggest(old, filter(None, found))}")
-        in_main = [holder for holder in found[old] if preferred is not None and holder.graph is preferred]
-        if len(found[old]) > 1 and len(in_main) != 1:
-            raise RequestError(f"{len(found[old])} {what}s are named {old!r}; choose one by `select` and `scope`")
-        found[old] = in_main or found[old]
-    wishes = {found[old][0]: new for old, new in names.items()}
+        if old not in holders:
+            raise RequestError(f"there is no {what} {old!r}; {suggest(old, filter(None, holders))}")
+        in_main = [holder for holder in holders[old] if preferred is not None and holder.graph is preferred]
+        if len(holders[old]) > 1 and len(in_main) != 1:
+            raise RequestError(f"{len(holders[old])} {what}s are named {old!r}; choose one by `select` and `scope`")
+        holders[old] = in_main or holders[old]
+    wishes = {holders[old][0]: new for old, new in names.items()}
     _check_unused(what, families, wishes)
     return wishes
 
@@ -247,10 +249,3 @@ def _check_unused(what: str, families: Sequence[Sequence[Named]], wishes: Mappin
             if name in taken and name is not None:
                 raise RequestError(f"the name {name!r} is already used; choose another, or rename that {what} too")
             taken.add(name)
-
-
-def _rename_in_annotations(values: Iterable[ir.Value], new_names: Mapping[str, str]) -> None:
-    for value in values:
-        noted = value.meta.get(_QUANTIZATION)
-        if noted:
-            value.meta[_QUANTIZATION] = {key: new_names.get(name, name) for key, name in noted.items()}

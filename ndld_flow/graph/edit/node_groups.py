@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.models.files import all_graphs
-from ndld_flow.models.scopes import own_subgraphs
+from ndld_flow.models.scopes import node_label, own_subgraphs
 
 Anchor = ir.Node | ir.Value
 
@@ -33,12 +34,12 @@ class Neighbourhood:
     def before(self, anchor: Anchor) -> set[ir.Node]:
         """Return the nodes that a node or tensor depends on, including a tensor's producer but not the node itself."""
         start = self._makers(anchor) if isinstance(anchor, ir.Value) else self.producers(anchor)
-        return _reached(start, self.producers)
+        return set(reached(start, self.producers))
 
     def after(self, anchor: Anchor) -> set[ir.Node]:
         """Return the nodes that depend on a node or tensor, without the node itself."""
         start = self.readers(anchor) if isinstance(anchor, ir.Value) else self.consumers(anchor)
-        return _reached(start, self.consumers)
+        return set(reached(start, self.consumers))
 
     def between(self, first: Anchor, last: Anchor) -> set[ir.Node]:
         """Return the nodes on paths from the first to the last, including the two where they are nodes."""
@@ -50,20 +51,20 @@ class Neighbourhood:
         """Return the nodes at most `hops` edges away, itself included. The ends of a tensor are one edge away."""
         if isinstance(anchor, ir.Value):
             ends = (anchor.producer(), *self.readers(anchor))
-            found, hops = {node for node in ends if node is not None}, hops - 1
+            nodes, hops = {node for node in ends if node is not None}, hops - 1
         else:
-            found = {anchor}
-        edge = found
+            nodes = {anchor}
+        edge = nodes
         while edge and hops > 0:
             hops -= 1
-            edge = {near for node in edge for near in (*self.producers(node), *self.consumers(node))} - found
-            found |= edge
-        return found
+            edge = {near for node in edge for near in (*self.producers(node), *self.consumers(node))} - nodes
+            nodes |= edge
+        return nodes
 
     def producers(self, node: ir.Node) -> Iterator[ir.Node]:
         """Return the producers of a node's inputs, and of outer tensors that its subgraphs read.
 
-        What a body is given, such as the state of a Loop, is made by whoever makes what its node reads.
+        The producers of a subgraph's inputs, such as the state of a Loop, are those of its node's inputs.
         """
         for value in read_values(node):
             yield from self._makers(value)
@@ -130,15 +131,34 @@ def _bodies(node: ir.Node) -> Iterator[ir.Graph]:
             yield from _bodies(inner)
 
 
-def _reached(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> set[ir.Node]:
+def reached(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]]) -> dict[ir.Node, None]:
+    """Return nodes and all that repeated steps from them reach, in the order of discovery."""
     waiting = list(start)
-    found = set(waiting)
+    nodes = dict.fromkeys(waiting)
     while waiting:
         for node in step(waiting.pop()):
-            if node not in found:
-                found.add(node)
+            if node not in nodes:
+                nodes[node] = None
                 waiting.append(node)
-    return found
+    return nodes
+
+
+def check_one_piece(pieces: Pieces, nodes: Collection[ir.Node]) -> None:
+    """Raise `RequestError` when an outside node prevents that one node replaces these."""
+    obstacle = pieces.obstacle(nodes)
+    if obstacle is not None:
+        raise RequestError(
+            f"these nodes cannot be replaced by one: {node_label(obstacle)!r} depends on one of them and another "
+            "depends on it. Select that node too, or fewer nodes"
+        )
+
+
+def inputs_given(node: ir.Node) -> tuple[ir.Value | None, ...]:
+    """Return the inputs of a node without omitted optional inputs at the end."""
+    inputs = tuple(node.inputs)
+    while inputs and inputs[-1] is None:
+        inputs = inputs[:-1]
+    return inputs
 
 
 def deep_nodes(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
@@ -168,8 +188,8 @@ def is_read_outside(value: ir.Value, members: Collection[ir.Node], around: Neigh
 def outputs_of(nodes: Sequence[ir.Node], around: Neighbourhood) -> list[ir.Value]:
     """Return the outputs of the nodes that others read, in the order of the nodes."""
     members = set(nodes)
-    made = (value for node in nodes for value in node.outputs)
-    return [value for value in made if is_read_outside(value, members, around)]
+    outputs = (value for node in nodes for value in node.outputs)
+    return [value for value in outputs if is_read_outside(value, members, around)]
 
 
 class Pieces:
@@ -190,16 +210,16 @@ class Pieces:
         """
         members = dict.fromkeys(nodes)
         graph, bound = next(iter(members)).graph, self._bound(nodes)
-        found: set[ir.Node] = set()
+        visited: set[ir.Node] = set()
         waiting = [near for node in members for near in self._around.consumers(node)]
         while waiting:
             node = waiting.pop()
-            if node in found or node in members or node.graph is not graph:
+            if node in visited or node in members or node.graph is not graph:
                 continue
             whole = self._piece_of.get(node, (node,))
             if self._position.get(node, 0) > bound:
                 continue
-            found.update(whole)
+            visited.update(whole)
             after = [near for each in whole for near in self._around.consumers(each)]
             if any(near in members for near in after):
                 return node
@@ -207,7 +227,7 @@ class Pieces:
         return None
 
     def add(self, nodes: Collection[ir.Node]) -> None:
-        """Treat these nodes as one from now on."""
+        """Mark these nodes as one group."""
         members = tuple(nodes)
         places = [self._position.get(node, 0) for node in members]
         self._piece_of.update(dict.fromkeys(members, members))
@@ -272,8 +292,8 @@ class Copies:
 def captured_values(nodes: Iterable[ir.Node]) -> list[ir.Value]:
     """Return the outer tensors that nodes and their subgraphs read, in the order of first use."""
     nodes = list(nodes)
-    made = {value for node in nodes for value in node.outputs}
-    return list(dict.fromkeys(value for node in nodes for value in read_values(node) if value not in made))
+    own = {value for node in nodes for value in node.outputs}
+    return list(dict.fromkeys(value for node in nodes for value in read_values(node) if value not in own))
 
 
 def captured_by(graph: ir.Graph) -> list[ir.Value]:
@@ -285,11 +305,11 @@ def captured_by(graph: ir.Graph) -> list[ir.Value]:
 def copy_nodes(nodes: Iterable[ir.Node], read: Values | None = None, attributes: Attributes | None = None) -> Copies:
     """Copy nodes with their subgraphs. Copies read each other's outputs, and from outside the replacements in `read`.
 
-    With `attributes`, references to attributes of a function become these; those of a name it lacks are dropped, as a
-    call means that leaves an attribute without a default out.
+    With `attributes`, references to attributes of a function are replaced by these; references to other names are
+    dropped, as in a call that omits an attribute without a default.
     """
     copier = _Copier(dict(read or {}), attributes)
-    return Copies(copier.nodes(list(nodes)), copier.made)
+    return Copies(copier.nodes(list(nodes)), copier.new)
 
 
 def copy_graph(graph: ir.Graph, read: Values | None = None, attributes: Attributes | None = None) -> ir.Graph:
@@ -303,20 +323,20 @@ class Renaming:
     def __init__(
         self, taken_nodes: Collection[str], taken_values: Collection[str], prefix: str = "", if_taken: str = ""
     ) -> None:
-        """All names get `prefix`; names that are already used get `if_taken`, and a number if that does not suffice."""
+        """Set the prefixes: `prefix` for all names, `if_taken` for used ones; a number follows if that is used too."""
         self._nodes = _FreeNames(taken_nodes, prefix, if_taken)
         self._values = _FreeNames(taken_values, prefix, if_taken)
 
     @property
-    def made(self) -> set[str]:
-        """All new names."""
-        return self._nodes.made | self._values.made
+    def new(self) -> set[str]:
+        """Return all new names."""
+        return self._nodes.new | self._values.new
 
-    def take_made(self, taken: set[str]) -> None:
+    def reserve(self, taken: set[str]) -> None:
         """Add the new names to `taken`, so that later nodes and tensors do not get them."""
         for names in (self._nodes, self._values):
-            taken |= names.made
-            names.made.clear()
+            taken |= names.new
+            names.new.clear()
 
     def rename(self, nodes: Iterable[ir.Node]) -> None:
         """Rename nodes, their outputs, and everything in their subgraphs."""
@@ -346,7 +366,7 @@ class Renaming:
 class _FreeNames:
     def __init__(self, taken: Collection[str], prefix: str, if_taken: str) -> None:
         self._taken, self._prefix, self._if_taken = taken, prefix, if_taken
-        self.made: set[str] = set()
+        self.new: set[str] = set()
         self._numbers: dict[str, int] = {}
         """The last number for each name: counting from the start would be slow for thousands of copies."""
 
@@ -354,22 +374,22 @@ class _FreeNames:
         wish = f"{self._prefix}{name}"
         wish = f"{self._if_taken}{wish}" if self._is_taken(wish) else wish
         number = self._numbers.get(wish, 1)
-        found = wish if number == 1 else f"{wish}_{number}"
-        while self._is_taken(found):
+        free = wish if number == 1 else f"{wish}_{number}"
+        while self._is_taken(free):
             number += 1
-            found = f"{wish}_{number}"
+            free = f"{wish}_{number}"
         self._numbers[wish] = number
-        self.made.add(found)
-        return found
+        self.new.add(free)
+        return free
 
     def _is_taken(self, name: str) -> bool:
-        return name in self._taken or name in self.made
+        return name in self._taken or name in self.new
 
 
 def copy_value(value: ir.Value) -> ir.Value:
     """Return a tensor of the same name, type and shape without a producer; a constant shares its data."""
     name = value.name
-    made = ir.Value(
+    duplicate = ir.Value(
         name=name,
         type=value.type,
         shape=None if value.shape is None else value.shape.copy(),
@@ -377,8 +397,8 @@ def copy_value(value: ir.Value) -> ir.Value:
         const_value=None if value.const_value is None else share_tensor(value.const_value, name or ""),
         metadata_props=dict(value.metadata_props),
     )
-    made.meta.update(value.meta)
-    return made
+    duplicate.meta.update(value.meta)
+    return duplicate
 
 
 def share_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
@@ -398,7 +418,7 @@ class _Copier:
     def __init__(self, read: dict[ir.Value, ir.Value | None], attributes: Attributes | None) -> None:
         self._read = read
         self._attributes = attributes
-        self.made: dict[ir.Value, ir.Value] = {}
+        self.new: dict[ir.Value, ir.Value] = {}
 
     def nodes(self, nodes: list[ir.Node]) -> list[ir.Node]:
         for node in nodes:
@@ -408,9 +428,9 @@ class _Copier:
 
     def graph(self, graph: ir.Graph) -> ir.Graph:
         inputs = [self._declare(value) for value in graph.inputs]
-        initializers = [self.made.get(value) or self._declare(value) for value in graph.initializers.values()]
+        initializers = [self.new.get(value) or self._declare(value) for value in graph.initializers.values()]
         nodes = self.nodes(list(graph))
-        made = ir.Graph(
+        duplicate = ir.Graph(
             inputs,
             [self._outside(value) or value for value in graph.outputs],
             nodes=nodes,
@@ -420,36 +440,36 @@ class _Copier:
             name=graph.name,
             metadata_props=dict(graph.metadata_props),
         )
-        made.meta.update(graph.meta)
-        return made
+        duplicate.meta.update(graph.meta)
+        return duplicate
 
     def _declare(self, value: ir.Value) -> ir.Value:
-        self.made[value] = copy_value(value)
-        return self.made[value]
+        self.new[value] = copy_value(value)
+        return self.new[value]
 
     def _outside(self, value: ir.Value | None) -> ir.Value | None:
         """Return the tensor that a copy reads where its original reads `value`."""
         if value is None:
             return None
-        return self.made[value] if value in self.made else self._read.get(value, value)
+        return self.new[value] if value in self.new else self._read.get(value, value)
 
     def _node(self, node: ir.Node) -> ir.Node:
         attributes = [self._attribute(attribute) for attribute in node.attributes.values()]
-        made = ir.Node(
+        duplicate = ir.Node(
             node.domain,
             node.op_type,
             [self._outside(value) for value in node.inputs],
             [attribute for attribute in attributes if attribute is not None],
             overload=node.overload,
-            outputs=[self.made[value] for value in node.outputs],
+            outputs=[self.new[value] for value in node.outputs],
             version=node.version,
             name=node.name,
             doc_string=node.doc_string,
             metadata_props=dict(node.metadata_props),
             device_configurations=tuple(map(self._configuration, node.device_configurations)),
         )
-        made.meta.update(node.meta)
-        return made
+        duplicate.meta.update(node.meta)
+        return duplicate
 
     def _attribute(self, attribute: ir.Attr) -> ir.Attr | None:
         if attribute.is_ref():

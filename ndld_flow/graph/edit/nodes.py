@@ -24,7 +24,7 @@ from ndld_flow.graph.edit.schemas import (
 )
 from ndld_flow.graph.edit.shared_settings import TensorValue
 from ndld_flow.graph.edit.tensor_types import parse_tensor_type
-from ndld_flow.graph.edit.value_grammar import Array, Value, parse_dtype, parse_value, to_array
+from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.graph.edit.wiring import errors_of, hand_out
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion
 
@@ -54,7 +54,7 @@ def make_attributes(
 
 
 def _kind(operator: OperatorVersion | None, name: str, value: Given, present: Mapping[str, ir.Attr]) -> str:
-    """`int`, `floats`, `tensor`, ..."""
+    """Return the type of an attribute: `int`, `floats`, `tensor`, ..."""
     declared = "" if operator is None else declared_attribute(operator, name).type
     if declared not in ("", "undefined"):  # local functions may leave the type undefined
         return declared
@@ -93,18 +93,15 @@ def _make(name: str, value: Given, kind: str) -> ir.Attr:
         return ir.AttrTensor(name, make_tensor(tensor, name))
     if element not in _ELEMENTS:
         raise RequestError(f"its type is {kind.replace('_', ' ')}, which settings cannot express")
-    array = _array(value, element)
+    if isinstance(value, TensorValue):
+        array = make_tensor(value, "", _ELEMENTS[element]).numpy()
+    else:
+        parsed = _parsed(value, element)
+        array = to_array(_numbers(parsed) if element == "int" else parsed, _ELEMENTS[element])
     if array.ndim != (kind != element):
         expected = f"a list of {element}s" if kind != element else f"one {element}"
         raise RequestError(f"it is {expected}; the value has the shape {list(array.shape)}")
     return ir.Attr(name, ir.AttributeType[kind.upper()], tuple(array.tolist()) if array.ndim else array.item())
-
-
-def _array(value: Given, element: str) -> Array:
-    if isinstance(value, TensorValue):
-        return make_tensor(value, "", _ELEMENTS[element]).numpy()
-    parsed = _parsed(value, element)
-    return to_array(_numbers(parsed) if element == "int" else parsed, _ELEMENTS[element])
 
 
 def _listed(value: Any) -> Any:  # noqa: ANN401 - YAML's value
@@ -157,7 +154,7 @@ def reset_attributes(edited: EditedModel, nodes: Iterable[ir.Node], patterns: Se
             operator = schemas.of(node)
             if operator is None:
                 raise RequestError(f"the operator {node.domain}::{node.op_type} and its defaults are unknown")
-            for declared in _meant(operator, node, patterns):
+            for declared in _selected(operator, node, patterns):
                 _reset(node, declared)
                 changed += 1
     if not changed and not allow_empty:
@@ -172,29 +169,29 @@ def remove_attributes(edited: EditedModel, nodes: Sequence[ir.Node], patterns: S
     """
     schemas = Schemas(edited.model)
     fits = [name_matcher(pattern) for pattern in patterns]
-    found = [(node, name) for node in nodes for name in node.attributes if any(fit(name) for fit in fits)]
-    if not found and not allow_empty:
+    selected = [(node, name) for node in nodes for name in node.attributes if any(fit(name) for fit in fits)]
+    if not selected and not allow_empty:
         known = {name for node in nodes for name in node.attributes}
         nearest = suggest(patterns[0], known) or "they have none"
         raise RequestError(f"none of these nodes has an attribute like {patterns[0]!r}; {nearest}")
-    for node, name in found:
+    for node, name in selected:
         with errors_of(node):
             operator = schemas.of(node)
-            if operator is not None and any(one.required and one.name == name for one in operator.attributes):
+            if operator is not None and any(known.required and known.name == name for known in operator.attributes):
                 raise RequestError(f"{operator.name} requires its attribute {name!r}")
         node.attributes.pop(name)
-    return len(found)
+    return len(selected)
 
 
-def _meant(operator: OperatorVersion, node: ir.Node, patterns: Sequence[str]) -> Iterator[AttributeReference]:
+def _selected(operator: OperatorVersion, node: ir.Node, patterns: Sequence[str]) -> Iterator[AttributeReference]:
     """Yield the operator's attribute of a plain name; for a pattern, the optional ones that the node has."""
     for pattern in patterns:
         fits = name_matcher(pattern)
         if is_plain(pattern):
             yield declared_attribute(operator, pattern)
         else:
-            present = (one for one in operator.attributes if one.name in node.attributes and fits(one.name))
-            yield from (one for one in present if not one.required)
+            optional = (attribute for attribute in operator.attributes if not attribute.required)
+            yield from (known for known in optional if known.name in node.attributes and fits(known.name))
 
 
 def _reset(node: ir.Node, declared: AttributeReference) -> None:
@@ -244,7 +241,7 @@ class NodeMaker:
     def insert_after(self, new: NewNode, tensor: ir.Value, readers: Collection[ir.Node] | None) -> tuple[ir.Node, int]:
         """Insert a node between a tensor and all or some of its readers.
 
-        All its readers means graph outputs too; they keep their names. Returns the node and how many read it.
+        All readers include graph outputs, which keep their names. Returns the node and the number of its readers.
         """
         graph = tensor.graph
         assert graph is not None
@@ -262,7 +259,7 @@ class NodeMaker:
     def insert_before(self, new: NewNode, reader: ir.Node, which: int | str) -> ir.Node:
         """Insert a node at an input of another node.
 
-        Raises `RequestError` when it reads nothing.
+        Raises `RequestError` when that input is not connected.
         """
         with errors_of(reader):
             index = port_index(self._schemas.of(reader), which, len(reader.inputs) - 1)
@@ -277,12 +274,12 @@ class NodeMaker:
     def replace_op(self, node: ir.Node, new: NewNode) -> list[str]:
         """Replace the operator of a node; its name, its tensors and the attributes that the new one has too are kept.
 
-        Returns the names of the attributes that went. Raises `RequestError` where the new one does not fit.
+        Returns the names of the removed attributes. Raises `RequestError` when the new operator does not fit.
         """
         assert isinstance(node.graph, ir.Graph)
         operator = self._schemas.find(node.graph, new.op_type, new.domain)
         kept = _kept_attributes(node, operator)
-        made = make_attributes(operator, new.attributes, kept)
+        attributes = make_attributes(operator, new.attributes, kept)
         if operator is not None:
             check_attributes_complete(operator, {*kept, *new.attributes})
             check_inputs(operator, node.inputs)
@@ -292,7 +289,7 @@ class NodeMaker:
         dropped = [name for name in node.attributes if name not in kept]
         for name in dropped:
             node.attributes.pop(name)
-        for attribute in made:
+        for attribute in attributes:
             node.attributes.add(attribute)
         return [name for name in dropped if name not in new.attributes]
 
@@ -326,7 +323,7 @@ class NodeMaker:
 def _kept_attributes(node: ir.Node, operator: OperatorVersion | None) -> dict[str, ir.Attr]:
     if operator is None:
         return dict(node.attributes)
-    types = {one.name: one.type for one in operator.attributes}
+    types = {known.name: known.type for known in operator.attributes}
     return {
         name: old for name, old in node.attributes.items() if types.get(name) in (old.type.name.lower(), "undefined")
     }

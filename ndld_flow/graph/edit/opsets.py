@@ -12,7 +12,6 @@ included.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name, identifier
 
-_LIKE_NOW = 7
+_MODERN = 7
 """Before this opset operators broadcast by attributes: only the converter can convert them."""
 _NEGATIVE_AXES = 11
 """The opset that introduced negative axes."""
@@ -60,9 +59,9 @@ class CannotConvertError(RequestError):
 def convert_proto(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
     """Convert a small model in place to another opset. Raises `CannotConvertError` with the reason."""
     source = model.opset_import[0].version
-    way = 1 if target > source else -1
-    for opset in range(source, target, way):
-        model = _take_step(model, opset, opset + way)
+    step = 1 if target > source else -1
+    for opset in range(source, target, step):
+        model = _take_step(model, opset, opset + step)
     return model
 
 
@@ -71,30 +70,26 @@ def _take_step(model: onnx.ModelProto, old: int, new: int) -> onnx.ModelProto:
     changed = [node for node in model.graph.node if _version(node, old) != _version(node, new)]
     for node in changed if new < old else ():
         _prepare_for_older(node, model.graph, new)
-    if all(_carries_over(node, old, new) for node in changed):
+    if all(_is_unchanged(node, old, new) for node in changed):
         for node in changed:
-            _carry_over(node, old, new)
+            _keep(node, old, new)
         model.opset_import[0].version = new
         return model
     try:
-        return _convert(model, new)
-    except CannotConvertError as error:
-        told = [what for node in changed for what in _newer(node, old, new)]
-        raise CannotConvertError("; ".join(told) or f"to opset {new}: {error}") from None
-
-
-def _newer(node: onnx.NodeProto, old: int, new: int) -> list[str]:
-    """Return attributes of a node that the previous opset does not have."""
-    known, before = _schema(node, new).attributes, _schema(node, old)
-    names = [given.name for given in node.attribute if given.name not in known and not _says_nothing(given, before)]
-    return [f"its attribute {name} came with opset {old}" for name in names if new < old]
-
-
-def _convert(model: onnx.ModelProto, target: int) -> onnx.ModelProto:
-    try:
-        return onnx.version_converter.convert_version(model, target)
+        return onnx.version_converter.convert_version(model, new)
     except (onnx.version_converter.ConvertError, RuntimeError, ValueError, IndexError) as error:
-        raise CannotConvertError(_reason(error)) from None
+        newer = [
+            f"its attribute {given.name} came with opset {old}"
+            for node in changed
+            for given in node.attribute
+            if new < old and not _is_known(given, node, old, new)
+        ]
+        raise CannotConvertError("; ".join(newer) or f"to opset {new}: {_reason(error)}") from None
+
+
+def _is_known(given: onnx.AttributeProto, node: onnx.NodeProto, old: int, new: int) -> bool:
+    """Return whether an attribute exists in the new opset too, or only states its default."""
+    return given.name in _schema(node, new).attributes or _is_default(given, _schema(node, old))
 
 
 def _reason(error: Exception) -> str:
@@ -103,20 +98,15 @@ def _reason(error: Exception) -> str:
     if "No initializer or constant input" in text:
         return "one of its inputs would become an attribute, but is no constant"
     if "No Adapter" in text:
-        return "onnx knows no way"
+        return "onnx has no converter for it"
     return (text.rpartition("failed: ")[2] if "Assertion" in text else text).rstrip(". ")
 
 
 def _schema(node: onnx.NodeProto, opset: int) -> onnx.defs.OpSchema:
-    return _schema_of(node.op_type, opset)
-
-
-@functools.cache
-def _schema_of(op_type: str, opset: int) -> onnx.defs.OpSchema:
     try:
-        return onnx.defs.get_schema(op_type, opset, "")
+        return onnx.defs.get_schema(node.op_type, opset, "")
     except onnx.defs.SchemaError:
-        raise CannotConvertError(f"there is no {op_type} in opset {opset}") from None
+        raise CannotConvertError(f"there is no {node.op_type} in opset {opset}") from None
 
 
 def _version(node: onnx.NodeProto, opset: int) -> int:
@@ -124,48 +114,50 @@ def _version(node: onnx.NodeProto, opset: int) -> int:
 
 
 def _prepare_for_older(node: onnx.NodeProto, graph: onnx.GraphProto, opset: int) -> None:
-    """Say what the node says so that the opset before understands it too. Raises `CannotConvertError` where it did
-    something else.
+    """Rewrite the node in the form of the previous opset.
+
+    Raises `CannotConvertError` when its operator had another meaning there.
     """
     before = _OTHER_MEANING.get((node.op_type, _version(node, opset + 1)))
-    if before is not None and not (node.op_type in _FLATTENING and _is_last_axis(node, graph)):
+    if node.op_type in _FLATTENING and before is not None:
+        # these flattened all axes from their axis on, which is the same for the last axis
+        rank = _rank(graph, node.input[0])
+        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+        before = None if rank is not None and axis in (-1, rank - 1) else before
+    if before is not None:
         raise CannotConvertError(f"in opset {opset} {before}")
     if opset + 1 == _NEGATIVE_AXES:
         _make_axes_positive(node, graph)
     if node.op_type == "Constant" and opset == 11:
-        _hold_a_tensor(node)
+        _make_tensor_attribute(node)
     if node.op_type == "Split" and opset == 17:
         _drop_equal_parts(node, graph)
 
 
-def _carries_over(node: onnx.NodeProto, old: int, new: int) -> bool:
+def _is_unchanged(node: onnx.NodeProto, old: int, new: int) -> bool:
     """Return whether the node has the same meaning in the new opset without changes."""
     before, after = _schema(node, old), _schema(node, new)
     counts = after.min_input <= len(node.input) <= after.max_input and len(node.output) <= after.max_output
-    known = all(given.name in after.attributes or _says_nothing(given, before) for given in node.attribute)
-    same = new < old or not _means_otherwise(node, new)  # downwards, other meanings are refused before
-    return min(old, new) >= _LIKE_NOW and not after.deprecated and counts and known and same
+    known = all(given.name in after.attributes or _is_default(given, before) for given in node.attribute)
+    version = (node.op_type, _version(node, new))
+    # other meanings in older opsets are refused before
+    same = new < old or (version not in _OTHER_MEANING and version != ("Split", 18))
+    return min(old, new) >= _MODERN and not after.deprecated and counts and known and same
 
 
-def _means_otherwise(node: onnx.NodeProto, opset: int) -> bool:
-    """Return whether this opset's version of the operator changed its meaning."""
-    version = (node.op_type, _version(node, opset))
-    return version in _OTHER_MEANING or version == ("Split", 18)
-
-
-def _carry_over(node: onnx.NodeProto, old: int, new: int) -> None:
+def _keep(node: onnx.NodeProto, old: int, new: int) -> None:
     before, after = _schema(node, old), _schema(node, new)
     for place in reversed(range(len(node.attribute))):
         if node.attribute[place].name not in after.attributes:
             del node.attribute[place]
-    said = {given.name for given in node.attribute}
-    for name in before.attributes.keys() & after.attributes.keys() - said:
+    given = {attribute.name for attribute in node.attribute}
+    for name in before.attributes.keys() & after.attributes.keys() - given:
         default = before.attributes[name].default_value
         if default.type and _value(default) != _value(after.attributes[name].default_value):
             node.attribute.append(default)
 
 
-def _says_nothing(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
+def _is_default(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> bool:
     """Return whether an attribute only states its default."""
     if attribute.name == "dilations":
         return all(step == 1 for step in attribute.ints)
@@ -177,13 +169,6 @@ def _says_nothing(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) ->
 
 def _value(attribute: onnx.AttributeProto) -> object:
     return onnx.helper.get_attribute_value(attribute) if attribute.type else None
-
-
-def _is_last_axis(node: onnx.NodeProto, graph: onnx.GraphProto) -> bool:
-    """Return whether Softmax or a similar operator, which flattened all axes from its axis on, uses the last axis."""
-    rank = _rank(graph, node.input[0])
-    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
-    return rank is not None and axis in (-1, rank - 1)
 
 
 def _make_axes_positive(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
@@ -211,7 +196,7 @@ def _dims(graph: onnx.GraphProto, name: str) -> list[int] | None:
     return next((list(tensor.dims) for tensor in graph.initializer if tensor.name == name), None)
 
 
-def _hold_a_tensor(node: onnx.NodeProto) -> None:
+def _make_tensor_attribute(node: onnx.NodeProto) -> None:
     """Replace the plain numbers of a Constant by a tensor."""
     attribute = node.attribute[0]
     kinds = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
@@ -266,7 +251,9 @@ def must_change(node: ir.Node, source: int, target: int) -> bool:
     if old is None:
         raise CannotConvertError(f"opset {source} does not have this operator")
     if new is None:
-        raise CannotConvertError(f"it came with opset {_introduced(node.op_type)}")
+        history = onnx.defs.get_all_schemas_with_history()
+        versions = (known.since_version for known in history if (known.domain, known.name) == ("", node.op_type))
+        raise CannotConvertError(f"it came with opset {min(versions, default=0)}")
     if node.op_type == "Scan" and (old < 9) != (new < 9):
         raise CannotConvertError("Scan was another operator before opset 9")
     if node.op_type in _CONTROL_FLOW:
@@ -282,7 +269,7 @@ def adapt_node(node: ir.Node, source: int, target: int) -> Adapted:
     _check(converted)
     adapted = _adapted(node, converted, {name: value for value, name in names.items()})
     try:
-        _give_back_references(node, adapted, source, target)
+        _restore_references(node, adapted, source, target)
         for new in adapted.nodes:
             _check_types(new, target)
     except CannotConvertError:
@@ -302,10 +289,10 @@ def _check(converted: onnx.ModelProto) -> None:
         raise CannotConvertError(f"the result would not be valid: {one_paragraph(error)}") from None
 
 
-def _give_back_references(node: ir.Node, adapted: Adapted, source: int, target: int) -> None:
-    """Check attributes that refer to a function's call: their values are unknown, so they must have the same meaning.
+def _restore_references(node: ir.Node, adapted: Adapted, source: int, target: int) -> None:
+    """Restore attributes that refer to a function's call, whose values are unknown.
 
-    Raises `CannotConvertError` where they do not.
+    Raises `CannotConvertError` for one that has another meaning in the other opset.
     """
     for attribute in node.attributes.values():
         if not attribute.is_ref():
@@ -340,13 +327,6 @@ def _since(op_type: str, opset: int) -> int | None:
         return int(onnx.defs.get_schema(op_type, opset, "").since_version)
     except onnx.defs.SchemaError:
         return None
-
-
-def _introduced(op_type: str) -> int:
-    return min(
-        (s.since_version for s in onnx.defs.get_all_schemas_with_history() if (s.domain, s.name) == ("", op_type)),
-        default=0,
-    )
 
 
 def _alone(node: ir.Node, names: dict[ir.Value, str], opset: int) -> onnx.ModelProto:
@@ -391,9 +371,12 @@ def _adapted(node: ir.Node, converted: onnx.ModelProto, known: dict[str, ir.Valu
     """Copy the converter's nodes, connected to the values of the model."""
     values = dict(known)
     nodes: list[ir.Node] = []
-    made = [tensor for tensor in converted.graph.initializer if tensor.name not in known]
-    protos = [*map(_constant, made), *converted.graph.node]
-    for proto in protos:
+    constants = [
+        onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in converted.graph.initializer
+        if tensor.name not in known
+    ]
+    for proto in (*constants, *converted.graph.node):
         inputs = [values[name] if name else None for name in proto.input]
         new = ir.Node(
             proto.domain,
@@ -407,40 +390,33 @@ def _adapted(node: ir.Node, converted: onnx.ModelProto, known: dict[str, ir.Valu
     outputs = [values[name] if name else ir.Value() for name in _output_names(node)]
     for old, heir in zip(node.outputs, outputs, strict=True):
         heir.type = old.type
-    return Adapted(list(_used(nodes, outputs)), outputs)
+    used = [node for node in nodes if any(value.uses() or value in outputs for value in node.outputs)]
+    return Adapted(used, outputs)
 
 
-def _constant(tensor: onnx.TensorProto) -> onnx.NodeProto:
-    return onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
-
-
-def _used(nodes: list[ir.Node], outputs: list[ir.Value]) -> Iterator[ir.Node]:
-    for node in nodes:
-        if any(value.uses() or value in outputs for value in node.outputs):
-            yield node
-
-
-_MOST_TOLD = 3
+_MOST_LISTED = 3
 
 
 def convert_opset(edited: EditedModel, target: int) -> Counter[str]:
     """Convert a model, its subgraphs and local functions to another version of the default domain.
 
-    Returns how many nodes of which operator were converted. Raises `RequestError` that names the nodes which have no
-    way there; the model is then as it was.
+    Returns operator -> number of converted nodes. Raises `RequestError` that names the nodes that cannot be converted;
+    the model is unchanged then.
     """
     model = edited.model
     refuse_unknown_opset(target)
     infer_shapes(model)
     adapted = _adapt_all(model, target)
-    done = Counter(node.op_type for node in adapted)
+    converted = Counter(node.op_type for node in adapted)
     taken = edited.names()
     for node, instead in adapted.items():
         _replace(node, instead, taken)
-    for opsets in _default_opsets(model):
-        opsets[""] = target
+    model.opset_imports[""] = target
+    for function in model.functions.values():
+        if "" in function.opset_imports:
+            function.opset_imports[""] = target
     model.ir_version = max(model.ir_version or 0, oldest_ir_version(target))
-    return done
+    return converted
 
 
 def import_domain(edited: EditedModel, domain: str, version: int) -> str:
@@ -451,12 +427,6 @@ def import_domain(edited: EditedModel, domain: str, version: int) -> str:
         if domain in function.opset_imports:
             function.opset_imports[domain] = version
     return f"{domain} {version} imported" if before is None else f"{domain} {before} -> {version}"
-
-
-def _default_opsets(model: ir.Model) -> Iterator[dict[str, int]]:
-    """Return the opset imports to set: the model's, and those of functions that use the default domain."""
-    yield model.opset_imports
-    yield from (function.opset_imports for function in model.functions.values() if "" in function.opset_imports)
 
 
 def _adapt_all(model: ir.Model, target: int) -> dict[ir.Node, Adapted]:
@@ -473,8 +443,10 @@ def _adapt_all(model: ir.Model, target: int) -> dict[ir.Node, Adapted]:
     if refused:
         for instead in adapted.values():
             instead.drop()
-        more = f"; and {len(refused) - _MOST_TOLD} more" if len(refused) > _MOST_TOLD else ""
-        raise RequestError(f"not all nodes can be converted to opset {target}. {'; '.join(refused[:_MOST_TOLD])}{more}")
+        more = f"; and {len(refused) - _MOST_LISTED} more" if len(refused) > _MOST_LISTED else ""
+        raise RequestError(
+            f"not all nodes can be converted to opset {target}. {'; '.join(refused[:_MOST_LISTED])}{more}"
+        )
     return adapted
 
 
@@ -482,12 +454,9 @@ def _graphs(model: ir.Model) -> Iterator[tuple[str, int, ir.Graph]]:
     """Yield address, opset and graph; a function has its own opset."""
     own = {function_address(function): function.opset_imports for function in model.functions.values()}
     for scope, graph in scopes_of(model).items():
-        opsets = next((imports for address, imports in own.items() if _is_in(scope, address)), model.opset_imports)
+        around = (imports for address, imports in own.items() if f"{scope}/".startswith(f"{address}/"))
+        opsets = next(around, model.opset_imports)
         yield scope, opsets.get("", 1), graph
-
-
-def _is_in(scope: str, function: str) -> bool:
-    return scope == function or scope.startswith(f"{function}/")
 
 
 def _replace(node: ir.Node, instead: Adapted, taken: set[str]) -> None:

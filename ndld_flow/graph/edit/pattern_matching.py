@@ -126,14 +126,14 @@ class _Binding:
         return len(self._trail)
 
     def bind(self, node: ir.Node, candidate: ir.Node, pairs: Pairs) -> bool:
-        """Bind a candidate to a node; bindings before a failure are left to `undo`."""
+        """Try to bind a candidate to a node. After a failure `undo` removes the bindings that were made before it."""
         if candidate in self.taken or len(node.outputs) > len(candidate.outputs):
             return False
         self.nodes[node] = candidate
         self.taken.add(candidate)
         self._trail.append(node)
         return all(map(self._bind_value, node.outputs, candidate.outputs)) and all(
-            self._bind_input(value, found) for value, found in pairs
+            self._bind_input(value, other) for value, other in pairs
         )
 
     def undo(self, size: int) -> None:
@@ -148,26 +148,25 @@ class _Binding:
     def is_closed(self) -> bool:
         """Return whether all tensors that the pattern reads from outside are produced outside the match."""
         return not any(
-            value.producer() not in self._members and found.producer() in self.taken
-            for value, found in self.values.items()
+            value.producer() not in self._members and other.producer() in self.taken
+            for value, other in self.values.items()
         )
 
-    def _bind_input(self, value: ir.Value | None, found: ir.Value | None) -> bool:
-        if value is None or found is None:
-            return value is found
+    def _bind_input(self, value: ir.Value | None, other: ir.Value | None) -> bool:
+        if value is None or other is None:
+            return value is other
         if value in self.values:
-            return self.values[value] is found
-        producer = value.producer()
-        if producer in self._members:
-            maker = found.producer()
-            fits = maker is not None and maker.graph is self.graph and value.index() == found.index()
-            return fits and self._bind_value(value, found)
-        return self._likeness.may_be(value, found) and self._bind_value(value, found)
+            return self.values[value] is other
+        if value.producer() in self._members:
+            producer = other.producer()
+            fits = producer is not None and producer.graph is self.graph and value.index() == other.index()
+            return fits and self._bind_value(value, other)
+        return self._likeness.may_be(value, other) and self._bind_value(value, other)
 
-    def _bind_value(self, value: ir.Value, found: ir.Value) -> bool:
+    def _bind_value(self, value: ir.Value, other: ir.Value) -> bool:
         if value in self.values:
-            return self.values[value] is found
-        self.values[value] = found
+            return self.values[value] is other
+        self.values[value] = other
         self._trail.append(value)
         return True
 
@@ -238,12 +237,12 @@ def is_close(wanted: Array, tensor: ir.TensorProtocol, tolerance: float) -> bool
         return False
     if wanted.ndim and tuple(tensor.shape.numpy()) != wanted.shape:
         return False
-    found = tensor.numpy().reshape(wanted.shape)
-    exact, rounded = (each.astype(np.float64) for each in (wanted, wanted.astype(found.dtype)))
-    values = found.astype(np.float64)
+    array = tensor.numpy().reshape(wanted.shape)
+    exact, rounded = (each.astype(np.float64) for each in (wanted, wanted.astype(array.dtype)))
+    values = array.astype(np.float64)
     close = np.isclose(values, exact, rtol=tolerance, atol=_ALMOST_ZERO if tolerance else 0.0, equal_nan=True)
     # an integer constant does not equal 0.5 only because 0.5 rounds to it
-    return bool(np.all(close | ((values == rounded) & (found.dtype.kind not in "iub"))))
+    return bool(np.all(close | ((values == rounded) & (array.dtype.kind not in "iub"))))
 
 
 def is_numeric(wanted: JsonValue) -> bool:
@@ -254,10 +253,10 @@ def is_numeric(wanted: JsonValue) -> bool:
         return False
 
 
-def has_value(found: ir.Attr, wanted: JsonValue) -> bool:
+def has_value(attribute: ir.Attr, wanted: JsonValue) -> bool:
     """Return whether an attribute has a value."""
     try:
-        return same_value(found, typed_attribute(found.name, wanted, found.type))
+        return same_value(attribute, typed_attribute(attribute.name, wanted, attribute.type))
     except RequestError:
         return False  # a value of another type
 
@@ -266,8 +265,8 @@ def has_shape(shape: ir.Shape | None, wanted: Sequence[int | str | None]) -> boo
     """Return whether a shape has these dimensions; None matches any."""
     if shape is None or len(shape) != len(wanted):
         return False
-    found = (each if isinstance(each, int) else each.value for each in shape)
-    return all(want is None or want == have for want, have in zip(wanted, found, strict=True))
+    dims = (dim if isinstance(dim, int) else dim.value for dim in shape)
+    return all(want is None or want == dim for want, dim in zip(wanted, dims, strict=True))
 
 
 def same_value(first: ir.Attr | None, second: ir.Attr | None) -> bool:

@@ -27,7 +27,15 @@ from ndld_flow.graph.edit.constant_tensors import constant_of
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes
-from ndld_flow.graph.edit.node_groups import Neighbourhood, Pieces, copy_nodes, deep_nodes, hand_over, is_read_outside
+from ndld_flow.graph.edit.node_groups import (
+    Neighbourhood,
+    Pieces,
+    copy_nodes,
+    deep_nodes,
+    hand_over,
+    inputs_given,
+    is_read_outside,
+)
 from ndld_flow.graph.edit.pattern_matching import (
     Match,
     Pairs,
@@ -71,12 +79,12 @@ class RuleText:
 
     def variables(self) -> dict[str, list[tuple[ir.Node, str]]]:
         """Return variable -> the nodes and attributes that refer to it."""
-        found: dict[str, list[tuple[ir.Node, str]]] = {}
+        places: dict[str, list[tuple[ir.Node, str]]] = {}
         for node in self.nodes:
             for attribute in node.attributes.values():
                 if attribute.is_ref():
-                    found.setdefault(attribute.ref_attr_name or "", []).append((node, attribute.name))
-        return found
+                    places.setdefault(attribute.ref_attr_name or "", []).append((node, attribute.name))
+        return places
 
 
 def parse_pattern(text: str) -> RuleText:
@@ -106,9 +114,9 @@ def _check_ends(side: RuleText, nodes: Sequence[ir.Node]) -> None:
     for value in side.inputs:
         if value not in read:
             raise RequestError(f"`pattern`: input {value.name!r} is read by none of its nodes")
-    made = {value for node in nodes for value in node.outputs}
+    computed = {value for node in nodes for value in node.outputs}
     for value in side.outputs:
-        if value not in made:
+        if value not in computed:
             raise RequestError(f"`pattern`: output {value.name!r} is produced by none of its nodes")
 
 
@@ -169,8 +177,8 @@ def _check_known(names: Iterable[str], known: set[str], setting: str) -> None:
 
 def _reason(error: Exception) -> str:
     """Return the parser's reason with its position in the recipe's text, without the line of the header."""
-    told = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-    place, lines = _PLACE.search(told), told.splitlines()
+    message = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+    place, lines = _PLACE.search(message), message.splitlines()
     where = f"line {int(place[1]) - 1}: " if place else ""
     return f"{where}{one_paragraph(lines[-1])} (near `{one_paragraph(lines[-2].removeprefix('Error context:'))}`)"
 
@@ -254,7 +262,7 @@ class Rule:
 
 
 @dataclass
-class Found:
+class Matches:
     """Matches to replace, and the reasons why others are not."""
 
     matches: list[Match] = field(default_factory=list)
@@ -274,7 +282,7 @@ class Extent:
     allow_empty: bool = False
 
 
-def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Found:
+def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Matches:
     """Return the matches of a rule in the order of the model, which must be sorted; matches do not overlap.
 
     Raises `RequestError` for a pattern whose nodes are not connected.
@@ -287,17 +295,17 @@ def find_matches(model: ir.Model, rule: Rule, extent: Extent) -> Found:
     for graph in all_graphs(model):
         search.opsets = search.imports.of(graph)
         for root in graph:
-            if extent.limit is not None and len(search.found.matches) >= extent.limit:
-                return search.found
+            if extent.limit is not None and len(search.result.matches) >= extent.limit:
+                return search.result
             next((True for match in pattern.matches(root, around) if search.accept(match)), False)
-    return search.found
+    return search.result
 
 
 class _Search:
     """Decides whether candidates match the pattern, and whether a match may be replaced."""
 
     def __init__(self, rule: Rule, model: ir.Model, around: Neighbourhood, chosen: Set[ir.Node] | None) -> None:
-        self.found = Found()
+        self.result = Matches()
         self.imports = Imports(model)
         self.opsets: Mapping[str, int] = model.opset_imports
         self._rule = rule
@@ -310,15 +318,16 @@ class _Search:
         self._inner = [v for node in rule.pattern.nodes for v in node.outputs if v not in outputs]
 
     def alignments(self, node: ir.Node, candidate: ir.Node) -> Iterator[Pairs]:
-        inputs, others = _inputs(node), _inputs(candidate)
-        if not _same_operator(node, candidate) or len(inputs) != len(others):
+        inputs, others = inputs_given(node), inputs_given(candidate)
+        if _operator(node) != _operator(candidate) or len(inputs) != len(others):
             return
         if not self._attributes_fit(node, candidate):
             return
-        permuted = self._matching.commutative and _is_commutative(node) and 1 < len(inputs) <= _PERMUTED
+        commutative = node.op_type in _COMMUTATIVE and node.domain in DEFAULT_DOMAINS
+        permuted = self._matching.commutative and commutative and 1 < len(inputs) <= _PERMUTED
         for order in itertools.permutations(others) if permuted else [others]:
             pairs = list(zip(inputs, order, strict=True))
-            if all(_keeps_rank(value, found, others) for value, found in pairs):
+            if all(_keeps_rank(value, other, others) for value, other in pairs):
                 yield pairs
 
     def may_be(self, value: ir.Value, candidate: ir.Value) -> bool:
@@ -328,7 +337,7 @@ class _Search:
         return _holds(self._matching.conditions, value.name or "", candidate, self._matching.tolerance)
 
     def accept(self, match: Match) -> bool:
-        """Accept a match if it may be replaced, and count the reason otherwise."""
+        """Record a match if it may be replaced, and count the reason otherwise. Returns whether it may."""
         nodes = [match.nodes[node] for node in self._rule.pattern.nodes]
         if any(node in self._taken for node in nodes):
             return False
@@ -341,11 +350,11 @@ class _Search:
             return False
         reason = self._obstacle(match, nodes)
         if reason:
-            self.found.refused[reason] += 1
+            self.result.refused[reason] += 1
             return False
         self._taken.update(nodes)
-        self.found.matches.append(match)
-        self.found.attributes.append(attributes)
+        self.result.matches.append(match)
+        self.result.attributes.append(attributes)
         return True
 
     def _obstacle(self, match: Match, nodes: Sequence[ir.Node]) -> str:
@@ -382,39 +391,27 @@ class _Search:
 
     def _variables(self, match: Match) -> dict[str, ir.Attr] | None:
         """Return variable -> attribute; None when a variable would have two values."""
-        found: dict[str, ir.Attr] = {}
+        attributes: dict[str, ir.Attr] = {}
         for variable, places in self._rule.pattern.variables().items():
             given = [self._attribute(match.nodes[node], name) for node, name in places]
             if any(not same_value(given[0], each) for each in given[1:]):
                 return None
             if given[0] is not None:
-                found[variable] = given[0]
-        return found
+                attributes[variable] = given[0]
+        return attributes
 
 
-def _inputs(node: ir.Node) -> tuple[ir.Value | None, ...]:
-    inputs = tuple(node.inputs)
-    while inputs and inputs[-1] is None:
-        inputs = inputs[:-1]
-    return inputs
+def _operator(node: ir.Node) -> ir.OperatorIdentifier:
+    return ("" if node.domain in DEFAULT_DOMAINS else node.domain, node.op_type, node.overload)
 
 
-def _same_operator(node: ir.Node, candidate: ir.Node) -> bool:
-    domains = tuple("" if each.domain in DEFAULT_DOMAINS else each.domain for each in (node, candidate))
-    return (node.op_type, node.overload, domains[0]) == (candidate.op_type, candidate.overload, domains[1])
-
-
-def _is_commutative(node: ir.Node) -> bool:
-    return node.op_type in _COMMUTATIVE and node.domain in DEFAULT_DOMAINS
-
-
-def _keeps_rank(value: ir.Value | None, found: ir.Value | None, inputs: Sequence[ir.Value | None]) -> bool:
+def _keeps_rank(value: ir.Value | None, other: ir.Value | None, inputs: Sequence[ir.Value | None]) -> bool:
     """Return whether a constant of one element matches a number without raising the rank of the result."""
-    if value is None or found is None or value.const_value is None or found.shape is None or len(found.shape) < 2:
+    if value is None or other is None or value.const_value is None or other.shape is None or len(other.shape) < 2:
         return True
-    rank = len(found.shape)
-    ranks = [len(each.shape) for each in inputs if each is not None and each is not found and each.shape is not None]
-    return len(value.const_value.shape) == rank or any(other >= rank for other in ranks)
+    rank = len(other.shape)
+    ranks = [len(each.shape) for each in inputs if each is not None and each is not other and each.shape is not None]
+    return len(value.const_value.shape) == rank or any(given >= rank for given in ranks)
 
 
 def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, extent: Extent) -> int:
@@ -429,23 +426,23 @@ def rewrite(edited: EditedModel, texts: tuple[str, str], matching: Matching, ext
     for graph in (edited.model.graph, *(function.graph for function in edited.model.functions.values())):
         graph.sort()
     with known_shapes(edited.model) if matching.conditions.need_shapes else nullcontext():
-        found = find_matches(edited.model, rule, extent)
-    left = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(found.refused.items()))
-    if not found.matches and not extent.allow_empty:
+        result = find_matches(edited.model, rule, extent)
+    left = "; ".join(f"{count} skipped: {reason}" for reason, count in sorted(result.refused.items()))
+    if not result.matches and not extent.allow_empty:
         raise RequestError(f"the pattern has no match in this model{f' that may be replaced; {left}' if left else ''}")
-    replace_matches(edited, rule, found)
+    replace_matches(edited, rule, result)
     if left:
-        edited.note(f"matches of the pattern: {len(found.matches)} replaced; {left}")
-    return len(found.matches)
+        edited.note(f"matches of the pattern: {len(result.matches)} replaced; {left}")
+    return len(result.matches)
 
 
-def replace_matches(edited: EditedModel, rule: Rule, found: Found) -> None:
+def replace_matches(edited: EditedModel, rule: Rule, matches: Matches) -> None:
     """Replace matches; the new tensors get the names and readers of the old ones."""
     graphs, imports = list(all_graphs(edited.model)), Imports(edited.model)
     domains = {node.domain: 1 for node in deep_nodes(rule.replacement.nodes) if node.domain not in DEFAULT_DOMAINS}
     moved: dict[ir.Value, ir.Value] = {}
     touched: dict[ir.Graph, None] = {}
-    for match, attributes in zip(found.matches, found.attributes, strict=True):
+    for match, attributes in zip(matches.matches, matches.attributes, strict=True):
         graph = match.nodes[rule.pattern.nodes[-1]].graph
         assert isinstance(graph, ir.Graph)
         _Replacing(edited, rule, match, moved, graphs).put(graph, attributes)
@@ -517,8 +514,8 @@ class _Replacing:
 
     def _metadata(self) -> dict[str, str]:
         """Return the metadata that all nodes with the key share; precisions always agree."""
-        found: dict[str, set[str]] = {}
+        metadata: dict[str, set[str]] = {}
         for node in self._nodes:
             for key, value in node.metadata_props.items():
-                found.setdefault(key, set()).add(value)
-        return {key: next(iter(values)) for key, values in found.items() if len(values) == 1}
+                metadata.setdefault(key, set()).add(value)
+        return {key: next(iter(values)) for key, values in metadata.items() if len(values) == 1}

@@ -31,13 +31,13 @@ def library_rules(names: Sequence[str]) -> Rules:
     """Return rules of onnxscript by name. Raises `RequestError` for one that the installed version does not have."""
     from onnxscript.rewriter.rules import common
 
-    found: dict[str, Sequence[Any]] = {}
+    rules: dict[str, Sequence[Any]] = {}
     for name in names:
         rule = getattr(common, f"{name}_rule", None) or getattr(common, f"{name}_rules", None)
         if rule is None:
             raise RequestError(f"the installed onnxscript has no rule {name!r}: install the newest one")
-        found[name] = _listed(rule)
-    return found
+        rules[name] = _listed(rule)
+    return rules
 
 
 def rules_in_file(path: Path) -> Rules:
@@ -52,16 +52,16 @@ def rules_in_file(path: Path) -> Rules:
         rules = [] if given is None else _listed(given)
     if not rules or not all(isinstance(rule, RewriteRule) for rule in rules):
         raise RequestError(f"{path}: it must have `rules`: onnxscript's RewriteRuleSet, or a list of RewriteRule")
-    found: dict[str, list[Any]] = {}
+    named: dict[str, list[Any]] = {}
     for rule in rules:
-        found.setdefault(rule.name or "rule", []).append(rule)
-    return found
+        named.setdefault(rule.name or "rule", []).append(rule)
+    return named
 
 
 def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> Counter[str]:
     """Apply rules, at each node the first that matches, until none matches; returns rule -> number of matches.
 
-    Raises `RequestError` for what a rule of the file at `path` raises, with the line.
+    Raises `RequestError` for an error in a rule of the file at `path`, with the line.
     """
     from onnxscript.rewriter.pattern import RewriteRuleSet
 
@@ -79,11 +79,11 @@ def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> 
             if progress.done.total() == before:
                 break
         else:
-            edited.note(f"rules still find places after {_ROUNDS} rounds: some undo what others do")
+            edited.note(f"rules still match after {_ROUNDS} passes: some undo the changes of others")
     for node in (node for graph in all_graphs(edited.model) for node in graph if node in old_names):
         node.name = old_names[node]  # onnxscript names what has no name
     for name in sorted(progress.too_new):
-        edited.note(f"rule {name}: it fits, but makes operators that the model's opset does not have")
+        edited.note(f"rule {name} matches, but produces operators that the model's opset does not have")
     return progress.done
 
 
@@ -103,9 +103,9 @@ class _Progress:
 class _Guarded:
     """A rule that skips nodes of different requested precisions, and assigns unique names.
 
-    onnxscript overwrites an initializer of the name that it wants for a new one, takes the first of several metadata,
-    calls new nodes `node`, makes operators that the model's opset does not have, and goes on for ever with a rule that
-    fits what it has made.
+    onnxscript overwrites an initializer whose name it chooses for a new one, keeps the first of several metadata, names
+    new nodes `node`, produces operators that the model's opset does not have, and never ends with a rule that matches
+    its own result.
     """
 
     def __init__(self, rule: Any, name: str, progress: _Progress) -> None:  # noqa: ANN401 - onnxscript has no types
@@ -119,33 +119,33 @@ class _Guarded:
 
     def try_rewrite(self, model: ir.Model, graph: ir.Graph, node: ir.Node, **options: object) -> Any:  # noqa: ANN401
         may_fit = self._operator in (None, (node.domain, node.op_type))
-        made = self._rule.try_rewrite(model, graph, node, **options) if may_fit else None
-        if made is None or not self._progress.new.isdisjoint(made.match.nodes):
+        result = self._rule.try_rewrite(model, graph, node, **options) if may_fit else None
+        if result is None or not self._progress.new.isdisjoint(result.match.nodes):
             return None
-        if made.new_initializers and isinstance(graph, ir.Function):
-            return None  # functions hold none
-        if len({precision_of(each) for each in made.match.nodes} - {""}) > 1:
+        if result.new_initializers and isinstance(graph, ir.Function):
+            return None  # functions have no initializers
+        if len({precision_of(each) for each in result.match.nodes} - {""}) > 1:
             return None
         imports = self._progress.imports.of(graph.graph if isinstance(graph, ir.Function) else graph)
-        if not all(_exists(each, imports) for each in made.new_nodes):
+        if not all(_exists(each, imports) for each in result.new_nodes):
             self._progress.too_new.add(self._word)
             return None
-        self._progress.new.update(made.new_nodes)
+        self._progress.new.update(result.new_nodes)
         self._progress.done[self._word] += 1
         label = node.name or node.op_type
-        for new in made.new_nodes:
+        for new in result.new_nodes:
             new.name = self._progress.edited.fresh_name(f"{label}_{new.op_type}")
             for value in new.outputs:
                 value.name = self._progress.edited.fresh_name(f"{new.name}_output")
-        for value in made.new_initializers:
+        for value in result.new_initializers:
             value.name = self._progress.edited.fresh_name(value.name or f"{label}_constant")
-        return made
+        return result
 
 
 def _last_operator(rule: Any) -> tuple[str, str] | None:  # noqa: ANN401
     """Return domain and type of the node at which a rule is tried, where its pattern gives one.
 
-    onnxscript looks through the whole graph at each node before it asks this, for patterns of several outputs.
+    onnxscript searches the whole graph at each node before it checks this, for patterns of several outputs.
     """
     from onnxscript.rewriter.pattern import SimplePatternMatcher
 

@@ -67,7 +67,7 @@ class Schemas:
             names = [name for where, name in operators() if where == domain]
             if not names and domain not in _OF_ONNX:
                 return None
-            other = [found.full_name for (_, name), found in operators().items() if name == op_type]
+            other = [each.full_name for (_, name), each in operators().items() if name == op_type]
             hint = f"there is {', '.join(other)}" if other else suggest(op_type, names)
             raise RequestError(f"there is no operator {op_type!r} in the domain {domain or 'ai.onnx'!r}; {hint}")
         opset = self.opset(graph, domain)
@@ -95,7 +95,7 @@ class Schemas:
     def _is_needed(self, value: ir.Value) -> bool:
         """Return whether a node that reads the tensor requires it."""
         readers = ((self.of(use.node), use.idx) for use in value.uses())
-        return any(operator is not None and _must_be(port_at(operator, index)) for operator, index in readers)
+        return any(operator is not None and _is_required(port_at(operator, index)) for operator, index in readers)
 
 
 def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReference:
@@ -109,7 +109,8 @@ def declared_attribute(operator: OperatorVersion, name: str) -> AttributeReferen
 
 def check_attributes_complete(operator: OperatorVersion, given: Iterable[str]) -> None:
     """Raise `RequestError` for missing required attributes."""
-    missing = [one.name for one in operator.attributes if one.required and one.name not in set(given)]
+    required = (attribute.name for attribute in operator.attributes if attribute.required)
+    missing = [name for name in required if name not in set(given)]
     if missing:
         raise RequestError(f"{operator.name} requires the attribute {', '.join(map(repr, missing))}")
 
@@ -121,7 +122,7 @@ def port_index(operator: OperatorVersion | None, which: int | str, count: int) -
     """
     if isinstance(which, int):
         if which < 0 or (operator is not None and which >= _most(operator.inputs)):
-            most = "" if operator is None else f"; {operator.name} takes {_told(operator.inputs)}"
+            most = "" if operator is None else f"; {operator.name} takes {_shown(operator.inputs)}"
             raise RequestError(f"there is no input {which}{most}")
         if which > count + _FURTHEST:
             raise RequestError(f"input {which} is far beyond the last one, which is {count - 1}")
@@ -142,15 +143,15 @@ def port_at(operator: OperatorVersion, index: int) -> Port:
 
 def check_inputs(operator: OperatorVersion, inputs: Sequence[ir.Value | None]) -> None:
     """Raise `RequestError` for too few or too many inputs, and for a type that the operator does not accept."""
-    least = max((i + 1 for i, port in enumerate(operator.inputs) if _must_be(port)), default=0)
+    least = max((i + 1 for i, port in enumerate(operator.inputs) if _is_required(port)), default=0)
     least += sum(port.least - 1 for port in operator.inputs if port.kind == "variadic" and port.least > 0)
     if len(inputs) > _most(operator.inputs):
-        raise RequestError(f"{operator.name} takes {_told(operator.inputs)}; {len(inputs)} inputs are given")
+        raise RequestError(f"{operator.name} takes {_shown(operator.inputs)}; {len(inputs)} inputs are given")
     inputs = [*inputs, *[None] * (least - len(inputs))]
     bound: dict[str, tuple[str, str]] = {}
     for index, value in enumerate(inputs):
         port = port_at(operator, index)
-        if value is None and _must_be(port):
+        if value is None and _is_required(port):
             raise RequestError(f"{operator.name} requires its input `{port.name}` (index {index})")
         if value is not None:
             _check_type(operator, port, value, bound)
@@ -159,8 +160,8 @@ def check_inputs(operator: OperatorVersion, inputs: Sequence[ir.Value | None]) -
 def check_outputs(operator: OperatorVersion, count: int) -> int:
     """Return the required number of outputs of a node that has `count`. Raises `RequestError` for too many."""
     if count > _most(operator.outputs):
-        raise RequestError(f"{operator.name} produces {_told(operator.outputs)}; {count} outputs are given")
-    return max(count, max((i + 1 for i, port in enumerate(operator.outputs) if _must_be(port)), default=0))
+        raise RequestError(f"{operator.name} produces {_shown(operator.outputs)}; {count} outputs are given")
+    return max(count, max((i + 1 for i, port in enumerate(operator.outputs) if _is_required(port)), default=0))
 
 
 def _check_type(operator: OperatorVersion, port: Port, value: ir.Value, bound: dict[str, tuple[str, str]]) -> None:
@@ -179,7 +180,7 @@ def _check_type(operator: OperatorVersion, port: Port, value: ir.Value, bound: d
         raise RequestError(f"{operator.name} requires {name!r} ({first}) and {value.name!r} ({noted}) to have one type")
 
 
-def _must_be(port: Port) -> bool:
+def _is_required(port: Port) -> bool:
     return port.kind == "required" or (port.kind == "variadic" and port.least > 0)
 
 
@@ -187,7 +188,7 @@ def _most(ports: Sequence[Port]) -> float:
     return float("inf") if any(port.kind == "variadic" for port in ports) else len(ports)
 
 
-def _told(ports: Sequence[Port]) -> str:
+def _shown(ports: Sequence[Port]) -> str:
     marks = {"required": "", "optional": "?", "variadic": "..."}
     return f"({', '.join(port.name + marks[port.kind] for port in ports)})"
 

@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph, suggest
-from ndld_flow.graph.edit.edited_model import EditedModel, values_of
-from ndld_flow.graph.edit.extracting import FIRST_IR_WITH_HIDDEN_WEIGHTS, ConstantNodes, common_graph
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
+from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.joining import Guest, check_fits, invite, join_dims, join_functions, make_outputs, names_in
@@ -23,6 +23,7 @@ from ndld_flow.graph.edit.node_groups import (
     Renaming,
     captured_by,
     captured_values,
+    check_one_piece,
     copy_graph,
     copy_value,
     deep_nodes,
@@ -161,7 +162,7 @@ def put_subgraph(edited: EditedModel, node: ir.Node, attribute: str, graph: ir.G
     Renaming(nodes, values).rename_graph(graph)
     graph.opset_imports.clear()
     if graph.initializers:
-        edited.model.ir_version = max(edited.model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+        edited.model.ir_version = max(edited.model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
     node.attributes[attribute] = ir.AttrGraph(attribute, graph)
 
 
@@ -195,12 +196,12 @@ def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:
     """Return the names that a graph reads without defining them, each once."""
     known = known | {value.name for value in (*graph.input, *graph.initializer)}
     known |= {name for node in graph.node for name in node.output}
-    found = [name for node in graph.node for name in node.input if name and name not in known]
+    free = [name for node in graph.node for name in node.input if name and name not in known]
     for node in graph.node:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
-                found += _free_names(attribute.g, known)
-    return list(dict.fromkeys(found))
+                free += _free_names(attribute.g, known)
+    return list(dict.fromkeys(free))
 
 
 _BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
@@ -273,13 +274,13 @@ def wrap_in_if(
 ) -> ir.Node:
     """Run nodes only if a condition is true; otherwise their outputs are the tensors of `otherwise`, output -> tensor.
 
-    Without `otherwise`, one output is the one input that is no constant. Raises `RequestError` for nodes that cannot
-    become one, for unknown tensors, and when it is not clear what the outputs are otherwise.
+    Without `otherwise`, a single output is replaced by the only input that is no constant. Raises `RequestError` for
+    nodes that cannot be replaced by one, for unknown tensors, and for outputs without a replacement.
     """
     chosen = outermost(nodes)
     around = Neighbourhood(edited.model)
     graph = common_graph(edited, chosen)
-    _check_one_piece(chosen, around)
+    check_one_piece(Pieces(around), chosen)
     test = Nesting(edited.model).value(condition, graph)
     outputs = outputs_of(chosen, around)
     if not outputs:
@@ -343,7 +344,7 @@ class _Inlining:
             self._count(gone, -1)
         renaming = Renaming(self._nodes, self._values)
         renaming.rename_graph(body)
-        self._taken |= renaming.made
+        self._taken |= renaming.new
         self._count(body, 1)
 
     def _count(self, body: ir.Graph, by: int) -> None:
@@ -359,7 +360,7 @@ class _Inlining:
                 self._make_constant(value, graph)
             else:
                 graph.initializers.add(value)
-                self._model.ir_version = max(self._model.ir_version or 0, FIRST_IR_WITH_HIDDEN_WEIGHTS)
+                self._model.ir_version = max(self._model.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
 
     def _make_constant(self, value: ir.Value, graph: ir.Graph) -> None:
         tensor = value.const_value
@@ -369,10 +370,10 @@ class _Inlining:
             )
         name = free_name(identifier(f"{value.name}_constant"), self._taken)
         constant = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], num_outputs=1, name=name)
-        made = constant.outputs[0]
-        made.name, made.type, made.shape = name, value.type, value.shape
+        output = constant.outputs[0]
+        output.name, output.type, output.shape = name, value.type, value.shape
         for use in tuple(value.uses()):
-            use.node.replace_input_with(use.idx, made)
+            use.node.replace_input_with(use.idx, output)
         graph.insert_before(graph[0], constant)
 
 
@@ -381,15 +382,6 @@ def _add(counts: Counter[str], names: Iterable[str], by: int) -> None:
         counts[name] += by
         if not counts[name]:
             del counts[name]
-
-
-def _check_one_piece(nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
-    obstacle = Pieces(around).obstacle(nodes)
-    if obstacle is not None:
-        raise RequestError(
-            f"these nodes cannot be replaced by one: {node_label(obstacle)!r} depends on one of them and another "
-            "depends on it. Select that node too, or fewer nodes"
-        )
 
 
 def _check_condition(test: ir.Value, nodes: Sequence[ir.Node], around: Neighbourhood) -> None:
@@ -462,7 +454,12 @@ def _put_if(
 ) -> ir.Node:
     taken = edited.names()
     node = ir.Node("", "If", [condition], outputs=[ir.Value() for _ in passed], name=free_name(identifier(name), taken))
-    otherwise = [_identity(value, outer, taken) for value, outer in passed.items()]
+    otherwise = []
+    for value, outer in passed.items():
+        name = free_name(identifier(f"{value.name}_else"), taken)
+        output = ir.Value(name=name, type=outer.type, shape=outer.shape)
+        label = free_name(f"{name}_Identity", taken)
+        otherwise.append(ir.Node("", "Identity", [outer], outputs=[output], name=label))
     graphs, mine = list(all_graphs(edited.model)), set(deep_nodes(nodes))
     graph.insert_before(nodes[-1], node)
     for inner, outer in zip(passed, node.outputs, strict=True):
@@ -477,9 +474,3 @@ def _put_if(
     for attribute, body in branches.items():
         node.attributes[attribute] = ir.AttrGraph(attribute, body)
     return node
-
-
-def _identity(value: ir.Value, passed: ir.Value, taken: set[str]) -> ir.Node:
-    name = free_name(identifier(f"{value.name}_else"), taken)
-    made = ir.Value(name=name, type=passed.type, shape=passed.shape)
-    return ir.Node("", "Identity", [passed], outputs=[made], name=free_name(f"{name}_Identity", taken))

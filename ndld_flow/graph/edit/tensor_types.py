@@ -23,11 +23,12 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
 
     Raises `RequestError`.
     """
-    found = _TYPE.fullmatch(text)
-    if found is None:
+    match = _TYPE.fullmatch(text)
+    if match is None:
         raise RequestError(f"{text!r} is no tensor type: write a dtype and a shape, such as `float32[1, 3, H, ?]`")
-    dims = [dim.strip() for dim in found[2].split(",")] if found[2].strip() else []
-    return ir.TensorType(parse_dtype(found[1])), ir.Shape([_dim(dim) for dim in dims])
+    words = [word.strip() for word in match[2].split(",")] if match[2].strip() else []
+    dims = [None if word == "?" else int(word) if word.isascii() and word.isdigit() else word for word in words]
+    return ir.TensorType(parse_dtype(match[1])), ir.Shape(dims)
 
 
 def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
@@ -49,22 +50,22 @@ def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, s
 
 
 def infer_edges(edges: Iterable[ir.Value], model: ir.Model) -> None:
-    """Set the inferred shapes on tensors of a model, or else keep the recorded ones: an earlier operation may have
-    changed it. Nothing is written on others."""
+    """Set inferred types and shapes on some tensors of a model; recorded ones complete them, as the model may have
+    changed since they were recorded."""
     with known_shapes(model):
-        found = {value: (value.shape, value.type) for value in edges}
-    for value, (shape, type_) in found.items():
+        inferred = {value: (value.shape, value.type) for value in edges}
+    for value, (shape, type_) in inferred.items():
         value.type = type_ or value.type
-        value.shape = _more_exact(shape, value.shape)  # a new one: what an operation notes itself is believed
+        value.shape = _more_exact(shape, value.shape)  # a new object: shapes that an operation sets are valid
 
 
-def _more_exact(found: ir.Shape | None, noted: ir.Shape | None) -> ir.Shape | None:
+def _more_exact(inferred: ir.Shape | None, recorded: ir.Shape | None) -> ir.Shape | None:
     """Return inferred dimensions, or else the recorded ones."""
-    if found is None:
-        return None if noted is None else noted.copy()
-    if noted is None or len(noted) != len(found):
-        return ir.Shape([None if is_invented_name(dim) else dim for dim in found])
-    return ir.Shape([dim if isinstance(dim, int) else known for dim, known in zip(found, noted, strict=True)])
+    if inferred is None:
+        return None if recorded is None else recorded.copy()
+    if recorded is None or len(recorded) != len(inferred):
+        return ir.Shape([None if is_invented_name(dim) else dim for dim in inferred])
+    return ir.Shape([dim if isinstance(dim, int) else known for dim, known in zip(inferred, recorded, strict=True)])
 
 
 def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
@@ -77,7 +78,8 @@ def _add_dtypes(model: ir.Model, edges: Iterable[ir.Value]) -> None:
 
 
 def _check_known(edges: Iterable[ir.Value], where: str) -> None:
-    unknown = [value for value in edges if _is_open(value)]
+    # sequences and optionals have no shape
+    unknown = [v for v in edges if v.type is None or (isinstance(v.type, ir.TensorType) and v.shape is None)]
     if unknown:
         first = unknown[0]
         word = "float32" if first.type is None else dtype_name(first.type.dtype)
@@ -89,20 +91,9 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
         )
 
 
-def _is_open(value: ir.Value) -> bool:
-    """Return whether type or shape is missing; sequences and optionals have no shape."""
-    return value.type is None or (isinstance(value.type, ir.TensorType) and value.shape is None)
-
-
 def types_by_signatures(model: ir.Model) -> Types:
     """Return types from operators' signatures; none in a model with local functions."""
     try:
         return {} if model.functions else infer_types(model)
     except ModelError:
         return {}
-
-
-def _dim(text: str) -> int | str | None:
-    if text == "?":
-        return None
-    return int(text) if text.isascii() and text.isdigit() else text

@@ -19,7 +19,7 @@ from ndld_flow.models.shape_inference import infer_shapes
 
 
 def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, name: str) -> int:
-    """Connect an input of nodes to a tensor by name, in place of its present one. Returns the number of changes.
+    """Connect an input of nodes to another tensor, by its name. Returns the number of changes.
 
     Raises `RequestError` for an input that the operator does not have, a tensor that the node cannot see or take, and
     when the tensor depends on the node.
@@ -138,7 +138,7 @@ def set_inputs(node: ir.Node, inputs: Sequence[ir.Value | None]) -> None:
 
 @contextmanager
 def errors_of(node: ir.Node) -> Iterator[None]:
-    """Prefix errors with the node's name."""
+    """Add the node's name to errors."""
     try:
         yield
     except RequestError as error:
@@ -152,7 +152,7 @@ def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value)
     waiting = deque([reader])
     while waiting and maker not in came_from:
         node = waiting.popleft()
-        # A body is part of the node that it belongs to.
+        # A subgraph is part of its node.
         for near in (*around.consumers(node), *nesting.owners(node.graph)):
             if near not in came_from:
                 came_from[near] = node
@@ -162,8 +162,8 @@ def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value)
         names.append(node_label(step))
         step = came_from[step]
     names.reverse()
-    way = " -> ".join(names if len(names) < 8 else [*names[:4], "...", *names[-3:]])
-    return f"{value.name!r} depends on this node: {way}; that would be a cycle"
+    path = " -> ".join(names if len(names) < 8 else [*names[:4], "...", *names[-3:]])
+    return f"{value.name!r} depends on this node: {path}; that would be a cycle"
 
 
 def _makers(model: ir.Model, value: ir.Value) -> set[ir.Node]:
@@ -173,7 +173,7 @@ def _makers(model: ir.Model, value: ir.Value) -> set[ir.Node]:
 def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
     """Remove unused tensors among these, with their producers and everything that only these needed.
 
-    Inputs stay. Returns the removed nodes.
+    Inputs are kept. Returns the removed nodes.
     """
     removed: list[ir.Node] = []
     waiting = list(values)
@@ -182,9 +182,9 @@ def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
         node = value.producer()
         if is_used(value) or value.is_graph_input():
             continue
-        if node is None:
-            _drop_initializer(value)
-        elif node.graph is not None and not any(map(is_used, node.outputs)):
+        if node is None and value.is_initializer() and value.graph is not None:
+            value.graph.initializers.pop(value.name or "")
+        elif node is not None and node.graph is not None and not any(map(is_used, node.outputs)):
             waiting += list(read_values(node))
             remove_node(node)
             removed.append(node)
@@ -198,21 +198,12 @@ def is_used(value: ir.Value) -> bool:
 
 def remove_node(node: ir.Node) -> None:
     """Remove an unused node and its subgraphs."""
-    _release_bodies(node)
-    assert node.graph is not None
-    node.graph.remove(node, safe=True)
-
-
-def _release_bodies(node: ir.Node) -> None:
     for _, body in own_subgraphs(node):
         body.outputs.clear()
         for inner in reversed(tuple(body)):
             remove_node(inner)
-
-
-def _drop_initializer(value: ir.Value) -> None:
-    if value.is_initializer() and value.graph is not None:
-        value.graph.initializers.pop(value.name or "")
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
 
 
 def drop_nodes(nodes: Iterable[ir.Node]) -> None:
@@ -242,15 +233,15 @@ def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:
 def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int | str | None) -> None:
     """Connect all readers of a node's output to one of its inputs; graph outputs keep their names.
 
-    The input is the one of number or name `through`, else the first of the output's dtype and shape that is no
-    constant, or what comes nearest to this. Raises `RequestError` for a node that has none.
+    `through` is the index or name of this input. By default it is the first that has the output's dtype, is no
+    constant, and has the output's shape, or comes closest to that. Raises `RequestError` for a node without inputs.
     """
     schemas = Schemas(edited.model)
     for node in outermost(selected):
         used = next((value for value in node.outputs if value.uses() or value.is_graph_output()), None)
         if used is None:
             continue
-        source = _likest_input(node, used)
+        source = _most_similar_input(node, used)
         if through is None and any(own_subgraphs(node)):
             raise RequestError(f"node {node_label(node)!r} has subgraphs: give by `through` the input that replaces it")
         if through is not None:
@@ -264,20 +255,17 @@ def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int 
             hand_out(edited, used, source)
 
 
-def _likest_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
+def _most_similar_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
     """Return the input most similar to the output, by these criteria in order: type, not constant, shape."""
 
     def unlikeness(value: ir.Value) -> tuple[bool, bool, bool]:
         other_dtype = None not in (value.dtype, output.dtype) and value.dtype != output.dtype
         other_shape = None not in (value.shape, output.shape) and value.shape != output.shape
-        return other_dtype, _is_constant(value), other_shape
+        producer = value.producer()
+        constant = value.is_initializer() and not value.is_graph_input()
+        return other_dtype, constant or (producer is not None and is_constant(producer)), other_shape
 
     return min((value for value in node.inputs if value is not None), key=unlikeness, default=None)
-
-
-def _is_constant(value: ir.Value) -> bool:
-    producer = value.producer()
-    return (value.is_initializer() and not value.is_graph_input()) or (producer is not None and is_constant(producer))
 
 
 def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
