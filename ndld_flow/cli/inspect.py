@@ -104,7 +104,7 @@ _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 
 def _query(said: Mapping[str, Any]) -> Query:
     """Return the query of the options. Raises RequestError for options that contradict each other."""
-    from ndld_flow.graph.edit.selection import NodeSelect, TensorSelect
+    from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
     from ndld_flow.graph.inspect.inspect_model import Query
 
     nodes = _given(said, _NODE_WORDS) | ({"attributes": _attributes(said["attribute"])} if said["attribute"] else {})

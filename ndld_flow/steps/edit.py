@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field
 from ndld_flow.base.imported_modules import find_imported_by
 from ndld_flow.graph.edit.catalogue import AnyOperation, OperationEntry, find_operation, operation_names, origin_of
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import NodeSelect
+from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric

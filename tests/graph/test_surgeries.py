@@ -19,7 +19,7 @@ from ndld_flow.graph.edit.operations.fuse_gemm import FuseGemm
 from ndld_flow.graph.edit.operations.make_batch_dynamic import MakeBatchDynamic
 from ndld_flow.graph.edit.operations.remove_noops import RemoveNoops
 from ndld_flow.graph.edit.operations.replace_erf import ReplaceErf
-from ndld_flow.graph.edit.selection import NodeSelect
+from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 

@@ -19,8 +19,7 @@ from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.find_nodes import find_nodes
-from ndld_flow.graph.edit.selection import TensorSelect
-from ndld_flow.graph.edit.shared_settings import TensorValue
+from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.models.element_types import held_tensor
 from ndld_flow.models.external_data import on_disk, placement_of
@@ -29,6 +28,15 @@ from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
 from ndld_flow.models.tensor_statistics import dtype_name, element_pieces, tensor_bytes
+
+FIRST_WITH_SPARSE_INITIALIZERS = 6
+"""The first IR version with sparse initializers."""
+_PIECE_BYTES = 3 * 2**18
+_Places = npt.NDArray[np.int64]
+_Array = npt.NDArray[Any]
+_MOST_FILLED_BYTES = 64 * 2**20
+_STAYS_ON_DISK_BYTES = 64 * 2**20
+"""A larger array is not read: its bytes are copied into the data file."""
 
 
 @dataclass(frozen=True)
@@ -182,12 +190,6 @@ def _unmatched_criterion(model: ir.Model, every: list[ConstantTensor], select: T
     return f"no {kind} meets all criteria of `select`; `ndld-flow inspect MODEL --initializers` lists them"
 
 
-FIRST_IR_VERSION = 6
-"""The first IR version with sparse initializers."""
-_PIECE_BYTES = 3 * 2**18
-_Places = npt.NDArray[np.int64]
-
-
 def can_be_sparse(held: ConstantTensor) -> bool:
     """Return whether a sparse form exists: dense, no scalar, of whole bytes, and no input or output of the graph."""
     outside = held.value.is_graph_input() or held.value.is_graph_output()
@@ -256,12 +258,6 @@ def to_dense(tensor: SparseInitializer, name: str) -> ir.TensorProtocol:
 def _sparse(values: onnx.TensorProto, indices: _Places, shape: Sequence[int]) -> SparseInitializer:
     positions = numpy_helper.from_array(indices.astype(np.int64), f"{values.name}_indices")
     return SparseInitializer(onnx.SparseTensorProto(values=values, indices=positions, dims=shape))
-
-
-_Array = npt.NDArray[Any]
-_MOST_FILLED_BYTES = 64 * 2**20
-_STAYS_ON_DISK_BYTES = 64 * 2**20
-"""A larger array is not read: its bytes are copied into the data file."""
 
 
 def make_tensor(

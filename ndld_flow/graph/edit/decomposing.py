@@ -21,6 +21,9 @@ _FIRST_OPSET = 7
 """Before, Gemm and Add broadcast only by an attribute."""
 _Transposes = dict[tuple[ir.Value, ir.Graph], ir.Value]
 """Constant and the graph that reads it -> its transpose."""
+_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+_WITH_SUBGRAPHS = frozenset(("Range", "SequenceMap"))
+"""Operators whose definitions are loops."""
 
 
 def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
@@ -105,11 +108,6 @@ def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) ->
 def _number(node: ir.Node, name: str, default: float) -> float:
     attribute = node.attributes.get(name)
     return default if attribute is None else attribute.value
-
-
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
-_WITH_SUBGRAPHS = frozenset(("Range", "SequenceMap"))
-"""Operators whose definitions are loops."""
 
 
 class _Schema(Protocol):

@@ -24,6 +24,9 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.type_groups import Use, insert_after_producer
 
+_STRING_TARGETS = 6
+"""Before this opset, the target of Cast was a string."""
+
 
 class DtypeConversion:
     """Converts tensors to one type and sums up the losses."""
@@ -151,10 +154,6 @@ def _sparse_in_type(tensor: SparseInitializer, dtype: ir.DataType) -> tuple[Spar
         ir.serde.serialize_tensor(ir.Tensor(converted.astype(dtype.numpy()), dtype=dtype, name=tensor.name))
     )
     return SparseInitializer(proto), lost
-
-
-_STRING_TARGETS = 6
-"""Before this opset, the target of Cast was a string."""
 
 
 def find_edges(edited: EditedModel, names: Sequence[str]) -> list[ir.Value]:

@@ -14,7 +14,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.names import NamesInUse, values_of
-from ndld_flow.graph.edit.selection import NodeSelect
+from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.files import all_graphs, load_model
 from ndld_flow.models.scopes import node_label, scopes_of
@@ -86,13 +86,13 @@ class EditedModel:
         Raises `RequestError` when there is none, or when several graphs have one.
         """
         nodes = [node for graph in self.graphs() for node in graph]
-        found = [node for node in nodes if node.name == name]
-        found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
-        if not found:
+        named = [node for node in nodes if node.name == name]
+        named = named or [node for node in nodes if any(value.name == name for value in node.outputs)]
+        if not named:
             raise RequestError(f"there is no node {name!r}; {suggest(name, map(node_label, nodes))}")
-        if len(found) > 1:
-            raise RequestError(f"{len(found)} nodes are named {name!r}; rename them first, or select by `scope`")
-        return found[0]
+        if len(named) > 1:
+            raise RequestError(f"{len(named)} nodes are named {name!r}; rename them first, or select by `scope`")
+        return named[0]
 
     def value(self, name: str, scope: str = "") -> ir.Value:
         """Return the tensor of a name in a graph: an input, an initializer, or a node's output, but no outer tensor.
@@ -117,11 +117,11 @@ class EditedModel:
         chosen: set[ir.Value] = set()
         for pattern in patterns:
             fits = name_matcher(pattern)
-            found = [value for value in values if fits(value.name or "")]
-            if not found and not allow_empty:
+            matching = [value for value in values if fits(value.name or "")]
+            if not matching and not allow_empty:
                 names = [value.name or "" for value in values]
                 raise RequestError(f"no tensor has a name like {pattern!r}; {suggest(pattern, names)}")
-            chosen.update(found)
+            chosen.update(matching)
         return [value for value in values if value in chosen]
 
     def fresh_name(self, wish: str) -> str:

@@ -14,7 +14,7 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.names import values_of
 from ndld_flow.graph.edit.node_groups import Neighbourhood
 from ndld_flow.graph.edit.schemas import Schemas
-from ndld_flow.graph.edit.selection import NodeSelect
+from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
@@ -24,6 +24,7 @@ _CLOSE = 1e-6
 """Relative tolerance: attributes are fp32, a recipe has 0.1."""
 _MAX_COMPARED = 1024
 """Tensor attributes with more elements equal no value of a recipe."""
+_Scopes = Mapping[str, ir.Graph]
 
 
 def find_nodes(model: ir.Model, select: NodeSelect, allow_empty: bool = False) -> list[ir.Node]:
@@ -130,9 +131,6 @@ def _dtype_number(word: str) -> int | None:
         return int(parse_dtype(word))
     except RequestError:
         return None
-
-
-_Scopes = Mapping[str, ir.Graph]
 
 
 def _regions(model: ir.Model, select: NodeSelect, searched: Sequence[_Scopes]) -> Iterator[set[ir.Node]]:

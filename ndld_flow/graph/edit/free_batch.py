@@ -34,6 +34,16 @@ from ndld_flow.samples.feeds import make_feeds
 
 _REGROUPING = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 Shapes = dict[ir.Value, tuple[Dim, ...] | None]
+_MOST_ROUNDS = 1000
+"""Maximum number of times the shapes are inferred again after changes."""
+_MEASURING = ("Shape", "Size")
+"""Operators whose outputs hold the batch as a number, not as an axis."""
+_ITEMS = 3
+"""Items of the batch in the trial."""
+_TOLERANCE = {np.dtype(np.float16): 2e-2}
+_USUAL_TOLERANCE = 1e-3
+"""Relative to the largest value: kernels add in another order for another batch size."""
+_UNSET: dict[str, Any] = {"shape": None, "min": None, "opt": None, "max": None}
 
 
 @dataclass(frozen=True)
@@ -155,11 +165,6 @@ def _product(dims: Sequence[Dim]) -> int | None:
     return math.prod(dim for dim in dims if isinstance(dim, int)) if all(isinstance(dim, int) for dim in dims) else None
 
 
-_MOST_ROUNDS = 1000
-_MEASURING = ("Shape", "Size")
-"""Operators whose outputs hold the batch as a number, not as an axis."""
-
-
 @dataclass
 class Freed:
     """The result: the batch, and what was changed."""
@@ -184,10 +189,10 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     freed = Freed(batch)
     inside = {value: value.shape for value in real_inputs(model)}
     with known_shapes(model):
-        found = _free(edits, batch, freed)
-    _check(found, model)
+        shapes = _free(edits, batch, freed)
+    _check(shapes, model)
     for value in (value for node in _nodes(model) for value in node.outputs):
-        if found.before.get(value) != found.after.get(value) and value not in model.graph.outputs:
+        if shapes.before.get(value) != shapes.after.get(value) and value not in model.graph.outputs:
             value.shape = None  # runtimes rely on recorded shapes
     for value, shape in inside.items():
         value.shape = shape
@@ -195,8 +200,8 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
             # a dimension that is dynamic already keeps its name
             named = [not isinstance(dim, int) and bool(dim.value) for dim in shape]
             value.shape = ir.Shape([name if i == axis and not named[i] else dim for i, dim in enumerate(shape)])
-    freed.outputs.update(_declare_outputs(found, model))
-    _note_ends(edited, found, freed)
+    freed.outputs.update(_declare_outputs(shapes, model))
+    _note_ends(edited, shapes, freed)
     return freed
 
 
@@ -257,16 +262,16 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
     return [node for graph in model.graphs() for node in graph if is_standard(node)]
 
 
-def _reshape(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
+def _reshape(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Reshape(x, [1, 64, -1]) by Reshape(x, [0, 64, -1])."""
     source, output = node.inputs[0], node.outputs[0]
-    axis, target = found.axis(source), edits.array(node.inputs[1]) if len(node.inputs) > 1 else None
+    axis, target = shapes.axis(source), edits.array(node.inputs[1]) if len(node.inputs) > 1 else None
     if axis is None or source is None or target is None or int_attribute(node, "allowzero", 0) != 0:
         return False
-    old, new = found.before[source], found.before.get(output)
+    old, new = shapes.before[source], shapes.before.get(output)
     if old is None or new is None:
         return False
-    place = axis_after_reshape(old, axis, new, found.batch.size, found.outer.get(source, 1))
+    place = axis_after_reshape(old, axis, new, shapes.batch.size, shapes.outer.get(source, 1))
     if place is None or target[place] <= 0:
         return False
     numbers = [int(number) for number in target]
@@ -283,11 +288,11 @@ def _reshape(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
     return True
 
 
-def _expand(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
+def _expand(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Expand(x, [4, 8, 8]) by Expand(x, [1, 8, 8]) where x has the batch of 4."""
     source = node.inputs[0]
-    axis, target = found.axis(source), edits.array(node.inputs[1])
-    dims = found.before.get(source) if source is not None else None
+    axis, target = shapes.axis(source), edits.array(node.inputs[1])
+    dims = shapes.before.get(source) if source is not None else None
     if axis is None or target is None or dims is None:
         return False
     place = axis + target.size - len(dims)
@@ -297,39 +302,39 @@ def _expand(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
     return True
 
 
-def _concat(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
+def _concat(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Concat(x, token) by Concat(x, Expand(token, [batch, 1, 1]))."""
-    model = next((value for value in node.inputs if found.axis(value) is not None), None)
-    axis = found.axis(model)
+    model = next((value for value in node.inputs if shapes.axis(value) is not None), None)
+    axis = shapes.axis(model)
     along = int_attribute(node, "axis", 0)
-    dims = found.before.get(model) if model is not None else None
+    dims = shapes.before.get(model) if model is not None else None
     if model is None or axis is None or along is None or dims is None or along % len(dims) == axis:
         return False
-    short = [index for index, value in enumerate(node.inputs) if _has_one_item(found, value, axis)]
+    short = [index for index, value in enumerate(node.inputs) if _has_one_item(shapes, value, axis)]
     for index in short:
         _stretch(edits, node, index, axis, model, axis)
     return bool(short)
 
 
-def _recurrent(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
+def _recurrent(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace LSTM(x, initial state) by LSTM(x, Expand(initial state, [1, batch, 1]))."""
     source = node.inputs[0]
-    axis = found.axis(source)
+    axis = shapes.axis(source)
     if axis is None or source is None:
         return False
     place = 0 if int_attribute(node, "layout", 0) else 1
     states = [index for index in (5, 6) if index < len(node.inputs) and node.inputs[index] is not None]
-    short = [index for index in states if _has_one_item(found, node.inputs[index], place)]
+    short = [index for index in states if _has_one_item(shapes, node.inputs[index], place)]
     for index in short:
         _stretch(edits, node, index, place, source, axis)
     return bool(short)
 
 
-def _resize(edits: Rewriting, found: BatchAxes, node: ir.Node) -> bool:
+def _resize(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Resize(x, sizes [1, 3, 8, 8]) by Resize(x, sizes [batch, 3, 8, 8])."""
-    axis = found.axis(node.inputs[0])
+    axis = shapes.axis(node.inputs[0])
     sizes = edits.array(node.inputs[3]) if len(node.inputs) > 3 else None
-    if axis is None or sizes is None or "axes" in node.attributes or int(sizes[axis]) != found.batch.size:
+    if axis is None or sizes is None or "axes" in node.attributes or int(sizes[axis]) != shapes.batch.size:
         return False
     source = node.inputs[0]
     assert source is not None
@@ -358,11 +363,11 @@ _RULES: dict[str, Callable[[Rewriting, BatchAxes, ir.Node], bool]] = {
 }
 
 
-def _has_one_item(found: BatchAxes, value: ir.Value | None, axis: int) -> bool:
+def _has_one_item(shapes: BatchAxes, value: ir.Value | None, axis: int) -> bool:
     """Return whether a tensor holds one item for any batch."""
-    if value is None or found.axis(value) is not None:
+    if value is None or shapes.axis(value) is not None:
         return False
-    dims = found.before.get(value, dims_of(value))
+    dims = shapes.before.get(value, dims_of(value))
     return dims is not None and axis < len(dims) and dims[axis] == 1
 
 
@@ -394,25 +399,25 @@ def _put_ints(edits: Rewriting, node: ir.Node, index: int, numbers: Sequence[int
         edits.drop_unread(old)
 
 
-def _check(found: BatchAxes, model: ir.Model) -> None:
+def _check(shapes: BatchAxes, model: ir.Model) -> None:
     """Raise `RequestError` for the first nodes that shape inference refuses for another batch."""
     refused = [
         node
         for node in _nodes(model)
-        if any(found.lost(value) for value in node.outputs)
-        and not any(value is not None and found.lost(value) for value in node.inputs)
+        if any(shapes.lost(value) for value in node.outputs)
+        and not any(value is not None and shapes.lost(value) for value in node.inputs)
     ]
     if refused:
         raise RequestError(
             f"the batch cannot be free: {some_of([label(node) for node in refused])} cannot take another one than "
-            f"{found.batch.size}; change these nodes first, or name only some `inputs`"
+            f"{shapes.batch.size}; change these nodes first, or name only some `inputs`"
         )
 
 
-def _declare_outputs(found: BatchAxes, model: ir.Model) -> Iterator[tuple[str, int]]:
+def _declare_outputs(shapes: BatchAxes, model: ir.Model) -> Iterator[tuple[str, int]]:
     for value in dict.fromkeys(model.graph.outputs):
-        shape = found.open_shape(value)
-        axis = found.axis(value)
+        shape = shapes.open_shape(value)
+        axis = shapes.axis(value)
         if shape is not None and axis is not None:
             value.shape = shape
             yield value.name or "", axis
@@ -420,9 +425,9 @@ def _declare_outputs(found: BatchAxes, model: ir.Model) -> Iterator[tuple[str, i
             value.shape = ir.Shape([None] * len(value.shape))
 
 
-def _note_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
+def _note_ends(edited: EditedModel, shapes: BatchAxes, freed: Freed) -> None:
     stuck = [value.name or "" for value in edited.model.graph.outputs if value.name not in freed.outputs]
-    follows = {value for value, shape in found.before.items() if shape != found.after.get(value)}
+    follows = {value for value, shape in shapes.before.items() if shape != shapes.after.get(value)}
     ends = [
         label(node)
         for node in _nodes(edited.model)
@@ -436,12 +441,6 @@ def _note_ends(edited: EditedModel, found: BatchAxes, freed: Freed) -> None:
         raise RequestError(f"no output follows the batch of {some_of(list(freed.batch.axes))}{where}")
     if edited.model.functions:
         edited.note("local functions were not examined: shapes that they fix stay fixed; inline them first")
-
-
-_ITEMS = 3
-_TOLERANCE = {np.dtype(np.float16): 2e-2}
-_USUAL_TOLERANCE = 1e-3
-"""Relative to the largest value: kernels add in another order for another batch size."""
 
 
 def try_batch(edited: EditedModel, batch: Batch, axes: Mapping[str, int]) -> None:
@@ -473,7 +472,7 @@ def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str,
     options.log_severity_level = 4
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     specs = [_sized(spec, edited, batch) for spec in model_inputs(path)]
-    given = {name: spec.model_copy(update=_FREE) for name, spec in edited.inputs.items() if not spec.data_patterns}
+    given = {name: spec.model_copy(update=_UNSET) for name, spec in edited.inputs.items() if not spec.data_patterns}
     feeds = {name: feed.values for name, feed in make_feeds(specs, given).items()}
     names = [output.name for output in session.get_outputs()]
     items = []
@@ -489,9 +488,6 @@ def _differing(path: Path, edited: EditedModel, batch: Batch, axes: Mapping[str,
             if not _close(_item(together[name], axis, item, batch.size), alone[name]):
                 return f"output {name}, item {item}"
     return ""
-
-
-_FREE: dict[str, Any] = {"shape": None, "min": None, "opt": None, "max": None}
 
 
 def _sized(spec: TensorSpec, edited: EditedModel, batch: Batch) -> TensorSpec:

@@ -40,6 +40,15 @@ from ndld_flow.models.scopes import node_label, own_subgraphs
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.unique_names import free_name, identifier
 
+Kinds = npt.NDArray[np.int64]
+_EXAMINED = 256
+"""Maximum number of stretches of a graph to examine, those with the largest savings first."""
+_TRIED = 64
+"""Maximum number of blocks whose connections are compared."""
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+_READ_BYTES = 2**16
+"""Maximum size for comparing tensors by value; larger ones are equal only if they are the same object."""
+
 
 class SameBlock:
     """Likeness of nodes between which only weights and plain attributes differ."""
@@ -152,13 +161,6 @@ def _reads_alike(
 
 def _types_agree(value: ir.Value, candidate: ir.Value) -> bool:
     return value.dtype is None or candidate.dtype is None or value.dtype == candidate.dtype
-
-
-Kinds = npt.NDArray[np.int64]
-_EXAMINED = 256
-"""Maximum number of stretches of a graph to examine, those with the largest savings first."""
-_TRIED = 64
-"""Maximum number of blocks whose connections are compared."""
 
 
 @dataclass(frozen=True)
@@ -294,11 +296,6 @@ def _crossing(nodes: Sequence[ir.Node], around: Neighbourhood) -> Kinds:
             change[place + 1] += 1
             change[last + 1] -= 1
     return np.cumsum(change)
-
-
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-_READ_BYTES = 2**16
-"""Maximum size for comparing tensors by value; larger ones are equal only if they are the same object."""
 
 
 def make_function(

@@ -37,6 +37,19 @@ IR_OF_DEFAULTS = 9
 
 _DOMAIN = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_CHECKS: dict[ir.AttributeType, type | tuple[type, ...]] = {
+    ir.AttributeType.INT: int,
+    ir.AttributeType.FLOAT: (int, float),
+    ir.AttributeType.STRING: str,
+}
+_OF_ELEMENT = {
+    ir.AttributeType.INTS: ir.AttributeType.INT,
+    ir.AttributeType.FLOATS: ir.AttributeType.FLOAT,
+    ir.AttributeType.STRINGS: ir.AttributeType.STRING,
+}
+_LARGEST_FLOAT = 3.4028235e38
+_SCHEMA_TYPES = {getattr(onnx.defs.OpSchema.AttrType, kind.name): kind for kind in (*_CHECKS, *_OF_ELEMENT)}
+_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 class FunctionName(NamedTuple):
@@ -132,20 +145,6 @@ def callees_first(functions: Mapping[ir.OperatorIdentifier, ir.Function]) -> lis
         for key, function in functions.items()
     }
     return [functions[key] for key in TopologicalSorter(calls).static_order()]
-
-
-_CHECKS: dict[ir.AttributeType, type | tuple[type, ...]] = {
-    ir.AttributeType.INT: int,
-    ir.AttributeType.FLOAT: (int, float),
-    ir.AttributeType.STRING: str,
-}
-_OF_ELEMENT = {
-    ir.AttributeType.INTS: ir.AttributeType.INT,
-    ir.AttributeType.FLOATS: ir.AttributeType.FLOAT,
-    ir.AttributeType.STRINGS: ir.AttributeType.STRING,
-}
-_LARGEST_FLOAT = 3.4028235e38
-_SCHEMA_TYPES = {getattr(onnx.defs.OpSchema.AttrType, kind.name): kind for kind in (*_CHECKS, *_OF_ELEMENT)}
 
 
 def attribute_types(function: ir.Function) -> dict[str, ir.AttributeType]:
@@ -401,9 +400,6 @@ def _attributes(function: ir.Function, given: Mapping[str, JsonValue]) -> Iterat
             nearest = suggest(name, function.attributes) or "it has none"
             raise RequestError(f"{function_address(function)} has no attribute {name!r}; {nearest}")
         yield typed_attribute(name, value, types.get(name))
-
-
-_GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def inline_functions(edited: EditedModel, functions: Sequence[ir.Function], keep: bool) -> int:

@@ -46,7 +46,7 @@ class Rewriting(Edits):
         wish: str = "",
     ) -> ir.Value:
         """Insert a new node before another; returns its output."""
-        value = self._made(op_type, inputs, attributes, wish or f"{anchor.name or anchor.op_type}_{op_type}")
+        value = self._new_value(op_type, inputs, attributes, wish or f"{anchor.name or anchor.op_type}_{op_type}")
         node = value.producer()
         assert node is not None and isinstance(anchor.graph, ir.Graph)
         anchor.graph.insert_before(anchor, node)
@@ -62,9 +62,9 @@ class Rewriting(Edits):
     ) -> ir.Value:
         """Insert a new node that replaces a part of another, before it and with its requested precision."""
         value = self.put_before(node, op_type, inputs, attributes, wish)
-        made = value.producer()
-        assert made is not None
-        made.metadata_props.update(precision_metadata(node))
+        new = value.producer()
+        assert new is not None
+        new.metadata_props.update(precision_metadata(node))
         return value
 
     def put_first(
@@ -89,13 +89,13 @@ class Rewriting(Edits):
         wish: str = "",
     ) -> ir.Value:
         """Append a new node to a graph; returns its output."""
-        value = self._made(op_type, inputs, attributes, wish or op_type)
+        value = self._new_value(op_type, inputs, attributes, wish or op_type)
         node = value.producer()
         assert node is not None
         graph.append(node)
         return value
 
-    def _made(
+    def _new_value(
         self,
         op_type: str,
         inputs: Sequence[ir.Value | None],
@@ -157,7 +157,7 @@ def known_shapes(model: ir.Model) -> Iterator[None]:
     Afterwards the recorded shapes are restored and new tensors have none: later operations may change them.
     """
     outputs = [(value.name, value.shape, value.type) for value in model.graph.outputs]
-    noted = {value: (value.shape, value.type) for value in _made_values(model)}
+    noted = {value: (value.shape, value.type) for value in _computed_values(model)}
     for value in noted:
         producer = value.producer()
         if producer is not None and is_standard(producer):
@@ -166,14 +166,14 @@ def known_shapes(model: ir.Model) -> Iterator[None]:
     try:
         yield
     finally:
-        for value in _made_values(model):
+        for value in _computed_values(model):
             value.shape, value.type = noted.get(value, (None, value.type))
         for value, (name, shape, type_) in zip(model.graph.outputs, outputs, strict=False):
             if value.name == name:
                 value.shape, value.type = shape, type_
 
 
-def _made_values(model: ir.Model) -> Iterator[ir.Value]:
+def _computed_values(model: ir.Model) -> Iterator[ir.Value]:
     """Yield outputs of all nodes; local functions have no shapes."""
     for graph in model.graphs():
         for node in graph:

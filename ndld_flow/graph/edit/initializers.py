@@ -11,9 +11,9 @@ from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tensors, find_tensors, make_tensor
 from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.graph_edits import some_of
+from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.schemas import Schemas, port_at
-from ndld_flow.graph.edit.selection import TensorSelect
-from ndld_flow.graph.edit.shared_settings import InitializerOperation
+from ndld_flow.graph.edit.settings import TensorSelect
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.graph.sanitize.duplicates import share_equal_initializers

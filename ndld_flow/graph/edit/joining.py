@@ -26,6 +26,9 @@ from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.unique_names import free_name
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_Key = tuple[str, str, str]
+"""Domain, name and overload of a function."""
+Connections = Mapping[str, str]
 
 
 def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Value], prefix: str) -> None:
@@ -63,10 +66,6 @@ def _name(dim: object) -> str:
 def _touches(dim: object, changed: Mapping[str, object]) -> bool:
     name = _name(dim)
     return name in changed or any(word in changed for word in _WORD.findall(name))
-
-
-_Key = tuple[str, str, str]
-"""Domain, name and overload of a function."""
 
 
 def join_functions(model: ir.Model, guest: ir.Model, name: str) -> None:
@@ -326,9 +325,6 @@ def names_in(model: ir.Model) -> tuple[set[str], set[str]]:
         {node.name for graph in graphs for node in graph if node.name},
         {value.name for graph in graphs for value in values_of(graph) if value.name},
     )
-
-
-Connections = Mapping[str, str]
 
 
 def append_model(

@@ -45,6 +45,8 @@ _REDUCTIONS = frozenset(
 )
 _BROADCASTING_OPSET = 7
 """Before this opset, Add and others broadcast by attributes."""
+Perm = tuple[int, ...]
+_CHANNELS = "C"
 
 
 @dataclass
@@ -221,9 +223,6 @@ _RULES: dict[str, Callable[[Rewriting, ir.Node, Sequence[int]], Renumbered | Non
 }
 
 
-Perm = tuple[int, ...]
-
-
 def push_transposes(edits: Rewriting) -> int:
     """Move and cancel Transposes in every graph; returns how many fewer there are."""
     before = _count(edits)
@@ -398,9 +397,6 @@ def _inverse(perm: Perm) -> Perm:
 
 def _count(edits: Rewriting) -> int:
     return sum(node.op_type == "Transpose" for graph in edits.graphs() for node in graph)
-
-
-_CHANNELS = "C"
 
 
 def other_layout(layout: str) -> str:

@@ -13,6 +13,10 @@ from ndld_flow.models.files import all_graphs
 from ndld_flow.models.scopes import inner_graphs, node_label, own_subgraphs, scopes_of
 from ndld_flow.models.unique_names import identifier
 
+Named = TypeVar("Named", ir.Node, ir.Value)
+_QUANTIZATION = "quant_parameter_tensor_names"
+"""Where onnx_ir keeps the names of scales and zero points that a model records for a tensor."""
+
 
 def values_of(graph: ir.Graph) -> list[ir.Value]:
     """Return a graph's own tensors: inputs, initializers, nodes' outputs; each once, in this order."""
@@ -104,12 +108,6 @@ class Nesting:
         if graph not in self._named:
             self._named[graph] = {value.name: value for value in values_of(graph) if value.name}
         return self._named[graph]
-
-
-Named = TypeVar("Named", ir.Node, ir.Value)
-
-_QUANTIZATION = "quant_parameter_tensor_names"
-"""Where onnx_ir keeps the names of scales and zero points that a model records for a tensor."""
 
 
 def rename_nodes(model: ir.Model, wishes: Mapping[ir.Node, str]) -> int:

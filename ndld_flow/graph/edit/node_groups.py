@@ -18,6 +18,10 @@ from ndld_flow.models.files import all_graphs
 from ndld_flow.models.scopes import node_label, own_subgraphs
 
 Anchor = ir.Node | ir.Value
+Values = Mapping[ir.Value, ir.Value | None]
+"""Tensor -> replacement to read; None for an omitted optional input."""
+Attributes = Mapping[str, ir.Attr]
+"""Attribute of a function -> its value at the call."""
 
 
 class Neighbourhood:
@@ -272,12 +276,6 @@ def hand_over(old: ir.Value, new: ir.Value, inside: Collection[ir.Node], graphs:
             graph.outputs[:] = [new if output is old else output for output in graph.outputs]
     name, old.name = old.name, None
     new.name, new.type, new.shape = name, old.type, old.shape
-
-
-Values = Mapping[ir.Value, ir.Value | None]
-"""Tensor -> replacement to read; None for an omitted optional input."""
-Attributes = Mapping[str, ir.Attr]
-"""Attribute of a function -> its value at the call."""
 
 
 @dataclass(frozen=True)

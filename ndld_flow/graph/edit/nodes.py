@@ -13,6 +13,7 @@ from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import make_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
+from ndld_flow.graph.edit.interface import parse_tensor_type
 from ndld_flow.graph.edit.names import Nesting, names_around
 from ndld_flow.graph.edit.schemas import (
     Schemas,
@@ -22,8 +23,7 @@ from ndld_flow.graph.edit.schemas import (
     declared_attribute,
     port_index,
 )
-from ndld_flow.graph.edit.shared_settings import TensorValue
-from ndld_flow.graph.edit.tensor_types import parse_tensor_type
+from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.graph.edit.wiring import errors_of, hand_out
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion

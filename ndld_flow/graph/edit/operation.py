@@ -1,4 +1,4 @@
-"""The base of the operations of the step `edit`: frozen, strict, typed settings with one method, like steps.
+"""Bases of the operations of the step `edit`: frozen, strict, typed settings with one method, like steps.
 
 ::
 
@@ -23,9 +23,14 @@ nothing else.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
 
 from ndld_flow.base.settings import Settings
+from ndld_flow.graph.edit.settings import AttributeValue, NewName, RandomKind, TensorValue
+from ndld_flow.step import Reads
+from ndld_flow.store.kinds import Onnx
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -65,7 +70,7 @@ class Operation(Settings):
 
     @property
     def uses_inputs(self) -> bool:
-        """True when the recipe's `inputs:` affect the result."""
+        """Return whether the recipe's `inputs:` affect the result."""
         return False
 
     @abstractmethod
@@ -75,3 +80,46 @@ class Operation(Settings):
         Raises a `RequestError` that states what is wrong, where, and what to do; the step adds the operation's position
         in the list.
         """
+
+
+class InitializerOperation(Operation, TensorValue):
+    """Base of operations that give an initializer its value."""
+
+    generate: RandomKind | None = None
+    """Generate the numbers: `normal`, `zeros`, `ones`, `uniform_positive` or `uniform_negative`."""
+    seed: int = Field(default=0, ge=0)
+    """Seed for `generate`: the same seed generates the same numbers."""
+
+    @model_validator(mode="after")
+    def _check_one_source(self) -> Self:
+        if [self.value, self.file, self.generate].count(None) != 2:
+            raise ValueError("give one of `value`, `file` and `generate`")
+        return self
+
+
+class NodeOperation(Operation):
+    """Base of operations that create nodes."""
+
+    op_type: str = Field(min_length=1)
+    """The operator, such as `Relu`."""
+    domain: str = ""
+    """Domain of the operator, such as `com.microsoft`; the model's opset imports get it as needed. Operators outside
+    the domains of ONNX and ONNX Runtime are custom operators, which are not checked."""
+    attributes: dict[NewName, AttributeValue] = Field(default={})
+    """Attribute -> value, as in `set_attributes`."""
+
+    @property
+    def own_domain(self) -> str:
+        """Return the domain as models store it: empty for ONNX's own."""
+        return "" if self.domain == "ai.onnx" else self.domain
+
+
+class JoinOperation(Operation):
+    """Base of operations that add the nodes of another model."""
+
+    heading = "extracting and combining"
+
+    model: Annotated[str, Reads(Onnx)]
+    """A model of the recipe, or an earlier step that produces one."""
+    prefix: str | None = None
+    """Prefix for the names of all nodes and tensors of that model."""

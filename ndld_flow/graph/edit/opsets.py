@@ -50,6 +50,11 @@ _OTHER_MEANING = {
 }
 """Operator and the version that changed its meaning without changing its form -> its previous meaning."""
 _FLATTENING = ("Hardmax", "LogSoftmax", "Softmax")
+_READ_BYTES = 2**16
+"""Adapters read axes, shapes, scales and paddings; of larger constants they get only type and shape."""
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""The converter does not support subgraphs; all versions of these operators but Scan's first are the same."""
+_MOST_LISTED = 3
 
 
 class CannotConvertError(RequestError):
@@ -213,12 +218,6 @@ def _drop_equal_parts(node: onnx.NodeProto, graph: onnx.GraphProto) -> None:
     for place in reversed(range(len(node.attribute))):
         if node.attribute[place].name == "num_outputs" and size and size % node.attribute[place].i == 0:
             del node.attribute[place]
-
-
-_READ_BYTES = 2**16
-"""Adapters read axes, shapes, scales and paddings; of larger constants they get only type and shape."""
-_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""The converter does not support subgraphs; all versions of these operators but Scan's first are the same."""
 
 
 @dataclass(frozen=True)
@@ -392,9 +391,6 @@ def _adapted(node: ir.Node, converted: onnx.ModelProto, known: dict[str, ir.Valu
         heir.type = old.type
     used = [node for node in nodes if any(value.uses() or value in outputs for value in node.outputs)]
     return Adapted(used, outputs)
-
-
-_MOST_LISTED = 3
 
 
 def convert_opset(edited: EditedModel, target: int) -> Counter[str]:

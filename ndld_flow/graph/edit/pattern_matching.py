@@ -23,6 +23,9 @@ from ndld_flow.models.sparse_tensors import SparseInitializer
 
 Pairs = Sequence[tuple[ir.Value | None, ir.Value | None]]
 """Inputs of the pattern's node, each with the candidate's input."""
+Array = npt.NDArray[Any]
+_ALMOST_ZERO = 1e-8
+"""Absolute tolerance of numbers near 0."""
 
 
 class Likeness(Protocol):
@@ -213,11 +216,6 @@ def _is_constant(value: ir.Value) -> bool:
 
 def _values_at(node: ir.Node) -> dict[ir.Value, None]:
     return dict.fromkeys((*node.outputs, *read_values(node)))
-
-
-Array = npt.NDArray[Any]
-_ALMOST_ZERO = 1e-8
-"""Absolute tolerance of numbers near 0."""
 
 
 def constant_tensor(value: ir.Value) -> ir.TensorProtocol | None:

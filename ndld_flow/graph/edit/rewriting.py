@@ -47,7 +47,7 @@ from ndld_flow.graph.edit.pattern_matching import (
     is_numeric,
     same_value,
 )
-from ndld_flow.graph.edit.shared_settings import RewriteConditions
+from ndld_flow.graph.edit.settings import RewriteConditions
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.graph.edit.wiring import prune_values
 from ndld_flow.models.files import all_graphs
@@ -59,6 +59,13 @@ _HEADER = '<ir_version: 8, opset_import: []> m () => () {} <domain: "rule", opse
 """The parser ignores text after a single function, but not after a function in a model."""
 _VARIABLE = re.compile(r"=\s*\$([A-Za-z_]\w*)")
 _PLACE = re.compile(r"line: (\d+)")
+_COMMUTATIVE = frozenset(
+    ("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
+)
+"""Commutative operators of the default domain."""
+_PERMUTED = 4
+"""Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only."""
+DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
@@ -181,15 +188,6 @@ def _reason(error: Exception) -> str:
     place, lines = _PLACE.search(message), message.splitlines()
     where = f"line {int(place[1]) - 1}: " if place else ""
     return f"{where}{one_paragraph(lines[-1])} (near `{one_paragraph(lines[-2].removeprefix('Error context:'))}`)"
-
-
-_COMMUTATIVE = frozenset(
-    ("Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Max", "Mean", "Min", "Mul", "Or", "Sum", "Xor")
-)
-"""Commutative operators of the default domain."""
-_PERMUTED = 4
-"""Maximum number of inputs that are matched in any order; a Sum of more is matched in the written order only."""
-DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 def check_conditions(conditions: RewriteConditions, pattern: RuleText) -> None:

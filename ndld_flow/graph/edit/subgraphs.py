@@ -15,6 +15,7 @@ from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, Edit
 from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes
+from ndld_flow.graph.edit.interface import types_by_signatures
 from ndld_flow.graph.edit.joining import Guest, check_fits, invite, join_dims, join_functions, make_outputs, names_in
 from ndld_flow.graph.edit.names import Nesting
 from ndld_flow.graph.edit.node_groups import (
@@ -32,7 +33,6 @@ from ndld_flow.graph.edit.node_groups import (
     outputs_of,
     read_in_nodes,
 )
-from ndld_flow.graph.edit.tensor_types import types_by_signatures
 from ndld_flow.graph.edit.wiring import drop_nodes, prune_values
 from ndld_flow.models.element_types import Types, dtype_of
 from ndld_flow.models.files import all_graphs
@@ -41,6 +41,8 @@ from ndld_flow.models.scopes import node_label, own_subgraphs
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.unique_names import free_name, identifier
+
+_BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
 
 
 def find_subgraph(edited: EditedModel, scope: str) -> tuple[ir.Node, str]:
@@ -202,9 +204,6 @@ def _free_names(graph: onnx.GraphProto, known: set[str]) -> list[str]:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 free += _free_names(attribute.g, known)
     return list(dict.fromkeys(free))
-
-
-_BODIES = {"If": ("then_branch", "else_branch"), "Loop": ("body",), "Scan": ("body",), "SequenceMap": ("body",)}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from ndld_flow.processes.worker import exit_worker, start_worker
 _OF_ONNX = frozenset(("LayerNormalization", "RMSNormalization", "Gelu", "RotaryEmbedding", "Attention"))
 _CONTRIB = "com.microsoft::"
 _PIECE_BYTES = 2**24
-_WAY_OUT = "leave them out by `without: [layer_norm]`"
+_ADVICE = "leave them out by `without: [layer_norm]`"
+SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 
 
 def fuse_transformer(edited: EditedModel, job: Mapping[str, object]) -> Counter[str]:
@@ -106,9 +107,9 @@ def _restore_unchanged(old: ir.Model, fused: ir.Model) -> None:
     fused.producer_name, fused.producer_version = old.producer_name, old.producer_version
     fused.ir_version = old.ir_version
     for name, value in old.graph.initializers.items():
-        found = fused.graph.initializers.get(name)
-        if found is not None and _same(value.const_value, found.const_value):
-            found.const_value = value.const_value
+        copy = fused.graph.initializers.get(name)
+        if copy is not None and _same(value.const_value, copy.const_value):
+            copy.const_value = value.const_value
 
 
 def _same(old: ir.TensorProtocol | None, new: ir.TensorProtocol | None) -> bool:
@@ -138,11 +139,8 @@ def _check_operators(model: ir.Model) -> None:
         later = [name for name in unknown if onnx.defs.has(name)]
         advice = "convert the model to opset 17 or newer first, or " if later else ""
         raise RequestError(
-            f"the fusions produce {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_WAY_OUT}"
+            f"the fusions produce {some_of(unknown)}, which ONNX does not have at opset {opset}: {advice}{_ADVICE}"
         )
-
-
-SOURCE, RESULT, JOB, ERROR = "source.onnx", "result.onnx", "job.json", "error.txt"
 
 
 def main(folder: Path) -> None:

@@ -36,6 +36,15 @@ _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+)")
 _FLOAT = re.compile(r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf|nan)")
 _ESCAPED = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\", "'": "'", '"': '"'}
 _TRUTHS = {"true": True, "True": True, "false": False, "False": False}
+_Place: TypeAlias = "tuple[int, ...]"
+_SHORT = {
+    "fp64": ir.DataType.DOUBLE,
+    "fp32": ir.DataType.FLOAT,
+    "fp16": ir.DataType.FLOAT16,
+    "bf16": ir.DataType.BFLOAT16,
+    "fp8": ir.DataType.FLOAT8E4M3FN,
+    "fp4": ir.DataType.FLOAT4E2M1,
+}
 
 
 def parse_value(text: str) -> Value:
@@ -109,11 +118,11 @@ class _Reader:
         return values
 
     def _quoted(self) -> str:
-        found = _QUOTED.match(self._text, self._place)
-        if found is None:
+        quoted = _QUOTED.match(self._text, self._place)
+        if quoted is None:
             raise self._error("the text that begins here has no end: its closing quote is missing")
-        start, self._place = self._place, found.end()
-        return _ESCAPE.sub(lambda escape: self._unescaped(escape[1], start + 1 + escape.start()), found[0][1:-1])
+        start, self._place = self._place, quoted.end()
+        return _ESCAPE.sub(lambda escape: self._unescaped(escape[1], start + 1 + escape.start()), quoted[0][1:-1])
 
     def _unescaped(self, code: str, place: int) -> str:
         if code[0] in "xu" and len(code) > 1:
@@ -124,21 +133,21 @@ class _Reader:
         return _ESCAPED[code]
 
     def _plain(self) -> Value:
-        found = _WORD.match(self._text, self._place)
-        if found is None:
+        match = _WORD.match(self._text, self._place)
+        if match is None:
             raise self._error("a value is missing")
-        word = found[0]
+        word = match[0]
         value = _TRUTHS[word] if word in _TRUTHS else _number(word)
         if value is None:
             shown = short_name(word, 40)
             raise self._error(f"`{shown}` is not a number, `true` or `false`; texts are quoted: `'{shown}'`")
-        self._place = found.end()
+        self._place = match.end()
         return value
 
     def _skip_space(self) -> None:
-        found = _SPACE.match(self._text, self._place)
-        assert found is not None
-        self._place = found.end()
+        space = _SPACE.match(self._text, self._place)
+        assert space is not None
+        self._place = space.end()
 
     def _ahead(self) -> str:
         return self._text[self._place : self._place + 1]
@@ -164,7 +173,7 @@ def _too_many() -> str:
 
 
 def _shape(value: Value) -> tuple[int, ...]:
-    """Raises `RequestError` where lists of one level differ."""
+    """Return the shape of nested lists. Raises `RequestError` where lists of one level differ."""
     if not isinstance(value, list):
         return ()
     shapes = [_shape(element) for element in value]
@@ -175,9 +184,6 @@ def _shape(value: Value) -> tuple[int, ...]:
                 f"element {number} has {list(shape)}"
             )
     return (len(value), *(shapes[0] if shapes else ()))
-
-
-_Place: TypeAlias = "tuple[int, ...]"
 
 
 def _elements(value: Value, place: _Place) -> Iterator[tuple[_Place, Value]]:
@@ -231,7 +237,7 @@ def _float(element: Value, dtype: ir.DataType, place: _Place) -> Any:  # noqa: A
     with np.errstate(over="ignore"):
         held = np.asarray(wanted, dtype=np.float64).astype(dtype.numpy())
     kept = float(held)
-    # The smallest floats know no infinity: they keep their largest number instead.
+    # The smallest float types have no infinity: they clip to their largest number.
     clipped = math.isfinite(wanted) and abs(wanted) - abs(kept) > float(limits.max) * float(limits.eps) / 2
     if clipped or math.isnan(kept) != math.isnan(wanted) or math.isinf(kept) != math.isinf(wanted):
         raise _unfit(element, dtype, place, why)
@@ -248,16 +254,6 @@ _CONVERSIONS = {
     ir.DataType.BOOL.name: _truth,
     "integer": _integer,
     "float": _float,
-}
-
-
-_SHORT = {
-    "fp64": ir.DataType.DOUBLE,
-    "fp32": ir.DataType.FLOAT,
-    "fp16": ir.DataType.FLOAT16,
-    "bf16": ir.DataType.BFLOAT16,
-    "fp8": ir.DataType.FLOAT8E4M3FN,
-    "fp4": ir.DataType.FLOAT4E2M1,
 }
 
 

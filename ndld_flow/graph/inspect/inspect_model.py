@@ -16,7 +16,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import ConstantTensor, find_tensors
 from ndld_flow.graph.edit.find_nodes import find_nodes
-from ndld_flow.graph.edit.selection import NodeSelect, TensorSelect
+from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
 from ndld_flow.graph.inspect.views import Views
 from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.files import load_model, summarize_model

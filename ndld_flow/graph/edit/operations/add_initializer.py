@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ndld_flow.graph.edit.shared_settings import InitializerOperation
+from ndld_flow.graph.edit.operation import InitializerOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

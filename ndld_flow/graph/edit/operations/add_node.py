@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.shared_settings import NodeOperation
+from ndld_flow.graph.edit.operation import NodeOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

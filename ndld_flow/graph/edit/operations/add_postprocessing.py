@@ -142,9 +142,9 @@ def _put_top_k(edits: Rewriting, value: ir.Value, output: ir.Value, count: int, 
     number = edits.add_initializer(graph, np.array([count], np.int64), f"{output.name}_k")
     node = ir.node("TopK", [value, number], {"axis": axis}, num_outputs=2, name=edits.new_name(f"{output.name}_top_k"))
     graph.append(node)
-    for made, what in zip(node.outputs, ("values", "indices"), strict=True):
-        made.name = edits.new_name(f"{output.name}_{what}")
-        made.shape = _shape_with(output, axis, (count,))
+    for result, kind in zip(node.outputs, ("values", "indices"), strict=True):
+        result.name = edits.new_name(f"{output.name}_{kind}")
+        result.shape = _shape_with(output, axis, (count,))
     node.outputs[0].type, node.outputs[1].type = output.type, ir.TensorType(ir.DataType.INT64)
     return list(node.outputs)
 
@@ -172,9 +172,9 @@ def _put_cast(edits: Rewriting, value: ir.Value, dtype: str) -> ir.Value:
 
     from ndld_flow.graph.edit.value_grammar import parse_dtype
 
-    made = _put_node(edits, "Cast", [value], value, to=int(parse_dtype(dtype)))
-    made.type = ir.TensorType(parse_dtype(dtype))
-    return made
+    cast = _put_node(edits, "Cast", [value], value, to=int(parse_dtype(dtype)))
+    cast.type = ir.TensorType(parse_dtype(dtype))
+    return cast
 
 
 def _shape_with(output: ir.Value, axis: int, dims: tuple[int, ...]) -> ir.Shape | None:

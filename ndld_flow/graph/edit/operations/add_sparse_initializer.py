@@ -9,7 +9,7 @@ from pydantic import Field, JsonValue, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.shared_settings import TensorValue
+from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.step import DataFile
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class AddSparseInitializer(Operation):
     def apply(self, edited: EditedModel) -> str:
         from onnx_ir import DataType
 
-        from ndld_flow.graph.edit.constant_tensors import FIRST_IR_VERSION, make_tensor, sparse_of
+        from ndld_flow.graph.edit.constant_tensors import FIRST_WITH_SPARSE_INITIALIZERS, make_tensor, sparse_of
         from ndld_flow.graph.edit.initializers import add_initializer, connect_readers
         from ndld_flow.graph.edit.value_grammar import parse_dtype
 
@@ -66,6 +66,6 @@ class AddSparseInitializer(Operation):
         written = TensorValue(value=self.indices, file=self.indices_file)
         indices = make_tensor(written, f"{self.name}_indices", DataType.INT64)
         value = add_initializer(edited, sparse_of(values, indices, self.shape, self.name), self.name, self.scope)
-        edited.raise_ir_version(FIRST_IR_VERSION)
+        edited.raise_ir_version(FIRST_WITH_SPARSE_INITIALIZERS)
         connect_readers(edited, value, self.connect)
         return f"sparse initializer {self.name} added, {len(self.connect)} inputs read it"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.step import Reads
-from ndld_flow.store.kinds import Onnx
+from ndld_flow.graph.edit.operation import JoinOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-class AppendModel(Operation):
+class AppendModel(JoinOperation):
     """Append another model, whose inputs read this model's outputs.
 
         append_model: {model: tail}
@@ -25,16 +23,10 @@ class AppendModel(Operation):
     prefix.
     """
 
-    heading = "extracting and combining"
-
-    model: Annotated[str, Reads(Onnx)]
-    """A model of the recipe, or an earlier step that produces one."""
     connect: dict[str, str] = Field(default={})
     """Input of the appended model -> output or other tensor of this model. Its other inputs become inputs."""
     keep_outputs: bool = False
     """Keep outputs that were connected as outputs of the model."""
-    prefix: str | None = None
-    """Prefix for the names of all appended nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.joining import append_model

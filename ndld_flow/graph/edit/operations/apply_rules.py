@@ -11,7 +11,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns
+from ndld_flow.graph.edit.settings import Patterns
 from ndld_flow.step import DataFile, RunsCode
 
 if TYPE_CHECKING:

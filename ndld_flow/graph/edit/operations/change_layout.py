@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import model_validator
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns
+from ndld_flow.graph.edit.settings import Patterns
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

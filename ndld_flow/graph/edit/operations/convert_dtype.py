@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import model_validator
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns, Select, SelectTensors
+from ndld_flow.graph.edit.settings import Patterns, Select, SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import SelectTensors
+from ndld_flow.graph.edit.settings import SelectTensors
 from ndld_flow.store.kinds import is_reserved
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class ExternaliseWeights(Operation):
         from ndld_flow.graph.edit.constant_tensors import dense_initializers
         from ndld_flow.models.external_data import Placement, place
 
-        found = dense_initializers(edited.model, self.select, self.allow_empty)
-        chosen = [weight for weight in found if weight.tensor.nbytes > self.larger_than]
+        weights = dense_initializers(edited.model, self.select, self.allow_empty)
+        chosen = [weight for weight in weights if weight.tensor.nbytes > self.larger_than]
         if not chosen and not self.allow_empty:
             raise RequestError(f"no selected initializer is larger than {size(self.larger_than)}")
         for weight in chosen:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import SelectTensors
-from ndld_flow.graph.edit.shared_settings import RandomKind
+from ndld_flow.graph.edit.settings import RandomKind, SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

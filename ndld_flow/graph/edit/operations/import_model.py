@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.step import Reads
-from ndld_flow.store.kinds import Onnx
+from ndld_flow.graph.edit.operation import JoinOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-class ImportModel(Operation):
+class ImportModel(JoinOperation):
     """Insert the nodes of another model into this one, as separate nodes or as a local function.
 
         import_model: {model: attention, connect: {x: features}, outputs: {y: attended}, prefix: att_}
@@ -24,16 +22,10 @@ class ImportModel(Operation):
     used get the other model's name as a prefix.
     """
 
-    heading = "extracting and combining"
-
-    model: Annotated[str, Reads(Onnx)]
-    """A model of the recipe, or an earlier step that produces one."""
     connect: dict[str, str] = Field(default={})
     """Input of the other model -> tensor of this model to read."""
     outputs: dict[str, str] = Field(default={})
     """Output of the other model -> its name as an output of this model."""
-    prefix: str | None = None
-    """Prefix for the names of all inserted nodes and tensors."""
     as_function: str | None = None
     """`domain::Name`: insert a local function of this name and one node that calls it, instead of separate nodes."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import SelectTensors
+from ndld_flow.graph.edit.settings import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -41,8 +41,8 @@ class InlineWeights(Operation):
         from ndld_flow.models.external_data import Placement, place
 
         limit = self.smaller_than
-        found = dense_initializers(edited.model, self.select, self.allow_empty)
-        chosen = [weight for weight in found if limit is None or weight.tensor.nbytes < limit]
+        weights = dense_initializers(edited.model, self.select, self.allow_empty)
+        chosen = [weight for weight in weights if limit is None or weight.tensor.nbytes < limit]
         if not chosen and not self.allow_empty:
             raise RequestError("no selected initializer is that small")
         for weight in chosen:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns
-from ndld_flow.graph.edit.shared_settings import NewName
+from ndld_flow.graph.edit.settings import NewName, Patterns
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Fraction
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import SelectTensors
+from ndld_flow.graph.edit.settings import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -34,7 +34,7 @@ class MakeSparse(Operation):
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.base.quantities import share
         from ndld_flow.graph.edit.constant_tensors import (
-            FIRST_IR_VERSION,
+            FIRST_WITH_SPARSE_INITIALIZERS,
             can_be_sparse,
             find_tensors,
             to_sparse,
@@ -51,5 +51,5 @@ class MakeSparse(Operation):
             edited.log.info("%s: %s zeros", held.name, share(shares[held.value]))
             held.value.const_value = to_sparse(held.tensor, held.name)
         if chosen:
-            edited.raise_ir_version(FIRST_IR_VERSION)
+            edited.raise_ir_version(FIRST_WITH_SPARSE_INITIALIZERS)
         return f"{len(chosen)} initializers made sparse"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.step import Reads
-from ndld_flow.store.kinds import Onnx
+from ndld_flow.graph.edit.operation import JoinOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
-class PrependModel(Operation):
+class PrependModel(JoinOperation):
     """Prepend another model, whose outputs this model's inputs read.
 
         prepend_model: {model: preprocessing, connect: {images: normalized}}
@@ -24,16 +22,10 @@ class PrependModel(Operation):
     older opset is converted; names that are already used get the other model's name as a prefix.
     """
 
-    heading = "extracting and combining"
-
-    model: Annotated[str, Reads(Onnx)]
-    """A model of the recipe, or an earlier step that produces one."""
     connect: dict[str, str] = Field(default={})
     """Input of this model -> output of the prepended model. Its other outputs become outputs."""
     keep_outputs: bool = False
     """Make its outputs that were connected outputs too."""
-    prefix: str | None = None
-    """Prefix for the names of all prepended nodes and tensors."""
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.joining import prepend_model

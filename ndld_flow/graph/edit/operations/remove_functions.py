@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns
+from ndld_flow.graph.edit.settings import Patterns
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import SelectTensors
+from ndld_flow.graph.edit.settings import SelectTensors
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

@@ -9,8 +9,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Patterns
-from ndld_flow.graph.edit.shared_settings import TensorValue
+from ndld_flow.graph.edit.settings import Patterns, TensorValue
 from ndld_flow.step import DataFile
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import NameTemplate, Select, fill, groups_of, stem_of
-from ndld_flow.graph.edit.shared_settings import NewName
+from ndld_flow.graph.edit.settings import NameTemplate, NewName, Select, fill, groups_of, stem_of
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

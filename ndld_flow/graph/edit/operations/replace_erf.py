@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import NodeSelect, Select
+from ndld_flow.graph.edit.settings import NodeSelect, Select
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -94,7 +94,7 @@ def _tanh(put: _Terms, x: ir.Value) -> ir.Value:
 
 
 def _polynomial(put: _Terms, x: ir.Value) -> ir.Value:
-    """sign(x) * (1 - (a1 t + ... + a5 t^5) exp(-x^2)) where t = 1 / (1 + p |x|)"""
+    """Return sign(x) * (1 - (a1 t + ... + a5 t^5) exp(-x^2)) where t = 1 / (1 + p |x|)."""
     size = put("Abs", x)
     t = put("Reciprocal", put("Add", put("Mul", size, _P), 1.0))
     total = put("Mul", t, _A[0])

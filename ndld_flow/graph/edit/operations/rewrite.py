@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Select
-from ndld_flow.graph.edit.shared_settings import RewriteConditions
+from ndld_flow.graph.edit.settings import RewriteConditions, Select
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.graph.edit.shared_settings import InitializerOperation
+from ndld_flow.graph.edit.operation import InitializerOperation
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel

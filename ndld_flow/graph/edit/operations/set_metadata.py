@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.selection import Select
-from ndld_flow.graph.edit.shared_settings import NewName
+from ndld_flow.graph.edit.settings import NewName, Select
 
 if TYPE_CHECKING:
     from onnx_ir import Model, Node
@@ -54,7 +53,7 @@ class SetMetadata(Operation):
 
     @property
     def _model_fields(self) -> dict[str, str | int]:
-        """Fields that only a model has, where they are given."""
+        """Return the given fields that only a model has."""
         names = ("producer_name", "producer_version", "model_version", "domain", "graph_name")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 

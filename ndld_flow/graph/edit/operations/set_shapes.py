@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.shared_settings import Dims
+from ndld_flow.graph.edit.settings import Dims
 from ndld_flow.inputs import Dimension
 
 if TYPE_CHECKING:
