@@ -13,7 +13,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RecipeError, RequestError
-from ndld_flow.graph.edit.edit_file import NotedShapes, finish_model
+from ndld_flow.graph.edit.edit_file import RecordedShapes, finish_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.models.files import load_model
 from ndld_flow.records.run_record import RunRecord
@@ -321,7 +321,7 @@ def test_a_model_nobody_touched_loses_no_note(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[N] z) <float[5] y> { y = Compress(x, c) z = Relu(x) } "
     text = text.replace("(float[N] x)", "(float[N] x, bool[N] c)")
     model = load_model(models.save(parse(text), tmp_path / "m.onnx"))
-    noted = NotedShapes(model)
+    noted = RecordedShapes(model)
     finish_model(model, noted)
     shapes = {value.name: value.shape for node in model.graph for value in node.outputs}
     assert list(shapes["y"] or []) == [5], "inference cannot know it, the exporter did"

@@ -147,7 +147,7 @@ agraph (float[2, 3] x) => (float[2, 3] y) { [odd] a = my.Odd(x) [b] b = Relu(a) 
 
 
 def test_a_shape_that_nobody_knows_is_asked_for() -> None:
-    with pytest.raises(RequestError, match=r"dimensions of 'a' is not noted.*`types: \{\"a\": \"float32\[1, "):
+    with pytest.raises(RequestError, match=r"dimensions of 'a' is not recorded.*`types: \{\"a\": \"float32\[1, "):
         edit(CUSTOM, {"extract": {"outputs": ["y"], "inputs": ["a"]}})
     tail = edit(CUSTOM, {"extract": {"outputs": ["y"], "inputs": ["a"], "types": {"a": "float32[2, K]"}}})
     assert _header(tail).startswith("(float[2,K] a)")
@@ -264,7 +264,7 @@ def test_a_function_becomes_a_model(said: dict[str, object], alpha: float) -> No
         ({"function": "pkg::Block", "call": "three"}, "no node 'three' calls pkg::Block; known: one, two"),
         ({"function": "pkg::Block", "attributes": {"alfa": 1.0}}, "no attribute 'alfa'; did you mean \"alpha\"?"),
         ({"function": "pkg::Block", "attributes": {"alpha": "much"}}, "'much' is not a value of 'alpha'"),
-        ({"function": "pkg::Unused"}, "the dtype of 't' is not noted"),
+        ({"function": "pkg::Unused"}, "the dtype of 't' is not recorded"),
     ],
 )
 def test_refused_functions(said: dict[str, object], told: str) -> None:

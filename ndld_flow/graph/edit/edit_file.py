@@ -31,7 +31,7 @@ from ndld_flow.records.model_diff import GraphChange
 
 
 @dataclass(frozen=True)
-class _Note:
+class _Record:
     """Facts about a tensor before the operation."""
 
     shape: ir.Shape | None
@@ -39,24 +39,24 @@ class _Note:
     origin: Hashable
 
 
-class NotedShapes:
+class RecordedShapes:
     """Shapes and types that were recorded before an operation."""
 
     outputs_hold = False
     """Whether the operation guarantees unchanged outputs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._notes = {value: _Note(value.shape, value.type, _origin(value)) for value in _values(model)}
+        self._records = {value: _Record(value.shape, value.type, _origin(value)) for value in _values(model)}
         homes = (model, *model.functions.values())
         self._opsets: dict[ir.Model | ir.Function, dict[str, int]] = {home: dict(home.opset_imports) for home in homes}
-        self._functions = {key: _makes(function) for key, function in model.functions.items()}
+        self._functions = {key: _signature(function) for key, function in model.functions.items()}
         nodes = (node for graph in all_graphs(model) for node in graph)
         self._owners = {value: node for node in nodes for _, body in own_subgraphs(node) for value in body.inputs}
         """Input of a subgraph -> the node that provides it."""
         # Origins are ids: nothing new may get the id of an old object.
-        producers = {value: value.producer() for value in self._notes}
-        self._kept: list[object] = [value.const_value for value, node in producers.items() if node is None]
-        self._kept += [(node, *(a.value for a in node.attributes.data.values())) for node in producers.values() if node]
+        self._kept: list[object] = [value.const_value for value in self._records if value.producer() is None]
+        computing = {node for value in self._records if (node := value.producer()) is not None}
+        self._kept += [(node, [attribute.value for attribute in node.attributes.data.values()]) for node in computing]
         self._kept_of_functions = [list(function.attributes.values()) for function in model.functions.values()]
 
     def touched(self, model: ir.Model) -> set[ir.Value]:
@@ -69,18 +69,18 @@ class NotedShapes:
 
     def differs(self, value: ir.Value) -> bool:
         """Return whether a tensor is new, or its recorded shape or its computation has changed."""
-        note = self._notes.get(value)
-        return note is None or (note.shape, note.type, note.origin) != (value.shape, value.type, _origin(value))
+        record = self._records.get(value)
+        return record is None or (record.shape, record.type, record.origin) != (value.shape, value.type, _origin(value))
 
-    def differs_as_a_whole(self, home: ir.Model | ir.Function) -> bool:
+    def opsets_differ(self, home: ir.Model | ir.Function) -> bool:
         """Return whether its operators may have another meaning now."""
         return self._opsets.get(home) != home.opset_imports
 
-    def makes_something_else(self, function: ir.Function) -> bool:
+    def signature_differs(self, function: ir.Function) -> bool:
         """Return whether it has other outputs, or attributes with other defaults."""
-        return self._functions.get(function.identifier()) != _makes(function)
+        return self._functions.get(function.identifier()) != _signature(function)
 
-    def forget_stale(self, touched: Iterable[ir.Value], model: ir.Model) -> set[ir.Value]:
+    def remove_stale(self, touched: Iterable[ir.Value], model: ir.Model) -> set[ir.Value]:
         """Remove shapes and types that may be invalid; returns those tensors.
 
         Graph outputs and inputs of subgraphs keep their type, which ONNX requires.
@@ -94,34 +94,34 @@ class NotedShapes:
 
     def _is_stale(self, value: ir.Value, model: ir.Model) -> bool:
         """Return whether the record is older than the operation. Outputs of custom operators cannot be inferred."""
-        note, maker = self._notes.get(value), value.producer() or self._owners.get(value)
-        if note is None or maker is None or note.shape is not value.shape:
+        record, producer = self._records.get(value), value.producer() or self._owners.get(value)
+        if record is None or producer is None or record.shape is not value.shape:
             return False
-        return is_standard(maker) or maker.op_identifier() in model.functions
+        return is_standard(producer) or producer.op_identifier() in model.functions
 
 
 class _Tracing:
     """Tensors that an operation affects, found by following tensors from producers to readers."""
 
-    def __init__(self, noted: NotedShapes) -> None:
+    def __init__(self, recorded: RecordedShapes) -> None:
         self.touched: set[ir.Value] = set()
-        self._noted = noted
+        self._recorded = recorded
         self._functions: set[ir.OperatorIdentifier] = set()
-        """Nodes whose outputs may have changed."""
+        """Functions whose outputs may have changed."""
         self._whole = False
 
     def walk(self, home: ir.Model | ir.Function) -> None:
         """Visit the model or a function; functions that it calls must have been visited."""
-        self._whole = self._noted.differs_as_a_whole(home)
+        self._whole = self._recorded.opsets_differ(home)
         self._enter(home.graph)
         if isinstance(home, ir.Function):
-            others = self._whole or self._noted.makes_something_else(home)
+            others = self._whole or self._recorded.signature_differs(home)
             if others or not self.touched.isdisjoint(home.outputs):
                 self._functions.add(home.identifier())
 
     def _enter(self, graph: ir.Graph) -> None:
         given = (*graph.inputs, *graph.initializers.values())
-        self.touched.update(value for value in given if self._noted.differs(value))
+        self.touched.update(value for value in given if self._recorded.differs(value))
         for node in graph:
             if self._is_touched(node):
                 self.touched.update(node.outputs)
@@ -137,13 +137,13 @@ class _Tracing:
         return (
             reads
             or self._whole
-            or any(map(self._noted.differs, node.outputs))
+            or any(map(self._recorded.differs, node.outputs))
             or any(output in self.touched for body in bodies for output in body.outputs)
             or (bool(self._functions) and node.op_identifier() in self._functions)
         )
 
 
-def _makes(function: ir.Function) -> Hashable:
+def _signature(function: ir.Function) -> Hashable:
     defaults = frozenset((name, id(attribute.value)) for name, attribute in function.attributes.items())
     return (tuple(map(id, function.outputs)), defaults)
 
@@ -178,19 +178,19 @@ def _origin(value: ir.Value) -> Hashable:
 Dim = int | ir.SymbolicDim | None
 
 
-def settle_model(model: ir.Model, noted: NotedShapes) -> NotedShapes:
+def settle_model(model: ir.Model, recorded: RecordedShapes) -> RecordedShapes:
     """Remove invalid shapes before the next operation; returns the shapes that are recorded then.
 
     The model must be sorted.
     """
-    touched = noted.touched(model)
+    touched = recorded.touched(model)
     if not touched:
-        return noted
-    _infer_again(model, noted, touched)
-    return NotedShapes(model)
+        return recorded
+    _infer_again(model, recorded, touched)
+    return RecordedShapes(model)
 
 
-def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
+def finish_model(model: ir.Model, recorded: RecordedShapes) -> list[str]:
     """Sort the model, remove shapes that may be invalid, and infer them again. Returns notes for the record.
 
     Raises `ModelError` when nodes depend on each other in a cycle, and when a model with nodes has no output left.
@@ -198,7 +198,7 @@ def finish_model(model: ir.Model, noted: NotedShapes) -> list[str]:
     sort_model(model)
     if len(model.graph) and not model.graph.outputs:
         raise ModelError("the operations leave a model without outputs: make some with `add_outputs`")
-    return _infer_again(model, noted, noted.touched(model))
+    return _infer_again(model, recorded, recorded.touched(model))
 
 
 def sort_model(model: ir.Model) -> None:
@@ -229,14 +229,14 @@ def _is_made(value: ir.Value, before: set[ir.Node]) -> bool:
     return producer is None or producer in before
 
 
-def _infer_again(model: ir.Model, noted: NotedShapes, touched: set[ir.Value]) -> list[str]:
+def _infer_again(model: ir.Model, recorded: RecordedShapes, touched: set[ir.Value]) -> list[str]:
     # Names of declared dimensions always hold, numbers only where the operation leaves the outputs unchanged.
     declared = {
-        value: [dim if noted.outputs_hold or not isinstance(dim, int) else None for dim in value.shape]
+        value: [dim if recorded.outputs_hold or not isinstance(dim, int) else None for dim in value.shape]
         for value in model.graph.outputs
         if value.shape is not None
     }
-    stale = noted.forget_stale(touched, model)
+    stale = recorded.remove_stale(touched, model)
     infer_shapes(model)
     drop_all_invented_names(model)
     return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
@@ -285,20 +285,20 @@ def edit_file(
     The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
     names the operation's place, and `ModelError` when the list leaves a model that is not valid.
     """
-    before, noted = summarize_model(edited.model), NotedShapes(edited.model)
+    before, recorded = summarize_model(edited.model), RecordedShapes(edited.model)
     with _locating(str(edited.path)):
         sort_model(edited.model)
     for done, entry in enumerate(entries):
         progress(done, len(entries), entry.place)
         if done:
-            noted = settle_model(edited.model, noted)
+            recorded = settle_model(edited.model, recorded)
         with _locating(entry.place):
             edited.forget_names()
             edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
             sort_model(edited.model)
-        noted.outputs_hold = entry.operation.keeps_outputs
+        recorded.outputs_hold = entry.operation.keeps_outputs
     progress(len(entries), len(entries), "checking")
-    edited.notes += finish_model(edited.model, noted)
+    edited.notes += finish_model(edited.model, recorded)
     for value in edited.bare:
         if not value.is_graph_output():
             value.shape = value.type = None

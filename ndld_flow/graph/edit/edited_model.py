@@ -1,4 +1,4 @@
-"""The model that a list of operations edits, and what the operations share."""
+"""The model that a list of operations edits, with lookups by name and selection."""
 
 from __future__ import annotations
 

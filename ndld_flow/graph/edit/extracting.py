@@ -53,7 +53,7 @@ class ConstantNodes:
     def has(self, node: ir.Node) -> bool:
         return node not in self._varying
 
-    def makes(self, value: ir.Value) -> bool:
+    def produces(self, value: ir.Value) -> bool:
         """Return whether a constant node produces it."""
         producer = value.producer()
         return producer is not None and self.has(producer)
@@ -90,7 +90,7 @@ def part_of_nodes(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     chosen = outermost(nodes)
     graph = common_graph(edited, chosen)
     constants = ConstantNodes(edited.model)
-    read_outside = [value for value in outputs_of(chosen, Neighbourhood(edited.model)) if not constants.makes(value)]
+    read_outside = [value for value in outputs_of(chosen, Neighbourhood(edited.model)) if not constants.produces(value)]
     own = [value for value in graph.outputs if value.producer() in chosen]
     outputs = list(dict.fromkeys([*own, *read_outside]))
     if not outputs:
@@ -138,12 +138,12 @@ def rest_without(edited: EditedModel, nodes: Iterable[ir.Node]) -> Part:
     kept = set(graph) - removed
     own = [value for value in graph.outputs if value.producer() not in gone]
     read = [value for value in captured_values(node for node in graph if node in removed) if value.producer() in kept]
-    outputs = list(dict.fromkeys([*own, *(value for value in read if not constants.makes(value))]))
+    outputs = list(dict.fromkeys([*own, *(value for value in read if not constants.produces(value))]))
     if not any(value.producer() in kept for value in outputs):
         raise RequestError("nothing is left of the model when these nodes are cut off")
     # Constants that only these nodes read are removed too; those that the rest reads stay, even if selected.
-    makers = {node for node in kept if not constants.has(node) or any(value in outputs for value in node.outputs)}
-    part = _part(graph, {*makers, *constants.before(makers)}, outputs, constants)
+    remaining = {node for node in kept if not constants.has(node) or any(value in outputs for value in node.outputs)}
+    part = _part(graph, {*remaining, *constants.before(remaining)}, outputs, constants)
     unread = [value for value in graph.inputs if not value.uses() and not value.is_initializer()]
     return Part(graph, part.nodes, list(dict.fromkeys([*part.inputs, *unread])), outputs, [])
 
@@ -209,7 +209,7 @@ def _part(graph: ir.Graph, nodes: Collection[ir.Node], outputs: list[ir.Value], 
     read = [
         value
         for value in captured_values([*kept, *outer])
-        if not value.is_initializer() and not (value.graph is not graph and constants.makes(value))
+        if not value.is_initializer() and not (value.graph is not graph and constants.produces(value))
     ]
     own = [value for value in graph.inputs if value in read]
     return Part(graph, kept, list(dict.fromkeys([*own, *read])), outputs, outer)

@@ -167,7 +167,7 @@ def _product(dims: Sequence[Dim]) -> int | None:
 
 @dataclass
 class Freed:
-    """The result: the batch, and what was changed."""
+    """The result: the batch, and the changed nodes."""
 
     batch: Batch
     outputs: dict[str, int] = field(default_factory=dict)

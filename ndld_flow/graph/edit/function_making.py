@@ -24,12 +24,12 @@ from ndld_flow.graph.edit.node_groups import (
     captured_values,
     check_one_piece,
     deep_nodes,
-    hand_over,
     inputs_given,
     is_read_outside,
     outermost,
     read_in_nodes,
     read_values,
+    replace_uses,
 )
 from ndld_flow.graph.edit.pattern_matching import Match, Pairs, Pattern
 from ndld_flow.graph.edit.wiring import prune_values, remove_node
@@ -68,7 +68,7 @@ def find_repeats(model: ir.Model, nodes: Sequence[ir.Node], around: Neighbourhoo
     The nodes must be in one graph, and nothing outside may depend on some of them while others depend on it.
     """
     pattern, pieces = Pattern(nodes, SameBlock()), Pieces(around, model)
-    blocks = [itself(nodes)]
+    blocks = [identity_match(nodes)]
     pieces.add(nodes)
     for graph in _graphs_of_same_opsets(model, nodes):
         for candidate in graph:
@@ -95,7 +95,7 @@ def same_tensor(first: ir.TensorProtocol | None, second: ir.TensorProtocol | Non
     return first.tobytes() == second.tobytes() if first.dtype != ir.DataType.STRING else False
 
 
-def itself(nodes: Sequence[ir.Node]) -> Match:
+def identity_match(nodes: Sequence[ir.Node]) -> Match:
     values = [value for node in nodes for value in (*read_values(node), *node.outputs)]
     return Match({node: node for node in nodes}, {value: value for value in values})
 
@@ -311,8 +311,8 @@ def make_function(
     _sort(edited.model)
     nodes = _one_piece(edited, nodes)
     around = Neighbourhood(edited.model)
-    blocks = find_repeats(edited.model, nodes, around) if repeats else [itself(nodes)]
-    _Making(edited, name, blocks, around, inside).make()
+    blocks = find_repeats(edited.model, nodes, around) if repeats else [identity_match(nodes)]
+    _FunctionBuilder(edited, name, blocks, around, inside).build()
     return blocks
 
 
@@ -321,7 +321,7 @@ def make_repeated_function(edited: EditedModel, name: FunctionName, min_nodes: i
     _sort(edited.model)
     around = Neighbourhood(edited.model)
     blocks = largest_repeat(edited.model, min_nodes, around)
-    _Making(edited, name, blocks, around, inside).make()
+    _FunctionBuilder(edited, name, blocks, around, inside).build()
     return blocks
 
 
@@ -360,7 +360,7 @@ class _Parameter:
     name: str = ""
 
 
-class _Making:
+class _FunctionBuilder:
     """A function under construction. The nodes of the first block become its body."""
 
     def __init__(
@@ -377,7 +377,7 @@ class _Making:
         self._outputs = self._read_outside(around)
         self._parameters = list(self._differing())
 
-    def make(self) -> None:
+    def build(self) -> None:
         _name_parameters(self._parameters)
         owners = [_graph_of(match.nodes[self._nodes[0]]) for match in self._blocks]
         imports = Imports(self._model)
@@ -403,7 +403,7 @@ class _Making:
             graph.insert_before(members[-1], call)
             mine = set(deep_nodes(members))
             for value, output in zip(self._outputs, call.outputs, strict=True):
-                hand_over(match.values[value], output, mine, graphs)
+                replace_uses(match.values[value], output, mine, graphs)
 
     def _may_go_inside(self, value: ir.Value) -> bool:
         """Return whether a constant is the same in all blocks and can be an attribute of a node."""

@@ -22,7 +22,7 @@ from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names import Nesting, values_of
-from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, hand_over
+from ndld_flow.graph.edit.node_groups import Renaming, copy_nodes, deep_nodes, replace_uses
 from ndld_flow.graph.edit.schemas import Schemas, check_inputs
 from ndld_flow.graph.edit.wiring import remove_node
 from ndld_flow.models.files import all_graphs
@@ -465,7 +465,7 @@ class _Inlining:
         graph.insert_before(call, copies.nodes)
         for old, inner in zip(call.outputs, function.outputs, strict=False):
             new = copies.values.get(inner) or self._copied(call, function, read.get(inner), old)
-            hand_over(old, new, set(), self._graphs)
+            replace_uses(old, new, set(), self._graphs)
         remove_node(call)
         self._imports.add(graph, function.opset_imports)
 

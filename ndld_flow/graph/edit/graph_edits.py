@@ -157,8 +157,8 @@ def known_shapes(model: ir.Model) -> Iterator[None]:
     Afterwards the recorded shapes are restored and new tensors have none: later operations may change them.
     """
     outputs = [(value.name, value.shape, value.type) for value in model.graph.outputs]
-    noted = {value: (value.shape, value.type) for value in _computed_values(model)}
-    for value in noted:
+    recorded = {value: (value.shape, value.type) for value in _computed_values(model)}
+    for value in recorded:
         producer = value.producer()
         if producer is not None and is_standard(producer):
             value.shape = None
@@ -167,7 +167,7 @@ def known_shapes(model: ir.Model) -> Iterator[None]:
         yield
     finally:
         for value in _computed_values(model):
-            value.shape, value.type = noted.get(value, (None, value.type))
+            value.shape, value.type = recorded.get(value, (None, value.type))
         for value, (name, shape, type_) in zip(model.graph.outputs, outputs, strict=False):
             if value.name == name:
                 value.shape, value.type = shape, type_

@@ -231,7 +231,7 @@ class Snapshot:
     def __init__(self, model: ir.Model) -> None:
         self._kept = [(value, value.shape, value.type) for value in _values(model)]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         for value, shape, type_ in self._kept:
             value.shape, value.type = shape, type_
 
@@ -247,9 +247,9 @@ class Snapshot:
             _infer_strictly(model, types)
         except ModelError as error:
             if not self._was_contradictory(model):
-                self.put_back()
+                self.restore()
                 raise ModelError(f"{trouble}: {error}") from None
-            declared.put_back()
+            declared.restore()
             _forget(model, types)
             infer_shapes(model)
             edited.note(f"strict shape inference refuses the original model: {error}")
@@ -257,7 +257,7 @@ class Snapshot:
         declared.fill_open_outputs(model)
 
     def _was_contradictory(self, model: ir.Model) -> bool:
-        self.put_back()
+        self.restore()
         try:
             _infer_strictly(model, types=False)
         except ModelError:
@@ -440,7 +440,7 @@ def infer_all(edited: EditedModel, strict: bool) -> str:
     try:
         infer_shapes(model, strict)
     except ModelError:
-        snapshot.put_back()
+        snapshot.restore()
         raise
     edited.bare.clear()
     drop_all_invented_names(model)
@@ -532,7 +532,7 @@ def _check_known(edges: Iterable[ir.Value], where: str) -> None:
         word = "float32" if first.type is None else dtype_name(first.type.dtype)
         what = "the dtype" if first.type is None else "the number of dimensions"
         raise RequestError(
-            f"{what} of {first.name!r} is not noted in the model and cannot be inferred; "
+            f"{what} of {first.name!r} is not recorded in the model and cannot be inferred; "
             f'give it: `{where}: {{"{first.name}": "{word}[1, ?, 8]"}}`'
             + (f" (so for {', '.join(repr(value.name) for value in unknown[1:])})" if unknown[1:] else "")
         )

@@ -205,7 +205,7 @@ class Guest:
         return _lookup("output", name, self.outputs, self.name)
 
 
-def invite(edited: EditedModel, name: str) -> Guest:
+def load_guest(edited: EditedModel, name: str) -> Guest:
     """Load another model of the recipe, and convert the model with the older opset.
 
     Each output gets a node of its own. Raises `RequestError` where the models cannot have one opset.
@@ -240,7 +240,7 @@ def join(
     return _move(edited.model, guest, connect, prefix or "", if_taken)
 
 
-def hand_out(model: ir.Model, value: ir.Value, name: str) -> None:
+def add_output(model: ir.Model, value: ir.Value, name: str) -> None:
     """Make a tensor an output under a name. Raises `RequestError` when another tensor has the name."""
     if value.name != name:
         if name in names_in(model)[1]:
@@ -336,7 +336,7 @@ def append_model(
     same name are merged, others become inputs. Its outputs follow those of this model. Connected outputs are removed,
     unless `keep_outputs`. Raises `RequestError`.
     """
-    guest = invite(edited, name)
+    guest = load_guest(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
     offered = [value.name or "" for value in graph.outputs]
@@ -360,7 +360,7 @@ def prepend_model(
     Without `connect`, they are paired as in `append_model`. Its inputs come first. Its outputs become outputs too;
     connected ones only with `keep_outputs`. Raises `RequestError`.
     """
-    guest = invite(edited, name)
+    guest = load_guest(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
     pairs = connect or _paired(list(own), list(guest.outputs), name)
@@ -385,7 +385,7 @@ def prepend_model(
 
 def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], prefix: str | None) -> Joined:
     """Merge a model side by side; common inputs in `share_inputs` become one. Raises `RequestError`."""
-    guest = invite(edited, name)
+    guest = load_guest(edited, name)
     own = {value.name or "": value for value in real_inputs(edited.model)}
     for shared in share_inputs:
         if shared not in own:
@@ -404,14 +404,14 @@ def import_model(
     Inputs that are not connected become inputs; other outputs become tensors for later operations.
     Raises `RequestError`.
     """
-    guest = invite(edited, name)
+    guest = load_guest(edited, name)
     read = {guest.input(theirs): edited.value(ours) for theirs, ours in connect.items()}
     for theirs in outputs:
         guest.output(theirs)
     joined = join(edited, guest, read, prefix)
     edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
     for theirs, ours in outputs.items():
-        hand_out(edited.model, joined.outputs[theirs], ours)
+        add_output(edited.model, joined.outputs[theirs], ours)
     return joined
 
 

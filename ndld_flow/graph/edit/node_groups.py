@@ -37,7 +37,7 @@ class Neighbourhood:
 
     def before(self, anchor: Anchor) -> set[ir.Node]:
         """Return the nodes that a node or tensor depends on, including a tensor's producer but not the node itself."""
-        start = self._makers(anchor) if isinstance(anchor, ir.Value) else self.producers(anchor)
+        start = self._producers(anchor) if isinstance(anchor, ir.Value) else self.producers(anchor)
         return set(reached(start, self.producers))
 
     def after(self, anchor: Anchor) -> set[ir.Node]:
@@ -71,7 +71,7 @@ class Neighbourhood:
         The producers of a subgraph's inputs, such as the state of a Loop, are those of its node's inputs.
         """
         for value in read_values(node):
-            yield from self._makers(value)
+            yield from self._producers(value)
 
     def consumers(self, node: ir.Node) -> Iterator[ir.Node]:
         """Return the readers of a node's outputs; a reader in a subgraph comes with the nodes that own it."""
@@ -89,14 +89,14 @@ class Neighbourhood:
         for body in self._outputs.get(value, ()):
             yield from self._around(body)
 
-    def _makers(self, value: ir.Value) -> Iterator[ir.Node]:
+    def _producers(self, value: ir.Value) -> Iterator[ir.Node]:
         producer = value.producer()
         if producer is not None:
             yield producer
         elif value.is_graph_input() and value.graph in self._owners:
             for given in self._owners[value.graph].inputs:
                 if given is not None:
-                    yield from self._makers(given)
+                    yield from self._producers(given)
 
     def _around(self, graph: object) -> Iterator[ir.Node]:
         """Return the nodes that own a graph, from the innermost outwards."""
@@ -263,7 +263,7 @@ def read_in_nodes(nodes: Iterable[ir.Node], read: dict[ir.Value, ir.Value]) -> N
             body.outputs[:] = [read.get(value, value) for value in body.outputs]
 
 
-def hand_over(old: ir.Value, new: ir.Value, inside: Collection[ir.Node], graphs: Iterable[ir.Graph]) -> None:
+def replace_uses(old: ir.Value, new: ir.Value, inside: Collection[ir.Node], graphs: Iterable[ir.Graph]) -> None:
     """Replace `old` by `new` for all readers except some; `new` gets its name, its type and its position as an output.
 
     `inside` holds the nodes that go on reading `old`, `graphs` all whose outputs may be `old`; `old` has no name then.

@@ -25,7 +25,7 @@ from ndld_flow.graph.edit.schemas import (
 )
 from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.graph.edit.wiring import errors_of, hand_out
+from ndld_flow.graph.edit.wiring import errors_of, replace_output
 from ndld_flow.models.op_reference import AttributeReference, OperatorVersion
 
 Given: TypeAlias = "bool | int | float | str | Sequence[Any] | TensorValue"
@@ -246,15 +246,15 @@ class NodeMaker:
         graph = tensor.graph
         assert graph is not None
         uses = [use for use in tensor.uses() if readers is None or use.node in readers]
-        handed_out = readers is None and tensor.is_graph_output()
-        if not uses and not handed_out:
+        is_output = readers is None and tensor.is_graph_output()
+        if not uses and not is_output:
             raise RequestError(f"none of these nodes reads {tensor.name!r}")
         node = self._insert(new, tensor, graph)
         for use in uses:
             use.node.replace_input_with(use.idx, node.outputs[0])
-        if handed_out:
-            hand_out(self._edited, tensor, node.outputs[0])
-        return node, len(uses) + handed_out
+        if is_output:
+            replace_output(self._edited, tensor, node.outputs[0])
+        return node, len(uses) + is_output
 
     def insert_before(self, new: NewNode, reader: ir.Node, which: int | str) -> ir.Node:
         """Insert a node at an input of another node.

@@ -32,9 +32,9 @@ from ndld_flow.graph.edit.node_groups import (
     Pieces,
     copy_nodes,
     deep_nodes,
-    hand_over,
     inputs_given,
     is_read_outside,
+    replace_uses,
 )
 from ndld_flow.graph.edit.pattern_matching import (
     Match,
@@ -478,7 +478,7 @@ class _Replacing:
         olds = [match.values[value] for value in rule.pattern.outputs]
         for old, value in zip(olds, rule.replacement.outputs, strict=True):
             new = copies.values.get(value)
-            self._hand_over(old, new, read.get(value), graph)
+            self._replace_uses(old, new, read.get(value), graph)
         prune_values([*olds, *(value for node in self._nodes for value in node.outputs)])
         for old in olds:
             if old.producer() is not None and old.producer().graph is not None:  # type: ignore[union-attr]
@@ -495,7 +495,7 @@ class _Replacing:
             for value in node.outputs:
                 value.name = self._edited.fresh_name(f"{self._label}_{value.name}")
 
-    def _hand_over(self, old: ir.Value, new: ir.Value | None, given: ir.Value | None, graph: ir.Graph) -> None:
+    def _replace_uses(self, old: ir.Value, new: ir.Value | None, given: ir.Value | None, graph: ir.Graph) -> None:
         if new is None:  # the replacement returns an input; a graph output needs a separate node
             if given is None:
                 raise RequestError(f"at {self._label!r} the replacement returns an omitted input")
@@ -507,7 +507,7 @@ class _Replacing:
             graph.insert_before(self._nodes[-1], copy)
             self._name([copy])
             new = copy.outputs[0]
-        hand_over(old, new, set(self._nodes), self._graphs)
+        replace_uses(old, new, set(self._nodes), self._graphs)
         self._moved[old] = new
 
     def _metadata(self) -> dict[str, str]:

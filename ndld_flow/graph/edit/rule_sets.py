@@ -81,7 +81,7 @@ def apply_rules(edited: EditedModel, rules: Rules, path: Path | None = None) -> 
         else:
             edited.note(f"rules still match after {_ROUNDS} passes: some undo the changes of others")
     for node in (node for graph in all_graphs(edited.model) for node in graph if node in old_names):
-        node.name = old_names[node]  # onnxscript names what has no name
+        node.name = old_names[node]  # onnxscript names unnamed nodes
     for name in sorted(progress.too_new):
         edited.note(f"rule {name} matches, but produces operators that the model's opset does not have")
     return progress.done

@@ -167,17 +167,19 @@ def check_outputs(operator: OperatorVersion, count: int) -> int:
 def _check_type(operator: OperatorVersion, port: Port, value: ir.Value, bound: dict[str, tuple[str, str]]) -> None:
     """Check only types that are certain: the recorded type of a node's output may be older than an edit."""
     certain = value.const_value.dtype if value.const_value is not None else None
-    noted = type_name(ir.TensorType(certain)) if certain is not None else type_name(value.type)
-    if noted is None or (certain is None and value.producer() is not None):
+    recorded = type_name(ir.TensorType(certain)) if certain is not None else type_name(value.type)
+    if recorded is None or (certain is None and value.producer() is not None):
         return
-    if port.types and noted not in port.types:
+    if port.types and recorded not in port.types:
         raise RequestError(
-            f"{operator.name} does not accept {noted} ({value.name!r}) for its input `{port.name}`; "
+            f"{operator.name} does not accept {recorded} ({value.name!r}) for its input `{port.name}`; "
             f"it accepts {', '.join(port.types)}"
         )
-    name, first = bound.setdefault(port.variable, (value.name or "", noted))
-    if port.types and first != noted and port.alike:
-        raise RequestError(f"{operator.name} requires {name!r} ({first}) and {value.name!r} ({noted}) to have one type")
+    name, first = bound.setdefault(port.variable, (value.name or "", recorded))
+    if port.types and first != recorded and port.alike:
+        raise RequestError(
+            f"{operator.name} requires {name!r} ({first}) and {value.name!r} ({recorded}) to have one type"
+        )
 
 
 def _is_required(port: Port) -> bool:

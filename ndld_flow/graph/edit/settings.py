@@ -41,7 +41,7 @@ _SCHEMAS: dict[Form, JsonSchemaValue] = {
 
 @dataclass(frozen=True)
 class Shorthand:
-    """Marks a setting that has a shorthand, which an editor's schema knows too."""
+    """Mark of a setting that has a shorthand, which is part of the schema for editors."""
 
     expand: Callable[[Any], Any]
     """The shorthand -> the full form, which is returned unchanged.

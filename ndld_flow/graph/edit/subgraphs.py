@@ -16,7 +16,15 @@ from ndld_flow.graph.edit.extracting import ConstantNodes, common_graph
 from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.interface import types_by_signatures
-from ndld_flow.graph.edit.joining import Guest, check_fits, invite, join_dims, join_functions, make_outputs, names_in
+from ndld_flow.graph.edit.joining import (
+    Guest,
+    check_fits,
+    join_dims,
+    join_functions,
+    load_guest,
+    make_outputs,
+    names_in,
+)
 from ndld_flow.graph.edit.names import Nesting
 from ndld_flow.graph.edit.node_groups import (
     Neighbourhood,
@@ -28,10 +36,10 @@ from ndld_flow.graph.edit.node_groups import (
     copy_graph,
     copy_value,
     deep_nodes,
-    hand_over,
     outermost,
     outputs_of,
     read_in_nodes,
+    replace_uses,
 )
 from ndld_flow.graph.edit.wiring import drop_nodes, prune_values
 from ndld_flow.models.element_types import Types, dtype_of
@@ -103,7 +111,7 @@ def subgraph_of_model(edited: EditedModel, node: ir.Node, name: str, connect: Ma
     not fit.
     """
     assert isinstance(node.graph, ir.Graph)
-    guest = invite(edited, name)
+    guest = load_guest(edited, name)
     given, nesting = dict(connect), Nesting(edited.model)
     if node.op_type == "If":
         given |= {each: each for each in guest.inputs if each not in given and nesting.find(each, node.graph)}
@@ -332,7 +340,7 @@ class _Inlining:
         body.remove(nodes)
         graph.insert_before(node, nodes)
         for old, new in zip(node.outputs, outputs, strict=True):
-            hand_over(old, new, (), [graph])
+            replace_uses(old, new, (), [graph])
         read = captured_values([node])
         drop_nodes([node])
         prune_values([*condition, *read])
@@ -430,7 +438,7 @@ def _otherwise(
         if name not in names:
             raise RequestError(f"`otherwise`: the nodes have no output {name!r}; {suggest(name, names)}")
     constants = ConstantNodes(edited.model)
-    fed = [v for v in captured_values(nodes) if not v.is_initializer() and not constants.makes(v)]
+    fed = [v for v in captured_values(nodes) if not v.is_initializer() and not constants.produces(v)]
     if not given and len(fed) == len(outputs) == 1:
         return fed
     missing = [name for name in names if name not in given]
@@ -455,15 +463,14 @@ def _put_if(
     node = ir.Node("", "If", [condition], outputs=[ir.Value() for _ in passed], name=free_name(identifier(name), taken))
     otherwise = []
     for value, outer in passed.items():
-        name = free_name(identifier(f"{value.name}_else"), taken)
-        output = ir.Value(name=name, type=outer.type, shape=outer.shape)
-        label = free_name(f"{name}_Identity", taken)
+        output = ir.Value(name=free_name(identifier(f"{value.name}_else"), taken), type=outer.type, shape=outer.shape)
+        label = free_name(f"{output.name}_Identity", taken)
         otherwise.append(ir.Node("", "Identity", [outer], outputs=[output], name=label))
     graphs, mine = list(all_graphs(edited.model)), set(deep_nodes(nodes))
     graph.insert_before(nodes[-1], node)
     for inner, outer in zip(passed, node.outputs, strict=True):
         wish = identifier(f"{inner.name}_then")
-        hand_over(inner, outer, mine, graphs)
+        replace_uses(inner, outer, mine, graphs)
         inner.name = free_name(wish, taken)
     graph.remove(nodes)
     branches = {

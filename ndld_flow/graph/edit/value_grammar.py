@@ -50,7 +50,7 @@ _SHORT = {
 def parse_value(text: str) -> Value:
     """Parse a text: a number, a truth value, a quoted text, or nested lists of these.
 
-    Raises `RequestError` with the column, counted from 1, for what is none, and for more than 10,000 elements.
+    Raises `RequestError` with the column, counted from 1, for text that is no value, and for more than 10,000 elements.
     """
     return _Reader(text).whole()
 

@@ -25,7 +25,7 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
     when the tensor depends on the node.
     """
     nesting, schemas = Nesting(edited.model), Schemas(edited.model)
-    makers: dict[ir.Value, set[ir.Node]] = {}
+    ancestors: dict[ir.Value, set[ir.Node]] = {}
     changed = 0
     for node in nodes:
         with errors_of(node):
@@ -37,9 +37,9 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
             inputs[index] = value
             if operator is not None:
                 check_inputs(operator, inputs)
-            if value not in makers:
-                makers[value] = _makers(edited.model, value)
-            if any(near in makers[value] for near in (node, *nesting.owners(node.graph))):
+            if value not in ancestors:
+                ancestors[value] = _ancestors(edited.model, value)
+            if any(near in ancestors[value] for near in (node, *nesting.owners(node.graph))):
                 raise RequestError(_circle(edited.model, nesting, node, value))
             set_inputs(node, inputs)
     return changed
@@ -84,13 +84,13 @@ def rewire(
     if old is new:
         raise RequestError(f"{old.name!r} cannot replace itself")
     nesting = Nesting(edited.model)
-    makers = _makers(edited.model, new)
+    ancestors = _ancestors(edited.model, new)
     changed = left = 0
     for use in tuple(old.uses()):
         reader = use.node
         if readers is not None and reader not in readers:
             continue
-        if any(node in makers for node in (reader, *nesting.owners(reader.graph))):
+        if any(node in ancestors for node in (reader, *nesting.owners(reader.graph))):
             left += 1
             continue
         if not nesting.sees(reader.graph, new):
@@ -98,12 +98,12 @@ def rewire(
         reader.replace_input_with(use.idx, new)
         changed += 1
     if outputs and old.is_graph_output():
-        hand_out(edited, old, new)
+        replace_output(edited, old, new)
         changed += 1
     return changed, left
 
 
-def hand_out(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
+def replace_output(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
     """Replace the output `old` of a graph by `new`, under the same name.
 
     An Identity is inserted where the new tensor cannot have the name: it is of another graph, or an output already.
@@ -147,17 +147,17 @@ def errors_of(node: ir.Node) -> Iterator[None]:
 
 def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value) -> str:
     """Describe the path from a node to a tensor that depends on it."""
-    around, maker = Neighbourhood(model), value.producer()
+    around, producer = Neighbourhood(model), value.producer()
     came_from: dict[ir.Node, ir.Node | None] = {reader: None}
     waiting = deque([reader])
-    while waiting and maker not in came_from:
+    while waiting and producer not in came_from:
         node = waiting.popleft()
         # A subgraph is part of its node.
         for near in (*around.consumers(node), *nesting.owners(node.graph)):
             if near not in came_from:
                 came_from[near] = node
                 waiting.append(near)
-    names, step = [], maker
+    names, step = [], producer
     while step is not None:
         names.append(node_label(step))
         step = came_from[step]
@@ -166,12 +166,12 @@ def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value)
     return f"{value.name!r} depends on this node: {path}; that would be a cycle"
 
 
-def _makers(model: ir.Model, value: ir.Value) -> set[ir.Node]:
+def _ancestors(model: ir.Model, value: ir.Value) -> set[ir.Node]:
     return Neighbourhood(model).before(value) if value.producer() is not None else set()
 
 
 def prune_values(values: Iterable[ir.Value]) -> list[ir.Node]:
-    """Remove unused tensors among these, with their producers and everything that only these needed.
+    """Remove unused tensors among these, with their ancestors and everything that only these needed.
 
     Inputs are kept. Returns the removed nodes.
     """
@@ -252,7 +252,7 @@ def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int 
         for use in used.uses():
             use.node.replace_input_with(use.idx, source)
         if used.is_graph_output():
-            hand_out(edited, used, source)
+            replace_output(edited, used, source)
 
 
 def _most_similar_input(node: ir.Node, output: ir.Value) -> ir.Value | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -96,7 +96,6 @@ class _Chain:
     anchor: ir.Node
     name: str
     value: ir.Value
-    made: list[ir.Node] = field(default_factory=list)
 
     def put(self, op_type: str, what: str, *more: ir.Value | None, **attributes: object) -> None:
         """Append a node that transforms the value."""
@@ -104,11 +103,7 @@ class _Chain:
 
     def side(self, op_type: str, what: str, *inputs: ir.Value | None, **attributes: object) -> ir.Value:
         """Add a node outside the chain."""
-        value = self.edits.put_before(self.anchor, op_type, inputs, attributes, f"{self.name}_{what}")  # type: ignore[arg-type]
-        producer = value.producer()
-        assert producer is not None
-        self.made.append(producer)
-        return value
+        return self.edits.put_before(self.anchor, op_type, inputs, attributes, f"{self.name}_{what}")  # type: ignore[arg-type]
 
     def numbers(self, array: Array, what: str) -> ir.Value:
         return self.edits.add_initializer(self.edits.model.graph, array, f"{self.name}_{what}")
@@ -147,7 +142,6 @@ def _checked_dtype(value: ir.Value) -> ir.DataType:
 
 def _affine(settings: AddPreprocessing, channels: int | ir.SymbolicDim, name: str) -> tuple[Array, Array]:
     """Return gain and shift, per channel or for all: (frame * scale - mean) / std = gain * frame + shift."""
-
     import numpy as np
 
     for what, numbers in (("mean", settings.mean), ("std", settings.std)):
@@ -161,8 +155,7 @@ def _affine(settings: AddPreprocessing, channels: int | ir.SymbolicDim, name: st
 
 
 def _declare(value: ir.Value, settings: AddPreprocessing, shape: ir.Shape) -> None:
-    """Declare the input as the frames are."""
-
+    """Set the input's type and shape to those of the frames."""
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.layouts import order, permuted
@@ -184,14 +177,15 @@ def _build(
     shift: Array,
     dtype: ir.DataType,
 ) -> None:
-    # TensorRT supports uint8 inputs only where a Cast reads them, so it comes first. FP16 is too coarse to subtract in.
+    # TensorRT supports uint8 inputs only if a Cast reads them, so it comes first. FP16 is too coarse for the mean.
     import numpy as np
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.layouts import order
     from ndld_flow.graph.edit.value_grammar import parse_dtype
 
-    exact = dtype if dtype == ir.DataType.DOUBLE or _is_plain(settings, gain, shift) else ir.DataType.FLOAT
+    loses_nothing = bool((gain == 1).all()) and not shift.any() and settings.resize_to is None
+    exact = dtype if dtype == ir.DataType.DOUBLE or loses_nothing else ir.DataType.FLOAT
     if parse_dtype(settings.dtype) != exact:
         chain.put("Cast", "cast", to=int(exact))
     if settings.layout != settings.model_layout:
@@ -208,11 +202,6 @@ def _build(
         chain.put("Cast", "to_model", to=int(dtype))
     if chain.value.producer() is None:
         raise RequestError(f"input {chain.name} would not change: give the settings in which the frames differ")
-
-
-def _is_plain(settings: AddPreprocessing, gain: Array, shift: Array) -> bool:
-    """Return whether nothing is computed that would lose precision."""
-    return bool((gain == 1).all()) and not shift.any() and settings.resize_to is None
 
 
 def _normalize(chain: _Chain, axis: int, gain: Array, shift: Array) -> None:
@@ -251,7 +240,6 @@ def _fold(
     edited: EditedModel, edits: Rewriting, value: ir.Value, settings: AddPreprocessing, gain: Array, shift: Array
 ) -> tuple[AddPreprocessing, Array, Array] | None:
     """Fold into the first Conv and return the remaining settings, gain and shift; None, with a note, if impossible."""
-
     import numpy as np
     import onnx_ir as ir
 
@@ -264,7 +252,8 @@ def _fold(
         edited.note(f"nothing is folded into a Conv: {reason}")
         return None
     weight_value = conv.inputs[1]
-    weight, bias = edits.array(weight_value), _bias(edits, conv)
+    weight = edits.array(weight_value)
+    bias = edits.array(conv.inputs[2]) if len(conv.inputs) > 2 else None
     assert weight is not None and weight_value is not None
     exact = weight.astype(np.float64)
     channels = exact.shape[1]
@@ -296,7 +285,6 @@ def _fold(
 
 def _first_conv(edits: Rewriting, value: ir.Value) -> tuple[ir.Node | None, str]:
     """Return the only reader of the input if it is a suitable Conv, or else the reason why it is not."""
-
     from ndld_flow.graph.edit.graph_edits import label
     from ndld_flow.graph.sanitize.edits import int_attribute
 
@@ -312,10 +300,6 @@ def _first_conv(edits: Rewriting, value: ir.Value) -> tuple[ir.Node | None, str]
     if edits.array(node.inputs[1]) is None or (bias is not None and edits.array(bias) is None):
         return None, f"the weights of {label(node)} are not constant"
     return node, ""
-
-
-def _bias(edits: Rewriting, conv: ir.Node) -> Array | None:
-    return edits.array(conv.inputs[2]) if len(conv.inputs) > 2 else None
 
 
 def _pads(conv: ir.Node) -> bool:
