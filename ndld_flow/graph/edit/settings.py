@@ -198,12 +198,12 @@ SelectTensors = Annotated[TensorSelect, Shorthand(_as_names, ("text", "texts"))]
 TensorSelect.model_rebuild()
 
 
-_PART = re.compile(r"\{\{|\}\}|\{(?P<word>[^{}:]*)(?::0?(?P<width>[1-9]))?\}|[{}]")
-WORDS = ("name", "stem", "op_type", "index", "output")
+_TEMPLATE_PART = re.compile(r"\{\{|\}\}|\{(?P<word>[^{}:]*)(?::0?(?P<width>[1-9]))?\}|[{}]")
+_PLACEHOLDERS = ("name", "stem", "op_type", "index", "output")
 """Placeholders; `stem` is the part after the last `/` or `.`, `output` the first output of a node."""
 
 
-def fill(template: str, facts: Mapping[str, str]) -> str:
+def fill_template(template: str, facts: Mapping[str, str]) -> str:
     """Fill in the placeholders. Raises `RequestError` for a group that the pattern lacks."""
 
     def put(part: re.Match[str]) -> str:
@@ -214,7 +214,7 @@ def fill(template: str, facts: Mapping[str, str]) -> str:
             raise RequestError(f"{template!r}: no `/regular expression/` of `select` has a group {{{word}}}")
         return facts[word].rjust(int(part["width"] or 0), "0")
 
-    return _PART.sub(put, template)
+    return _TEMPLATE_PART.sub(put, template)
 
 
 def groups_of(patterns: Sequence[str], name: str) -> dict[str, str]:
@@ -231,17 +231,17 @@ def stem_of(name: str) -> str:
     return re.split(r"[/.]", name.rstrip("/."))[-1]
 
 
-def _check(template: str) -> str:
-    for part in _PART.finditer(template):
+def _check_template(template: str) -> str:
+    for part in _TEMPLATE_PART.finditer(template):
         word = part["word"]
         if word is None and part[0] not in ("{{", "}}"):
             raise ValueError(f"{template!r} has a single `{part[0]}`; write `{part[0] * 2}` for the character itself")
-        if word is not None and word not in WORDS and not word.isdecimal():
-            raise ValueError(f"{template!r}: there is no {{{word}}}; {suggest(word, WORDS)}")
+        if word is not None and word not in _PLACEHOLDERS and not word.isdecimal():
+            raise ValueError(f"{template!r}: there is no {{{word}}}; {suggest(word, _PLACEHOLDERS)}")
     return template
 
 
-NameTemplate = Annotated[str, Field(min_length=1), AfterValidator(_check)]
+NameTemplate = Annotated[str, Field(min_length=1), AfterValidator(_check_template)]
 """A setting that is a template for names."""
 
 

@@ -1,1 +1,1 @@
-"""One operation, one file: the file's name is the word in the recipe."""
+"""Operations, one in each file, which has the name of the operation in recipes."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from pydantic import Field, model_validator
 
 from ndld_flow.graph.edit.operation import Operation
-from ndld_flow.graph.edit.settings import NameTemplate, NewName, Select, fill, groups_of, stem_of
+from ndld_flow.graph.edit.settings import NameTemplate, NewName, Select, fill_template, groups_of, stem_of
 
 if TYPE_CHECKING:
     from ndld_flow.graph.edit.edited_model import EditedModel
@@ -53,5 +53,5 @@ class RenameNodes(Operation):
                 name = node.name or output
                 facts = {"name": name, "stem": stem_of(name), "op_type": node.op_type, "output": output}
                 groups = groups_of(self.select.name, node.name or "")
-                wishes[node] = fill(self.to, {**facts, **groups, "index": str(index)})
+                wishes[node] = fill_template(self.to, {**facts, **groups, "index": str(index)})
         return f"{rename_nodes(edited.model, wishes)} nodes renamed"
