@@ -47,8 +47,8 @@ class RecordedShapes:
 
     def __init__(self, model: ir.Model) -> None:
         self._records = {value: _Record(value.shape, value.type, _origin(value)) for value in _values(model)}
-        homes = (model, *model.functions.values())
-        self._opsets: dict[ir.Model | ir.Function, dict[str, int]] = {home: dict(home.opset_imports) for home in homes}
+        homes: tuple[ir.Model | ir.Function, ...] = (model, *model.functions.values())
+        self._opsets = {home: dict(home.opset_imports) for home in homes}
         self._functions = {key: _signature(function) for key, function in model.functions.items()}
         nodes = (node for graph in all_graphs(model) for node in graph)
         self._owners = {value: node for node in nodes for _, body in own_subgraphs(node) for value in body.inputs}
