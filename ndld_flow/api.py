@@ -5,9 +5,11 @@
     from ndld_flow import api
 
     finished = api.run("pipelines/quickstart.yaml", ["steps.speed.passes=50"])
-    print(finished.passed, finished.report)
+    print(finished.passed, finished.metrics["speed.latency.median"], finished.artifacts["half"], finished.report)
 
-All functions raise `ndld_flow.base.errors.NdldFlowError`; none prints or exits.
+A recipe is the path of its file, or a dictionary with the same keys, whose relative paths start at the current
+directory. All functions raise `ndld_flow.base.errors.NdldFlowError`, whose `step` is the step that failed; none prints
+or exits.
 """
 
 from __future__ import annotations
@@ -37,36 +39,56 @@ if TYPE_CHECKING:
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.profile_model import Profiled
-    from ndld_flow.runner.state import Placement
+    from ndld_flow.runner.request import AnyRecipe, Placement
+    from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
 
 DEFAULT_OUTPUTS = "outputs"
 
 
 def run(
-    recipe: str | Path,
+    recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
     force: Sequence[str] = (),
     trust: bool = False,
+    multirun: bool = False,
+    place: Placement | None = None,
+    apply: str | Path | None = None,
+    command: Sequence[str] = (),
     listener: Listener | None = None,
-) -> RunFinished:
+) -> RunFinished | SweepFinished:
     """Run a recipe and write its run folder and report; finished work is reused.
 
-    `overrides` are in Hydra's grammar; `force` names steps to run even if nothing changed; `trust` allows code that the
-    recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
+    A recipe with `sweep:` runs at many points, and so does any recipe with `multirun` and overrides with several
+    values, such as `steps.speed.threads=1,2,4`: then the result is a `SweepFinished`, whose metrics and artifacts are
+    those of the best point. `overrides` are in Hydra's grammar; `force` names steps to run even if nothing changed;
+    `trust` allows code that the recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
+    ``place=Placement(jobs=4)`` runs the steps of a sweep that do not measure in worker processes,
+    ``Placement(ray="auto")`` runs all steps on a cluster; `apply` is the file to write a sweep's best point to, as a
+    recipe of its own. `command` is recorded in the run's folder instead of an equivalent one.
     """
     from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.run import run_recipe
-    from ndld_flow.runner.state import Request
+    from ndld_flow.runner.request import Placement, request_recipe
+    from ndld_flow.runner.run_request import run_request
 
-    request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
-    return run_recipe(request, listener or ignore)
+    request = request_recipe(
+        recipe,
+        tuple(overrides),
+        outputs=Path(outputs),
+        force=tuple(force),
+        trust=trust,
+        multirun=multirun,
+        place=place or Placement(),
+        apply=Path(apply) if apply is not None else None,
+        command=tuple(command),
+    )
+    return run_request(request, listener or ignore)
 
 
 def sweep(
-    recipe: str | Path,
+    recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
@@ -74,45 +96,41 @@ def sweep(
     place: Placement | None = None,
     listener: Listener | None = None,
 ) -> SweepFinished:
-    """Run a recipe at many points: those of its `sweep:`, and of overrides such as `steps.speed.threads=1,2,4`.
+    """Run a recipe at many points, as `run` does with `multirun`. Raises RequestError for a recipe without a sweep."""
+    from ndld_flow.runner.events import RunFinished
 
-    Steps that points share run once; a failed point is a result. ``place=Placement(jobs=4)`` runs steps that do not
-    measure in worker processes, ``Placement(ray="auto")`` runs all steps on a cluster.
-    Raises RequestError for a recipe without a sweep.
-    """
-    from ndld_flow.runner.events import RunFinished, ignore
-    from ndld_flow.runner.run_request import run_request
-    from ndld_flow.runner.state import Placement, Request
-
-    request = Request(
-        Path(recipe), tuple(overrides), Path(outputs), trust=trust, multirun=True, place=place or Placement()
-    )
-    finished = run_request(request, listener or ignore)
+    finished = run(recipe, overrides, outputs=outputs, trust=trust, multirun=True, place=place, listener=listener)
     assert not isinstance(finished, RunFinished)  # with `multirun`, a recipe without a sweep is refused
     return finished
 
 
 def plan(
-    recipe: str | Path,
+    recipe: AnyRecipe,
     overrides: Sequence[str] = (),
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
     force: Sequence[str] = (),
     trust: bool = False,
+    multirun: bool = False,
     listener: Listener | None = None,
-) -> list[Decision]:
-    """Return for each step whether a run would execute or reuse it, and why."""
-    from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.run import plan_recipe
-    from ndld_flow.runner.state import Request
+) -> list[Decision] | SweepPlan:
+    """Return for each step whether a run would execute or reuse it, and why; of a sweep its points and their steps.
 
-    request = Request(Path(recipe), tuple(overrides), Path(outputs), tuple(force), trust)
-    return plan_recipe(request, listener or ignore)
+    The arguments are those of `run`.
+    """
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.runner.run_request import plan_request
+
+    request = request_recipe(
+        recipe, tuple(overrides), outputs=Path(outputs), force=tuple(force), trust=trust, multirun=multirun
+    )
+    return plan_request(request, listener or ignore)
 
 
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
-    """Redraw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
-    its records; return its path.
+    """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
+    its records again; return its path.
 
     The page of a profile file or a folder of exports is written to `to`, or to the current directory.
     """
@@ -180,13 +198,19 @@ def profile(
     settings: Sequence[str] = (),
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
+    command: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> Profiled:
-    """Measure a model without a recipe, with `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`."""
+    """Measure a model without a recipe, with `settings` such as `passes=200` or `inputs.x.shape=[1,3,64,64]`.
+
+    An existing profile, such as an export of trtexec, is read and not measured. `command` as in `run`.
+    """
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.profile_model import profile_model
 
-    return profile_model(str(model), settings, outputs=Path(outputs), listener=listener or ignore)
+    return profile_model(
+        str(model), settings, outputs=Path(outputs), command=tuple(command), listener=listener or ignore
+    )
 
 
 def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:

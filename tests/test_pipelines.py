@@ -25,6 +25,7 @@ from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.sweep_search.make_search import make_search
 from tests.support.pages import page_paths
+from tests.support.typed_api import plan_once, run_once
 
 ROOT = Path(__file__).parent.parent
 RECIPES = sorted((ROOT / "pipelines").glob("*.yaml"))
@@ -54,7 +55,7 @@ def checkout(in_folder: Path) -> Path:
 def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> RunFinished:
     """Run a shipped recipe without measuring, its model taken from the tests' cache."""
     path = Path("pipelines") / f"{recipe}.yaml"
-    return api.run(path, [f"model.source={sample_model(MODELS[recipe])}", *QUIET, *overrides])
+    return run_once(path, [f"model.source={sample_model(MODELS[recipe])}", *QUIET, *overrides])
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -249,6 +250,6 @@ def test_the_same_recipe_plans_for_every_generation(
         "engine@steps.engine=tensorrt",
         f"steps.engine.release='{release}'",
     )
-    engine = api.plan(Path("pipelines/ppocr_det_rtx.yaml"), overrides)[-1].step.step.foresee()
+    engine = plan_once(Path("pipelines/ppocr_det_rtx.yaml"), overrides)[-1].step.step.foresee()
     assert engine.notes[0].startswith(told)
     assert not engine.problems

@@ -37,11 +37,9 @@ def command(
 
     For a sweep: its points, the steps that they share, finished steps, and how long the rest may take.
     """
-    from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.run_request import plan_request
-    from ndld_flow.runner.state import Request
+    from ndld_flow import api
 
-    planned = plan_request(Request(recipe, overrides, outputs, force, trust, multirun=multirun), ignore)
+    planned = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust, multirun=multirun)
     if not isinstance(planned, list):
         from ndld_flow.cli.sweep_plan import plan_document, show_plan
 

@@ -13,7 +13,6 @@ from ndld_flow.cli.options import json_option, outputs_option, print_json
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.diagnose.diagnose import Triage
-    from ndld_flow.runner.profile_model import Profiled
 
 HELP = """Measure one model, and show where its time goes.
 
@@ -42,42 +41,31 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 @outputs_option
 @json_option
 def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool) -> None:
-    from ndld_flow.profiles.diagnose.diagnose import triage
-    from ndld_flow.runner.profile_model import read_measured
-
-    profile, end = read_measured(model, settings), ""
-    if profile is None:
-        profiled = _measure(model, settings, outputs, quiet=as_json)
-        profile, end = profiled.profile, f"\nrun {profiled.finished.run}\nreport {profiled.finished.report}"
-    found = triage(profile)
-    if as_json:
-        print_json({"profile": profile.model_dump(mode="json"), "triage": _plain(found)})
-        return
-    from ndld_flow.cli.triage_table import print_triage
-
-    print_triage(Path(model.rpartition(":")[2]).name, profile, found)
-    click.echo(end)
-
-
-def _measure(model: str, settings: tuple[str, ...], outputs: Path, *, quiet: bool) -> Profiled:
+    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
-    from ndld_flow.runner.profile_model import profile_model
 
     typed = ("ndld-flow", *sys.argv[1:])
-    if quiet:
-        return profile_model(model, settings, outputs=outputs, command=typed)
+    if as_json:
+        profiled = api.profile(model, settings, outputs=outputs, command=typed)
+        print_json({"profile": profiled.profile.model_dump(mode="json"), "triage": _plain(profiled.triage())})
+        return
     with choose_listener(as_json=False) as listener:  # the triage replaces the verdict of a run with one step
-        return profile_model(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
+        profiled = api.profile(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
+    from ndld_flow.cli.triage_table import print_triage
+
+    print_triage(Path(model.rpartition(":")[2]).name, profiled.profile, profiled.triage())
+    run = profiled.finished
+    click.echo(f"\nrun {run.run}\nreport {run.report}" if run is not None else "")
 
 
-def _plain(found: Triage) -> dict[str, object]:
+def _plain(triage: Triage) -> dict[str, object]:
     """Return the triage as data; its layers are positions in the profile."""
     return {
-        "layers_ms": found.layers_ms,
-        "top": [{"layer": top.position, "median_ms": top.median_ms, "share": top.share} for top in found.top],
-        "by_type": [dataclasses.asdict(group) for group in found.by_type],
-        "by_precision": [dataclasses.asdict(group) for group in found.by_precision],
-        "by_role": [dataclasses.asdict(group) for group in found.by_role],
-        "bound": dataclasses.asdict(found.bound),
-        "insights": [dataclasses.asdict(insight) for insight in found.insights],
+        "layers_ms": triage.layers_ms,
+        "top": [{"layer": top.position, "median_ms": top.median_ms, "share": top.share} for top in triage.top],
+        "by_type": [dataclasses.asdict(group) for group in triage.by_type],
+        "by_precision": [dataclasses.asdict(group) for group in triage.by_precision],
+        "by_role": [dataclasses.asdict(group) for group in triage.by_role],
+        "bound": dataclasses.asdict(triage.bound),
+        "insights": [dataclasses.asdict(insight) for insight in triage.insights],
     }

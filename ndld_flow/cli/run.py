@@ -53,26 +53,26 @@ def command(
     outputs: Path,
     as_json: bool,
 ) -> int:
+    from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
     from ndld_flow.runner.events import RunRefused
-    from ndld_flow.runner.run_request import run_request
-    from ndld_flow.runner.state import Placement, Request
+    from ndld_flow.runner.request import Placement
     from ndld_flow.store.hidden_credentials import hide_credentials
 
-    request = Request(
-        recipe=recipe,
-        overrides=overrides,
-        outputs=outputs,
-        force=force,
-        trust=trust,
-        command=("ndld-flow", *sys.argv[1:]),
-        multirun=multirun,
-        place=Placement(jobs, ray, remote_store),
-        apply=apply,
-    )
     with choose_listener(as_json=as_json) as listener:
         try:
-            finished = run_request(request, listener)
+            finished = api.run(
+                recipe,
+                overrides,
+                outputs=outputs,
+                force=force,
+                trust=trust,
+                multirun=multirun,
+                place=Placement(jobs, ray, remote_store),
+                apply=apply,
+                command=("ndld-flow", *sys.argv[1:]),
+                listener=listener,
+            )
         except NdldFlowError as error:
             message = hide_credentials(str(error))
             listener(RunRefused(message=message, step=error.step, exit_code=error.exit_code))

@@ -212,9 +212,9 @@ class Composed:
 
 
 def compose_recipe(
-    path: Path, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
+    recipe: Path | YamlFile, overrides: Sequence[str] = (), memory: Path | None = None, *, trust: bool = False
 ) -> Composed:
-    """Compose a recipe file with command-line overrides in Hydra's grammar.
+    """Compose a recipe, read already or not, with command-line overrides in Hydra's grammar.
 
     A plain `a.b=c` also sets what the recipe does not mention (`+` is not needed): validation knows every setting and
     names the nearest for a wrong one. With a `memory` folder, the result is kept by the digest of all files and
@@ -223,7 +223,8 @@ def compose_recipe(
     Raises RecipeError for unreadable files, wrong overrides, unknown defaults and broken interpolations, and for those
     that read the environment, unless the recipe has the user's `trust`.
     """
-    return compose_file(read_yaml(path), overrides, memory, trust=trust)
+    file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
+    return compose_file(file, overrides, memory, trust=trust)
 
 
 def compose_file(

@@ -14,6 +14,7 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.sweep_axes import GivenAxis, find_root_key, read_axis_override, read_pin
 from ndld_flow.recipe.validate import validate_recipe
+from ndld_flow.recipe.yaml_file import YamlFile
 from ndld_flow.store.store import Store
 
 
@@ -28,7 +29,7 @@ def load_recipe(
 
 
 def load_sweep(
-    path: Path,
+    recipe: Path | YamlFile,
     overrides: Sequence[str] = (),
     *,
     multirun: bool = False,
@@ -43,11 +44,11 @@ def load_sweep(
     """
     check_overrides(overrides)
     axes, plain = _split(overrides, multirun)
-    composed = compose_recipe(path, [override for _, override in plain], _memory(store), trust=trust)
+    composed = compose_recipe(recipe, [override for _, override in plain], _memory(store), trust=trust)
     pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
     if pins:
         left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
-        composed = compose_recipe(path, [override for override in left if override], _memory(store), trust=trust)
+        composed = compose_recipe(recipe, [override for override in left if override], _memory(store), trust=trust)
     given = [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -103,9 +103,13 @@ class YamlFile:
     text: str
     values: dict[str, Any]
     lines: dict[str, int]
+    has_file: bool = True
+    """False for the recipe of a program: `path` is then only its name in messages."""
 
     def where(self, dotted: str) -> str:
         """Return `file:line` of a dotted path, or of its nearest parent in this file."""
+        if not self.has_file:
+            return str(self.path)
         while dotted and dotted not in self.lines:
             dotted = dotted.rpartition(".")[0]
         return f"{self.path}:{self.lines.get(dotted, 1)}"
@@ -244,6 +248,33 @@ def _syntax_problem(path: Path, error: yaml.YAMLError) -> Problem:
     what = getattr(error, "problem", None) or " ".join(str(error).split())
     hint = "quote values that hold `: `, `#`, `*` or `{`; indent with spaces"
     return Problem(where, "", f"this is not YAML: {what}", hint)
+
+
+OF_PROGRAM = Path("recipe")
+"""The name of a recipe without a file. As it has no folder, relative paths start at the current directory."""
+
+
+def yaml_of_values(values: Mapping[str, Any]) -> YamlFile:
+    """Return a program's recipe as if it were a file of the current directory.
+
+    Lists may be tuples, and paths `Path` objects. Raises RecipeError as `read_yaml` does, and for a value that is no
+    plain data.
+    """
+    try:
+        text = yaml.safe_dump(_plain(values), sort_keys=False, allow_unicode=True)
+    except yaml.YAMLError as error:
+        raise _refuse(OF_PROGRAM, "", f"holds a value that is no plain data: {error.args[-1]!r}") from None
+    except RecursionError:
+        raise _refuse(OF_PROGRAM, "", _DEEP) from None
+    return replace(parse_yaml(OF_PROGRAM, text), has_file=False)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def _refuse(path: Path, dotted: str, what: str, hint: str = "") -> RecipeError:

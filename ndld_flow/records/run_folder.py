@@ -112,9 +112,7 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     """Read the documents of a run. Damaged ones are listed in `unreadable`."""
 
     def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
-        step_folder = folder / step.name
-        copied = step_folder / name
-        return read_document(kind, copied if copied.exists() else step_folder / STORED / name)
+        return read_document(kind, find_file(folder / step.name, name))
 
     return _gather(run, read)
 
@@ -193,6 +191,12 @@ def _read_all(
         except (OSError, ValidationError) as error:
             unreadable.append(f"{short_name(step.name)}/{file_name} cannot be read: {first_problem(error)}.")
     return documents
+
+
+def find_file(step_folder: Path, name: str) -> Path:
+    """Return a file of a step's artifact, copied into its folder or behind the link there."""
+    copied = step_folder / name
+    return copied if copied.exists() else step_folder / STORED / name
 
 
 SWEEP_RECORD = "sweep.json"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -153,6 +153,16 @@ class RunStep(Record):
     """Seconds that this run spent on it, not the original duration of a reused step."""
     record: StepRecord | None = None
     """None when it was skipped, or did not finish."""
+
+
+def metrics_of(steps: Iterable[RunStep]) -> dict[str, Metric]:
+    """Return `STEP.METRIC` -> value, of all steps that have finished."""
+    return {
+        f"{step.name}.{name}": metric
+        for step in steps
+        if step.record is not None
+        for name, metric in step.record.metrics.items()
+    }
 
 
 class GateResult(Record):

@@ -1,4 +1,4 @@
-"""Compare runs, profile files and exports, and write the comparison for people and programs."""
+"""Compare runs, profile files and exports, measured again if requested, and write the comparison."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
+from pydantic import JsonValue
+
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, Subject
+from ndld_flow.records.document import read_document
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
-from ndld_flow.records.run_folder import COMPARISON_PAGE
+from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
 from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import Listener
-from ndld_flow.runner.learn_noise import find_noise
+from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.outputs import LATEST, Outputs
-from ndld_flow.runner.references import FoundProfile, FoundSubject, find_subjects
-from ndld_flow.runner.write_comparison import write_comparison
+from ndld_flow.runner.references import FoundProfile, FoundSubject, find_noise, find_subjects
+from ndld_flow.runner.request import request_recipe
+from ndld_flow.runner.run import run_alone
+from ndld_flow.runner.run_folder import write_comparison
 from ndld_flow.store.files import building_folder, point_to
+from ndld_flow.store.kinds import ComparisonDocument, Onnx
 
 UNNAMED = "profile"
 """The common name of profiles with different names: it stays in a history of comparisons when a file is renamed."""
@@ -122,7 +127,6 @@ def compare_runs(
 def _measure(
     references: Sequence[str], gates: Sequence[str], rules: Rules, kept: Outputs, to: Path | None, listener: Listener
 ) -> Compared:
-    from ndld_flow.runner.measure_pair import measure_pair
 
     subjects = find_subjects(references, kept)
     if [len(subject.profiles) for subject in subjects] != [1, 1]:
@@ -173,3 +177,89 @@ def _find_noise(outputs: Outputs, pairing: Pairing) -> Noise | None:
 
 def _new_folder(outputs: Outputs) -> Path:
     return outputs.root / "comparisons" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
+
+
+_STEPS = ("base", "speed")
+_MODELS = ("source", "candidate")
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """The model, inputs and options of a profile."""
+
+    model: dict[str, JsonValue]
+    inputs: JsonValue
+    options: dict[str, JsonValue]
+
+
+def measure_pair(
+    pair: Sequence[FoundSubject], gates: Sequence[str], rules: Rules, outputs: Outputs, listener: Listener = ignore
+) -> tuple[Comparison, list[Profile]]:
+    """Run a recipe with both models and the settings of their profiles, and return its comparison.
+
+    The models are profiled in turns, and rounds follow until the gates and the verdict are decided, so that no earlier
+    measurement takes part. Raises RequestError for a profile of no run here, or one that cannot be measured again, and
+    raises as `run_alone` does.
+    """
+    origins = [_find_origin(subject, outputs) for subject in pair]
+    if origins[0].inputs != origins[1].inputs:
+        raise RequestError(
+            f"{pair[0].label} and {pair[1].label} were measured with different `inputs:`, so they cannot be measured "
+            "against each other. Profile both in one recipe."
+        )
+    recipe = _write_recipe(origins, gates, rules)
+    request = request_recipe(recipe, outputs=outputs.root, force=("all",))
+    folder = Path(run_alone(request, listener).folder)
+    comparison = read_document(Comparison, folder / "decide" / ComparisonDocument.main)
+    subjects = tuple(
+        subject.model_copy(update={"label": found.label, "location": found.reference, "run_id": found.run_id})
+        for subject, found in zip(comparison.subjects, pair, strict=True)
+    )
+    profiles = read_run(folder).profiles
+    return comparison.model_copy(update={"subjects": subjects}), [profiles[step] for step in _STEPS]
+
+
+def _find_origin(subject: FoundSubject, outputs: Outputs) -> _Origin:
+    (found,) = subject.profiles
+    if not subject.run_id or found.profile.backend != "onnxruntime":
+        raise RequestError(
+            f"{subject.label} cannot be measured again: only what the step `profile` of a run here measured in ONNX "
+            "Runtime can. Compare without --measure, or write a recipe with `compare_profiles`."
+        )
+    run = read_run(outputs.find(subject.run_id)).run
+    records = {step.name: step.record for step in run.steps}
+    record = records[found.step]
+    assert record is not None  # it has a profile
+    name = record.parents["from"]
+    model_record = records.get(name)
+    source = run.models.get(name, run.source)
+    artifact = source.artifact if model_record is None else model_record.artifact
+    path = source.path if model_record is None else str(outputs.store.object_folder(artifact.digest) / Onnx.main)
+    if not Path(path).is_file():
+        raise RequestError(f"{subject.label} cannot be measured again: its model {path} is no longer there.")
+    model: dict[str, JsonValue] = {"source": str(Path(path).absolute()), "blake3": artifact.digest}
+    return _Origin(model, run.recipe.get("inputs", {}), found.profile.options)
+
+
+def _write_recipe(origins: Sequence[_Origin], gates: Sequence[str], rules: Rules) -> dict[str, JsonValue]:
+    profiles: dict[str, JsonValue] = {
+        step: {**origin.options, "step": "profile", "from": model}
+        for step, model, origin in zip(_STEPS, _MODELS, origins, strict=True)
+    }
+    decide: dict[str, JsonValue] = {
+        "step": "compare_profiles",
+        "base": _STEPS[0],
+        "from": _STEPS[1],
+        "gates": list(gates),
+        "metric": rules.metric,
+        "threshold": rules.threshold,
+        "allow": [*map(str, sorted(rules.allow))],
+    }
+    return {
+        "name": "compare",
+        "description": "Two profiles of earlier runs, measured again against each other",
+        "model": origins[0].model,
+        "models": {_MODELS[1]: origins[1].model},
+        "inputs": origins[0].inputs,
+        "steps": {**profiles, "decide": decide},
+    }

@@ -93,6 +93,10 @@ class RunFinished(Record):
     verdict: tuple[str, ...]
     """Five lines for people."""
     gates: tuple[GateResult, ...]
+    metrics: dict[str, Metric] = {}
+    """`STEP.METRIC` -> value with its unit."""
+    artifacts: dict[str, str] = {}
+    """Step -> path of the main file of its artifact."""
     wall_s: float
 
 
@@ -160,6 +164,10 @@ class SweepFinished(Record):
     applied: str = ""
     """Path of the recipe that was written from the best point; empty without one."""
     outcomes: dict[PointOutcome, int]
+    metrics: dict[str, Metric] = {}
+    """`STEP.METRIC` -> value with its unit, of the best point."""
+    artifacts: dict[str, str] = {}
+    """Step -> path of the main file of its artifact, of the best point."""
     wall_s: float
 
 

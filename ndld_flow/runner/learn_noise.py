@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.profiles.compare.measured import Rules
-from ndld_flow.profiles.compare.noise import applies, learn_thresholds, noise_samples
+from ndld_flow.profiles.compare.noise import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.rounds import spread_of
-from ndld_flow.records.document import read_document
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.profile_model import override_profile
-from ndld_flow.runner.run import run_recipe
-from ndld_flow.runner.state import Request
+from ndld_flow.runner.references import read_noise
+from ndld_flow.runner.request import request_recipe
+from ndld_flow.runner.run import run_alone
 from ndld_flow.store.digest import digest_json
-from ndld_flow.store.files import temporary_folder, write_text_atomically
+from ndld_flow.store.files import write_text_atomically
 
 MODEL = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 """The default model: a ResNet-50 that comes with onnx."""
@@ -36,15 +34,6 @@ ROUNDS = 12
 """Rounds in which the model alternates with itself; `compare_profiles` can start from their spread."""
 RUN_S = 0.5
 """Duration of each process run, the default of `profile`."""
-RECIPE = """\
-name: noise
-description: the same model as two that take turns
-model: {model}
-steps:
-  a: {{step: profile, from: source, runs: {runs}, duration: {duration}, stable: 0 %, budget: 1 h, layer_passes: 0}}
-  b: {{step: profile, from: source, runs: {runs}, duration: {duration}, stable: 0 %, budget: 1 h, layer_passes: 0}}
-  rounds: {{step: compare_profiles, base: a, from: b, min_rounds: {rounds}, rounds: {rounds}, budget: 1 h}}
-"""
 
 
 def learn_noise(
@@ -58,30 +47,53 @@ def learn_noise(
     """Compare a model with itself repeatedly, and store thresholds for comparisons on this machine.
 
     `settings` are those of the step `profile` (for both sides) and the recipe's inputs. Raises NdldFlowError as
-    `run_recipe` does, and RequestError for fewer than `FEWEST_COMPARISONS`, requested or measured.
+    `run_alone` does, and RequestError for fewer than `FEWEST_COMPARISONS`, requested or measured.
     """
     _check_request(settings, comparisons)
-    list(_read_learned(Outputs(outputs)))  # raises before minutes of work
+    list(read_noise(Outputs(outputs)))  # raises before minutes of work
     runs = PAIRS * comparisons
     overrides = [
         each for setting in settings for each in (override_profile(setting, "a"), override_profile(setting, "b"))
     ]
     require_utf8(model)
-    with temporary_folder() as aside:
-        recipe = aside / "noise.yaml"
-        recipe.write_text(
-            RECIPE.format(model=json.dumps(model), runs=runs, duration=f"{RUN_S * runs} s", rounds=ROUNDS),
-            encoding="utf-8",
-        )
-        finished = run_recipe(Request(recipe, tuple(dict.fromkeys(overrides)), outputs, ("all",)), listener)
+    recipe = _write_recipe(model, runs)
+    request = request_recipe(recipe, tuple(dict.fromkeys(overrides)), outputs=outputs, force=("all",))
+    finished = run_alone(request, listener)
     documents = read_run(Path(finished.folder))
     noise = _learn(documents.profiles["a"], documents.profiles["b"], model)
     rounds = documents.comparisons["rounds"].profiles[0].rounds
     if rounds is not None:
         noise = noise.model_copy(update={"rounds_spread": spread_of(rounds)})
-    path = _folder(Outputs(outputs)) / f"{_name(noise)}.json"
+    machine = digest_json(noise.machine.model_dump(mode="json"))[:12]
+    path = Outputs(outputs).noise / f"{noise.backend}-{noise.provider}-{machine}.json"
     write_text_atomically(path, noise.to_json())
     return noise
+
+
+def _write_recipe(model: str, runs: int) -> dict[str, JsonValue]:
+    side: dict[str, JsonValue] = {
+        "step": "profile",
+        "from": "source",
+        "runs": runs,
+        "duration": f"{RUN_S * runs} s",
+        "stable": "0 %",
+        "budget": "1 h",
+        "layer_passes": 0,
+    }
+    rounds: dict[str, JsonValue] = {
+        "step": "compare_profiles",
+        "base": "a",
+        "from": "b",
+        "min_rounds": ROUNDS,
+        "rounds": ROUNDS,
+        "budget": "1 h",
+    }
+    return {
+        "name": "noise",
+        "description": "the same model as two that take turns",
+        "model": model,
+        "steps": {"a": side, "b": side, "rounds": rounds},
+    }
 
 
 def _check_request(settings: Sequence[str], comparisons: int) -> None:
@@ -93,31 +105,6 @@ def _check_request(settings: Sequence[str], comparisons: int) -> None:
                 f"{setting}: `noise` sets `runs` itself, {PAIRS} per comparison. Set the number of comparisons with "
                 "--comparisons instead."
             )
-
-
-def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
-    """Return the noise of a profile's machine, backend and provider; None if none was learned.
-
-    Raises NewerFormatError where a later version learned it.
-    """
-    return next((noise for noise in _read_learned(outputs) if applies(noise, profile)), None)
-
-
-def _read_learned(outputs: Outputs) -> Iterator[Noise]:
-    """Yield learned noise. Raises NewerFormatError for a later version's, which must not be ignored or overwritten."""
-    for path in sorted(_folder(outputs).glob("*.json")):
-        # `ndld-flow noise` rewrites damaged files.
-        with contextlib.suppress(OSError, ValidationError):
-            yield read_document(Noise, path)
-
-
-def _folder(outputs: Outputs) -> Path:
-    return outputs.root / "noise"
-
-
-def _name(noise: Noise) -> str:
-    machine = digest_json(noise.machine.model_dump(mode="json"))[:12]
-    return f"{noise.backend}-{noise.provider}-{machine}"
 
 
 def _learn(a: Profile, b: Profile, model: str) -> Noise:

@@ -130,6 +130,10 @@ class Outputs:
         return self.root / "tags"
 
     @property
+    def noise(self) -> Path:
+        return self.root / "noise"
+
+    @property
     def history(self) -> History:
         return _history(self.runs)
 

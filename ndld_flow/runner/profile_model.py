@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.runner.events import Listener, RunFinished, ignore
-from ndld_flow.runner.run import run_recipe
-from ndld_flow.runner.state import Request
-from ndld_flow.store.files import temporary_folder
+from ndld_flow.runner.request import request_recipe
+from ndld_flow.runner.run import run_alone
+
+if TYPE_CHECKING:
+    from ndld_flow.profiles.diagnose.diagnose import Triage
 
 STEP = "profile"
 ENGINE = "engine"
-RECIPE = "name: {name}\nmodel: {model}\nsteps:\n  profile: {{}}\n"
-RECIPE_WITH_ENGINE = """\
-name: {name}
-model: {model}
-steps:
-  engine: {{step: build_engine, backend: {backend}}}
-  profile: {{backend: {backend}, engine: engine}}
-"""
 RECIPE_KEYS = ("inputs.", "model.", "inputs=")
 _BACKEND = re.compile(r"backend=['\"]?(tensorrt|tensorrt_rtx)['\"]?")
 _OF_BOTH = ("library=", "gpu=")
@@ -36,8 +32,15 @@ _OF_BOTH = ("library=", "gpu=")
 class Profiled:
     """A profile, and the run that measured it."""
 
-    finished: RunFinished
     profile: Profile
+    finished: RunFinished | None = None
+    """None for a profile that existed, and was only read."""
+
+    def triage(self) -> Triage:
+        """Return the slowest layers, the time by type, what bounds it, and what to try."""
+        from ndld_flow.profiles.diagnose.diagnose import triage
+
+        return triage(self.profile)
 
 
 def profile_model(
@@ -48,32 +51,43 @@ def profile_model(
     command: Sequence[str] = (),
     listener: Listener = ignore,
 ) -> Profiled:
-    """Measure a model in a run of its own that `compare`, `report` and `tag` can name.
+    """Measure a model in a run of its own that `compare`, `report` and `tag` can name; or read an existing profile.
 
     `settings` are those of the step `profile`, as `passes=200`, and the recipe's inputs, as
     `inputs.x.shape=[1,3,64,64]`. With `backend=tensorrt` or `backend=tensorrt_rtx` an engine is built first, unless
     `engine_file` names one; its settings are those of `build_engine`, as `engine.fp16=true`. Code that settings name
-    runs without `--trust`, as the user typed its name. Raises NdldFlowError as `run_recipe` does.
+    runs without `--trust`, as the user typed its name. Raises NdldFlowError as `run_recipe` does, and RequestError for
+    settings of an existing profile.
     """
-    template = _template(settings)
-    overrides = tuple(each for setting in settings for each in _override(setting, template))
+    existing = _read_existing(model, settings)
+    if existing is not None:
+        return Profiled(existing)
+    requested = [found[1] for setting in settings if (found := _BACKEND.fullmatch(setting))]
+    builds = bool(requested) and not any(setting.startswith("engine_file=") for setting in settings)
+    overrides = tuple(each for setting in settings for each in _override(setting, builds))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"
     name = f"profile-{stem}"[:100]
     require_utf8(model)
-    with temporary_folder() as aside:
-        recipe = aside / f"{name}.yaml"
-        recipe.write_text(template.format(name=name, model=json.dumps(model), backend=_backend(settings)), "utf-8")
-        request = Request(recipe, overrides, outputs, (STEP,), trust=True, command=tuple(command))
-        finished = run_recipe(request, listener)
-    documents = read_run(Path(finished.folder))
-    return Profiled(finished, documents.profiles[STEP])
+    steps: dict[str, JsonValue] = {STEP: {}}
+    if builds:
+        steps = {
+            ENGINE: {"step": "build_engine", "backend": requested[-1]},
+            STEP: {"backend": requested[-1], "engine": ENGINE},
+        }
+    request = request_recipe(
+        {"name": name, "model": model, "steps": steps},
+        overrides,
+        outputs=outputs,
+        force=(STEP,),
+        trust=True,
+        command=tuple(command),
+    )
+    finished = run_alone(request, listener)
+    return Profiled(read_run(Path(finished.folder)).profiles[STEP], finished)
 
 
-def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
-    """Return the profile if `model` is an existing profile rather than a model; else None.
-
-    Raises RequestError for a profile that cannot be read, or with settings.
-    """
+def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:
+    """Return the profile if `model` is an existing profile rather than a model; else None."""
     from ndld_flow.profiles.read.read_profile import read_profile, recognise
 
     path = Path(model)
@@ -84,20 +98,8 @@ def read_measured(model: str, settings: Sequence[str] = ()) -> Profile | None:
     return read_profile(path)
 
 
-def _backend(settings: Sequence[str]) -> str:
-    """Return the requested TensorRT, or an empty text."""
-    asked = [found[1] for setting in settings if (found := _BACKEND.fullmatch(setting))]
-    return asked[-1] if asked else ""
-
-
-def _template(settings: Sequence[str]) -> str:
-    """Return the recipe: it builds an engine of the model, unless one is given."""
-    has_engine = any(setting.startswith("engine_file=") for setting in settings)
-    return RECIPE_WITH_ENGINE if _backend(settings) and not has_engine else RECIPE
-
-
-def _override(setting: str, template: str) -> Iterator[str]:
-    builds = template == RECIPE_WITH_ENGINE
+def _override(setting: str, builds: bool) -> Iterator[str]:
+    """Yield a setting as overrides of the recipe; `builds`: it builds an engine of the model first."""
     if setting.startswith(f"{ENGINE}."):
         if not builds:
             raise RequestError(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
+from ndld_flow.profiles.compare.noise import applies
+from ndld_flow.records.document import read_document
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import PARTS, ModelDiff, Part
+from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, RunDocuments, read_run, read_run_record
 from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, SourceRecord, is_complete
@@ -191,6 +197,22 @@ def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
 def _longer_label(subject: FoundSubject) -> str:
     """Return the label of a file with its folder, or the reference of another subject."""
     return "/".join(Path(subject.reference).parts[-2:]) if subject.kind != "run" else subject.reference
+
+
+def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
+    """Return the noise of a profile's machine, backend and provider; None if none was learned.
+
+    Raises NewerFormatError where a later version learned it.
+    """
+    return next((noise for noise in read_noise(outputs) if applies(noise, profile)), None)
+
+
+def read_noise(outputs: Outputs) -> Iterator[Noise]:
+    """Yield learned noise. Raises NewerFormatError for a later version's, which must not be ignored or overwritten."""
+    for path in sorted(outputs.noise.glob("*.json")):
+        # `ndld-flow noise` rewrites damaged files.
+        with contextlib.suppress(OSError, ValidationError):
+            yield read_document(Noise, path)
 
 
 SOURCE = "source"

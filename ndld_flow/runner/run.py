@@ -1,139 +1,107 @@
-"""Run or plan a recipe without a sweep."""
+"""Run the steps of a recipe without a sweep, one unit after another, and conclude the run."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.load import load_sweep
+from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sources import find_models
 from ndld_flow.records.run_folder import read_run_record
-from ndld_flow.records.run_record import RunStep, StepRecord
-from ndld_flow.runner.conclude import command_of, find_equal_run, finish_run, make_id, note_progress, recording_failure
+from ndld_flow.records.run_record import ENDINGS, RunRecord, RunStep, metrics_of
 from ndld_flow.runner.disk import explaining_disk
-from ndld_flow.runner.events import (
-    Listener,
-    Notice,
-    RunFinished,
-    RunStarted,
-    ignore,
-    wait_for_other_run,
-)
-from ndld_flow.runner.executors.executor import Executor, Task
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.plan import (
-    Decision,
-    Planner,
-    Unit,
-    arrange_steps,
-    plan_steps,
-    previous_records,
-    refuse_impossible_run,
-)
-from ndld_flow.runner.state import Request, RunState
+from ndld_flow.runner.events import Listener, Notice, RunFinished, RunStarted, wait_for_other_run
+from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
+from ndld_flow.runner.open_run import RunOpener, RunState, choose_forced
+from ndld_flow.runner.outputs import Outputs, name_folder
+from ndld_flow.runner.plan import Decision, Unit, arrange_steps, previous_records, refuse_impossible_run
+from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.request import Placement, Request
+from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
+from ndld_flow.runner.run_record import describe_run, find_artifacts, identify_run
 from ndld_flow.runner.unit_work import clear_damage, describe_end, describe_start, gather_work, place_records, skip_step
-from ndld_flow.store.kinds import Artifact
+from ndld_flow.runner.verify import find_run_damage
 
 
-def plan_recipe(request: Request, listener: Listener = ignore) -> list[Decision]:
-    """Decide for each step whether it would run, and why. Nothing is computed, but models may be downloaded."""
-    Outputs(request.outputs).prepare()
-    return plan_loaded(_load(request), request, listener)
+@contextlib.contextmanager
+def working_on(request: Request, work: str) -> Iterator[Recipe | Sweep]:
+    """Give the checked recipe of a request, or its sweep, and keep the results of this process from `gc` meanwhile.
 
-
-def plan_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -> list[Decision]:
-    """`plan_recipe` for a recipe that is loaded already."""
-    with Outputs(request.outputs).store.locks.working():
-        run = _open(recipe, request, listener)
-        return plan_steps(run.planner, run.digests)
-
-
-def run_recipe(request: Request, listener: Listener = ignore) -> RunFinished:
-    """Run a recipe and write its run folder and report.
-
-    Where all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
-    finished results stay in the store, and a run that has started leaves its folder.
+    `work` is `run` or `plan`, for messages. Raises RecipeError with every problem, and OutputsError for a full disk.
     """
-    Outputs(request.outputs).prepare()
-    return run_loaded(_load(request), request, listener)
-
-
-def run_loaded(recipe: Recipe, request: Request, listener: Listener = ignore) -> RunFinished:
-    """`run_recipe` for a recipe that is loaded already."""
     outputs = Outputs(request.outputs)
-    with explaining_disk(f"run of {request.recipe}", outputs.root), outputs.store.locks.working():
-        outputs.store.locks.warn_once(lambda text: listener(Notice(text=text)))
-        run = _open(recipe, request, listener)
-        with recording_failure(run), explaining_disk(f"run of {request.recipe}", outputs.root):
-            finished = _run(run, request)
+    outputs.prepare()
+    with explaining_disk(f"{work} of {request.recipe}", outputs.root):
+        loaded = _load(request, outputs)
+        with outputs.store.locks.working():
+            outputs.store.sweep_building()
+            yield loaded
+
+
+def _load(request: Request, outputs: Outputs) -> Recipe | Sweep:
+    loaded = load_sweep(
+        request.source, request.overrides, multirun=request.multirun, trust=request.trust, store=outputs.store
+    )
+    if isinstance(loaded, Sweep):
+        return loaded
+    if request.multirun:
+        raise RequestError(
+            f"{request.recipe}: there is nothing to sweep over: it has no `sweep:`, and no override has several "
+            "values, such as `steps.speed.threads=1,2,4`."
+        )
+    if request.apply is not None:
+        raise RequestError(
+            f"--apply {request.apply}: {request.recipe} runs once, so there is no best point: sweep with `-m`."
+        )
+    if request.place != Placement():
+        raise RequestError(
+            f"--jobs and --ray distribute the points of a sweep, and {request.recipe} runs once: leave them out, "
+            "or sweep with `-m`."
+        )
+    return loaded
+
+
+def run_alone(request: Request, listener: Listener) -> RunFinished:
+    """Run a recipe that has no sweep, such as one that a verb has written."""
+    with working_on(request, "run") as recipe:
+        assert isinstance(recipe, Recipe)
+        finished = run_recipe(recipe, request, listener)
     listener(finished)
     return finished
 
 
-def _run(run: RunState, request: Request) -> RunFinished:
-    run.listener(RunStarted(recipe=run.recipe.name, steps=tuple(step.name for step in run.recipe.steps)))
-    refuse_impossible_run(run.recipe, run.planner, run.digests)
-    with contextlib.ExitStack() as stack:
-        _run_steps(run, cache(lambda: stack.enter_context(_open_executor(run.listener, request))))
-    return find_equal_run(run) or finish_run(run)
+def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinished:
+    """Run a recipe and write its run folder and report; call it inside `working_on`.
+
+    Where all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
+    finished results stay in the store, and a run that has started leaves its folder.
+    """
+    Outputs(request.outputs).store.locks.warn_once(lambda text: listener(Notice(text=text)))
+    run = open_single(recipe, request, listener)
+    with recording_failure(run), explaining_disk(f"run of {request.recipe}", run.outputs.root):
+        listener(RunStarted(recipe=recipe.name, steps=tuple(step.name for step in recipe.steps)))
+        refuse_impossible_run(recipe, run.planner, run.digests)
+        with contextlib.ExitStack() as stack:
+            _run_steps(run, cache(lambda: stack.enter_context(_open_executor(listener, request))))
+        return _find_equal_run(run) or _finish_run(run)
 
 
-def _load(request: Request) -> Recipe:
-    store = Outputs(request.outputs).store
-    with explaining_disk(f"recipe {request.recipe}", request.outputs):
-        recipe = load_recipe(request.recipe, request.overrides, trust=request.trust, store=store)
-    if recipe.file.sweep is not None:
-        raise RequestError(
-            f"{request.recipe} has a `sweep:`, so it is many runs. Use `api.sweep`, or remove it with the override "
-            "`~sweep`."
-        )
-    return recipe
-
-
-def _open(recipe: Recipe, request: Request, listener: Listener) -> RunState:
-    started_at, start = datetime.now(UTC), time.perf_counter()
+def open_single(recipe: Recipe, request: Request, listener: Listener) -> RunState:
+    """Open the run of a recipe without a sweep."""
     outputs = Outputs(request.outputs)
-    outputs.store.sweep_building()
-    names = [step.name for step in recipe.steps]
-    forced = choose_forced(request.force, names)
-    models = find_models(recipe.models, outputs.store, lambda text: listener(Notice(text=text)))
-    planner = Planner(recipe, outputs.store, _previous(outputs, recipe), forced)
-    artifacts: dict[str, Artifact] = {name: model.artifact for name, model in models.items()}
-    return RunState(
-        recipe=recipe,
-        outputs=outputs,
-        planner=planner,
-        models=models,
-        listener=listener,
-        started_at=started_at,
-        start=start,
-        artifacts=artifacts,
-        id=make_id(started_at),
-        command=command_of(request),
-    )
-
-
-def choose_forced(asked: Sequence[str], names: Sequence[str]) -> frozenset[str]:
-    """Return the names of the steps that `--force` means. Raises RequestError for an unknown step."""
-    unknown = [name for name in asked if name not in (*names, "all")]
-    if unknown:
-        raise RequestError(
-            f"--force {unknown[0]}: there is no such step; the steps are: {', '.join(names)}, and `all`."
-        )
-    return frozenset(names if "all" in asked else asked)
-
-
-def _previous(outputs: Outputs, recipe: Recipe) -> dict[str, StepRecord]:
     latest = outputs.latest(recipe.name)
     try:
-        return previous_records(read_run_record(latest) if latest is not None else None)
+        previous = previous_records(read_run_record(latest) if latest is not None else None)
     except RequestError:
-        return {}  # a run of another version gives no reasons, but must not stop this one
+        previous = {}  # a run of another version gives no reasons, but must not stop this one
+    run = RunOpener(outputs, listener, choose_forced(request.force, recipe)).open_run(recipe, previous)
+    run.command = request.command_in(outputs.runs / recipe.name / run.id)
+    return run
 
 
 def _open_executor(listener: Listener, request: Request) -> contextlib.closing[Executor]:
@@ -147,46 +115,95 @@ def _run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
     stopped_by = ""
     for unit in arrange_steps(run.recipe):
         run.at_work = unit
-        done = _skip_unit(unit, stopped_by) if stopped_by else _run_unit(run, unit, executor)
-        for step in done:
+        if stopped_by:
+            finished = [skip_step(step, f"{stopped_by} failed") for step in unit]
+        else:
+            finished = _run_unit(run, unit, executor)
+        for step in finished:
             run.done[step.name] = step
             run.listener(describe_end(step))
-        if unit[0].step.stops_run and any(step.outcome == "failed" for step in done):
+        if unit[0].step.stops_run and any(step.outcome == "failed" for step in finished):
             stopped_by = unit[0].name
     run.at_work = ()
-
-
-def _skip_unit(unit: Unit, stopped_by: str) -> list[RunStep]:
-    return [skip_step(step, f"{stopped_by} failed") for step in unit]
 
 
 def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> list[RunStep]:
     start = time.perf_counter()
     decisions = run.planner.decide(unit, run.digests)
-    if _all_reused(decisions):
+
+    def find_again() -> list[RunStep] | None:
+        nonlocal decisions
+        decisions = run.planner.decide(unit, run.digests)
         return _place_reused(run, decisions, start)
-    keys = [(decision.key, decision.step.name) for decision in decisions]
-    with run.planner.store.locks.hold_keys(keys, lambda name: run.listener(wait_for_other_run(name))):
-        decisions = run.planner.decide(unit, run.digests)  # another run may have computed it while this one waited
-        if _all_reused(decisions):
-            return _place_reused(run, decisions, start)
-        decisions = clear_damage(run, decisions)
+
+    def compute() -> list[RunStep]:
+        cleared = clear_damage(run, decisions)
         note_progress(run)
-        for decision in decisions:
+        for decision in cleared:
             run.listener(describe_start(decision))
-        works = tuple(gather_work(run, decision) for decision in decisions)
+        works = tuple(gather_work(run, decision) for decision in cleared)
         records = executor().submit(Task(works, held=True), run.planner.store).result()
-    return place_records(run, decisions, records, "done", _share_s(start, decisions))
+        return place_records(run, cleared, records, "done", _share_s(start, cleared))
+
+    found = _place_reused(run, decisions, start)
+    if found is not None:
+        return found
+    keys = [(decision.key, decision.step.name) for decision in decisions]
+    report_wait = lambda name: run.listener(wait_for_other_run(name))  # noqa: E731
+    return find_or_compute(run.planner.store, keys, find_again, compute, report_wait)
 
 
-def _all_reused(decisions: Sequence[Decision]) -> bool:
-    return all(decision.reused for decision in decisions)
-
-
-def _place_reused(run: RunState, decisions: Sequence[Decision], start: float) -> list[RunStep]:
+def _place_reused(run: RunState, decisions: Sequence[Decision], start: float) -> list[RunStep] | None:
+    """Place the stored results of steps that run together; None where one of them must run."""
+    if not all(decision.reused for decision in decisions):
+        return None
     records = [decision.record for decision in decisions if decision.record]
     return place_records(run, decisions, records, "reused", _share_s(start, decisions))
 
 
 def _share_s(start: float, decisions: Sequence[Decision]) -> float:
     return (time.perf_counter() - start) / len(decisions)
+
+
+def _find_equal_run(run: RunState) -> RunFinished | None:
+    """Return the latest run if it is identical and nothing had to be computed for this one."""
+    latest = run.outputs.latest(run.recipe.name)
+    if latest is None or any(step.reason != Reason.REUSED.text for step in run.steps if step.record):
+        return None
+    try:
+        earlier = read_run_record(latest)
+    except RequestError:
+        return None
+    if earlier.identity != identify_run(run):
+        return None
+    damage = find_run_damage(earlier, latest, run.outputs.store.digests.digest)
+    if damage:
+        run.listener(Notice(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"))
+        return None
+    folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
+    run.outputs.mend_latest(folder)
+    return _conclude(run, earlier, folder, nothing_to_do=True)
+
+
+def _finish_run(run: RunState) -> RunFinished:
+    record = describe_run(run)
+    folder = write_run_folder(record, run.outputs, opened=run.opened)
+    return _conclude(run, record, folder, nothing_to_do=False)
+
+
+def _conclude(run: RunState, record: RunRecord, folder: Path, *, nothing_to_do: bool) -> RunFinished:
+    from ndld_flow.report.verdict import summarize_run
+
+    return RunFinished(
+        passed=record.passed,
+        exit_code=ENDINGS[record.outcome].exit_code,
+        nothing_to_do=nothing_to_do,
+        run=f"{record.recipe_name}/{record.id}",
+        folder=str(folder),
+        report=str(folder / "report.html"),
+        verdict=tuple(summarize_run(record, folder)),
+        gates=record.gates,
+        metrics=metrics_of(record.steps),
+        artifacts=find_artifacts(run, folder),
+        wall_s=time.perf_counter() - run.start,
+    )

@@ -1,4 +1,4 @@
-"""Write a run's folder.
+"""Write a run's folder: while it runs, at its end, and when an error has ended it.
 
 A run that computes something creates its folder when it starts, with a record of its progress; at its end the rest is
 written, and the final record last, so that a finished record is never in an incomplete folder. The folder of a run that
@@ -7,22 +7,23 @@ computes nothing is built in a temporary folder and renamed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.resolved import write_yaml
-from ndld_flow.records.run_folder import RUN_RECORD, STORED, RunDocuments, read_documents
-from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, StepRecord, is_complete
+from ndld_flow.records.comparison import Comparison
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, RunDocuments, read_documents
+from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, StepRecord, is_complete, outcome_of_code
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.activations.draw import draw_activations
-from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
-from ndld_flow.report.exports.precision_exports import write_precision_exports
-from ndld_flow.report.exports.profile_markdown import profile_markdown
-from ndld_flow.report.run_page import draw_documents
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.write_comparison import write_comparison
+from ndld_flow.runner.events import Notice, RunFailed
+from ndld_flow.runner.open_run import RunState
+from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
+from ndld_flow.runner.run_record import describe_failure, describe_unfinished
 from ndld_flow.store.files import (
     copy_file,
     copy_folder,
@@ -31,14 +32,63 @@ from ndld_flow.store.files import (
     share_blocks,
     share_tree,
     sync_folder,
+    temporary_folder,
+    write_bytes_atomically,
     write_text_atomically,
 )
 from ndld_flow.store.hidden_credentials import find_redacted
 from ndld_flow.store.kinds import LOG_FILE, RECORD_FILE
 from ndld_flow.store.store import Store
 
+PICTURE = "comparison.png"
 COPIED_BYTES = 2**28
 """Larger artifacts are not copied into run folders where the file system cannot share their blocks."""
+
+
+def note_progress(run: RunState) -> None:
+    """Write the progress of a run, so that its folder exists whatever happens to this process. Raises OSError."""
+    if not run.opened:
+        run.held.enter_context(run.outputs.store.locks.lease(FOLDER_LEASE, run.id))
+    write_progress(describe_unfinished(run, "running"), run.outputs, opened=run.opened)
+    run.opened = True
+
+
+@contextlib.contextmanager
+def recording_failure(run: RunState) -> Iterator[None]:
+    """Write the folder of a run that an error ends, with record, log and report. The error is raised again."""
+    with run.held:
+        try:
+            yield
+        except BaseException as error:
+            _leave_folder(run, error)
+            raise
+
+
+def _leave_folder(run: RunState, error: BaseException) -> None:
+    """Write the folder of a failed run; where that is impossible, report the reason and leave the folder as it is."""
+    failure = describe_failure(run, error)
+    outcome = outcome_of_code(failure.exit_code)
+    with contextlib.suppress(BrokenPipeError):  # nobody reads the output
+        try:
+            record = describe_unfinished(run, outcome, failure)
+            folder = write_run_folder(record, run.outputs, opened=run.opened)
+            run.listener(
+                RunFailed(
+                    outcome=outcome,
+                    steps=failure.steps,
+                    message=failure.message,
+                    exit_code=failure.exit_code,
+                    run=f"{record.recipe_name}/{record.id}",
+                    folder=str(folder),
+                    report=str(folder / "report.html"),
+                )
+            )
+        except BrokenPipeError:
+            raise
+        except Exception as problem:  # it must not replace the error that ended the run
+            place = f"; its files so far are in {run.outputs.runs / run.recipe.name / run.id}" if run.opened else ""
+            notice = f"the report of this failure cannot be written ({visible_name(str(problem))}){place}"
+            run.listener(Notice(text=notice))
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:
@@ -84,6 +134,8 @@ def write_progress(run: RunRecord, outputs: Outputs, *, opened: bool) -> None:
 
 def _fill(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
     """Write everything but the record: artifacts, texts, tables and pages."""
+    from ndld_flow.report.run_page import draw_documents
+
     for step in run.steps:
         _write_step(step, built, folder, store)
     write_texts(run, built, folder)
@@ -108,6 +160,8 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
 
 def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
     """Draw the page of each step that captured activations. Its maps are read from the store."""
+    from ndld_flow.report.activations.draw import draw_activations
+
     for step in documents.run.steps:
         if step.name in documents.activations and step.record is not None:
             draw_activations(built / step.name, store.object_folder(step.record.artifact.digest))
@@ -148,6 +202,11 @@ def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
 
 def _write_exports(documents: RunDocuments, built: Path) -> None:
     """Write tables, traces and Markdown of each profile and comparison."""
+    from ndld_flow.report.exports.chrome_trace import chrome_trace
+    from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
+    from ndld_flow.report.exports.precision_exports import write_precision_exports
+    from ndld_flow.report.exports.profile_markdown import profile_markdown
+
     for step, profile in documents.profiles.items():
         labelled = [(profile.label, profile)]
         (built / step / "profile.md").write_text(profile_markdown(profile.label, profile), encoding="utf-8")
@@ -175,17 +234,12 @@ def write_recipe_and_command(record: RunRecord | SweepRecord, kind: str, built: 
     """Write the recipe and the command that repeat a run or a sweep (`kind`) whose final path is `folder`."""
     trust = " --trust" if "--trust" in record.command else ""
     repeat = f"ndld-flow run {shlex.quote(str(folder.absolute() / 'recipe.yaml'))}{trust}"
-    removed = _describe_removed(record)
+    keys = [place for place in find_redacted(record.recipe) if not place.endswith(".source")]
+    removed = f" after the removed credentials have been restored ({', '.join(keys)})" if keys else ""
     heading = f"Resolved recipe of {kind} {record.id}. It repeats the {kind} from any folder{removed}:\n{repeat}"
     (built / "recipe.yaml").write_text(write_yaml(record.recipe, heading), encoding="utf-8")
     command = f"cd {shlex.quote(record.directory)}\n{shlex.join(record.command)}\n"
     (built / "command.txt").write_text(command, encoding="utf-8")
-
-
-def _describe_removed(record: RunRecord | SweepRecord) -> str:
-    """Return the keys of removed credentials, for the heading of a recipe."""
-    keys = [place for place in find_redacted(record.recipe) if not place.endswith(".source")]
-    return f" after the removed credentials have been restored ({', '.join(keys)})" if keys else ""
 
 
 def _join_logs(run: RunRecord) -> str:
@@ -200,3 +254,47 @@ def _join_logs(run: RunRecord) -> str:
         elif failure is not None:
             parts += failure.log_lines.get(step.name, ())
     return "\n".join(part for part in parts if part) + "\n"
+
+
+def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], folder: Path) -> None:
+    """Write report, data and picture into a folder, each file atomically.
+
+    `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
+    """
+    from ndld_flow.report.comparison.draw import draw_comparison
+    from ndld_flow.report.exports.benchmark_json import comparison_benchmark_json
+    from ndld_flow.report.exports.chrome_trace import chrome_trace
+    from ndld_flow.report.exports.comparison_junit import comparison_junit
+    from ndld_flow.report.exports.comparison_markdown import comparison_markdown
+    from ndld_flow.report.exports.csv_tables import comparison_csv
+
+    texts = {
+        "comparison.json": comparison.to_json(),
+        "comparison.md": comparison_markdown(comparison, profiles, PICTURE),
+        "junit.xml": comparison_junit(comparison),
+        "benchmark.json": comparison_benchmark_json(comparison),
+        "layers.csv": comparison_csv(comparison, profiles),
+        "trace.json": chrome_trace(_labelled(comparison, profiles)),
+    }
+    for name, text in texts.items():
+        write_text_atomically(folder / name, text)
+    _write_picture(comparison, profiles, folder / PICTURE)
+    draw_comparison(comparison, profiles, folder / COMPARISON_PAGE)
+
+
+def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> list[tuple[str, Profile]]:
+    several = len(comparison.profiles) > 1
+    return [
+        (f"{comparison.subjects[subject].label}{f' {compared.name}' if several else ''}", profile)
+        for compared, members in zip(comparison.profiles, profiles, strict=True)
+        for subject, profile in zip(compared.subjects, members, strict=True)
+    ]
+
+
+def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:
+    # Imported here, as matplotlib takes half a second.
+    from ndld_flow.report.exports.comparison_picture import comparison_picture
+
+    with temporary_folder() as aside:
+        picture = comparison_picture(comparison, profiles, aside / path.name)
+        write_bytes_atomically(path, picture.read_bytes())

@@ -10,8 +10,8 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.run_record import Outcome, RunStep, StepRecord
 from ndld_flow.runner.events import Listener, Notice, StepFinished, StepStarted, describe_progress
 from ndld_flow.runner.execute import Work
+from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.plan import Decision
-from ndld_flow.runner.state import RunState
 from ndld_flow.store.hidden_credentials import hide_credentials
 from ndld_flow.store.store import Store
 

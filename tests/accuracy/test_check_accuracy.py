@@ -12,7 +12,6 @@ import pytest
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from pydantic import ValidationError
 
-from ndld_flow import api
 from ndld_flow.accuracy.accuracy_record import worst_sample
 from ndld_flow.accuracy.tolerance import Tolerance
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
@@ -23,6 +22,7 @@ from ndld_flow.samples.model_matching import pair_names
 from ndld_flow.steps.check_accuracy import CheckAccuracy
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 from tests.support.models_run import Given, Ran, run_step, write_model
+from tests.support.typed_api import run_once
 
 SAME = "g (float[n, 4] x) => (float[n, 4] y) { y = Sigmoid(x) }"
 
@@ -451,5 +451,5 @@ def test_a_gate_on_an_output_of_nothing_but_nan_says_no(in_folder: Path) -> None
         "steps: {agree: {step: check_accuracy, candidate: ruined}}\n"
         "gates: [agree.cosine >= 0.9, agree.max_abs <= 1, agree.snr_db >= 20]\n"
     )
-    done = api.run("recipe.yaml")
+    done = run_once("recipe.yaml")
     assert [gate.passed for gate in done.gates] == [False] * 3

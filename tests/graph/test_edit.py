@@ -21,6 +21,7 @@ from ndld_flow.runner import run_folder
 from tests.support import models
 from tests.support.editing_fixtures import by, edit, parse, text_of
 from tests.support.editing_fixtures import run as outputs_of
+from tests.support.typed_api import plan_once
 
 CHAIN = "g (float[N, 4] x) => (float[N, 4] z) { [first] y = Relu(x) [second] z = Sigmoid(y) }"
 SHOUT = {"rename_nodes": {"select": "first", "to": "shout"}}
@@ -56,7 +57,7 @@ def test_every_mistake_of_a_list_is_told_at_its_place(in_folder: Path) -> None:
         {"rename_nodes": {"select": {"op_typ": "Relu"}, "to": "a"}},
     )
     with pytest.raises(RecipeError) as refused:
-        api.plan(recipe)
+        plan_once(recipe)
     told = {problem.path: (problem.what, problem.hint) for problem in refused.value.problems}
     at = "steps.change.operations"
     assert told[f"{at}.0.rename_nodes.selec"] == ("there is no setting `selec`", 'did you mean "select"?')
@@ -71,7 +72,7 @@ def test_every_mistake_of_a_list_is_told_at_its_place(in_folder: Path) -> None:
 
 def test_an_empty_list_is_refused(in_folder: Path) -> None:
     with pytest.raises(RecipeError, match="name at least one operation"):
-        api.plan(write_recipe(in_folder))
+        plan_once(write_recipe(in_folder))
 
 
 def test_an_operation_that_fails_tells_its_place(in_folder: Path) -> None:
@@ -85,7 +86,7 @@ def test_one_setting_inside_the_list_is_overridden_and_told(in_folder: Path) -> 
     recipe = write_recipe(in_folder, SHOUT)
     run(recipe)
     override = "steps.change.operations.0.rename_nodes.to=whisper"
-    decision = api.plan(recipe, [override])[0]
+    decision = plan_once(recipe, [override])[0]
     assert decision.detail == "operations.0.rename_nodes.to shout -> whisper"
     folder = Path(api.run(recipe, [override]).folder)
     assert [node.name for node in onnx.load(folder / "change" / "model.onnx").graph.node] == ["whisper", "second"]
@@ -94,19 +95,19 @@ def test_one_setting_inside_the_list_is_overridden_and_told(in_folder: Path) -> 
 def test_the_recipe_in_the_run_folder_makes_the_same_model(in_folder: Path) -> None:
     recipe = write_recipe(in_folder, SHOUT)
     folder = Path(api.run(recipe).folder)
-    again = api.plan(folder / "recipe.yaml")
+    again = plan_once(folder / "recipe.yaml")
     assert [decision.reused for decision in again] == [True]
 
 
 def test_the_recipes_inputs_do_not_matter_to_an_edit_that_ignores_them(in_folder: Path) -> None:
     run(write_recipe(in_folder, SHOUT))
-    assert api.plan(write_recipe(in_folder, SHOUT, inputs={"x": {"shape": [1, 4]}}))[0].reused
+    assert plan_once(write_recipe(in_folder, SHOUT, inputs={"x": {"shape": [1, 4]}}))[0].reused
 
 
 def test_the_recipes_inputs_matter_to_an_edit_that_reads_them(in_folder: Path) -> None:
     run(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [1, 4]}}))
-    assert api.plan(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [1, 4]}}))[0].reused
-    decision = api.plan(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [2, 4]}}))[0]
+    assert plan_once(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [1, 4]}}))[0].reused
+    decision = plan_once(write_recipe(in_folder, {"set_shapes": {}}, inputs={"x": {"shape": [2, 4]}}))[0]
     assert not decision.reused
 
 
@@ -117,9 +118,9 @@ def test_a_file_that_an_operation_names_counts_by_its_contents(in_folder: Path) 
     np.save(in_folder / "one.npy", np.array([1, 2], np.float32))
     shutil.copy(in_folder / "one.npy", in_folder / "same.npy")
     run(recipe("one.npy"))
-    assert api.plan(recipe("same.npy"))[0].reused
+    assert plan_once(recipe("same.npy"))[0].reused
     np.save(in_folder / "same.npy", np.array([1, 3], np.float32))
-    decision = api.plan(recipe("same.npy"))[0]
+    decision = plan_once(recipe("same.npy"))[0]
     assert (decision.reused, decision.detail) == (False, "operations.0.add_initializer.file")
 
 

@@ -58,7 +58,7 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A profile to compare with. Nothing is written but below the test's folder; what matplotlib draws is left out."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("ndld_flow.runner.write_comparison._write_picture", lambda *_: None)
+    monkeypatch.setattr("ndld_flow.runner.run_folder._write_picture", lambda *_: None)
     path = tmp_path / "base" / "profile.json"
     path.parent.mkdir()
     path.write_text(OWN, encoding="utf-8")

@@ -40,7 +40,7 @@ def place(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     folder = Path(shutil.copytree(golden, tmp_path / "golden", symlinks=True))
     monkeypatch.chdir(folder)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("ndld_flow.runner.write_comparison._write_picture", lambda *_: None)
+    monkeypatch.setattr("ndld_flow.runner.run_folder._write_picture", lambda *_: None)
     return folder
 
 

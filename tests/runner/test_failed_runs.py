@@ -214,7 +214,7 @@ def test_where_the_report_cannot_be_written_the_first_error_is_reported(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ndld_flow.runner.run_folder.draw_documents", refuse)
+    monkeypatch.setattr("ndld_flow.report.run_page.draw_documents", refuse)
     told: list[object] = []
     with pytest.raises(ModelError):
         api.run(toy.recipe, ["steps.weak.act=refuse"], trust=True, listener=told.append)
@@ -230,7 +230,7 @@ def test_a_full_disk_at_the_end_of_a_good_run_is_a_failure(in_folder: Path, monk
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("ndld_flow.runner.run_folder.draw_documents", refuse)
+    monkeypatch.setattr("ndld_flow.report.run_page.draw_documents", refuse)
     with pytest.raises(OutputsError):
         toy.run()
     record = read_run_record(latest(toy))

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ndld_flow import api
 from ndld_flow.base.errors import BackendError, RecipeError
 from ndld_flow.cli.app import program
 from ndld_flow.records.run_record import KeyParts
 from tests.support.toys import Toy, make_toy, started
+from tests.support.typed_api import plan_once
 
 STEP = '''
 """Needs something that a machine may lack."""
@@ -119,7 +119,7 @@ def test_plan_shows_it_and_exits_2_for_what_cannot_be(toy: Toy, monkeypatch: pyt
 
 def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
     def parts(*overrides: str) -> KeyParts:
-        first = api.plan(toy.recipe, overrides, trust=True)[0].parts
+        first = plan_once(toy.recipe, overrides, trust=True)[0].parts
         assert first is not None
         return first
 
@@ -141,12 +141,12 @@ def test_a_step_may_read_more_when_it_is_allowed_to(toy: Toy) -> None:
 
 def test_files_that_a_step_loads_are_in_its_key_by_their_contents(in_folder: Path, toy: Toy) -> None:
     (in_folder / "plugin.so").write_bytes(b"one")
-    decided = api.plan(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0]
+    decided = plan_once(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0]
     assert decided.parts is not None
     assert set(decided.parts.reads) == {"from", "plugins.0"}, "its contents count, not its name"
     assert "plugins" not in decided.parts.settings
     (in_folder / "plugin.so").write_bytes(b"two")
-    assert api.plan(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0].key != decided.key
+    assert plan_once(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0].key != decided.key
 
 
 def test_caches_last_and_are_shared(toy: Toy) -> None:
@@ -177,10 +177,10 @@ def test_code_that_a_setting_names_needs_trust(toy: Toy, setting: str, names: st
     for name in ("evil.so", "worse.so"):
         (toy.folder / name).touch()
     with pytest.raises(RecipeError) as caught:
-        api.plan(recipe, [f"steps.engine.{setting}"])
+        plan_once(recipe, [f"steps.engine.{setting}"])
     (problem,) = caught.value.problems
     assert problem.path == f"steps.engine.{setting.partition('=')[0]}"
     assert problem.what == f"this step runs code that the recipe names: {names}"
     assert "--trust" in problem.hint
-    assert api.plan(recipe, [f"steps.engine.{setting}"], trust=True)
-    assert api.plan(recipe), "what it does by itself needs no trust"
+    assert plan_once(recipe, [f"steps.engine.{setting}"], trust=True)
+    assert plan_once(recipe), "what it does by itself needs no trust"

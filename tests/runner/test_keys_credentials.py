@@ -15,8 +15,8 @@ from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
+from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_request import run_request
-from ndld_flow.runner.state import Request
 from ndld_flow.store.hidden_credentials import find_redacted, hide_credentials
 from ndld_flow.store.store import Store
 from tests.support.toys import RECIPE, Toy, make_toy, started

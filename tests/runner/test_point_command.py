@@ -20,6 +20,7 @@ from ndld_flow.recipe.places import change_value
 from ndld_flow.recipe.validate import expand_shorthands
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
+from tests.support.typed_api import plan_once
 
 ANY_TEXT = st.text(max_size=8) | st.text("a1.'\\\"$ {}[]:,=()#/-+e\n\t", max_size=8)
 ANY_VALUE: st.SearchStrategy[Any] = st.recursive(
@@ -117,7 +118,7 @@ def test_the_commands_of_points_repeat_them(in_folder: Path) -> None:
     for point in record.points:
         folder = toy.outputs / "sweeps" / "toy" / record.id / point.folder
         assert _decide(toy, folder / "command.txt") == ["reused", "reused"]
-        planned = api.plan(folder / "recipe.yaml", outputs=toy.outputs, trust=True)
+        planned = plan_once(folder / "recipe.yaml", outputs=toy.outputs, trust=True)
         assert [decision.reason.text for decision in planned] == ["reused", "reused"]
     again = api.sweep(Path(folder.parent.parent / "recipe.yaml"), outputs=toy.outputs, trust=True)
     assert again.nothing_to_do
@@ -136,6 +137,6 @@ def _decide(toy: SweepToy, command: Path) -> list[str]:
     """Return the plan of a point's command."""
     words = shlex.split(command.read_text().partition("\n")[2])
     assert words[:2] == ["ndld-flow", "run"]
-    assert words[-2:] == ["--outputs", str(toy.outputs)]
-    planned = api.plan(words[2], words[3:-2], outputs=toy.outputs, trust=True)
+    assert words[-3:] == ["--outputs", str(toy.outputs), "--trust"]
+    planned = plan_once(words[2], words[3:-3], outputs=toy.outputs, trust=True)
     return [decision.reason.text for decision in planned]

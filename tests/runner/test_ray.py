@@ -25,7 +25,7 @@ from ndld_flow.runner.executors.ray.executor import OnRay
 from ndld_flow.runner.executors.ray.node import find_fault
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine, make_key
-from ndld_flow.runner.state import Placement
+from ndld_flow.runner.request import Placement
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store
 from tests.support.ray_clusters import Cluster, Node, may_hide_folders, ray_worker

@@ -10,8 +10,8 @@ import pytest
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.runner.events import Event, PointFinished, StepFinished, StepStarted
+from ndld_flow.runner.request import Placement, Request
 from ndld_flow.runner.run_request import run_request
-from ndld_flow.runner.state import Placement, Request
 from tests.support.sweep_toys import GAUGE, RECIPE, SweepToy, count_by_type, make_sweep_toy
 
 QUICK = "{step: profile, layer_passes: 0, runs: 1, passes: 1, duration: 0 ms, warmup: 0 ms, stable: 0 %}"

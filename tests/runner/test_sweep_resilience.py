@@ -18,7 +18,7 @@ from ndld_flow.records.run_record import StepRecord
 from ndld_flow.report.sweep.collect_outcomes import collect_sessions
 from ndld_flow.runner.executors.workers import WorkerBugError
 from ndld_flow.runner.keys import fingerprint_machine
-from ndld_flow.runner.state import Placement
+from ndld_flow.runner.request import Placement
 from tests.support.process_runs import ProcessRun
 from tests.support.sweep_toys import SweepToy, make_sweep_toy, table
 

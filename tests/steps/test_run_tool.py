@@ -23,6 +23,7 @@ from ndld_flow.records.run_record import RunRecord
 from ndld_flow.steps.run_tool import RunTool
 from tests.support.models import make_cnn, make_ext
 from tests.support.models_run import Ran, run_step
+from tests.support.typed_api import plan_once
 
 RENAME = """
 import sys, onnx
@@ -331,7 +332,7 @@ def write_recipe(folder: Path, text: str = RENAME, **settings: object) -> Path:
 
 
 def reason(recipe: Path) -> str:
-    return api.plan(recipe, trust=True)[0].reason.text
+    return plan_once(recipe, trust=True)[0].reason.text
 
 
 def test_it_runs_only_with_trust_and_again_only_when_the_script_changed(in_folder: Path) -> None:
@@ -344,7 +345,7 @@ def test_it_runs_only_with_trust_and_again_only_when_the_script_changed(in_folde
     assert "renamed" in record.log
     assert reason(recipe) == "reused"
     script(in_folder, RENAME.replace("by the tool", "by another"))
-    plan = api.plan(recipe, trust=True)[0]
+    plan = plan_once(recipe, trust=True)[0]
     assert plan.reason.text == "tool version"
     assert "tool.py" in plan.detail
 

@@ -12,8 +12,8 @@ from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import RunRecord, StepRecord
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.runner.events import Event, SweepFinished
+from ndld_flow.runner.request import Placement, Request
 from ndld_flow.runner.run_request import plan_request, run_request
-from ndld_flow.runner.state import Placement, Request
 from ndld_flow.runner.sweep.plan_sweep import SweepPlan
 from ndld_flow.store.store import Store
 from tests.support.models import make_cnn

@@ -6,9 +6,9 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
-from ndld_flow import api
 from ndld_flow.runner.events import Event, RunFinished, StepFinished, StepStarted
 from tests.support.models import make_cnn
+from tests.support.typed_api import plan_once, run_once
 
 STAMP = '''
 """Appends a line to a model's doc string."""
@@ -85,12 +85,12 @@ class Toy:
         events: list[Event] = []
         outputs = self.folder / "outputs"
         force = options.get("force", [])
-        done = api.run(self.recipe, overrides, outputs=outputs, force=force, trust=True, listener=events.append)
+        done = run_once(self.recipe, overrides, outputs=outputs, force=force, trust=True, listener=events.append)
         return done, events
 
     def plan(self, *overrides: str) -> dict[str, tuple[str, str]]:
         """Step -> (reason, detail)."""
-        decisions = api.plan(self.recipe, overrides, outputs=self.folder / "outputs", trust=True)
+        decisions = plan_once(self.recipe, overrides, outputs=self.folder / "outputs", trust=True)
         return {decision.step.name: (decision.reason.text, decision.detail) for decision in decisions}
 
 

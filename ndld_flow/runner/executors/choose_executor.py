@@ -12,7 +12,7 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.events import Listener, wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, InProcess
 from ndld_flow.runner.executors.workers import Workers
-from ndld_flow.runner.state import Request
+from ndld_flow.runner.request import Request
 from ndld_flow.store.store import Store
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.keys import make_key
 from ndld_flow.store.store import Store
+
+T = TypeVar("T")
 
 
 class StepTimeoutError(RequestError):
@@ -58,10 +60,30 @@ def compute_steps(
     """
     if task.held:
         return execute_steps(task.works, store, report_start)
-    keys = ((make_key(work.parts), work.step.name) for work in task.works)
+    keys = [(make_key(work.parts), work.step.name) for work in task.works]
+    return find_or_compute(
+        store,
+        keys,
+        lambda: None if task.fresh else find_records(task.works, store),
+        lambda: execute_steps(task.works, store, report_start),
+        report_wait,
+    )
+
+
+def find_or_compute(
+    store: Store,
+    keys: Iterable[tuple[str, str]],
+    find: Callable[[], T | None],
+    compute: Callable[[], T],
+    report_wait: Callable[[str], None],
+) -> T:
+    """Lock the keys of steps, given with the steps' names, and return what `find` finds, or else what `compute` makes.
+
+    Another process may have computed the steps while this one waited for the locks, so `find` looks again.
+    """
     with store.locks.hold_keys(keys, report_wait):
-        found = None if task.fresh else find_records(task.works, store)
-        return found if found is not None else execute_steps(task.works, store, report_start)
+        found = find()
+        return compute() if found is None else found
 
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:

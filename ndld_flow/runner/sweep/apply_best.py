@@ -9,7 +9,7 @@ from ndld_flow.recipe.apply_point import apply_point
 from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.runner.state import Request
+from ndld_flow.runner.request import Request
 from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.store.files import write_bytes_atomically
 
@@ -22,6 +22,8 @@ def check_target(sweep: Sweep, request: Request) -> None:
     target = request.apply
     if target is None:
         return
+    if request.given is not None:
+        raise RequestError(f"--apply {target}: the recipe has no file, whose text the new recipe would keep.")
     if not sweep.objectives:
         raise RequestError(
             f"--apply {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."

@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -16,8 +15,9 @@ from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.runner.conclude import library_versions, make_id, model_digests
+from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.run_record import library_versions, model_digests
 from ndld_flow.runner.sweep.judge import Judgement
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.sweep.state import SweepState
@@ -51,30 +51,28 @@ class Ended:
     state: SweepState
     tried: TriedPoints
     finalists: Mapping[int, Finalist]
-    command: tuple[str, ...]
-    started_at: datetime
-    start: float
-    """`time.perf_counter()` at the start."""
+    base: RunState
+    """The run of the recipe without its sweep: models, command and start are those of the sweep."""
 
 
 def describe_sweep(ended: Ended) -> SweepRecord:
     """Return the record of a sweep."""
-    sweep, state, tried, finalists = ended.sweep, ended.state, ended.tried, ended.finalists
+    sweep, state, tried, finalists, base = ended.sweep, ended.state, ended.tried, ended.finalists, ended.base
     places, comparisons = rank_tried(tried, finalists, sweep, state)
     points = tuple(
         _describe_point(point, judged, places[point.number], comparisons.get(point.number))
         for point, judged in zip(tried.points, _judge_at_end(tried, finalists), strict=True)
     )
-    wall_s = time.perf_counter() - ended.start
+    wall_s = time.perf_counter() - base.start
     return SweepRecord(
-        id=make_id(ended.started_at),
+        id=base.id,
         recipe_name=sweep.base.name,
         description=sweep.base.file.description,
-        recipe=_resolve(ended),
+        recipe=sweep.resolve(model_digests(base)),
         identity=_identity(ended),
-        command=tuple(map(hide_credentials, ended.command)),
+        command=tuple(map(hide_credentials, base.command)),
         directory=str(Path.cwd()),
-        started_at=ended.started_at,
+        started_at=base.started_at,
         wall_s=wall_s,
         own_s=max(wall_s - active_seconds([state.known[key] for key in state.computed]), 0.0),
         method=sweep.section.method,
@@ -164,10 +162,6 @@ def _describe_objective(objective: Objective, points: Sequence[PointRun]) -> Swe
             units.add(objective.expression.evaluate(point.metrics).unit)
     unit = units.pop() if len(units) == 1 else ""
     return SweepObjective(text=objective.text, direction=objective.direction, unit=unit)
-
-
-def _resolve(ended: Ended) -> dict[str, JsonValue]:
-    return ended.sweep.resolve(model_digests(ended.state.open_run(ended.sweep.base)))
 
 
 def _identity(ended: Ended) -> str:

@@ -16,10 +16,10 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Listener, Notice
 from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.open_run import choose_forced
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Unit, arrange_steps
-from ndld_flow.runner.run import choose_forced
-from ndld_flow.runner.state import Request
+from ndld_flow.runner.request import Request
 from ndld_flow.runner.sweep.estimate import Estimate, estimate_seconds
 from ndld_flow.runner.sweep.judge import Goals, describe_trial, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
@@ -175,9 +175,14 @@ class _StoreOnly:
 def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
     """Plan a sweep. Nothing is computed, but models are downloaded if necessary. Raises NdldFlowError."""
     outputs = Outputs(request.outputs)
-    forced = choose_forced(request.force, [step.name for step in sweep.base.steps])
-    goals = Goals(sweep.objectives, sweep.constraints)
-    state = SweepState(outputs, _StoreOnly(), _only_notices(listener), goals, sweep.section, forced=forced)
+    state = SweepState(
+        outputs,
+        lambda event: listener(event) if isinstance(event, Notice) else None,  # such as downloads
+        choose_forced(request.force, sweep.base),
+        executor=_StoreOnly(),
+        goals=Goals(sweep.objectives, sweep.constraints),
+        section=sweep.section,
+    )
     state.open_run(sweep.base)
     search = make_search(sweep.space, sweep.options)
     batches: list[list[PointRun]] = []
@@ -206,11 +211,6 @@ def plan_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepPlan:
         again=again,
         estimate=_estimate(counted, len(points), search.size, outputs, sweep),
     )
-
-
-def _only_notices(listener: Listener) -> Listener:
-    """Return a listener that passes on notices, such as downloads, and no other events."""
-    return lambda event: listener(event) if isinstance(event, Notice) else None
 
 
 def _advance_over_store(points: Sequence[PointRun], state: SweepState) -> None:

@@ -12,9 +12,9 @@ from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.recipe.gates import Gate, GateError
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.measurement import Metric
-from ndld_flow.records.run_record import GateResult, RunStep
+from ndld_flow.records.run_record import GateResult, RunStep, metrics_of
+from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.plan import Unit, arrange_steps
-from ndld_flow.runner.state import RunState
 from ndld_flow.runner.unit_work import skip_step
 from ndld_flow.sweep_search.space import Assignment
 
@@ -68,13 +68,8 @@ class PointRun:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """`STEP.METRIC` -> value, of all finished steps."""
-        return {
-            f"{step.name}.{name}": metric
-            for step in self.run.steps
-            if step.record is not None
-            for name, metric in step.record.metrics.items()
-        }
+        """Return `STEP.METRIC` -> value, of all finished steps."""
+        return metrics_of(self.run.steps)
 
     def add(self, steps: Sequence[RunStep]) -> None:
         """Add finished steps of the first waiting unit; a failed one may stop the rest."""

@@ -2,88 +2,42 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
-from ndld_flow.base.errors import ModelError
-from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
-from ndld_flow.recipe.sources import FoundModel, find_model
+from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasurementSession
-from ndld_flow.runner.events import Listener, Notice, PointFinished, describe_progress
+from ndld_flow.runner.events import PointFinished, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Executor
-from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.plan import Decision, Planner
+from ndld_flow.runner.open_run import RunOpener
+from ndld_flow.runner.plan import Decision
 from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.state import RunState
 from ndld_flow.runner.sweep.judge import Goals, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
 from ndld_flow.runner.unit_work import describe_end, place_records
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
-from ndld_flow.store.store import Store
 
 
-@dataclass
-class SweepState:
+@dataclass(kw_only=True)
+class SweepState(RunOpener):
     """The state that the points of a sweep share while it runs."""
 
-    outputs: Outputs
     executor: Executor
-    listener: Listener
     goals: Goals = field(default_factory=Goals)
     section: SweepSection = field(default_factory=SweepSection)
-    machine_of: Callable[[RecipeStep], str] | None = None
-    """Returns the fingerprint of the machine that would compute a step, where that is not this one."""
-    forced: frozenset[str] = frozenset()
     again: str = ""
     """A mark in the keys of repeated measurements; empty the first time."""
-    known: dict[str, StepRecord] = field(default_factory=dict)
-    """Every record that a point of this sweep has used, by key: computed by it, or found intact."""
     computed: set[str] = field(default_factory=set)
     """Keys of the records that this sweep computed."""
     sessions: list[MeasurementSession] = field(default_factory=list)
-    models: dict[ModelSource, FoundModel] = field(default_factory=dict)
-
-    @property
-    def store(self) -> Store:
-        return self.outputs.store
 
     def limit_s(self, step: str) -> float | None:
         """Return the time limit of a step in seconds; None without one."""
         limit_ms = self.section.timeout_ms(step)
         return None if limit_ms is None else limit_ms / 1e3
-
-    def open_run(self, recipe: Recipe) -> RunState:
-        """Open the run of a point's recipe. Raises as `find_model` does."""
-        planner = Planner(recipe, self.store, {}, self.forced, self.known, self.machine_of)
-        models = self._find_models(recipe)
-        artifacts = {name: model.artifact for name, model in models.items()}
-        started_at, start = datetime.now(UTC), time.perf_counter()
-        return RunState(recipe, self.outputs, planner, models, self.listener, started_at, start, dict(artifacts))
-
-    def _find_models(self, recipe: Recipe) -> dict[str, FoundModel]:
-        """Return the recipe's models. Each is read once in a sweep."""
-        found = {}
-        for name, source in recipe.models.items():
-            if source not in self.models:
-                self.models[source] = find_model(source, self.store, lambda text: self.listener(Notice(text=text)))
-            model = self.models[source]
-            found[name] = replace(model, artifact=replace(model.artifact, label=name))
-        return found
-
-    def check_models(self) -> None:
-        """Raise ModelError when a model has changed since the sweep started."""
-        for source, found in self.models.items():
-            now = find_model(source, self.store, lambda text: self.listener(Notice(text=text)))
-            if now.record.digest != found.record.digest:
-                raise ModelError(
-                    f"model {source.source}: it changed while the sweep ran, so the inputs of the last points are "
-                    "unknown. Run again; if you restore the earlier contents, with `--force all`."
-                )
 
     def place_computed(self, point: PointRun, decisions: Sequence[Decision], records: Sequence[StepRecord]) -> None:
         """Give a point results that were just computed for it."""

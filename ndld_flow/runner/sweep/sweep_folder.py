@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.recipe.compose import WITHOUT_SWEEP
@@ -11,8 +12,6 @@ from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
 from ndld_flow.report.sweep.draw import draw_sweep
-from ndld_flow.runner.conclude import Ended as EndedRun
-from ndld_flow.runner.conclude import decide_gates, describe_ended, describe_run, log_line
 from ndld_flow.runner.run_folder import (
     draw_inspected,
     link_stored,
@@ -21,6 +20,8 @@ from ndld_flow.runner.run_folder import (
     write_step_texts,
     write_texts,
 )
+from ndld_flow.runner.run_record import Ended as EndedRun
+from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_run, log_line
 from ndld_flow.runner.sweep.conclude_sweep import Ended
 from ndld_flow.runner.sweep.judge import describe_failure
 from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
@@ -82,9 +83,9 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
 
 def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
     """Return the record of a point's run, finished or failed."""
-    run, error = point.run, point.failure
+    run, error = replace(point.run, id=run_id, command=command), point.failure
     if error is None:
-        return describe_run(run, run_id, command)
+        return describe_run(run)
     lines = tuple(map(log_line, run.logs.get(point.failed_step, ())))
     failure = RunFailure(
         steps=(point.failed_step,),
@@ -97,16 +98,19 @@ def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> R
         for step in run.steps
     )
     gates = decide_gates(run, as_far_as_known=True)
-    return describe_ended(run, run_id, command, EndedRun(steps, gates, outcome_of_code(error.exit_code), failure))
+    return describe_ended(run, EndedRun(steps, gates, outcome_of_code(error.exit_code), failure))
 
 
 def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
     """Return the command that runs a point alone: with overrides, or its own recipe where Hydra cannot write a key."""
-    repeated: tuple[str, ...] = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
+    own_recipe = (str(folder.absolute() / point.folder / "recipe.yaml"),)
     try:
-        repeated += point_overrides(point.changes, sweep.recipe)
+        changes = point_overrides(point.changes, sweep.recipe)
+        has_file = ended.sweep.variations.composed.file.has_file
+        plain = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
+        repeated = (*plain, *changes) if has_file else own_recipe
     except NoOverrideError:
-        repeated = (str(folder.absolute() / point.folder / "recipe.yaml"),)
+        repeated = own_recipe
     outputs = ended.state.outputs.root
     elsewhere = ("--outputs", str(outputs)) if outputs != Path("outputs") else ()
     trust = ("--trust",) if "--trust" in sweep.command else ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -18,10 +18,10 @@ from ndld_flow.records.comparison import ComparedMetric, Verdict
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_stored
-from ndld_flow.records.run_record import RunStep
+from ndld_flow.records.run_record import RunStep, metrics_of
 from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
-from ndld_flow.runner.learn_noise import find_noise
 from ndld_flow.runner.outputs import Outputs
+from ndld_flow.runner.references import find_noise
 from ndld_flow.runner.sweep.advance import advance_points
 from ndld_flow.runner.sweep.judge import Judgement, judge_point
 from ndld_flow.runner.sweep.point_run import PointRun
@@ -119,21 +119,19 @@ def judge_winners(
     return compare_winners(finalists, best, Aim(expression, direction, Rules(noise=noise)))
 
 
-def read_winner(steps: Iterable[RunStep], expression: Expression, store: Store) -> WinnerValues:
+def read_winner(steps: Sequence[RunStep], expression: Expression, store: Store) -> WinnerValues:
     """Return a winner's metrics, and the profiles that the expression names."""
-    metrics: dict[str, Metric] = {}
     profiles: dict[str, Profile] = {}
     named = {name.partition(".")[0] for name in expression.names}
     for step in steps:
         if step.record is None:
             continue
-        metrics |= {f"{step.name}.{name}": metric for name, metric in step.record.metrics.items()}
         if step.name in named and step.record.artifact.kind == ProfileDocument.kind:
             path = store.object_folder(step.record.artifact.digest) / ProfileDocument.main
             # Its metrics are in the record: without the profile only the interval is lost.
             with contextlib.suppress(OSError, ValidationError):
                 profiles[step.name] = read_stored(Profile, path)
-    return WinnerValues(metrics, profiles)
+    return WinnerValues(metrics_of(steps), profiles)
 
 
 def compare_winners(finalists: Mapping[int, WinnerValues], best: int, aim: Aim) -> dict[int, AgainstBest]:

@@ -1,0 +1,198 @@
+"""Build the record of a run, finished or not: its gates, its outcome, and the error that ended it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.text import shortened, visible_name, visible_text
+from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.versions import read_version
+from ndld_flow.recipe.gates import GateError
+from ndld_flow.recipe.recipe import SOURCE, Recipe
+from ndld_flow.recipe.resolved import resolve_recipe
+from ndld_flow.records.run_folder import find_file
+from ndld_flow.records.run_record import (
+    ENDINGS,
+    GateResult,
+    Outcome,
+    RunFailure,
+    RunOutcome,
+    RunRecord,
+    RunStep,
+    SourceRecord,
+    judge,
+    metrics_of,
+)
+from ndld_flow.runner.open_run import RunState
+from ndld_flow.runner.unit_work import skip_step
+from ndld_flow.store.digest import digest_json
+from ndld_flow.store.hidden_credentials import hide_credentials
+
+LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "polygraphy", "numpy", "protobuf", "hydra-core", "pydantic")
+_LONGEST_MESSAGE = 5_000
+_LONGEST_LINE = 500
+_LONGEST_TRACEBACK = 20_000
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The result of a run."""
+
+    steps: tuple[RunStep, ...]
+    gates: tuple[GateResult, ...]
+    outcome: RunOutcome
+    failure: RunFailure | None = None
+
+
+def describe_run(run: RunState) -> RunRecord:
+    """Decide the gates of a run whose steps have finished, and return its record.
+
+    Raises RequestError for a gate whose metric is missing.
+    """
+    gates = decide_gates(run)
+    records = [step.record for step in run.steps]
+    undecided = any(record is not None and record.inconclusive for record in records)
+    failed = not all(gate.passed for gate in gates) or not all(
+        record is not None and (record.passed or record.inconclusive) for record in records
+    )
+    return describe_ended(run, Ended(run.steps, gates, judge(failed=failed, undecided=undecided)))
+
+
+def describe_unfinished(run: RunState, outcome: RunOutcome, failure: RunFailure | None = None) -> RunRecord:
+    """Return the record of a run that is running, or that an error has ended."""
+    gates = decide_gates(run, as_far_as_known=True)
+    steps = tuple(_all_steps(run, outcome, failure.steps if failure is not None else ()))
+    return describe_ended(run, Ended(steps, gates, outcome, failure))
+
+
+def describe_ended(run: RunState, ended: Ended) -> RunRecord:
+    """Return the record of a run with this result, finished or not."""
+    models = {
+        name: SourceRecord(
+            location=hide_credentials(run.recipe.models[name].source),
+            path=str(model.artifact.path),
+            artifact=model.record,
+        )
+        for name, model in run.models.items()
+    }
+    return RunRecord(
+        id=run.id,
+        recipe_name=run.recipe.name,
+        recipe=resolve_recipe(run.recipe, model_digests(run)),
+        identity=identify_run(run),
+        command=tuple(map(hide_credentials, run.command)),
+        directory=str(Path.cwd()),
+        started_at=run.started_at,
+        wall_s=time.perf_counter() - run.start,
+        source=models.pop(SOURCE),
+        models=models,
+        steps=ended.steps,
+        gates=ended.gates,
+        machine=describe_machine(),
+        versions=library_versions(run.recipe),
+        passed=ended.outcome == "passed",
+        outcome=ended.outcome,
+        failure=ended.failure,
+    )
+
+
+def decide_gates(run: RunState, *, as_far_as_known: bool = False) -> tuple[GateResult, ...]:
+    """Decide the gates whose steps have finished; the others are not reached.
+
+    Raises RequestError for a gate whose metric is missing, unless `as_far_as_known`.
+    """
+    finished = {step.name for step in run.steps if step.record is not None}
+    metrics = metrics_of(run.steps)
+    results: list[GateResult] = []
+    for gate in run.recipe.gates:
+        if not finished >= {name.partition(".")[0] for name in gate.names}:
+            continue
+        try:
+            results.append(gate.decide(metrics))
+        except GateError as error:
+            if as_far_as_known:
+                continue
+            raise RequestError(f"gate {gate.text!r}: {error}") from None
+    return tuple(results)
+
+
+def identify_run(run: RunState) -> str:
+    """Return a digest that is equal for runs with the same work and the same results."""
+    keys: dict[str, JsonValue] = {step.name: step.record.key if step.record else None for step in run.steps}
+    gates: list[JsonValue] = [gate.text for gate in run.recipe.gates]
+    models: dict[str, JsonValue] = dict(model_digests(run))
+    return digest_json([run.recipe.name, run.recipe.file.description, models, list(keys), keys, gates])
+
+
+def find_artifacts(run: RunState, folder: Path) -> dict[str, str]:
+    """Return the main file of each finished step's artifact, in the run's folder or behind the link there."""
+    mains = {step.name: step.type.cls.kinds()[1].main for step in run.recipe.steps}
+    return {
+        step.name: str(find_file(folder / step.name, mains[step.name])) for step in run.steps if step.record is not None
+    }
+
+
+def model_digests(run: RunState) -> dict[str, str]:
+    """Return the blake3 digest of each model of the recipe, by its name in the recipe."""
+    return {name: model.record.digest for name, model in run.models.items()}
+
+
+def library_versions(recipe: Recipe) -> dict[str, str]:
+    """Return the versions of the libraries that a run's results depend on."""
+    versions = {library: read_version(library) for library in LIBRARIES}
+    for step in recipe.steps:
+        versions |= step.step.library_versions()
+    return versions
+
+
+def describe_failure(run: RunState, error: BaseException) -> RunFailure:
+    """Return the error that ended a run, with the steps that it concerns and the last lines of their logs."""
+    at_work = [step.name for step in run.at_work]
+    named = error.step if isinstance(error, NdldFlowError) else ""
+    steps = (named,) if named in at_work else tuple(at_work)
+    exit_code = _exit_code(error)
+    message = str(error) if isinstance(error, NdldFlowError) else f"{type(error).__name__}: {error}"
+    if exit_code == ENDINGS["interrupted"].exit_code:
+        message = f"interrupted while {' and '.join(steps)} was running" if steps else "interrupted between two steps"
+    trace = "".join(traceback.format_exception(error)) if exit_code == ENDINGS["bug"].exit_code else ""
+    return RunFailure(
+        steps=steps,
+        message=shortened(hide_credentials(visible_text(message)), _LONGEST_MESSAGE),
+        exit_code=exit_code,
+        traceback=shortened(hide_credentials(visible_text(trace)), _LONGEST_TRACEBACK),
+        log_lines={name: tuple(map(log_line, run.logs[name])) for name in steps if run.logs.get(name)},
+    )
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, NdldFlowError):
+        return error.exit_code
+    # A reader of the output that goes away has ended the run as Ctrl-C does.
+    is_bug = isinstance(error, Exception) and not isinstance(error, BrokenPipeError)
+    return ENDINGS["bug" if is_bug else "interrupted"].exit_code
+
+
+def log_line(line: str) -> str:
+    """Return a line of a log in the form of a record."""
+    return shortened(hide_credentials(visible_name(visible_text(line))), _LONGEST_LINE)
+
+
+def _all_steps(run: RunState, outcome: RunOutcome, failed: tuple[str, ...]) -> Iterator[RunStep]:
+    """Yield every step of the recipe: finished, running, and not reached."""
+    at_work = {step.name for step in run.at_work}
+    state: Outcome = "interrupted" if outcome in ("running", "interrupted") else "failed"
+    reason = f"{' and '.join(failed)} failed" if state == "failed" and failed else "not reached"
+    for step in run.recipe.steps:
+        if step.name in run.done:
+            yield run.done[step.name]
+        elif step.name in at_work and (state == "interrupted" or step.name in failed):
+            yield RunStep(name=step.name, step=step.type.name, outcome=state, reason=state, wall_s=0.0)
+        else:
+            yield skip_step(step, reason)
