@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Cut(Operation):
-    """Cut off nodes: tensors that they read become outputs, tensors that others read of them become inputs.
+    """Cut off nodes: tensors that they read become outputs, tensors that the rest reads from them become inputs.
 
         cut: {select: {after: logits}}
 

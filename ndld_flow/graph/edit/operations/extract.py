@@ -18,8 +18,8 @@ class Extract(Operation):
 
         extract: {outputs: [features], inputs: [images]}
 
-    With `select`, tensors that the nodes read of others become inputs, tensors that others read of them outputs.
-    Constants are included:
+    With `select`, tensors that the nodes read from other nodes become inputs, and tensors that other nodes read from
+    them become outputs. Constants are included:
 
         extract: {select: {between: [backbone_first, backbone_last]}}
 
