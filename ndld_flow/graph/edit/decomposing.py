@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import Rewriting, graph_of, known_shapes, label, transposed
+from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, transposed
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.graph.sanitize.fuse_nodes import fuse_gemm
 from ndld_flow.models.node_precision import precision_metadata
@@ -34,7 +34,7 @@ def split_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     """
     if not nodes:
         return 0
-    edits = Rewriting(edited)
+    edits = OperationEdits(edited)
     count = sum(len(graph) for graph in edited.graphs())
     transposes: _Transposes = {}
     with known_shapes(edited.model):
@@ -50,7 +50,7 @@ def is_gemm(node: ir.Node) -> bool:
 
 def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     """Replace MatMul(a, b) + c by Gemm(a, b, c) for matrices and a constant row c; returns the number of pairs."""
-    edits = Rewriting(edited)
+    edits = OperationEdits(edited)
     with known_shapes(edited.model):
         for node in nodes:
             if node.op_type == "Add" and is_standard(node) and edits.opset_of(node) >= _FIRST_OPSET:
@@ -58,7 +58,7 @@ def fuse_gemms(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     return edits.done.total()
 
 
-def _split(edits: Rewriting, node: ir.Node, transposes: _Transposes) -> None:
+def _split(edits: OperationEdits, node: ir.Node, transposes: _Transposes) -> None:
     if any(attribute.is_ref() for attribute in node.attributes.values()):
         raise RequestError(f"{label(node)} refers to attributes of its function's call: inline functions first")
     if edits.opset_of(node) < _FIRST_OPSET:
@@ -76,7 +76,9 @@ def _split(edits: Rewriting, node: ir.Node, transposes: _Transposes) -> None:
         edits.drop_unread(bias)
 
 
-def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, transposes: _Transposes) -> ir.Value | None:
+def _factor(
+    edits: OperationEdits, node: ir.Node, index: int, attribute: str, transposes: _Transposes
+) -> ir.Value | None:
     """Return the matrix to multiply. A constant is transposed now, once for all nodes that share it."""
     value = node.inputs[index]
     if value is None or not _number(node, attribute, 0):
@@ -92,7 +94,7 @@ def _factor(edits: Rewriting, node: ir.Node, index: int, attribute: str, transpo
     return transposes[key]
 
 
-def _scaled(edits: Rewriting, node: ir.Node, value: ir.Value, attribute: str) -> ir.Value:
+def _scaled(edits: OperationEdits, node: ir.Node, value: ir.Value, attribute: str) -> ir.Value:
     factor = _number(node, attribute, 1.0)
     if factor == 1:
         return value
@@ -134,7 +136,7 @@ def decompose_nodes(edited: EditedModel, nodes: Sequence[ir.Node]) -> int:
     """
     if not nodes:
         return 0
-    edits = Rewriting(edited)
+    edits = OperationEdits(edited)
     more = 0
     with known_shapes(edited.model):
         for node in nodes:
@@ -162,7 +164,7 @@ def _versions(schema: _Schema, opset: int) -> list[int]:
     return sorted(version for version in versions if version <= opset)
 
 
-def _body(edits: Rewriting, node: ir.Node) -> onnx.FunctionProto:
+def _body(edits: OperationEdits, node: ir.Node) -> onnx.FunctionProto:
     opset = edits.opset_of(node)
     domain_opset = opset if node.domain == "" else edits.model.opset_imports.get(node.domain, 1)
     schema = _schema(node.op_type, domain_opset, node.domain)
@@ -238,7 +240,7 @@ def _check_versions(node: ir.Node, body: onnx.FunctionProto, opset: int) -> None
             )
 
 
-def _put_body(edits: Rewriting, node: ir.Node, body: onnx.FunctionProto) -> int:
+def _put_body(edits: OperationEdits, node: ir.Node, body: onnx.FunctionProto) -> int:
     """Replace the node by the nodes of its definition; returns their number."""
     computed = {name for inner in body.node for name in inner.output} | set(body.input)
     # The definition has all outputs, even those that the node omits.
@@ -281,7 +283,7 @@ def _check_types(node: ir.Node, body: Sequence[ir.Node], opset: int) -> None:
 
 
 def _put_inner(
-    edits: Rewriting,
+    edits: OperationEdits,
     node: ir.Node,
     inner: ir.Node,
     values: dict[ir.Value, ir.Value | None],

@@ -74,7 +74,7 @@ class Part:
     graph: ir.Graph
     nodes: list[ir.Node]
     inputs: list[ir.Value]
-    """Tensors that they read of others; constants are included instead."""
+    """Tensors that they read from other nodes, except constants, which are included."""
     outputs: list[ir.Value]
     constants: list[ir.Node]
     """Constant nodes of outer graphs that they depend on."""

@@ -21,7 +21,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import Rewriting, graph_of, known_shapes, label, some_of
+from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, some_of
 from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
 from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
@@ -184,7 +184,7 @@ def free_batch(edited: EditedModel, inputs: Sequence[str], axes: Mapping[str, in
     """
     model = edited.model
     batch = _batch(model, inputs, axes, name)
-    edits = Rewriting(edited)
+    edits = OperationEdits(edited)
     _open_body_inputs(model)
     freed = Freed(batch)
     inside = {value: value.shape for value in real_inputs(model)}
@@ -243,7 +243,7 @@ def _open_body_inputs(model: ir.Model) -> None:
                         value.shape = ir.Shape([None] * len(value.shape))
 
 
-def _free(edits: Rewriting, batch: Batch, freed: Freed) -> BatchAxes:
+def _free(edits: OperationEdits, batch: Batch, freed: Freed) -> BatchAxes:
     """Change nodes in the order of dependence, until none has a fixed batch."""
     model = edits.model
     before = shapes_with(model, batch, batch.size)
@@ -262,7 +262,7 @@ def _nodes(model: ir.Model) -> list[ir.Node]:
     return [node for graph in model.graphs() for node in graph if is_standard(node)]
 
 
-def _reshape(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
+def _reshape(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Reshape(x, [1, 64, -1]) by Reshape(x, [0, 64, -1])."""
     source, output = node.inputs[0], node.outputs[0]
     axis, target = shapes.axis(source), edits.array(node.inputs[1]) if len(node.inputs) > 1 else None
@@ -288,7 +288,7 @@ def _reshape(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     return True
 
 
-def _expand(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
+def _expand(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Expand(x, [4, 8, 8]) by Expand(x, [1, 8, 8]) where x has the batch of 4."""
     source = node.inputs[0]
     axis, target = shapes.axis(source), edits.array(node.inputs[1])
@@ -302,7 +302,7 @@ def _expand(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     return True
 
 
-def _concat(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
+def _concat(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Concat(x, token) by Concat(x, Expand(token, [batch, 1, 1]))."""
     model = next((value for value in node.inputs if shapes.axis(value) is not None), None)
     axis = shapes.axis(model)
@@ -316,7 +316,7 @@ def _concat(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     return bool(short)
 
 
-def _recurrent(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
+def _recurrent(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace LSTM(x, initial state) by LSTM(x, Expand(initial state, [1, batch, 1]))."""
     source = node.inputs[0]
     axis = shapes.axis(source)
@@ -330,7 +330,7 @@ def _recurrent(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     return bool(short)
 
 
-def _resize(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
+def _resize(edits: OperationEdits, shapes: BatchAxes, node: ir.Node) -> bool:
     """Replace Resize(x, sizes [1, 3, 8, 8]) by Resize(x, sizes [batch, 3, 8, 8])."""
     axis = shapes.axis(node.inputs[0])
     sizes = edits.array(node.inputs[3]) if len(node.inputs) > 3 else None
@@ -352,7 +352,7 @@ def _resize(edits: Rewriting, shapes: BatchAxes, node: ir.Node) -> bool:
     return True
 
 
-_RULES: dict[str, Callable[[Rewriting, BatchAxes, ir.Node], bool]] = {
+_RULES: dict[str, Callable[[OperationEdits, BatchAxes, ir.Node], bool]] = {
     "Concat": _concat,
     "Expand": _expand,
     "GRU": _recurrent,
@@ -371,7 +371,7 @@ def _has_one_item(shapes: BatchAxes, value: ir.Value | None, axis: int) -> bool:
     return dims is not None and axis < len(dims) and dims[axis] == 1
 
 
-def _stretch(edits: Rewriting, node: ir.Node, index: int, place: int, model: ir.Value, axis: int) -> None:
+def _stretch(edits: OperationEdits, node: ir.Node, index: int, place: int, model: ir.Value, axis: int) -> None:
     """Repeat the single item of an input for each item of another tensor."""
     value = node.inputs[index]
     assert value is not None
@@ -385,14 +385,14 @@ def _stretch(edits: Rewriting, node: ir.Node, index: int, place: int, model: ir.
     node.replace_input_with(index, edits.put_for(node, "Expand", [value, shape], wish=wish))
 
 
-def _count(edits: Rewriting, node: ir.Node, model: ir.Value, axis: int) -> ir.Value:
+def _count(edits: OperationEdits, node: ir.Node, model: ir.Value, axis: int) -> ir.Value:
     """Return the number of items of a tensor, as a vector of one element."""
     graph, wish = graph_of(node), f"{node.name or node.op_type}_batch"
     shape = edits.put_for(node, "Shape", [model], wish=f"{wish}_of")
     return edits.put_for(node, "Gather", [shape, edits.ints(graph, [axis], f"{wish}_axis")], {"axis": 0}, wish)
 
 
-def _put_ints(edits: Rewriting, node: ir.Node, index: int, numbers: Sequence[int]) -> None:
+def _put_ints(edits: OperationEdits, node: ir.Node, index: int, numbers: Sequence[int]) -> None:
     old = node.inputs[index]
     node.replace_input_with(index, edits.ints(graph_of(node), numbers, f"{node.name or node.op_type}_target"))
     if old is not None:

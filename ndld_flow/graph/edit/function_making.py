@@ -303,7 +303,7 @@ def make_function(
 ) -> list[Match]:
     """Move nodes into a new local function and call it in their place, and with `repeats` in place of equal blocks.
 
-    Tensors that the nodes read become inputs, those that other nodes read of them outputs; attributes that differ
+    Tensors that the nodes read become inputs, those that other nodes read from them outputs; attributes that differ
     between blocks become attributes of the function. With `inside`, constants that are equal in all blocks move into
     the function. Returns the replaced blocks, the nodes themselves first. Raises `RequestError` for nodes that cannot
     become a function.

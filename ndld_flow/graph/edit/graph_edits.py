@@ -1,4 +1,4 @@
-"""Graph edits of `sanitize` for operations: new names are identifiers, and shapes are inferred temporarily."""
+"""Graph edits by operations: those of `sanitize`, with identifiers as new names, and temporarily inferred shapes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ from ndld_flow.models.unique_names import free_name, identifier
 _READ_BYTES = 64 * 2**20
 """Larger constants are not read to decide whether a rule matches."""
 _NAMED = 5
+_Inputs = Sequence[ir.Value | None]
+_Attributes = Mapping[str, ir._convenience.SupportedAttrTypes] | None
 
 
-class Rewriting(Edits):
+class OperationEdits(Edits):
     """Edits of a model by an operation. Initializers that are inputs, as all are in IR version 3, become constants."""
 
     def __init__(self, edited: EditedModel) -> None:
@@ -38,27 +40,15 @@ class Rewriting(Edits):
         return free_name(identifier(wanted), self._names)
 
     def put_before(
-        self,
-        anchor: ir.Node,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
-        wish: str = "",
+        self, anchor: ir.Node, op_type: str, inputs: _Inputs, attributes: _Attributes = None, wish: str = ""
     ) -> ir.Value:
         """Insert a new node before another; returns its output."""
-        value = self._new_value(op_type, inputs, attributes, wish or f"{anchor.name or anchor.op_type}_{op_type}")
-        node = value.producer()
-        assert node is not None and isinstance(anchor.graph, ir.Graph)
-        anchor.graph.insert_before(anchor, node)
-        return value
+        node = self._new_node(op_type, inputs, attributes, wish or f"{anchor.name or anchor.op_type}_{op_type}")
+        graph_of(anchor).insert_before(anchor, node)
+        return node.outputs[0]
 
     def put_for(
-        self,
-        node: ir.Node,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
-        wish: str = "",
+        self, node: ir.Node, op_type: str, inputs: _Inputs, attributes: _Attributes = None, wish: str = ""
     ) -> ir.Value:
         """Insert a new node that replaces a part of another, before it and with its requested precision."""
         value = self.put_before(node, op_type, inputs, attributes, wish)
@@ -68,12 +58,7 @@ class Rewriting(Edits):
         return value
 
     def put_first(
-        self,
-        graph: ir.Graph,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
-        wish: str = "",
+        self, graph: ir.Graph, op_type: str, inputs: _Inputs, attributes: _Attributes = None, wish: str = ""
     ) -> ir.Value:
         """Insert a new node before all others of a graph; returns its output."""
         if len(graph):
@@ -81,30 +66,17 @@ class Rewriting(Edits):
         return self.put_last(graph, op_type, inputs, attributes, wish)
 
     def put_last(
-        self,
-        graph: ir.Graph,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None = None,
-        wish: str = "",
+        self, graph: ir.Graph, op_type: str, inputs: _Inputs, attributes: _Attributes = None, wish: str = ""
     ) -> ir.Value:
         """Append a new node to a graph; returns its output."""
-        value = self._new_value(op_type, inputs, attributes, wish or op_type)
-        node = value.producer()
-        assert node is not None
+        node = self._new_node(op_type, inputs, attributes, wish or op_type)
         graph.append(node)
-        return value
+        return node.outputs[0]
 
-    def _new_value(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        attributes: Mapping[str, ir._convenience.SupportedAttrTypes] | None,
-        wish: str,
-    ) -> ir.Value:
+    def _new_node(self, op_type: str, inputs: _Inputs, attributes: _Attributes, wish: str) -> ir.Node:
         node = ir.node(op_type, inputs, attributes, name=self.new_name(wish))
         node.outputs[0].name = self.new_name(f"{wish}_output")
-        return node.outputs[0]
+        return node
 
     def add_constant(self, graph: ir.Graph, tensor: ir.TensorProtocol, wanted: str) -> ir.Value:
         """Add a constant like `add_initializer`, from a tensor that may be on disk."""

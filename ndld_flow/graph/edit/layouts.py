@@ -18,7 +18,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.edit.graph_edits import Rewriting, graph_of, known_shapes, read_instead, transposed
+from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, read_instead, transposed
 from ndld_flow.graph.sanitize.edits import Array, dims_of, int_attribute, ints_attribute, is_standard, producer_of_type
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.input_shapes import show_shape as shape_text
@@ -59,7 +59,7 @@ class Renumbered:
     keeps_order: bool = True
     """Whether its outputs are in the other order too. A reduction that drops axes may leave nothing to reorder."""
 
-    def apply(self, edits: Rewriting, node: ir.Node) -> None:
+    def apply(self, edits: OperationEdits, node: ir.Node) -> None:
         node.attributes.update(self.attributes)
         for index, tensor in self.constants.items():
             old = node.inputs[index] if index < len(node.inputs) else None
@@ -71,7 +71,7 @@ class Renumbered:
                 edits.drop_unread(old)
 
 
-def renumber(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def renumber(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     """Return the node's form for data whose axis `perm[i]` was axis `i`; None if it depends on the order of axes."""
     if not is_standard(node) or any(attribute.is_ref() for attribute in node.attributes.values()):
         return None
@@ -81,7 +81,7 @@ def renumber(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered
     return rule(edits, node, perm) if rule is not None else None
 
 
-def _elementwise(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _elementwise(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     """Return f(x, constant) with the constant in the other order."""
     new = Renumbered()
     if node.op_type not in _BROADCASTING:
@@ -110,10 +110,10 @@ def _moved(tensor: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
     return ir.Tensor(np.ascontiguousarray(whole.transpose(inverse)), dtype=tensor.dtype)
 
 
-def _by_axis(default: int | None) -> Callable[[Rewriting, ir.Node, Sequence[int]], Renumbered | None]:
+def _by_axis(default: int | None) -> Callable[[OperationEdits, ir.Node, Sequence[int]], Renumbered | None]:
     """Return the rule for Concat, Split, Softmax, ..., which have one axis as an attribute."""
 
-    def rule(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+    def rule(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
         axis = int_attribute(node, "axis", default if default is not None else 0)
         if axis is None or (default is None and "axis" not in node.attributes):
             return None
@@ -122,12 +122,12 @@ def _by_axis(default: int | None) -> Callable[[Rewriting, ir.Node, Sequence[int]
     return rule
 
 
-def _softmax(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _softmax(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     """Renumber the axis; before opset 13, all axes from `axis` on are treated as one."""
     return _by_axis(-1)(edits, node, perm) if edits.opset_of(node) >= 13 else None
 
 
-def _concat(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _concat(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     new = _by_axis(None)(edits, node, perm)
     for index, value in enumerate(node.inputs):
         tensor = edits.constant(value)
@@ -138,7 +138,7 @@ def _concat(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered 
     return new
 
 
-def _pad(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _pad(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     if edits.opset_of(node) < 11:
         pads = ints_attribute(node, "pads")
         return None if pads is None else Renumbered({"pads": ir.AttrInt64s("pads", _spread(pads, perm))})
@@ -159,7 +159,7 @@ def _spread(pads: Sequence[int], perm: Sequence[int]) -> list[int]:
     return moved
 
 
-def _slice(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _slice(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     if edits.opset_of(node) < 10:
         starts = ints_attribute(node, "starts") or ()
         axes = ints_attribute(node, "axes") or tuple(range(len(starts)))
@@ -172,7 +172,7 @@ def _slice(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered |
     return Renumbered(constants={3: ir.Tensor(np.array(list(perm[: starts_array.size]), starts_array.dtype))})
 
 
-def _by_axes_input(edits: Rewriting, node: ir.Node, perm: Sequence[int], index: int) -> Renumbered | None:
+def _by_axes_input(edits: OperationEdits, node: ir.Node, perm: Sequence[int], index: int) -> Renumbered | None:
     axes = edits.array(node.inputs[index])
     return None if axes is None else Renumbered(constants={index: _axes_tensor(axes, perm)})
 
@@ -181,7 +181,7 @@ def _axes_tensor(axes: Array, perm: Sequence[int]) -> ir.TensorProtocol:
     return ir.Tensor(np.array([perm[int(axis)] for axis in axes.reshape(-1)], axes.dtype))
 
 
-def _reduce(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _reduce(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     """Renumber the axes; if they are dropped, the order of the others must stay the same."""
     new, axes = Renumbered(), ints_attribute(node, "axes")
     if axes is not None:
@@ -202,7 +202,7 @@ def _reduce(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered 
     return new if left == sorted(left) else None
 
 
-def _scales(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
+def _scales(edits: OperationEdits, node: ir.Node, perm: Sequence[int]) -> Renumbered | None:
     """Renumber the axis of QuantizeLinear and DequantizeLinear, unless they have a single scale."""
     tensor = edits.constant(node.inputs[1])
     if tensor is None or int_attribute(node, "block_size", 0) != 0:
@@ -210,7 +210,7 @@ def _scales(edits: Rewriting, node: ir.Node, perm: Sequence[int]) -> Renumbered 
     return Renumbered() if tensor.size == 1 else _by_axis(1)(edits, node, perm)
 
 
-_RULES: dict[str, Callable[[Rewriting, ir.Node, Sequence[int]], Renumbered | None]] = {
+_RULES: dict[str, Callable[[OperationEdits, ir.Node, Sequence[int]], Renumbered | None]] = {
     "Concat": _concat,
     "DequantizeLinear": _scales,
     "LogSoftmax": _softmax,
@@ -223,7 +223,7 @@ _RULES: dict[str, Callable[[Rewriting, ir.Node, Sequence[int]], Renumbered | Non
 }
 
 
-def push_transposes(edits: Rewriting) -> int:
+def push_transposes(edits: OperationEdits) -> int:
     """Move and cancel Transposes in every graph; returns how many fewer there are."""
     before = _count(edits)
     with known_shapes(edits.model):
@@ -259,7 +259,7 @@ class _Region:
             self.values.update(dict.fromkeys(node.outputs))
 
 
-def _move(edits: Rewriting, start: ir.Node) -> None:
+def _move(edits: OperationEdits, start: ir.Node) -> None:
     region = _grown(edits, start)
     if not region.nodes:
         return
@@ -273,7 +273,7 @@ def _move(edits: Rewriting, start: ir.Node) -> None:
         _apply_order(edits, region)
 
 
-def _grown(edits: Rewriting, start: ir.Node) -> _Region:
+def _grown(edits: OperationEdits, start: ir.Node) -> _Region:
     perm = _perm(start)
     assert perm is not None
     region = _Region(perm)
@@ -330,7 +330,7 @@ def _needs_transpose(value: ir.Value, region: _Region) -> bool:
     )
 
 
-def _apply_order(edits: Rewriting, region: _Region) -> None:
+def _apply_order(edits: OperationEdits, region: _Region) -> None:
     """Compute the region in the other order, with a Transpose where the old order is still read."""
     for node, new in region.nodes.items():
         new.apply(edits, node)
@@ -345,7 +345,7 @@ def _apply_order(edits: Rewriting, region: _Region) -> None:
             edits.remove(node)
 
 
-def _restore_order(edits: Rewriting, value: ir.Value, region: _Region) -> None:
+def _restore_order(edits: OperationEdits, value: ir.Value, region: _Region) -> None:
     """Connect outside readers to a Transpose of the value, which keeps the value's name."""
     outside = [use for use in value.uses() if use.node not in region.nodes]
     shape = dims_of(value)
@@ -370,7 +370,7 @@ def _restore_order(edits: Rewriting, value: ir.Value, region: _Region) -> None:
         node.graph.outputs[:] = [restored if output is value else output for output in node.graph.outputs]
 
 
-def _fold_pairs(edits: Rewriting, graph: ir.Graph) -> None:
+def _fold_pairs(edits: OperationEdits, graph: ir.Graph) -> None:
     """Replace Transpose(Transpose(x, p), q) by Transpose(x, p[q]), or by x."""
     for node in tuple(graph):
         inner = producer_of_type(node.inputs[0], "Transpose") if _perm(node) is not None else None
@@ -395,7 +395,7 @@ def _inverse(perm: Perm) -> Perm:
     return tuple(perm.index(axis) for axis in range(len(perm)))
 
 
-def _count(edits: Rewriting) -> int:
+def _count(edits: OperationEdits) -> int:
     return sum(node.op_type == "Transpose" for graph in edits.graphs() for node in graph)
 
 
@@ -424,7 +424,7 @@ def change_layouts(
 
     Raises `RequestError` for patterns that fit none, and tensors of another rank.
     """
-    edits = Rewriting(edited)
+    edits = OperationEdits(edited)
     graph = edited.model.graph
     chosen_inputs = _chosen("input", real_inputs(edited.model), inputs)
     chosen_outputs = _chosen("output", list(dict.fromkeys(graph.outputs)), outputs)
@@ -441,7 +441,7 @@ def change_layouts(
     return names, push_transposes(edits) if push else 0
 
 
-def transpose_input(edits: Rewriting, value: ir.Value, layout: str, inside: str) -> ir.Value:
+def transpose_input(edits: OperationEdits, value: ir.Value, layout: str, inside: str) -> ir.Value:
     """Declare an input in another layout; returns the tensor that its readers read instead."""
     graph = edits.model.graph
     moved = edits.put_first(
@@ -454,7 +454,7 @@ def transpose_input(edits: Rewriting, value: ir.Value, layout: str, inside: str)
     return moved
 
 
-def _transpose_output(edits: Rewriting, value: ir.Value, inside: str, layout: str) -> None:
+def _transpose_output(edits: OperationEdits, value: ir.Value, inside: str, layout: str) -> None:
     graph = edits.model.graph
     name = value.name
     if value.is_graph_input():

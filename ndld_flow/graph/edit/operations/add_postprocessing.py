@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.graph_edits import Rewriting
+    from ndld_flow.graph.edit.graph_edits import OperationEdits
 
 
 Cast = Literal["float16", "float32", "float64", "int32", "int64", "uint8"]
@@ -55,9 +55,9 @@ class AddPostprocessing(Operation):
         return self
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import Rewriting
+        from ndld_flow.graph.edit.graph_edits import OperationEdits
 
-        edits = Rewriting(edited)
+        edits = OperationEdits(edited)
         output = _find_output(edited.model, self.output)
         axis = _normalized_axis(output, self.axis)
         if output.is_graph_input():
@@ -85,7 +85,7 @@ class AddPostprocessing(Operation):
         if (self.argmax or self.top_k is not None) and dtype in unordered:
             raise RequestError(f"output {output.name} is {name}, which has no order: it has no largest value")
 
-    def _add_nodes(self, edits: Rewriting, output: ir.Value, axis: int) -> list[ir.Value]:
+    def _add_nodes(self, edits: OperationEdits, output: ir.Value, axis: int) -> list[ir.Value]:
         import onnx_ir as ir
 
         value = output
@@ -128,7 +128,7 @@ def _normalized_axis(output: ir.Value, axis: int) -> int:
     return axis % rank
 
 
-def _put_top_k(edits: Rewriting, value: ir.Value, output: ir.Value, count: int, axis: int) -> list[ir.Value]:
+def _put_top_k(edits: OperationEdits, value: ir.Value, output: ir.Value, count: int, axis: int) -> list[ir.Value]:
     import numpy as np
     import onnx_ir as ir
 
@@ -149,7 +149,7 @@ def _put_top_k(edits: Rewriting, value: ir.Value, output: ir.Value, count: int, 
     return list(node.outputs)
 
 
-def _check_softmax(edits: Rewriting, output: ir.Value, axis: int) -> None:
+def _check_softmax(edits: OperationEdits, output: ir.Value, axis: int) -> None:
     opset = edits.opset(edits.model.graph)
     last = output.shape is not None and axis == len(output.shape) - 1
     if opset < _FIRST_OPSET_OF_SOFTMAX_AXIS and not last:
@@ -160,14 +160,14 @@ def _check_softmax(edits: Rewriting, output: ir.Value, axis: int) -> None:
 
 
 def _put_node(
-    edits: Rewriting, op_type: str, inputs: Sequence[ir.Value], output: ir.Value, **attributes: int
+    edits: OperationEdits, op_type: str, inputs: Sequence[ir.Value], output: ir.Value, **attributes: int
 ) -> ir.Value:
     value = edits.put_last(edits.model.graph, op_type, inputs, attributes, f"{output.name}_{op_type.lower()}")
     value.type, value.shape = output.type, output.shape
     return value
 
 
-def _put_cast(edits: Rewriting, value: ir.Value, dtype: str) -> ir.Value:
+def _put_cast(edits: OperationEdits, value: ir.Value, dtype: str) -> ir.Value:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.value_grammar import parse_dtype
@@ -185,7 +185,9 @@ def _shape_with(output: ir.Value, axis: int, dims: tuple[int, ...]) -> ir.Shape 
     return ir.Shape([*output.shape[:axis], *dims, *output.shape[axis + 1 :]])
 
 
-def _replace_output(edits: Rewriting, output: ir.Value, results: Sequence[ir.Value], keep: bool) -> tuple[str, ...]:
+def _replace_output(
+    edits: OperationEdits, output: ir.Value, results: Sequence[ir.Value], keep: bool
+) -> tuple[str, ...]:
     graph = edits.model.graph
     kept = [output] if keep else []
     place = list(graph.outputs).index(output)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.graph_edits import Rewriting
+    from ndld_flow.graph.edit.graph_edits import OperationEdits
     from ndld_flow.graph.sanitize.edits import Array
 
 
@@ -60,9 +60,9 @@ class AddPreprocessing(Operation):
     def apply(self, edited: EditedModel) -> str:
         import onnx_ir as ir
 
-        from ndld_flow.graph.edit.graph_edits import Rewriting
+        from ndld_flow.graph.edit.graph_edits import OperationEdits
 
-        edits = Rewriting(edited)
+        edits = OperationEdits(edited)
         value = _image_input(edited.model, self.input)
         dtype = _checked_dtype(value)
         assert value.shape is not None
@@ -92,7 +92,7 @@ _FIRST_OPSET_OF_RESIZE_AXES = 18
 class _Chain:
     """The nodes between the input and the model, at the front of the graph."""
 
-    edits: Rewriting
+    edits: OperationEdits
     anchor: ir.Node
     name: str
     value: ir.Value
@@ -237,7 +237,7 @@ def _resize(chain: _Chain, settings: AddPreprocessing, channels: int | ir.Symbol
 
 
 def _fold(
-    edited: EditedModel, edits: Rewriting, value: ir.Value, settings: AddPreprocessing, gain: Array, shift: Array
+    edited: EditedModel, edits: OperationEdits, value: ir.Value, settings: AddPreprocessing, gain: Array, shift: Array
 ) -> tuple[AddPreprocessing, Array, Array] | None:
     """Fold into the first Conv and return the remaining settings, gain and shift; None, with a note, if impossible."""
     import numpy as np
@@ -283,7 +283,7 @@ def _fold(
     return left, np.ones(1), np.zeros(1)
 
 
-def _first_conv(edits: Rewriting, value: ir.Value) -> tuple[ir.Node | None, str]:
+def _first_conv(edits: OperationEdits, value: ir.Value) -> tuple[ir.Node | None, str]:
     """Return the only reader of the input if it is a suitable Conv, or else the reason why it is not."""
     from ndld_flow.graph.edit.graph_edits import label
     from ndld_flow.graph.sanitize.edits import int_attribute

@@ -19,9 +19,9 @@ class MakeFunction(Operation):
         make_function: {function: "model::Layer", repeated: true}
 
     Tensors that the nodes read from other nodes become inputs, and tensors that other nodes read from them become
-    outputs, in the order of the nodes. Equal blocks have the same operators and connections; weights that differ are inputs anyway, attributes
-    that differ become attributes of the function, with the first block's values as defaults. `inline_functions`
-    reverses it.
+    outputs, in the order of the nodes. Equal blocks have the same operators and connections; weights that differ are
+    inputs anyway, attributes that differ become attributes of the function, with the first block's values as defaults.
+    `inline_functions` reverses it.
     """
 
     heading = "local functions"

@@ -44,12 +44,12 @@ class RemoveNoops(Operation):
     """Succeed when there is none."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import Rewriting, known_shapes
+        from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
         from ndld_flow.graph.sanitize.noops import remove_noops
         from ndld_flow.graph.sanitize.shape_values import visited_shape_values
 
         op_types = {op_type for kind in self.kinds or _OP_TYPES for op_type in _OP_TYPES[kind]}
-        edits = Rewriting(edited)
+        edits = OperationEdits(edited)
         with known_shapes(edited.model):
             before = -1
             while edits.done.total() != before:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
-    from ndld_flow.graph.edit.graph_edits import Rewriting
+    from ndld_flow.graph.edit.graph_edits import OperationEdits
 
 
 class ReplaceErf(Operation):
@@ -36,10 +36,10 @@ class ReplaceErf(Operation):
     """Succeed when there is no Erf."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.graph_edits import Rewriting, known_shapes, label
+        from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes, label
         from ndld_flow.graph.sanitize.edits import FLOATS, is_standard
 
-        edits, formula = Rewriting(edited), _FORMULAS[self.by]
+        edits, formula = OperationEdits(edited), _FORMULAS[self.by]
         nodes = edited.select_nodes(self.select, self.allow_empty)
         erfs = [node for node in nodes if node.op_type == "Erf" and is_standard(node)]
         if not erfs and not self.allow_empty:
@@ -64,7 +64,7 @@ class ReplaceErf(Operation):
 class _Terms:
     """Inserts nodes before the Erf that they replace."""
 
-    edits: Rewriting
+    edits: OperationEdits
     node: ir.Node
     dtype: ir.DataType
 
