@@ -48,7 +48,7 @@ def test_an_edit_is_recorded_with_what_changed(in_folder: Path) -> None:
     assert "operations[0] rename_nodes: 1 nodes renamed" in record.log
 
 
-def test_every_mistake_of_a_list_is_told_at_its_place(in_folder: Path) -> None:
+def test_every_mistake_of_a_list_is_reported_at_its_place(in_folder: Path) -> None:
     recipe = write_recipe(
         in_folder,
         {"rename_nodes": {"selec": "first", "to": 3}},
@@ -58,13 +58,13 @@ def test_every_mistake_of_a_list_is_told_at_its_place(in_folder: Path) -> None:
     )
     with pytest.raises(RecipeError) as refused:
         plan_once(recipe)
-    told = {problem.path: (problem.what, problem.hint) for problem in refused.value.problems}
+    problems = {problem.path: (problem.what, problem.hint) for problem in refused.value.problems}
     at = "steps.change.operations"
-    assert told[f"{at}.0.rename_nodes.selec"] == ("there is no setting `selec`", 'did you mean "select"?')
-    assert told[f"{at}.0.rename_nodes.to"][0] == "expected text, found 3"
-    assert told[f"{at}.1"][0] == 'there is no operation `rename_node`; did you mean "rename_nodes"?'
-    assert told[f"{at}.2"][0] == "an operation is a mapping with one key, its name: `- remove_nodes: {...}`"
-    assert told[f"{at}.3.rename_nodes.select.op_typ"] == ("there is no setting `op_typ`", 'did you mean "op_type"?')
+    assert problems[f"{at}.0.rename_nodes.selec"] == ("there is no setting `selec`", 'did you mean "select"?')
+    assert problems[f"{at}.0.rename_nodes.to"][0] == "expected text, found 3"
+    assert problems[f"{at}.1"][0] == 'there is no operation `rename_node`; did you mean "rename_nodes"?'
+    assert problems[f"{at}.2"][0] == "an operation is a mapping with one key, its name: `- remove_nodes: {...}`"
+    assert problems[f"{at}.3.rename_nodes.select.op_typ"] == ("there is no setting `op_typ`", 'did you mean "op_type"?')
     lines = [int(problem.where.rpartition(":")[2]) for problem in refused.value.problems]
     assert lines == sorted(lines)
     assert len(set(lines)) > 3
@@ -82,7 +82,7 @@ def test_an_operation_that_fails_tells_its_place(in_folder: Path) -> None:
     assert not list(in_folder.glob("outputs/runs/recipe/*/change/model.onnx")), "nothing half done is shown"
 
 
-def test_one_setting_inside_the_list_is_overridden_and_told(in_folder: Path) -> None:
+def test_one_setting_inside_the_list_is_overridden_and_reported(in_folder: Path) -> None:
     recipe = write_recipe(in_folder, SHOUT)
     run(recipe)
     override = "steps.change.operations.0.rename_nodes.to=whisper"
@@ -130,15 +130,15 @@ def test_a_large_model_is_not_copied_for_every_run(in_folder: Path, monkeypatch:
     source = models.make_ext(in_folder / "large.onnx")
     steps = {"change": {"step": "edit", "operations": [{"rename_nodes": {"select": "*", "to": "n_{index}"}}]}}
     (in_folder / "large.json").write_text(json.dumps({"model": str(source), "steps": steps}))
-    made = Path(api.run(in_folder / "large.json").folder, "change")
-    assert sorted(path.name for path in made.iterdir()) == ["log.txt", "record.json", "stored"]
-    model = made / "stored" / "model.onnx"
+    result = Path(api.run(in_folder / "large.json").folder, "change")
+    assert sorted(path.name for path in result.iterdir()) == ["log.txt", "record.json", "stored"]
+    model = result / "stored" / "model.onnx"
     onnx.checker.check_model(model, full_check=True)
     assert onnx.load(model).graph.node[0].name == "n_0"
     api.gc()
     assert model.is_file(), "what a kept run points to is needed"
     moved = (in_folder / "outputs").rename(in_folder / "elsewhere")
-    assert (moved / made.relative_to("outputs") / "stored" / "model.onnx").is_file()
+    assert (moved / result.relative_to("outputs") / "stored" / "model.onnx").is_file()
 
 
 def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> None:
@@ -154,7 +154,7 @@ def test_a_model_without_outputs_is_refused() -> None:
         edit(CHAIN, by(lambda edited: edited.model.graph.outputs.clear()))
 
 
-def test_a_circle_is_told() -> None:
+def test_a_circle_is_reported() -> None:
     def tie(edited: EditedModel) -> None:
         first, second = edited.model.graph
         first.replace_input_with(0, second.outputs[0])
@@ -277,9 +277,9 @@ def test_nodes_with_operators_unknown_to_onnx_become_a_function() -> None:
             r = Neg(x)
         }>
     }"""
-    made = edit(text, {"make_function": {"function": "m::Swish", "select": {"output": ["k", "u"]}}})
+    result = edit(text, {"make_function": {"function": "m::Swish", "select": {"output": ["k", "u"]}}})
     feeds = {"x": np.ones((2, 3), np.float32), "c": np.array(True)}
-    np.testing.assert_array_equal(outputs_of(made, feeds)["y"], outputs_of(parse(text), feeds)["y"])
+    np.testing.assert_array_equal(outputs_of(result, feeds)["y"], outputs_of(parse(text), feeds)["y"])
 
 
 CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""
@@ -293,14 +293,14 @@ CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""
         {"rewrite": {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Tanh(x) }"}},
     ],
 )
-def test_a_model_whose_nodes_depend_on_each_other_in_a_circle_is_told(operation: object) -> None:
+def test_a_model_whose_nodes_depend_on_each_other_in_a_circle_is_reported(operation: object) -> None:
     broken = parse(CIRCLE)
     broken.graph.node[0].input[0] = "b"
     with pytest.raises(ModelError, match=r"source.onnx: nodes depend on each other in a cycle$"):
         edit(broken, operation)
 
 
-def test_the_operation_that_makes_a_circle_is_told() -> None:
+def test_the_operation_that_makes_a_circle_is_reported() -> None:
     def turn(edited: EditedModel) -> None:
         edited.node("b").replace_input_with(0, edited.value("b"))
 

@@ -44,8 +44,8 @@ def _plain(value: Any) -> Any:
 
 
 def set_on(model: str, node: str, **attributes: Any) -> dict[str, Any]:
-    made = edit(model, {"set_attributes": {"select": node, "attributes": attributes}})
-    return attributes_of(made, node)
+    result = edit(model, {"set_attributes": {"select": node, "attributes": attributes}})
+    return attributes_of(result, node)
 
 
 def refused(model: str, *operations: object) -> str:
@@ -56,40 +56,42 @@ def refused(model: str, *operations: object) -> str:
 
 
 def test_the_same_change_on_many_nodes() -> None:
-    made = edit(CONVS, {"set_attributes": {"select": {"op_type": "Conv"}, "attributes": {"pads": [1, 1, 1, 1]}}})
-    assert attributes_of(made, "one") == attributes_of(made, "two") == {"pads": [1, 1, 1, 1]}
+    result = edit(CONVS, {"set_attributes": {"select": {"op_type": "Conv"}, "attributes": {"pads": [1, 1, 1, 1]}}})
+    assert attributes_of(result, "one") == attributes_of(result, "two") == {"pads": [1, 1, 1, 1]}
     feeds = {"x": np.ones((1, 2, 8, 8), np.float32), "w": np.ones((2, 2, 3, 3), np.float32)}
-    assert run(made, feeds)["y"].shape == (1, 2, 8, 8)
-    dims = made.graph.output[0].type.tensor_type.shape.dim
+    assert run(result, feeds)["y"].shape == (1, 2, 8, 8)
+    dims = result.graph.output[0].type.tensor_type.shape.dim
     assert [dim.dim_value for dim in dims] == [1, 2, 8, 8], "shapes are inferred anew"
 
 
 @pytest.mark.parametrize(
-    ("said", "is_"),
+    ("settings", "is_"),
     [
         ([2, 2], [2, 2]),
         ("[2, 2]", [2, 2]),
         ("[0x2, 2.0]", [2, 2]),
     ],
 )
-def test_lists_of_integers(said: Any, is_: list[int]) -> None:
-    assert set_on(CONVS, "two", dilations=said)["dilations"] == is_
+def test_lists_of_integers(settings: Any, is_: list[int]) -> None:
+    assert set_on(CONVS, "two", dilations=settings)["dilations"] == is_
 
 
-@pytest.mark.parametrize(("said", "is_"), [(2, 2), ("2", 2), (True, 1), ("0x1", 1), ("true", 1)])
-def test_integers(said: Any, is_: int) -> None:
+@pytest.mark.parametrize(("settings", "is_"), [(2, 2), ("2", 2), (True, 1), ("0x1", 1), ("true", 1)])
+def test_integers(settings: Any, is_: int) -> None:
     text = "g (float[1, 4, 8, 8] x) => (float[1, A, B, C] y) { [s] y = SpaceToDepth <blocksize = 4> (x) }"
-    assert set_on(text, "s", blocksize=said) == {"blocksize": is_}
+    assert set_on(text, "s", blocksize=settings) == {"blocksize": is_}
 
 
-@pytest.mark.parametrize(("said", "is_"), [(0.25, 0.25), (2, 2.0), ("-inf", -np.inf), ("1e-3", np.float32(1e-3))])
-def test_floats(said: Any, is_: float) -> None:
-    assert set_on(CONVS, "act", alpha=said) == {"alpha": is_}
+@pytest.mark.parametrize(("settings", "is_"), [(0.25, 0.25), (2, 2.0), ("-inf", -np.inf), ("1e-3", np.float32(1e-3))])
+def test_floats(settings: Any, is_: float) -> None:
+    assert set_on(CONVS, "act", alpha=settings) == {"alpha": is_}
 
 
-@pytest.mark.parametrize(("said", "is_"), [("VALID", "VALID"), ("'VALID'", "VALID"), ('"SAME_UPPER"', "SAME_UPPER")])
-def test_texts(said: str, is_: str) -> None:
-    assert set_on(CONVS, "two", auto_pad=said) == {"auto_pad": is_}
+@pytest.mark.parametrize(
+    ("settings", "is_"), [("VALID", "VALID"), ("'VALID'", "VALID"), ('"SAME_UPPER"', "SAME_UPPER")]
+)
+def test_texts(settings: str, is_: str) -> None:
+    assert set_on(CONVS, "two", auto_pad=settings) == {"auto_pad": is_}
 
 
 def test_texts_in_quotes_may_look_like_anything() -> None:
@@ -103,17 +105,17 @@ def test_texts_in_quotes_may_look_like_anything() -> None:
     }
 
 
-@pytest.mark.parametrize("said", ["float16", "fp16", "FLOAT16", 10])
-def test_element_types_by_name(said: Any) -> None:
+@pytest.mark.parametrize("settings", ["float16", "fp16", "FLOAT16", 10])
+def test_element_types_by_name(settings: Any) -> None:
     text = "g (float[2] x) => (float[2] y) { [down] h = Cast <to = 11> (x)  y = Cast <to = 1> (h) }"
-    assert set_on(text, "down", to=said) == {"to": 10}
+    assert set_on(text, "down", to=settings) == {"to": 10}
 
 
 CONSTANT = "g () => (float[N] y) { [k] c = Constant <value = float[2] {1, 2}> ()  y = Relu (c) }"
 
 
 @pytest.mark.parametrize(
-    ("said", "is_"),
+    ("settings", "is_"),
     [
         ({"value": [1, 2, 3], "dtype": "float32"}, np.array([1, 2, 3], np.float32)),
         ({"value": "[0.5, nan]"}, np.array([0.5, np.nan], np.float32)),
@@ -122,8 +124,8 @@ CONSTANT = "g () => (float[N] y) { [k] c = Constant <value = float[2] {1, 2}> ()
         ("[0.5]", np.array([0.5], np.float32)),
     ],
 )
-def test_tensors(said: Any, is_: np.ndarray[Any, Any]) -> None:
-    found = set_on(CONSTANT, "k", value=said)["value"]
+def test_tensors(settings: Any, is_: np.ndarray[Any, Any]) -> None:
+    found = set_on(CONSTANT, "k", value=settings)["value"]
     assert found.dtype == is_.dtype
     np.testing.assert_array_equal(found, is_)
 
@@ -146,8 +148,8 @@ def test_a_custom_attribute_keeps_its_type() -> None:
 
 
 def test_attributes_of_local_functions() -> None:
-    made = edit(CUSTOM, {"set_attributes": {"select": "call", "attributes": {"by": 4, "mode": "slow"}}})
-    assert attributes_of(made, "call") == {"by": 4.0, "mode": "slow"}
+    result = edit(CUSTOM, {"set_attributes": {"select": "call", "attributes": {"by": 4, "mode": "slow"}}})
+    assert attributes_of(result, "call") == {"by": 4.0, "mode": "slow"}
     assert "Scale has no attribute 'bye'; did you mean \"by\"?" in refused(
         CUSTOM, {"set_attributes": {"select": "call", "attributes": {"bye": 4}}}
     )
@@ -161,7 +163,7 @@ def test_nodes_in_functions_have_their_functions_opset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "told"),
+    ("attributes", "message"),
     [
         ({"padz": 1}, "node 'two': attribute `padz`: Conv has no attribute 'padz'; did you mean \"pads\"?"),
         ({"group": 1.5}, "attribute `group`: 1.5 does not fit int64"),
@@ -174,12 +176,12 @@ def test_nodes_in_functions_have_their_functions_opset() -> None:
         ({"group": "none"}, "attribute `group`: the value `none`, column 1"),
     ],
 )
-def test_what_an_operator_does_not_take(attributes: dict[str, Any], told: str) -> None:
-    assert told in refused(CONVS, {"set_attributes": {"select": "two", "attributes": attributes}})
+def test_what_an_operator_does_not_take(attributes: dict[str, Any], message: str) -> None:
+    assert message in refused(CONVS, {"set_attributes": {"select": "two", "attributes": attributes}})
 
 
 @pytest.mark.parametrize(
-    ("attributes", "told"),
+    ("attributes", "message"),
     [
         ({"new": []}, "attribute `new`: its type is ambiguous"),
         ({"new": [[1]]}, "attribute `new`: its type is ambiguous"),
@@ -188,43 +190,43 @@ def test_what_an_operator_does_not_take(attributes: dict[str, Any], told: str) -
         ({"debug_a": "x"}, "attribute `debug_a`: the value `x`, column 1"),
     ],
 )
-def test_what_a_custom_operator_cannot_be_given(attributes: dict[str, Any], told: str) -> None:
-    assert told in refused(CUSTOM, {"set_attributes": {"select": "odd", "attributes": attributes}})
+def test_what_a_custom_operator_cannot_be_given(attributes: dict[str, Any], message: str) -> None:
+    assert message in refused(CUSTOM, {"set_attributes": {"select": "odd", "attributes": attributes}})
 
 
 def test_bodies_are_no_values() -> None:
     text = """g (float[2] x, bool c) => (float[2] z) { [if] z = If (c) <
         then_branch = a () => (float[2] p) { p = Relu (x) }, else_branch = b () => (float[2] q) { q = Neg (x) }> }"""
-    told = refused(text, {"set_attributes": {"select": "if", "attributes": {"then_branch": 1}}})
-    assert "attribute `then_branch`: its type is graph, which settings cannot express" in told
+    message = refused(text, {"set_attributes": {"select": "if", "attributes": {"then_branch": 1}}})
+    assert "attribute `then_branch`: its type is graph, which settings cannot express" in message
 
 
 @pytest.mark.parametrize("value", [None, {"vale": 1}, {"value": 1, "file": "a.npy"}, {}])
-def test_values_of_no_form_are_told_before_a_run(value: Any) -> None:
+def test_values_of_no_form_are_reported_before_a_run(value: Any) -> None:
     with pytest.raises(ValueError, match="attributes"):
         SetAttributes.model_validate({"select": "a", "attributes": {"b": value}})
 
 
 def test_reset_to_the_default_of_the_opset() -> None:
-    made = edit(
+    result = edit(
         CONVS,
         {"reset_attributes": {"select": "act", "attributes": "alpha"}},
         {"reset_attributes": {"select": ["one", "two"], "attributes": ["pads", "group"]}},
     )
-    assert attributes_of(made, "act") == {"alpha": pytest.approx(0.01)}
-    assert attributes_of(made, "one") == attributes_of(made, "two") == {"group": 1}
+    assert attributes_of(result, "act") == {"alpha": pytest.approx(0.01)}
+    assert attributes_of(result, "one") == attributes_of(result, "two") == {"group": 1}
 
 
 def test_reset_all_that_a_node_says() -> None:
     text = "g (float[2, 2] x) => (float[1, 2] y) { [r] y = ArgMax <axis = 1, keepdims = 0, select_last_index = 1> (x) }"
-    made = edit(
+    result = edit(
         text.replace("float[1, 2] y", "int64[A, B] y"), {"reset_attributes": {"select": "*", "attributes": "*"}}
     )
-    assert attributes_of(made, "r") == {"axis": 0, "keepdims": 1, "select_last_index": 0}
+    assert attributes_of(result, "r") == {"axis": 0, "keepdims": 1, "select_last_index": 0}
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "message"),
     [
         (
             {"reset_attributes": {"select": "odd", "attributes": "gain"}},
@@ -245,8 +247,8 @@ def test_reset_all_that_a_node_says() -> None:
         ),
     ],
 )
-def test_what_cannot_be_reset_or_deleted(operation: dict[str, Any], told: str) -> None:
-    assert told in refused(CUSTOM, operation)
+def test_what_cannot_be_reset_or_deleted(operation: dict[str, Any], message: str) -> None:
+    assert message in refused(CUSTOM, operation)
 
 
 def test_required_attributes_stay() -> None:
@@ -257,19 +259,19 @@ def test_required_attributes_stay() -> None:
 
 
 def test_attributes_are_deleted_by_pattern() -> None:
-    made = edit(CUSTOM, {"remove_attributes": {"select": "*", "attributes": ["debug_*", "gain"]}})
-    assert attributes_of(made, "odd") == {}
-    assert text_kept(made)
+    result = edit(CUSTOM, {"remove_attributes": {"select": "*", "attributes": ["debug_*", "gain"]}})
+    assert attributes_of(result, "odd") == {}
+    assert text_kept(result)
     same = edit(CUSTOM, {"remove_attributes": {"select": "*", "attributes": "nothing", "allow_empty": True}})
     assert attributes_of(same, "odd") == {"gain": 2.0, "debug_a": 1, "debug_b": "no"}
 
 
-def text_kept(made: onnx.ModelProto) -> bool:
+def text_kept(result: onnx.ModelProto) -> bool:
     """The function's body still refers to its attribute."""
-    return bool(made.functions[0].node[0].attribute[0].ref_attr_name == "by")
+    return bool(result.functions[0].node[0].attribute[0].ref_attr_name == "by")
 
 
 def test_a_reference_to_a_functions_attribute_is_replaced_by_a_value() -> None:
-    made = edit(CUSTOM, {"set_attributes": {"select": "inner", "attributes": {"value_float": 3}}})
-    assert attributes_of(made, "inner") == {"value_float": 3.0}
+    result = edit(CUSTOM, {"set_attributes": {"select": "inner", "attributes": {"value_float": 3}}})
+    assert attributes_of(result, "inner") == {"value_float": 3.0}
     assert parse(CUSTOM).functions[0].node[0].attribute[0].ref_attr_name == "by"

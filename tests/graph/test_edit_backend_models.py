@@ -80,9 +80,9 @@ def make_function_and_inline(source: Path, folder: Path) -> Path:
     """The first half of the nodes becomes a local function, and comes back."""
     named = edited(source, folder / "named.onnx", {"rename_nodes": {"select": {"scope": ""}, "to": "n_{index}"}})
     half = [f"n_{place}" for place in range((len(onnx.load(named).graph.node) + 1) // 2)]
-    made = edited(named, folder / "function.onnx", {"make_function": {"function": "own::Half", "select": half}})
-    assert "Half" in {function.name for function in onnx.load(made).functions}
-    return edited(made, folder / "inlined.onnx", {"inline_functions": {}})
+    product = edited(named, folder / "function.onnx", {"make_function": {"function": "own::Half", "select": half}})
+    assert "Half" in {function.name for function in onnx.load(product).functions}
+    return edited(product, folder / "inlined.onnx", {"inline_functions": {}})
 
 
 def compare_with_itself(source: Path, folder: Path) -> Path:

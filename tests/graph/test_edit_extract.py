@@ -72,7 +72,7 @@ def test_extract_between_inputs_and_outputs_types_the_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("options", "message"),
     [
         ({"outputs": ["y"], "inputs": ["c"], "scope": "nowhere"}, "there is no graph 'nowhere'"),
         ({"outputs": ["yy"]}, "there is no tensor 'yy'"),
@@ -86,18 +86,18 @@ def test_extract_between_inputs_and_outputs_types_the_cut() -> None:
         ({"select": "nothing*"}, "no node has the name 'nothing*'"),
     ],
 )
-def test_refused_parts(said: dict[str, object], told: str) -> None:
+def test_refused_parts(options: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
-        edit(CHAIN, {"extract": said})
-    assert told in str(caught.value)
+        edit(CHAIN, {"extract": options})
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"outputs": ["a"], "select": "x"}, {"select": "x", "inputs": ["a"]}, {"select": "x", "scope": "f"}]
+    "options", [{}, {"outputs": ["a"], "select": "x"}, {"select": "x", "inputs": ["a"]}, {"select": "x", "scope": "f"}]
 )
-def test_a_part_is_said_in_one_way(said: dict[str, object]) -> None:
+def test_a_part_is_given_in_one_way(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"by `outputs`|belong to `outputs`"):
-        edit(CHAIN, {"extract": said})
+        edit(CHAIN, {"extract": options})
 
 
 def test_extract_by_nodes_brings_constants_and_finds_edges() -> None:
@@ -246,11 +246,11 @@ Unused (t) => (r) { r = Neg(t) }
 
 
 @pytest.mark.parametrize(
-    ("said", "alpha"),
+    ("options", "alpha"),
     [({}, 0.5), ({"call": "two"}, 0.25), ({"attributes": {"alpha": 0.125}}, 0.125)],
 )
-def test_a_function_becomes_a_model(said: dict[str, object], alpha: float) -> None:
-    model = edit(FUNCTIONS, {"extract_function": {"function": "pkg::Block", **said}})
+def test_a_function_becomes_a_model(options: dict[str, object], alpha: float) -> None:
+    model = edit(FUNCTIONS, {"extract_function": {"function": "pkg::Block", **options}})
     assert _header(model).startswith("(float[N,4] t)")
     assert [function.name for function in model.functions] == ["Twice"]
     x = np.array([[-8, 1, 2, 3]], np.float32)
@@ -258,7 +258,7 @@ def test_a_function_becomes_a_model(said: dict[str, object], alpha: float) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("options", "message"),
     [
         ({"function": "pkg::Blok"}, "there is no local function 'pkg::Blok'"),
         ({"function": "pkg::Block", "call": "three"}, "no node 'three' calls pkg::Block; known: one, two"),
@@ -267,10 +267,10 @@ def test_a_function_becomes_a_model(said: dict[str, object], alpha: float) -> No
         ({"function": "pkg::Unused"}, "the dtype of 't' is not recorded"),
     ],
 )
-def test_refused_functions(said: dict[str, object], told: str) -> None:
+def test_refused_functions(options: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError) as caught:
-        edit(FUNCTIONS, {"extract_function": said})
-    assert told in str(caught.value)
+        edit(FUNCTIONS, {"extract_function": options})
+    assert message in str(caught.value)
 
 
 def test_optional_inputs_that_a_call_leaves_out() -> None:
@@ -325,9 +325,9 @@ def test_external_and_sparse_weights_stay_what_they_are(tmp_path: Path) -> None:
 def _chosen_nodes(draw: st.DrawFn) -> tuple[str, list[str]]:
     """A graph of random wiring, with an If that reads around, and some of its nodes."""
     count = draw(st.integers(3, 9))
-    lines, made = [], ["x", "w"]
+    lines, tensors = [], ["x", "w"]
     for index in range(count):
-        first, second = draw(st.sampled_from(made)), draw(st.sampled_from(made))
+        first, second = draw(st.sampled_from(tensors)), draw(st.sampled_from(tensors))
         kind = draw(st.sampled_from(["Add", "Mul", "Neg", "Constant", "If"]))
         body = {
             "Add": f"Add({first}, {second})",
@@ -338,8 +338,8 @@ def _chosen_nodes(draw: st.DrawFn) -> tuple[str, list[str]]:
             f"else_branch = e () => (float[2] e{index}) {{ e{index} = Neg({second}) }}>",
         }[kind]
         lines.append(f"  [n{index}] v{index} = {body}")
-        made.append(f"v{index}")
-    outputs = draw(st.lists(st.sampled_from(made[2:]), min_size=1, max_size=3, unique=True))
+        tensors.append(f"v{index}")
+    outputs = draw(st.lists(st.sampled_from(tensors[2:]), min_size=1, max_size=3, unique=True))
     chosen = draw(st.lists(st.sampled_from([f"n{index}" for index in range(count)]), min_size=1, unique=True))
     types = ", ".join(f"float[2] {name}" for name in outputs)
     return f"agraph (float[2] x, bool flag) => ({types}) <float[2] w = {{3, 4}}> {{\n" + "\n".join(
@@ -359,8 +359,8 @@ def test_any_nodes_taken_out_compute_the_same(graph: tuple[str, list[str]], flag
         assert "are unused" in str(error) or "nothing is left" in str(error)
         return
     shown = {value.name for value in model.graph.output}
-    made = [name for node in model.graph.node for name in node.output if name not in shown]
-    model.graph.output.extend(helper.make_tensor_value_info(name, 1, [2]) for name in made)
+    hidden = [name for node in model.graph.node for name in node.output if name not in shown]
+    model.graph.output.extend(helper.make_tensor_value_info(name, 1, [2]) for name in hidden)
     feeds = {"x": np.array([1, -2], np.float32), "flag": np.array(flag)}
     known = run(model, feeds) | feeds
     found = run(part, {value.name: known[value.name] for value in part.graph.input})
@@ -377,5 +377,5 @@ def test_later_operations_see_only_the_part() -> None:
 
 
 def test_extract_is_deterministic() -> None:
-    made = [edit(models.ctrl_model(), {"extract": {"outputs": ["y"]}}) for _ in range(2)]
-    assert made[0].SerializeToString() == made[1].SerializeToString()
+    parts = [edit(models.ctrl_model(), {"extract": {"outputs": ["y"]}}) for _ in range(2)]
+    assert parts[0].SerializeToString() == parts[1].SerializeToString()

@@ -81,12 +81,12 @@ def checked(before: str | onnx.ModelProto, after: onnx.ModelProto, feeds: Mappin
 
 
 def test_a_selection_and_its_repeats_become_calls_of_one_function() -> None:
-    made = checked(BLOCKS, edit(BLOCKS, {"make_function": {"function": "model::Block", "select": FIRST_BLOCK}}))
-    assert text_of(made).endswith(
+    result = checked(BLOCKS, edit(BLOCKS, {"make_function": {"function": "model::Block", "select": FIRST_BLOCK}}))
+    assert text_of(result).endswith(
         "{\n   [Block] h0 = model.Block <alpha: float = 0.1> (x, w0, b)\n"
         "   [Block_2] y = model.Block <alpha: float = 0.3> (h0, w1, b)\n}"
     )
-    assert functions_of(made) == (
+    assert functions_of(result) == (
         '<\n  domain: "model",\n  opset_import: ["" : 17]\n>\n'
         "Block (x_2, w0_2, b_2) => (Block_output)\n{\n"
         "   [mm0] m0 = MatMul (x_2, w0_2)\n   [add0] a0 = Add (m0, b_2)\n"
@@ -96,9 +96,9 @@ def test_a_selection_and_its_repeats_become_calls_of_one_function() -> None:
 
 def test_without_repeats_only_the_selection_is_called() -> None:
     settings_ = {"function": "model::Block", "select": FIRST_BLOCK, "repeats": False}
-    made = checked(BLOCKS, edit(BLOCKS, {"make_function": settings_}))
-    assert [node.op_type for node in made.graph.node] == ["Block", "MatMul", "Add", "LeakyRelu", "Add"]
-    assert not made.functions[0].attribute_proto
+    result = checked(BLOCKS, edit(BLOCKS, {"make_function": settings_}))
+    assert [node.op_type for node in result.graph.node] == ["Block", "MatMul", "Add", "LeakyRelu", "Add"]
+    assert not result.functions[0].attribute_proto
 
 
 def test_inlining_what_was_made_gives_the_model_back() -> None:
@@ -111,10 +111,10 @@ def test_inlining_what_was_made_gives_the_model_back() -> None:
 def test_a_transformers_layer_is_found_made_a_function_and_inlined_again() -> None:
     model = tfm_model(3)
     make = {"make_function": {"function": "model::Layer", "repeated": True}}
-    made = checked(model, edit(model, make), TFM_FEEDS)
-    assert len(calls(made, "Layer")) == 3
-    assert len(made.functions[0].output) == 1
-    assert len(made.functions[0].node) * 3 + len(made.graph.node) - 3 == len(model.graph.node)
+    result = checked(model, edit(model, make), TFM_FEEDS)
+    assert len(calls(result, "Layer")) == 3
+    assert len(result.functions[0].output) == 1
+    assert len(result.functions[0].node) * 3 + len(result.graph.node) - 3 == len(model.graph.node)
     again = checked(model, edit(model, make, {"inline_functions": {"select": "Layer"}}), TFM_FEEDS)
     assert len(again.graph.node) == len(model.graph.node) and not again.functions
 
@@ -122,16 +122,16 @@ def test_a_transformers_layer_is_found_made_a_function_and_inlined_again() -> No
 def test_repeats_that_stand_apart_are_found() -> None:
     text = BLOCKS.replace("[mm1] m1 = MatMul (h0, w1)", "[n] n = Neg (h0) [e] e = Exp (n) [mm1] m1 = MatMul (e, w1)")
     text = text.replace("Add (r1, h0)", "Add (r1, e)")
-    made = checked(text, edit(text, {"make_function": {"function": "model::Block", "repeated": True}}))
-    assert [node.op_type for node in made.graph.node] == ["Block", "Neg", "Exp", "Block"]
+    result = checked(text, edit(text, {"make_function": {"function": "model::Block", "repeated": True}}))
+    assert [node.op_type for node in result.graph.node] == ["Block", "Neg", "Exp", "Block"]
 
 
 def test_constants_that_all_repeats_share_go_inside() -> None:
     settings_ = {"function": "model::Block", "select": FIRST_BLOCK, "inside": True}
-    made = checked(BLOCKS, edit(BLOCKS, {"make_function": settings_}))
-    assert [len(node.input) for node in calls(made, "Block")] == [2, 2]
-    assert [each.name for each in made.graph.initializer] == ["w0", "w1"]
-    assert made.functions[0].node[0].op_type == "Constant"
+    result = checked(BLOCKS, edit(BLOCKS, {"make_function": settings_}))
+    assert [len(node.input) for node in calls(result, "Block")] == [2, 2]
+    assert [each.name for each in result.graph.initializer] == ["w0", "w1"]
+    assert result.functions[0].node[0].op_type == "Constant"
 
 
 def test_constant_nodes_that_differ_become_tensor_attributes() -> None:
@@ -140,8 +140,8 @@ def test_constant_nodes_that_differ_become_tensor_attributes() -> None:
       c1 = Constant <value = float[1] {3}> () m1 = Mul (r0, c1) y = Relu (m1)
     }"""
     make = {"make_function": {"function": "m::Scale", "repeated": True, "min_nodes": 3}}
-    made = checked(text, edit(text, make))
-    assert len(calls(made, "Scale")) == 2 and made.functions[0].attribute_proto[0].t.float_data == [2]
+    result = checked(text, edit(text, make))
+    assert len(calls(result, "Scale")) == 2 and result.functions[0].attribute_proto[0].t.float_data == [2]
     checked(text, edit(text, make, {"inline_functions": {}}))
 
 
@@ -151,9 +151,9 @@ def test_attributes_that_differ_together_are_one_and_those_of_one_name_are_named
       [a1] t1 = Softmax <axis = 1> (v0) [b1] u1 = Softmax <axis = 1> (t1) [c1] y = Softmax <axis = 0> (u1)
     }"""
     make = {"make_function": {"function": "m::Three", "select": ["a0", "b0", "c0"]}}
-    made = checked(text, edit(text, make))
-    assert [(each.name, each.i) for each in made.functions[0].attribute_proto] == [("a0_axis", 0), ("c0_axis", 1)]
-    assert [[(a.name, a.i) for a in node.attribute] for node in calls(made, "Three")] == [
+    result = checked(text, edit(text, make))
+    assert [(each.name, each.i) for each in result.functions[0].attribute_proto] == [("a0_axis", 0), ("c0_axis", 1)]
+    assert [[(a.name, a.i) for a in node.attribute] for node in calls(result, "Three")] == [
         [("a0_axis", 0), ("c0_axis", 1)],
         [("a0_axis", 1), ("c0_axis", 0)],
     ]
@@ -175,9 +175,9 @@ IFS = """g (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z) {
 def test_subgraphs_go_along_with_what_they_read_from_outside(condition: bool) -> None:
     feeds = {**X, "c": np.array(condition)}
     make = {"make_function": {"function": "m::Step", "select": ["neg", "if0", "exp", "relu0"]}}
-    made = checked(IFS, edit(IFS, make), feeds)
-    assert [node.op_type for node in made.graph.node] == ["Step", "Step"]
-    assert [list(node.input) for node in made.graph.node] == [["x", "c"], ["y", "c"]]
+    result = checked(IFS, edit(IFS, make), feeds)
+    assert [node.op_type for node in result.graph.node] == ["Step", "Step"]
+    assert [list(node.input) for node in result.graph.node] == [["x", "c"], ["y", "c"]]
     again = checked(IFS, edit(IFS, make, {"inline_functions": {}}), feeds)
     assert len(again.graph.node) == 6
 
@@ -186,10 +186,10 @@ def test_subgraphs_go_along_with_what_they_read_from_outside(condition: bool) ->
 def test_nodes_of_a_subgraph_become_a_function_that_gets_outer_tensors(condition: bool) -> None:
     feeds = {**X, "c": np.array(condition)}
     make = {"make_function": {"function": "m::Inner", "select": {"scope": "if0/then_branch"}}}
-    made = checked(IFS, edit(IFS, make), feeds)
-    branch = made.graph.node[1].attribute[0].g
+    result = checked(IFS, edit(IFS, make), feeds)
+    branch = result.graph.node[1].attribute[0].g
     assert [(node.op_type, list(node.input)) for node in branch.node] == [("Inner", ["n", "x"])]
-    assert made.graph.node[4].attribute[0].g.node[0].op_type == "Inner"
+    assert result.graph.node[4].attribute[0].g.node[0].op_type == "Inner"
     checked(IFS, edit(IFS, make, {"inline_functions": {}}), feeds)
 
 
@@ -199,17 +199,17 @@ def test_a_block_in_a_function_hands_on_that_functions_attributes() -> None:
     <domain: "f", opset_import: ["" : 17]>
     Outer <slope: float = 0.25> (u) => (v) { [n] n = Neg (u) [l] v = LeakyRelu <alpha: float = @slope> (n) }"""
     make = {"make_function": {"function": "m::Inner", "select": {"scope": "f::Outer"}}}
-    made = checked(text, edit(text, make))
-    assert {each.name: list(each.attribute) for each in made.functions} == {"Outer": [], "Inner": ["alpha"]}
+    result = checked(text, edit(text, make))
+    assert {each.name: list(each.attribute) for each in result.functions} == {"Outer": [], "Inner": ["alpha"]}
     checked(text, edit(text, make, {"inline_functions": {"select": "Outer"}}))
     checked(text, edit(text, make, {"inline_functions": {}}))
 
 
 def test_a_repeat_whose_inner_tensor_is_read_elsewhere_makes_it_an_output() -> None:
     text = BLOCKS.replace("=> (float[2, 4] y)", "=> (float[2, 4] y, float[2, 4] a1)")
-    made = checked(text, edit(text, {"make_function": {"function": "model::Block", "select": FIRST_BLOCK}}))
-    assert [len(node.output) for node in calls(made, "Block")] == [2, 2]
-    assert calls(made, "Block")[1].output == ["a1", "y"]
+    result = checked(text, edit(text, {"make_function": {"function": "model::Block", "select": FIRST_BLOCK}}))
+    assert [len(node.output) for node in calls(result, "Block")] == [2, 2]
+    assert calls(result, "Block")[1].output == ["a1", "y"]
 
 
 def test_repeats_that_wait_for_each_other_are_not_both_taken() -> None:
@@ -217,16 +217,16 @@ def test_repeats_that_wait_for_each_other_are_not_both_taken() -> None:
       [n0] a0 = Neg (x) [n1] a1 = Neg (x) [r0] e0 = Relu (a1) [r1] e1 = Relu (a0)
       [s0] b0 = Add (a0, e0) [s1] b1 = Add (a1, e1) [t] y = Add (b0, b1)
     }"""
-    made = checked(text, edit(text, {"make_function": {"function": "m::F", "select": ["n0", "s0"]}}))
-    assert len(calls(made, "F")) == 1
+    result = checked(text, edit(text, {"make_function": {"function": "m::F", "select": ["n0", "s0"]}}))
+    assert len(calls(result, "F")) == 1
 
 
 def test_nodes_that_are_asked_for_another_precision_are_no_repeat() -> None:
     model = parse(BLOCKS)
     asked = model.graph.node[6].metadata_props.add()
     asked.key, asked.value = PRECISION_KEY, "fp16"
-    made = edit(model, {"make_function": {"function": "m::Block", "select": FIRST_BLOCK}})
-    assert len(calls(made, "Block")) == 1
+    result = edit(model, {"make_function": {"function": "m::Block", "select": FIRST_BLOCK}})
+    assert len(calls(result, "Block")) == 1
 
 
 def test_big_weights_stay_on_disk(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({"function": "Block", "select": "mm0"}, "'Block' is not a function name: write `domain::Name`"),
         ({"function": "ai.onnx::Block", "select": "mm0"}, "is or may become an operator of ONNX"),
@@ -260,14 +260,14 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
         ({"function": "m::B", "repeated": True, "min_nodes": 5}, "no block of 5 or more nodes occurs twice"),
     ],
 )
-def test_what_cannot_become_a_function_is_told(settings_: dict[str, Any], told: str) -> None:
-    assert told in refusal(BLOCKS, "make_function", **settings_)
+def test_what_cannot_become_a_function_is_reported(settings_: dict[str, Any], message: str) -> None:
+    assert message in refusal(BLOCKS, "make_function", **settings_)
 
 
 def test_nodes_of_two_graphs_cannot_become_one() -> None:
-    told = refusal(IFS, "make_function", function="m::B", select=["neg", "relu0"])
+    message = refusal(IFS, "make_function", function="m::B", select=["neg", "relu0"])
     assert (
-        told
+        message
         == "a function is made of nodes of one graph, and these are in '', 'if0/then_branch': choose one by `scope`"
     )
 
@@ -345,24 +345,24 @@ def test_calls_in_subgraphs_are_inlined_and_asked_precisions_go_along() -> None:
         same_outputs(model, done, {**X, "c": np.array(condition)})
 
 
-def test_functions_in_a_circle_are_told() -> None:
+def test_functions_in_a_circle_are_reported() -> None:
     model = parse(FUNCTIONS)
     model.functions[1].node[0].CopyFrom(onnx.helper.make_node("Outer", ["u"], ["v"], domain="f"))
-    told = refusal(model, "inline_functions")
-    assert told.startswith("functions that call each other in a cycle cannot be inlined: f::")
-    assert set(told.partition(": ")[2].split(" -> ")) == {"f::Outer", "f::Leaky"}
+    message = refusal(model, "inline_functions")
+    assert message.startswith("functions that call each other in a cycle cannot be inlined: f::")
+    assert set(message.partition(": ")[2].split(" -> ")) == {"f::Outer", "f::Leaky"}
 
 
-def test_a_function_of_another_opset_is_told() -> None:
+def test_a_function_of_another_opset_is_reported() -> None:
     model = parse(FUNCTIONS)
     model.functions[4].opset_import[0].version = 13
     assert edit(model, {"inline_functions": {"select": "Unused"}})
     model.functions[2].opset_import[0].version = 13
-    told = refusal(model, "inline_functions")
-    assert "f::Twice is written for opset 13 of ai.onnx and called by 'y' at opset 17" in told
+    message = refusal(model, "inline_functions")
+    assert "f::Twice is written for opset 13 of ai.onnx and called by 'y' at opset 17" in message
 
 
-def test_unknown_functions_are_told_with_the_nearest() -> None:
+def test_unknown_functions_are_reported_with_the_nearest() -> None:
     assert refusal(FUNCTIONS, "inline_functions", select="f::Outr") == (
         "there is no local function 'f::Outr'; did you mean \"f::Outer\"?"
     )
@@ -378,15 +378,18 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
     text = IFS.replace("g (", '<ir_version: 10, opset_import: ["" : 17]>\ng (', 1)
     text += '<domain: "f", opset_import: ["" : 17]> Half (u, unread) => (v) { v = Relu (u) }'
     edited = apply(text, "call_function", function="Half", inputs=["n", ""], scope="if0/then_branch")
-    made = edited.graph("if0/then_branch")[-1]
+    result = edited.graph("if0/then_branch")[-1]
     assert (
-        made.op_type == "Half" and made.inputs[0] is not None and made.inputs[0].name == "n" and made.inputs[1] is None
+        result.op_type == "Half"
+        and result.inputs[0] is not None
+        and result.inputs[0].name == "n"
+        and result.inputs[1] is None
     )
-    assert edited.model.opset_imports["f"] == 1 and made.outputs[0].name == "Half_v"
+    assert edited.model.opset_imports["f"] == 1 and result.outputs[0].name == "Half_v"
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({"function": "Leaky", "inputs": ["nope"]}, "there is no tensor 'nope' that is visible from the main graph"),
         ({"function": "Leaky", "inputs": ["x", "y"]}, "f::Leaky has 1 inputs (u), and 2 are given"),
@@ -402,8 +405,8 @@ def test_a_call_is_added_in_the_main_graph_and_in_a_subgraph() -> None:
         ({"function": "Leaky", "inputs": []}, "Leaky requires its input `u` (index 0)"),
     ],
 )
-def test_calls_that_do_not_fit_are_told(settings_: dict[str, Any], told: str) -> None:
-    assert told in refusal(FUNCTIONS, "call_function", **settings_)
+def test_calls_that_do_not_fit_are_reported(settings_: dict[str, Any], message: str) -> None:
+    assert message in refusal(FUNCTIONS, "call_function", **settings_)
 
 
 def test_an_output_without_a_name_gets_one() -> None:
@@ -417,9 +420,9 @@ def test_new_names_of_functions_reach_into_nothing(to: str) -> None:
 
 
 @pytest.mark.parametrize("value", [10**30, -(2**63) - 1, 1e300, {"a": 1}, []])
-def test_values_that_onnx_cannot_hold_are_told(value: object) -> None:
-    told = refusal(FUNCTIONS, "set_function_attributes", function="Outer", attributes={"more": value})
-    assert "cannot be the value of attribute 'more'" in told
+def test_values_that_onnx_cannot_hold_are_reported(value: object) -> None:
+    message = refusal(FUNCTIONS, "set_function_attributes", function="Outer", attributes={"more": value})
+    assert "cannot be the value of attribute 'more'" in message
 
 
 def test_a_call_may_be_added_where_it_makes_no_circle() -> None:
@@ -428,8 +431,8 @@ def test_a_call_may_be_added_where_it_makes_no_circle() -> None:
 
 
 def test_deleted_functions_leave_custom_operators_when_asked() -> None:
-    told = refusal(FUNCTIONS, "remove_functions", select="f::*y")
-    assert told.startswith("f::Leaky is called by 'n': inline it, or keep its calls as custom operators")
+    message = refusal(FUNCTIONS, "remove_functions", select="f::*y")
+    assert message.startswith("f::Leaky is called by 'n': inline it, or keep its calls as custom operators")
     edited = apply(FUNCTIONS, "remove_functions", select=["Leaky"], leave_calls=True)
     assert [key[1] for key in edited.model.functions] == ["Outer", "Twice", "Same", "Unused"]
     assert edited.notes == ["2 calls of removed functions are custom operators now"]
@@ -446,8 +449,8 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
 
 
 def test_functions_cannot_get_one_name() -> None:
-    told = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
-    assert told == "there is a function 'm::Same' in this model already; choose another name"
+    message = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
+    assert message == "there is a function 'm::Same' in this model already; choose another name"
     assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x")
 
 
@@ -469,7 +472,7 @@ def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({"references": {"m": {"alpha": "slope"}}}, "there is no node 'm' in f::Leaky"),
         ({"references": {"v": {"alpa": "slope"}}}, "LeakyRelu has no attribute 'alpa'; did you mean \"alpha\"?"),
@@ -477,20 +480,20 @@ def test_a_node_in_a_function_refers_to_an_attribute_of_it() -> None:
         ({"attributes": {"slope": [None]}}, "cannot be the value of attribute"),
     ],
 )
-def test_attributes_that_do_not_fit_are_told(settings_: dict[str, Any], told: str) -> None:
-    assert told in refusal(FUNCTIONS, "set_function_attributes", function="Leaky", **settings_)
+def test_attributes_that_do_not_fit_are_reported(settings_: dict[str, Any], message: str) -> None:
+    assert message in refusal(FUNCTIONS, "set_function_attributes", function="Leaky", **settings_)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_any_selection_is_made_a_function_and_inlined_again_or_refused(data: st.DataObject) -> None:
     ops = data.draw(st.lists(st.sampled_from(["Neg", "Relu", "Add", "Mul"]), min_size=3, max_size=9))
-    made, nodes = ["x"], []
+    result, nodes = ["x"], []
     for index, op in enumerate(ops):
-        inputs = [data.draw(st.sampled_from(made)) for _ in range(2 if op in ("Add", "Mul") else 1)]
+        inputs = [data.draw(st.sampled_from(result)) for _ in range(2 if op in ("Add", "Mul") else 1)]
         nodes.append(f"[n{index}] v{index} = {op} ({', '.join(inputs)})")
-        made.append(f"v{index}")
-    text = f"g (float[2, 4] x) => (float[2, 4] y) {{ {' '.join(nodes)} [last] y = Sum ({', '.join(made)}) }}"
+        result.append(f"v{index}")
+    text = f"g (float[2, 4] x) => (float[2, 4] y) {{ {' '.join(nodes)} [last] y = Sum ({', '.join(result)}) }}"
     chosen = sorted(data.draw(st.sets(st.sampled_from(range(len(ops))), min_size=1)))
     make = {"make_function": {"function": "m::F", "select": [f"n{index}" for index in chosen]}}
     try:
@@ -508,20 +511,20 @@ def test_constant_nodes_go_inside_as_initializers_do() -> None:
         one = Constant <value = float[1] {1}> () a = Add(x, one) b = Tanh(a)
         same = Constant <value = float[1] {1}> () c = Add(b, same) y = Tanh(c)
     }"""
-    made = edit(text, {"make_function": {"function": "f::Step", "select": {"output": ["a", "b"]}, "inside": True}})
-    assert [node.op_type for node in made.graph.node] == ["Step", "Step"]
-    assert [node.op_type for node in made.functions[0].node] == ["Constant", "Add", "Tanh"]
-    assert len(made.functions[0].input) == 1
-    same_outputs(parse(text), made, {"x": np.array([1, 2], np.float32)})
+    result = edit(text, {"make_function": {"function": "f::Step", "select": {"output": ["a", "b"]}, "inside": True}})
+    assert [node.op_type for node in result.graph.node] == ["Step", "Step"]
+    assert [node.op_type for node in result.functions[0].node] == ["Constant", "Add", "Tanh"]
+    assert len(result.functions[0].input) == 1
+    same_outputs(parse(text), result, {"x": np.array([1, 2], np.float32)})
 
 
 def test_what_a_call_makes_has_the_shape_that_it_had() -> None:
     text = """g (float[N, 4] x, int64[2] s) => (float[A, B] y) <float[7, 9] r> {
         r = Reshape(x, s) t = Neg(r) y = Tanh(t)
     }"""
-    made = edit(text, {"make_function": {"function": "f::Part", "select": {"output": ["r", "t"]}}})
-    assert "(float[7,9] y)" in text_of(made) or "(float[A,B] y)" in text_of(made)
-    widened = edit(made, {"set_shapes": {"shapes": {"x": ["N", 8]}}})
+    result = edit(text, {"make_function": {"function": "f::Part", "select": {"output": ["r", "t"]}}})
+    assert "(float[7,9] y)" in text_of(result) or "(float[A,B] y)" in text_of(result)
+    widened = edit(result, {"set_shapes": {"shapes": {"x": ["N", 8]}}})
     assert "float[7,9] Part_output" not in text_of(widened), "what a local function makes follows its inputs"
 
 

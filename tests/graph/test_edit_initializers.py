@@ -81,7 +81,7 @@ def test_a_selection_looks_into_subgraphs_and_takes_constants_only_where_asked()
 
 
 @pytest.mark.parametrize(
-    ("select", "said"),
+    ("select", "options"),
     [
         ("wight", "no initializer has a name like 'wight'"),
         ({"dtype": "int8"}, "no initializer is of the type int8; there are: float32"),
@@ -89,10 +89,10 @@ def test_a_selection_looks_into_subgraphs_and_takes_constants_only_where_asked()
         ({"rank": 7}, "no initializer meets all criteria of `select`"),
     ],
 )
-def test_a_selection_of_nothing_is_told_with_what_there_is(select: object, said: str) -> None:
+def test_a_selection_of_nothing_is_reported_with_what_there_is(select: object, options: str) -> None:
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"generate_initializers": {"select": select, "kind": "zeros"}})
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert options in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_a_selection_of_nothing_may_be_allowed() -> None:
@@ -129,12 +129,12 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
     before = models.func_model()
     scope = f"{before.functions[0].domain}::{before.functions[0].name}"
     after = edit(before, {"add_initializer": added | {"scope": scope}})
-    made = [node for function in after.functions for node in function.node if "extra" in node.output]
-    assert [node.op_type for node in made] == ["Constant"]
+    result = [node for function in after.functions for node in function.node if "extra" in node.output]
+    assert [node.op_type for node in result] == ["Constant"]
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "options"),
     [
         ({"name": "w", "value": 1}, "the name 'w' is already used"),
         ({"name": "n", "value": 1, "connect": ["sum.C"]}, "node 'sum': Add has no input 'C'; known: A, B"),
@@ -148,10 +148,10 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
         ({"name": "n", "value": [0] * 10_001}, "more than 10,000 elements"),
     ],
 )
-def test_an_initializer_that_cannot_be_is_refused(change: dict[str, object], said: str) -> None:
+def test_an_initializer_that_cannot_be_is_refused(change: dict[str, object], options: str) -> None:
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"add_initializer": change})
-    assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert options in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_an_inner_tensor_is_not_seen_from_outside() -> None:
@@ -186,10 +186,10 @@ def test_a_large_file_is_copied_and_not_read(tmp_path: Path, monkeypatch: pytest
     np.testing.assert_array_equal(initializers(onnx.load(tmp_path / "out" / "model.onnx"))["w"], np.full((3, 4), 2))
 
 
-def test_a_value_of_another_type_or_shape_is_refused_unless_said(tmp_path: Path) -> None:
+def test_a_value_of_another_type_or_shape_is_refused_unless_allowed(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros(4, np.float64))
     np.save(tmp_path / "code.npy", np.array([print], dtype=object), allow_pickle=True)
-    for change, said in (
+    for change, options in (
         ({"file": str(tmp_path / "b.npy")}, "holds float64, but the tensor is float32"),
         ({"file": str(tmp_path / "code.npy")}, "is not a .npy file of numbers"),
         ({"value": [1, 2]}, "the numbers have the shape [2], not [4]"),
@@ -198,7 +198,7 @@ def test_a_value_of_another_type_or_shape_is_refused_unless_said(tmp_path: Path)
     ):
         with pytest.raises(RequestError) as refused:
             edit(LINEAR, {"set_initializer": {"name": "b", **change}})
-        assert said in str(refused.value)
+        assert options in str(refused.value)
     after = edit(LINEAR, {"set_initializer": {"name": "spare", "value": [[1, 2, 3]], "reshape": True, "dtype": "int8"}})
     assert initializers(after)["spare"].dtype == np.int8
     assert initializers(after)["spare"].shape == (1, 3)
@@ -210,7 +210,7 @@ def test_a_constant_node_gets_another_value() -> None:
     np.testing.assert_array_equal(run(after, feeds)["y"], [1, 4])
 
 
-def test_only_one_source_of_numbers_may_be_said() -> None:
+def test_only_one_source_of_numbers_is_accepted() -> None:
     with pytest.raises(ValueError, match="give one of `value`, `file` and `generate`"):
         edit(LINEAR, {"set_initializer": {"name": "b", "value": 1, "generate": "ones"}})
 
@@ -259,12 +259,12 @@ def test_made_up_numbers_are_of_their_kind_in_every_type(kind: str, dtype: ir.Da
 
 
 def test_made_up_numbers_are_the_same_each_time_and_other_for_other_names() -> None:
-    def made(name: str, seed: int) -> bytes:
+    def result(name: str, seed: int) -> bytes:
         return GeneratedTensor("normal", ir.DataType.FLOAT, (300_000,), name, seed).tobytes()
 
-    assert made("w", 1) == made("w", 1)
-    assert len({made("w", 1), made("w", 2), made("v", 1)}) == 3
-    array = np.frombuffer(made("w", 1), np.float32)
+    assert result("w", 1) == result("w", 1)
+    assert len({result("w", 1), result("w", 2), result("v", 1)}) == 3
+    array = np.frombuffer(result("w", 1), np.float32)
     assert abs(array.mean()) < 0.01 and abs(array.std() - 1) < 0.01
 
 
@@ -456,8 +456,8 @@ def test_places_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sparse_tensors, "_PIECE_BYTES", 48)
     array = np.zeros(100, np.float32)
     array[[3, 50, 99]] = 1, 2, 3
-    made = sparse_tensors.to_sparse(ir.Tensor(array), "w")
-    np.testing.assert_array_equal(made.numpy(), array)
+    result = sparse_tensors.to_sparse(ir.Tensor(array), "w")
+    np.testing.assert_array_equal(result.numpy(), array)
 
 
 def test_a_sparse_initializer_is_added_by_values_and_places() -> None:
@@ -488,7 +488,7 @@ def test_scalars_are_not_made_sparse() -> None:
 
 
 @pytest.mark.parametrize(
-    ("indices", "said"),
+    ("indices", "options"),
     [
         ([0, 12], "within the 12 elements"),
         ([5, 2], "must be ascending"),
@@ -496,11 +496,11 @@ def test_scalars_are_not_made_sparse() -> None:
         ([0, 1, 2], "2 values need 2 numbers, or 2 rows of 2 coordinates"),
     ],
 )
-def test_places_that_cannot_be_are_refused(indices: object, said: str) -> None:
+def test_places_that_cannot_be_are_refused(indices: object, options: str) -> None:
     added = {"name": "w2", "values": [3, 4], "indices": indices, "shape": [3, 4]}
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"add_sparse_initializer": added})
-    assert said in str(refused.value)
+    assert options in str(refused.value)
 
 
 # Other forms
@@ -552,7 +552,7 @@ def test_equal_initializers_are_kept_once(tmp_path: Path) -> None:
         edit(after, {"share_initializers": {}})
 
 
-def test_mistakes_in_settings_are_told_before_anything_runs() -> None:
+def test_mistakes_in_settings_are_reported_before_anything_runs() -> None:
     with pytest.raises((ValueError, RecipeError), match="select what to convert"):
         edit(LINEAR, {"convert_dtype": {"to": "float16"}})
     assert external_data.INLINE_LIMIT_BYTES < 2**31

@@ -33,12 +33,12 @@ def names(values: object) -> list[str]:
 
 def types(model: onnx.ModelProto) -> dict[str, str]:
     """`float32[N,4]` for each input and output."""
-    told = {}
+    reason = {}
     for value in (*model.graph.input, *model.graph.output):
         tensor = value.type.tensor_type
         dims = [dim.dim_param or (str(dim.dim_value) if dim.HasField("dim_value") else "?") for dim in tensor.shape.dim]
-        told[value.name] = f"{onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)}[{','.join(dims)}]"
-    return told
+        reason[value.name] = f"{onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)}[{','.join(dims)}]"
+    return reason
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ def test_dimensions_are_made_free_again() -> None:
         edit(fixed, {"free_dims": {"axes": {4: "n"}}})
 
 
-def test_what_stays_fixed_inside_is_told(tmp_path: Path) -> None:
+def test_what_stays_fixed_inside_is_reported(tmp_path: Path) -> None:
     text = "g (float[1, 4] x) => (float[2, 2] y) <int64[2] s = {2, 2}> { [here] y = Reshape(x, s) }"
     source = models.save(parse(text), tmp_path / "model.onnx")
     change = edit_path(source, tmp_path / "out.onnx", {"free_dims": {"axes": {0: "batch"}}})
@@ -411,8 +411,8 @@ def test_dropped_shapes_are_not_written_and_edits_go_on_without() -> None:
 def test_every_edge_of_a_real_shape_has_its_size() -> None:
     model = edit(models.cnn_model(), {"set_shapes": {"all": 16}}, "infer_shapes")
     shapes = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.value_info, *model.graph.output)}
-    made = [name for node in model.graph.node for name in node.output if name]
-    assert all(name in shapes and all(dim.HasField("dim_value") for dim in shapes[name]) for name in made)
+    names = [name for node in model.graph.node for name in node.output if name]
+    assert all(name in shapes and all(dim.HasField("dim_value") for dim in shapes[name]) for name in names)
 
 
 @pytest.mark.parametrize("make", [models.cnn_model, models.ctrl_model, models.func_model, models.sparse_model])

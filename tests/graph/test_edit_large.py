@@ -93,13 +93,13 @@ def test_weights_are_converted_made_up_and_moved_in_little_memory(large: Path, t
         {"convert_dtype": {"select": ["w_0", "w_1"], "to": "float16", "casts": True}},
         {"generate_initializers": {"select": ["w_2", "w_3"], "kind": "normal"}},
         {"externalise_weights": {"select": ["w_4", "w_5"], "file": "two.bin"}},
-        {"add_initializer": {"name": "made", "generate": "normal", "shape": [20, MIB]}},
+        {"add_initializer": {"name": "result", "generate": "normal", "shape": [20, MIB]}},
     )
     assert memory < MOST_MEMORY
     assert written < 1.01 * (data_of(large).stat().st_size + 80 * MIB)
-    made = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
-    assert made.pop("model.onnx") < 100_000
-    assert made == {"model.onnx.data": (LAYERS - 3 + 5) * 16 * MIB, "two.bin": 2 * 16 * MIB}
+    result = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
+    assert result.pop("model.onnx") < 100_000
+    assert result == {"model.onnx.data": (LAYERS - 3 + 5) * 16 * MIB, "two.bin": 2 * 16 * MIB}
     after = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False)
     types = {tensor.name: tensor.data_type for tensor in after.graph.initializer}
     assert (types["w_0"], types["w_2"]) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)

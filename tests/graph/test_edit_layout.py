@@ -83,7 +83,7 @@ def test_the_input_is_read_in_a_branch_and_is_an_output() -> None:
         assert_same(before, after)
 
 
-def test_wrong_names_and_ranks_are_told() -> None:
+def test_wrong_names_and_ranks_are_reported() -> None:
     with pytest.raises(RequestError, match=r"the model has no input 'img'; "):
         operate(_conv(), ChangeLayout(inputs=("img",), to="NHWC"))
     with pytest.raises(RequestError, match=r"image cannot become NWC, which has 3 dimensions: its shape is \[batch, 3"):
@@ -296,7 +296,7 @@ def test_everything_folds_into_a_conv_that_does_not_pad(bias: bool) -> None:
     assert_same(outputs_of(model, {"image": _prepared(frames)}), outputs_of(changed, {"image": frames}), 1e-5)
 
 
-def test_what_cannot_be_folded_is_told_and_done_before() -> None:
+def test_what_cannot_be_folded_is_reported_and_done_before() -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, 4, 4] image) => (float[1, 3, 4, 4] y) {y = Neg (image)}'
     )
@@ -355,7 +355,7 @@ def test_a_model_with_channels_last_stays_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "message"),
     [
         (AddPreprocessing(input="imag"), 'the model has no input .imag.; did you mean "image"'),
         (AddPreprocessing(mean=(1.0, 2.0)), "`mean` has 2 numbers, but image has 3 channels"),
@@ -363,12 +363,12 @@ def test_a_model_with_channels_last_stays_so() -> None:
         (AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0), "image would not change"),
     ],
 )
-def test_what_cannot_be_prepared_is_told(operation: AddPreprocessing, told: str) -> None:
-    with pytest.raises(RequestError, match=told):
+def test_what_cannot_be_prepared_is_reported(operation: AddPreprocessing, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         operate(_conv(8), operation)
 
 
-def test_an_input_of_integers_is_told() -> None:
+def test_an_input_of_integers_is_reported() -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (uint8[1, 3, 4, 4] x) => (uint8[1, 3, 4, 4] y) {y = Identity (x)}'
     )
@@ -403,7 +403,7 @@ def test_the_best_of_a_softmax(opset: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "op_type", "operation", "told"),
+    ("kind", "op_type", "operation", "message"),
     [
         (
             "int64[2, 4]",
@@ -421,13 +421,13 @@ def test_the_best_of_a_softmax(opset: int) -> None:
         ("seq(float[1, 2, 2, 4])", "Identity", ChangeLayout(outputs=("y",), to="NHWC"), "y cannot become NHWC: it is "),
     ],
 )
-def test_outputs_of_other_types_are_told(kind: str, op_type: str, operation: Operation, told: str) -> None:
+def test_outputs_of_other_types_are_reported(kind: str, op_type: str, operation: Operation, message: str) -> None:
     model = parsed(f'<ir_version: 8, opset_import: ["": 17]> g ({kind} x) => ({kind} y) {{ y = {op_type} (x) }}')
-    with pytest.raises(RequestError, match=re.escape(told)):
+    with pytest.raises(RequestError, match=re.escape(message)):
         operate(model, operation)
 
 
-def test_what_cannot_follow_an_output_is_told() -> None:
+def test_what_cannot_follow_an_output_is_reported() -> None:
     model = parsed(_LOGITS.format(8))
     with pytest.raises(RequestError, match="`top_k` needs opset 10; the model has 8"):
         operate(model, AddPostprocessing(top_k=2))

@@ -62,7 +62,7 @@ def test_inputs_and_outputs_in_order_where_names_differ() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "message"),
     [
         ({"append_model": {"model": "tail", "connect": {"n": "m"}}}, "model 'tail' has no input 'n'"),
         ({"append_model": {"model": "tail", "connect": {"m": "mm"}}}, "there is no tensor 'mm'"),
@@ -77,7 +77,7 @@ def test_inputs_and_outputs_in_order_where_names_differ() -> None:
         ({"append_model": {"model": "two"}}, "the connection with model 'two'"),
     ],
 )
-def test_refused_connections(operation: dict[str, object], told: str) -> None:
+def test_refused_connections(operation: dict[str, object], message: str) -> None:
     others = {
         "tail": parse(TAIL),
         "wide": parse("agraph (float[B, 4] m) => (float[B, 4] y) { y = Relu(m) }"),
@@ -86,7 +86,7 @@ def test_refused_connections(operation: dict[str, object], told: str) -> None:
     }
     with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
         edit(HEAD, operation, **others)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_inputs_of_both_are_one_and_others_stay_inputs() -> None:
@@ -303,8 +303,8 @@ def test_a_name_with_the_prefix_may_be_taken_too() -> None:
 
 
 def test_joining_is_deterministic() -> None:
-    made = [edit(HEAD, {"append_model": {"model": "tail"}}, tail=parse(TAIL)) for _ in range(2)]
-    assert made[0].SerializeToString() == made[1].SerializeToString()
+    result = [edit(HEAD, {"append_model": {"model": "tail"}}, tail=parse(TAIL)) for _ in range(2)]
+    assert result[0].SerializeToString() == result[1].SerializeToString()
 
 
 @pytest.mark.parametrize("domain", ["", "ai.onnx"])

@@ -77,11 +77,11 @@ def all_names(model: onnx.ModelProto) -> tuple[Counter[str], Counter[str]]:
 
 
 def test_a_node_is_added_with_names_made_up() -> None:
-    made = edit(
+    result = edit(
         CHAIN, {"add_node": {"op_type": "Relu", "inputs": ["y"]}}, {"add_node": {"op_type": "Relu", "inputs": ["y"]}}
     )
-    assert nodes_of(made)[-2:] == ["[Relu] Relu_Y = Relu (y)", "[Relu_2] Relu_2_Y = Relu (y)"]
-    same_outputs(parse(CHAIN), made, {"x": X})
+    assert nodes_of(result)[-2:] == ["[Relu] Relu_Y = Relu (y)", "[Relu_2] Relu_2_Y = Relu (y)"]
+    same_outputs(parse(CHAIN), result, {"x": X})
 
 
 def test_made_up_names_are_the_same_each_time_and_identifiers() -> None:
@@ -95,12 +95,12 @@ def test_made_up_names_are_the_same_each_time_and_identifiers() -> None:
 
 
 def test_given_names_optional_inputs_and_attributes() -> None:
-    made = edit(
+    result = edit(
         "g (float[N, 4] x, float six) => (float[N, 4] z) { z = Relu (x) }",
         {"add_node": {"op_type": "Clip", "inputs": ["z", "", "six"], "outputs": ["capped"], "name": "cap"}},
         {"add_node": {"op_type": "Cast", "inputs": ["capped"], "attributes": {"to": "fp16"}}},
     )
-    assert nodes_of(made)[1:] == [
+    assert nodes_of(result)[1:] == [
         '[cap] capped = Clip (z, "", six)',
         "[Cast] Cast_output = Cast <to: int = 10> (capped)",
     ]
@@ -114,11 +114,11 @@ def test_a_custom_node_declares_what_it_makes() -> None:
         "outputs": ["q"],
         "types": {"q": "float16[N, 2, ?]"},
     }
-    made = edit(CHAIN, {"add_node": {**node, "attributes": {"mode": "fast", "k": [1, 2], "s": "[0.5]", "t": "'1'"}}})
-    assert {opset.domain: opset.version for opset in made.opset_import} == {"": 17, "com.acme": 1}
-    [info] = [info for info in made.graph.value_info if info.name == "q"]
+    result = edit(CHAIN, {"add_node": {**node, "attributes": {"mode": "fast", "k": [1, 2], "s": "[0.5]", "t": "'1'"}}})
+    assert {opset.domain: opset.version for opset in result.opset_import} == {"": 17, "com.acme": 1}
+    [info] = [info for info in result.graph.value_info if info.name == "q"]
     assert info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
-    [fused] = [node for node in made.graph.node if node.op_type == "Fused"]
+    [fused] = [node for node in result.graph.node if node.op_type == "Fused"]
     found = {one.name: onnx.helper.get_attribute_value(one) for one in fused.attribute}
     assert {key: list(v) if not isinstance(v, bytes) else v for key, v in found.items()} == {
         "mode": b"fast",
@@ -129,16 +129,16 @@ def test_a_custom_node_declares_what_it_makes() -> None:
 
 
 def test_an_operator_of_onnx_runtime() -> None:
-    made = edit(
+    result = edit(
         CHAIN,
         {"add_node": {"op_type": "QuickGelu", "domain": "com.microsoft", "inputs": ["y"], "outputs": ["gelu"]}},
         {"rewire": {"tensor": "y", "read": "gelu"}},
     )
-    assert not np.array_equal(run(made, {"x": X})["z"], run(parse(CHAIN), {"x": X})["z"])
+    assert not np.array_equal(run(result, {"x": X})["z"], run(parse(CHAIN), {"x": X})["z"])
 
 
 def test_a_call_of_a_local_function_in_a_subgraph() -> None:
-    made = edit(
+    result = edit(
         NESTED,
         {
             "add_node": {
@@ -151,13 +151,13 @@ def test_a_call_of_a_local_function_in_a_subgraph() -> None:
         },
         {"connect": {"select": "yneg", "input": 0, "tensor": "tw"}},
     )
-    outputs = [run(made, feeds)["z"] for feeds in NESTED_FEEDS]
+    outputs = [run(result, feeds)["z"] for feeds in NESTED_FEEDS]
     assert np.array_equal(outputs[0], np.zeros(2, np.float32)), "Twice gives 0"
-    same_outputs(parse(NESTED), made, NESTED_FEEDS[1])
+    same_outputs(parse(NESTED), result, NESTED_FEEDS[1])
 
 
 def test_a_node_in_a_function() -> None:
-    made = edit(
+    result = edit(
         NESTED,
         {
             "add_node": {
@@ -169,13 +169,13 @@ def test_a_node_in_a_function() -> None:
             }
         },
     )
-    [function] = made.functions
+    [function] = result.functions
     assert [node.name for node in function.node][-1] == "g"
     assert "com.microsoft" in {opset.domain for opset in function.opset_import}
 
 
 @pytest.mark.parametrize(
-    ("node", "told"),
+    ("node", "message"),
     [
         (
             {"op_type": "Relo", "inputs": ["x"]},
@@ -214,55 +214,55 @@ def test_a_node_in_a_function() -> None:
         ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "there is no graph 'sub' in this model"),
     ],
 )
-def test_what_cannot_be_added(node: dict[str, Any], told: str) -> None:
-    assert told in refused(CHAIN, {"add_node": node})
+def test_what_cannot_be_added(node: dict[str, Any], message: str) -> None:
+    assert message in refused(CHAIN, {"add_node": node})
 
 
 def test_types_that_contradict_each_other() -> None:
     text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
-    told = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
-    assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have one type" in told
+    message = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
+    assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have one type" in message
 
 
 # ------------------------------------------------------------------------------------------------------- inserting
 
 
 def test_after_a_tensor_before_all_its_readers() -> None:
-    made = edit(NESTED, {"insert_node": {"op_type": "Abs", "after": "y", "name": "abs", "output": "a"}})
-    assert "[abs] a = Abs (y)" in nodes_of(made)
-    assert "Add (a, b)" in text_of(made)
-    assert "Sub (a, b)" in text_of(made)
+    result = edit(NESTED, {"insert_node": {"op_type": "Abs", "after": "y", "name": "abs", "output": "a"}})
+    assert "[abs] a = Abs (y)" in nodes_of(result)
+    assert "Add (a, b)" in text_of(result)
+    assert "Sub (a, b)" in text_of(result)
     for feeds in NESTED_FEEDS:
-        same_outputs(parse(NESTED), made, feeds)
+        same_outputs(parse(NESTED), result, feeds)
 
 
 def test_after_an_output_the_output_keeps_its_name() -> None:
-    made = edit(CHAIN, {"insert_node": {"op_type": "Neg", "after": "z"}})
-    assert nodes_of(made)[-2:] == ["[last] z_before = Sigmoid (d)", "[Neg] z = Neg (z_before)"]
-    assert np.array_equal(run(made, {"x": X})["z"], -run(parse(CHAIN), {"x": X})["z"])
+    result = edit(CHAIN, {"insert_node": {"op_type": "Neg", "after": "z"}})
+    assert nodes_of(result)[-2:] == ["[last] z_before = Sigmoid (d)", "[Neg] z = Neg (z_before)"]
+    assert np.array_equal(run(result, {"x": X})["z"], -run(parse(CHAIN), {"x": X})["z"])
 
 
 def test_after_an_input_and_before_some_readers() -> None:
     text = "g (float[2] x) => (float[2] y, float[2] z) { [a] y = Relu (x)  [b] z = Tanh (x) }"
-    made = edit(text, {"insert_node": {"op_type": "Neg", "after": "x", "readers": "b"}})
-    assert nodes_of(made) == ["[a] y = Relu (x)", "[Neg] Neg_Y = Neg (x)", "[b] z = Tanh (Neg_Y)"]
+    result = edit(text, {"insert_node": {"op_type": "Neg", "after": "x", "readers": "b"}})
+    assert nodes_of(result) == ["[a] y = Relu (x)", "[Neg] Neg_Y = Neg (x)", "[b] z = Tanh (Neg_Y)"]
 
 
 def test_the_tensor_goes_where_the_recipe_says() -> None:
-    made = edit(CHAIN, {"insert_node": {"op_type": "Sub", "after": "y", "inputs": ["b", "{tensor}"]}})
-    assert "[Sub] Sub_C = Sub (b, y)" in nodes_of(made)
+    result = edit(CHAIN, {"insert_node": {"op_type": "Sub", "after": "y", "inputs": ["b", "{tensor}"]}})
+    assert "[Sub] Sub_C = Sub (b, y)" in nodes_of(result)
 
 
 def test_before_an_input_of_each_node() -> None:
     operation = {"insert_node": {"op_type": "Neg", "before": ["plus", "minus"], "input": "B"}}
-    made = edit(NESTED, operation)
-    assert text_of(made).count("= Neg (b)") == 2
-    assert not [name for name, count in all_names(made)[0].items() if count > 1]
-    assert np.array_equal(run(made, NESTED_FEEDS[0])["z"], run(parse(NESTED), NESTED_FEEDS[1])["z"])
+    result = edit(NESTED, operation)
+    assert text_of(result).count("= Neg (b)") == 2
+    assert not [name for name, count in all_names(result)[0].items() if count > 1]
+    assert np.array_equal(run(result, NESTED_FEEDS[0])["z"], run(parse(NESTED), NESTED_FEEDS[1])["z"])
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({"op_type": "Neg", "after": "y", "readers": "last"}, "none of these nodes reads 'y'"),
         ({"op_type": "Neg", "after": "yy"}, "there is no tensor 'yy'"),
@@ -274,12 +274,12 @@ def test_before_an_input_of_each_node() -> None:
         ),
     ],
 )
-def test_what_cannot_be_inserted(settings_: dict[str, Any], told: str) -> None:
-    assert told in refused(CHAIN, {"insert_node": settings_})
+def test_what_cannot_be_inserted(settings_: dict[str, Any], message: str) -> None:
+    assert message in refused(CHAIN, {"insert_node": settings_})
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({}, "give either `after` or `before`"),
         ({"after": "y", "before": "n"}, "give either `after` or `before`"),
@@ -287,8 +287,8 @@ def test_what_cannot_be_inserted(settings_: dict[str, Any], told: str) -> None:
         ({"before": "y", "output": "v"}, "`output` goes with `after`"),
     ],
 )
-def test_contradicting_places_are_told_before_a_run(settings_: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_contradicting_places_are_reported_before_a_run(settings_: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         InsertNode.model_validate({"op_type": "Neg", **settings_})
 
 
@@ -296,21 +296,21 @@ def test_contradicting_places_are_told_before_a_run(settings_: dict[str, Any], t
 
 
 def test_another_operator_keeps_name_and_wires() -> None:
-    made = edit(CHAIN, {"replace_op": {"select": "first", "op_type": "LeakyRelu", "attributes": {"alpha": 1}}})
-    assert nodes_of(made)[0] == "[first] y = LeakyRelu <alpha: float = 1> (x)"
+    result = edit(CHAIN, {"replace_op": {"select": "first", "op_type": "LeakyRelu", "attributes": {"alpha": 1}}})
+    assert nodes_of(result)[0] == "[first] y = LeakyRelu <alpha: float = 1> (x)"
 
 
 def test_attributes_the_new_operator_has_stay() -> None:
     text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y)
     { [p] y = AveragePool <kernel_shape = [3, 3], count_include_pad = 1> (x) }"""
-    made = edit(text, {"replace_op": {"select": "p", "op_type": "MaxPool"}})
-    assert nodes_of(made) == ["[p] y = MaxPool <kernel_shape: ints = [3, 3]> (x)"]
+    result = edit(text, {"replace_op": {"select": "p", "op_type": "MaxPool"}})
+    assert nodes_of(result) == ["[p] y = MaxPool <kernel_shape: ints = [3, 3]> (x)"]
     custom = edit(text, {"replace_op": {"select": "p", "op_type": "MyPool", "domain": "com.acme"}})
     assert "count_include_pad" in nodes_of(custom)[0]
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({"select": "first", "op_type": "Add"}, "node 'first': Add requires its input `B` (index 1)"),
         (
@@ -321,17 +321,17 @@ def test_attributes_the_new_operator_has_stay() -> None:
         ({"select": "first", "op_type": "Relue"}, 'did you mean "Relu"?'),
     ],
 )
-def test_what_does_not_fit_in_the_place(settings_: dict[str, Any], told: str) -> None:
-    assert told in refused(CHAIN, {"replace_op": settings_})
+def test_what_does_not_fit_in_the_place(settings_: dict[str, Any], message: str) -> None:
+    assert message in refused(CHAIN, {"replace_op": settings_})
 
 
 # -------------------------------------------------------------------------------------------------------- removing
 
 
 def test_nodes_are_bridged() -> None:
-    made = edit(CHAIN, {"remove_nodes": {"select": {"op_type": "Dropout"}, "bridge": True}})
-    assert nodes_of(made) == ["[first] y = Relu (x)", "[mid] w = Add (y, b)", "[last] z = Sigmoid (w)"]
-    same_outputs(parse(CHAIN), made, {"x": X})
+    result = edit(CHAIN, {"remove_nodes": {"select": {"op_type": "Dropout"}, "bridge": True}})
+    assert nodes_of(result) == ["[first] y = Relu (x)", "[mid] w = Add (y, b)", "[last] z = Sigmoid (w)"]
+    same_outputs(parse(CHAIN), result, {"x": X})
 
 
 @pytest.mark.parametrize(
@@ -343,16 +343,16 @@ def test_nodes_are_bridged() -> None:
     ],
 )
 def test_outputs_keep_their_names(chosen: list[str], left: list[str]) -> None:
-    made = edit(CHAIN, {"remove_nodes": {"select": chosen, "bridge": True}})
-    assert nodes_of(made) == left
-    assert [value.name for value in made.graph.output] == ["z"]
+    result = edit(CHAIN, {"remove_nodes": {"select": chosen, "bridge": True}})
+    assert nodes_of(result) == left
+    assert [value.name for value in result.graph.output] == ["z"]
 
 
 def test_a_second_output_of_the_same_tensor_keeps_its_name() -> None:
     text = "g (float[2] x) => (float[2] y, float[2] z) { y = Relu (x)  [id] z = Identity (y) }"
-    made = edit(text, {"remove_nodes": {"select": "id", "bridge": True}})
-    assert [value.name for value in made.graph.output] == ["y", "z"]
-    same_outputs(parse(text), made, {"x": np.ones(2, np.float32)})
+    result = edit(text, {"remove_nodes": {"select": "id", "bridge": True}})
+    assert [value.name for value in result.graph.output] == ["y", "z"]
+    same_outputs(parse(text), result, {"x": np.ones(2, np.float32)})
 
 
 @pytest.mark.parametrize(
@@ -368,36 +368,36 @@ def test_the_bridge_is_the_input_most_like_the_output(body: str, reads: str) -> 
         f"g (float[2, 2] x, bool[2, 2] c, float[1] s) => (float[2, 2] y) <float[2, 2] b = {{1, 2, 3, 4}}> {{ {body} }}"
     )
     proto = onnx.shape_inference.infer_shapes(parse(text))
-    made = edit(proto, {"remove_nodes": {"select": "m", "bridge": True}})
-    assert [list(node.input) for node in made.graph.node] == [[reads]]
+    result = edit(proto, {"remove_nodes": {"select": "m", "bridge": True}})
+    assert [list(node.input) for node in result.graph.node] == [[reads]]
 
 
-def test_the_bridge_can_be_said() -> None:
-    made = edit(CHAIN, {"remove_nodes": {"select": "mid", "bridge": True, "through": "B"}})
-    assert "[drop] d = Dropout (b)" in nodes_of(made)
+def test_the_bridge_can_be_chosen() -> None:
+    result = edit(CHAIN, {"remove_nodes": {"select": "mid", "bridge": True, "through": "B"}})
+    assert "[drop] d = Dropout (b)" in nodes_of(result)
 
 
 def test_nodes_in_subgraphs_and_functions_are_bridged() -> None:
-    made = edit(NESTED, {"remove_nodes": {"select": ["plus", "yneg", "nneg", "inner"], "bridge": True}})
-    assert "[Identity] yo = Identity (y)" in text_of(made)
-    assert "[minus] no = Sub (y, b)" in text_of(made)
-    assert [node.name for node in made.functions[0].node] == ["post"]
+    result = edit(NESTED, {"remove_nodes": {"select": ["plus", "yneg", "nneg", "inner"], "bridge": True}})
+    assert "[Identity] yo = Identity (y)" in text_of(result)
+    assert "[minus] no = Sub (y, b)" in text_of(result)
+    assert [node.name for node in result.functions[0].node] == ["post"]
     x = NESTED_FEEDS[0]["x"]
     expected = np.tanh(2 * np.maximum(x, 0)).astype(np.float32)
-    np.testing.assert_allclose(run(made, NESTED_FEEDS[0])["z"], expected, rtol=1e-6)
+    np.testing.assert_allclose(run(result, NESTED_FEEDS[0])["z"], expected, rtol=1e-6)
 
 
 def test_a_node_goes_with_what_stands_in_it() -> None:
-    made = edit(
+    result = edit(
         NESTED,
         {"rewire": {"tensor": "u", "read": "y"}},
         {"remove_nodes": {"select": ["branch", "plus"]}},
     )
-    assert [node.name for node in made.graph.node] == ["pre", "call", "post"]
+    assert [node.name for node in result.graph.node] == ["pre", "call", "post"]
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         (
             {"select": "drop"},
@@ -409,8 +409,8 @@ def test_a_node_goes_with_what_stands_in_it() -> None:
         ({"select": "mid", "bridge": True, "through": 7}, "there is no input 7; Add takes (A, B)"),
     ],
 )
-def test_what_cannot_be_removed(settings_: dict[str, Any], told: str) -> None:
-    assert told in refused(CHAIN, {"remove_nodes": settings_})
+def test_what_cannot_be_removed(settings_: dict[str, Any], message: str) -> None:
+    assert message in refused(CHAIN, {"remove_nodes": settings_})
 
 
 def test_a_node_without_inputs_has_no_bridge() -> None:
@@ -421,41 +421,41 @@ def test_a_node_without_inputs_has_no_bridge() -> None:
 
 
 def test_a_node_with_subgraphs_has_no_natural_bridge() -> None:
-    told = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
-    assert "node 'branch' has subgraphs: give by `through` the input that replaces it" in told
+    message = refused(NESTED, {"remove_nodes": {"select": "branch", "bridge": True}})
+    assert "node 'branch' has subgraphs: give by `through` the input that replaces it" in message
 
 
 def test_a_reader_in_a_body_is_named() -> None:
-    told = refused(NESTED, {"remove_nodes": {"select": "pre"}})
-    assert "'plus', 'minus' read 'y', an output of 'pre'" in told
+    message = refused(NESTED, {"remove_nodes": {"select": "pre"}})
+    assert "'plus', 'minus' read 'y', an output of 'pre'" in message
 
 
 def test_nothing_selected_may_pass() -> None:
-    made = edit(CHAIN, {"remove_nodes": {"select": "nope", "allow_empty": True}})
-    assert text_of(made) == text_of(edit(CHAIN))
+    result = edit(CHAIN, {"remove_nodes": {"select": "nope", "allow_empty": True}})
+    assert text_of(result) == text_of(edit(CHAIN))
 
 
 # --------------------------------------------------------------------------------------------------------- copying
 
 
 def test_copies_read_each_other_and_share_the_rest() -> None:
-    made = edit(
+    result = edit(
         CHAIN,
         {"copy_nodes": {"select": ["mid", "drop"], "prefix": "twin_"}},
         {"connect": {"select": "last", "input": 0, "tensor": "twin_d"}},
     )
-    assert "[twin_mid] twin_w = Add (y, b)" in nodes_of(made)
-    assert "[twin_drop] twin_d = Dropout (twin_w)" in nodes_of(made)
-    same_outputs(parse(CHAIN), made, {"x": X})
+    assert "[twin_mid] twin_w = Add (y, b)" in nodes_of(result)
+    assert "[twin_drop] twin_d = Dropout (twin_w)" in nodes_of(result)
+    same_outputs(parse(CHAIN), result, {"x": X})
 
 
 def test_a_copy_in_a_body_reads_the_copy_outside() -> None:
-    made = edit(NESTED, {"copy_nodes": {"select": ["pre", "plus"]}})
-    assert "[copy_plus] copy_ya = Add (copy_y, b)" in text_of(made)
+    result = edit(NESTED, {"copy_nodes": {"select": ["pre", "plus"]}})
+    assert "[copy_plus] copy_ya = Add (copy_y, b)" in text_of(result)
 
 
 def test_copies_of_bodies_have_names_of_their_own() -> None:
-    made = edit(
+    result = edit(
         NESTED,
         {"copy_nodes": {"select": ["pre", "branch"]}},
         {"copy_nodes": {"select": ["pre", "branch"]}},
@@ -463,10 +463,10 @@ def test_copies_of_bodies_have_names_of_their_own() -> None:
         {"remove_nodes": {"select": "branch"}},
         {"remove_nodes": {"select": "pre"}},
     )
-    for names in all_names(made):
+    for names in all_names(result):
         assert not [name for name, count in names.items() if count > 1]
     for feeds in NESTED_FEEDS:
-        same_outputs(parse(NESTED), made, feeds)
+        same_outputs(parse(NESTED), result, feeds)
 
 
 # ---------------------------------------------------------------------------------------------------------- wiring
@@ -475,15 +475,15 @@ def test_copies_of_bodies_have_names_of_their_own() -> None:
 def test_optional_and_variadic_inputs_grow() -> None:
     text = """g (float[1, 2] x, float lo, float hi) => (float[1, 2] y, float[N, 2] z)
     { [clip] y = Clip (x)  [cat] z = Concat <axis = 0> (x) }"""
-    made = edit(
+    result = edit(
         text,
         {"connect": {"select": "clip", "input": "max", "tensor": "hi"}},
         {"connect": {"select": "cat", "input": "inputs", "tensor": "y"}},
         {"connect": {"select": "cat", "input": 2, "tensor": "x"}},
     )
-    assert nodes_of(made) == ['[clip] y = Clip (x, "", hi)', "[cat] z = Concat <axis: int = 0> (x, y, x)"]
+    assert nodes_of(result) == ['[clip] y = Clip (x, "", hi)', "[cat] z = Concat <axis: int = 0> (x, y, x)"]
     back = edit(
-        made,
+        result,
         {"disconnect": {"select": "clip", "input": "max"}},
         {"disconnect": {"select": "cat", "input": 1}},
         {"disconnect": {"select": "cat", "input": "inputs"}},
@@ -492,13 +492,13 @@ def test_optional_and_variadic_inputs_grow() -> None:
 
 
 def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
-    made = edit(NESTED, {"connect": {"select": ["plus", "minus"], "input": "B", "tensor": "x"}})
-    assert "Add (y, x)" in text_of(made)
-    assert "Sub (y, x)" in text_of(made)
+    result = edit(NESTED, {"connect": {"select": ["plus", "minus"], "input": "B", "tensor": "x"}})
+    assert "Add (y, x)" in text_of(result)
+    assert "Sub (y, x)" in text_of(result)
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "message"),
     [
         (
             {"connect": {"select": "first", "input": 0, "tensor": "d"}},
@@ -527,12 +527,12 @@ def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
         ({"rewire": {"tensor": "z", "read": "x"}}, "nothing that may be changed reads 'z'"),
     ],
 )
-def test_wires_that_cannot_be(operation: dict[str, Any], told: str) -> None:
-    assert told in refused(CHAIN, operation)
+def test_wires_that_cannot_be(operation: dict[str, Any], message: str) -> None:
+    assert message in refused(CHAIN, operation)
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "message"),
     [
         (
             {"connect": {"select": "post", "input": 0, "tensor": "ya"}},
@@ -556,47 +556,54 @@ def test_wires_that_cannot_be(operation: dict[str, Any], told: str) -> None:
         ),
     ],
 )
-def test_scopes_are_kept(operation: dict[str, Any], told: str) -> None:
-    assert told in refused(NESTED, _in_main(operation))
+def test_scopes_are_kept(operation: dict[str, Any], message: str) -> None:
+    assert message in refused(NESTED, _in_main(operation))
 
 
 def _in_main(operation: dict[str, Any]) -> dict[str, Any]:
     """Two nodes are called `post`: mean the main graph's."""
-    [(word, said)] = operation.items()
-    return {word: {**said, "select": {"name": "post", "scope": ""}}} if said.get("select") == "post" else operation
+    [(word, options)] = operation.items()
+    return (
+        {word: {**options, "select": {"name": "post", "scope": ""}}} if options.get("select") == "post" else operation
+    )
 
 
 def test_all_readers_read_another_tensor() -> None:
-    made = edit(
+    result = edit(
         NESTED,
         {"add_node": {"op_type": "Abs", "inputs": ["y"], "outputs": ["a"]}},
         {"rewire": {"tensor": "y", "read": "a"}},
     )
-    assert "Abs (y)" in text_of(made), "what the new tensor is made of is left"
-    assert "Add (a, b)" in text_of(made)
-    assert "Sub (a, b)" in text_of(made)
+    assert "Abs (y)" in text_of(result), "what the new tensor is made of is left"
+    assert "Add (a, b)" in text_of(result)
+    assert "Sub (a, b)" in text_of(result)
 
 
 def test_of_several_nodes_those_that_read_nothing_there_are_passed_over() -> None:
     text = """g (float[2] x, float lo) => (float[2] a, float[2] b, float[2] c)
     { [none] a = Clip (x)  [low] b = Clip (x, lo)  [high] c = Clip (x, "", lo) }"""
-    made = edit(text, {"disconnect": {"select": {"op_type": "Clip"}, "input": "min"}})
-    assert nodes_of(made) == ["[none] a = Clip (x)", "[low] b = Clip (x)", '[high] c = Clip (x, "", lo)']
+    result = edit(text, {"disconnect": {"select": {"op_type": "Clip"}, "input": "min"}})
+    assert nodes_of(result) == ["[none] a = Clip (x)", "[low] b = Clip (x)", '[high] c = Clip (x, "", lo)']
 
 
 def test_readers_that_are_not_selected_or_make_the_new_tensor_are_passed_over() -> None:
     text = """g (float[2] x) => (float[2] b, float[2] c, float[2] d, float[2] a)
     { [maker] a = Neg (x)  [other] b = Abs (x)  [one] c = Relu (x)  [two] d = Tanh (x) }"""
-    made = edit(text, {"rewire": {"tensor": "x", "read": "a", "readers": ["maker", "one", "two"]}})
-    assert nodes_of(made) == ["[maker] a = Neg (x)", "[other] b = Abs (x)", "[one] c = Relu (a)", "[two] d = Tanh (a)"]
+    result = edit(text, {"rewire": {"tensor": "x", "read": "a", "readers": ["maker", "one", "two"]}})
+    assert nodes_of(result) == [
+        "[maker] a = Neg (x)",
+        "[other] b = Abs (x)",
+        "[one] c = Relu (a)",
+        "[two] d = Tanh (a)",
+    ]
 
 
 def test_outputs_are_rewired_under_their_names() -> None:
-    made = edit(CHAIN, {"rewire": {"tensor": "z", "read": "w", "outputs": True}})
-    assert "[mid] z = Add (y, b)" in nodes_of(made)
-    assert "[last] z_before = Sigmoid (d)" in nodes_of(made)
-    made = edit(CHAIN, {"rewire": {"tensor": "z", "read": "x", "outputs": True}})
-    assert "[Identity] z = Identity (x)" in nodes_of(made)
+    result = edit(CHAIN, {"rewire": {"tensor": "z", "read": "w", "outputs": True}})
+    assert "[mid] z = Add (y, b)" in nodes_of(result)
+    assert "[last] z_before = Sigmoid (d)" in nodes_of(result)
+    result = edit(CHAIN, {"rewire": {"tensor": "z", "read": "x", "outputs": True}})
+    assert "[Identity] z = Identity (x)" in nodes_of(result)
 
 
 def test_an_output_that_is_an_input_too() -> None:
@@ -614,12 +621,12 @@ def test_a_tensor_instead_of_itself() -> None:
 
 def test_many_nodes_are_connected_without_looking_through_the_model_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     built = 0
-    made = Neighbourhood.__init__
+    result = Neighbourhood.__init__
 
     def counted(self: Neighbourhood, model: ir.Model) -> None:
         nonlocal built
         built += 1
-        made(self, model)
+        result(self, model)
 
     monkeypatch.setattr(Neighbourhood, "__init__", counted)
     lines = " ".join(f"a{i} = Add (y, x)" for i in range(50))
@@ -632,54 +639,56 @@ def test_many_nodes_are_connected_without_looking_through_the_model_for_each(mon
 
 
 def test_templates() -> None:
-    made = edit(
+    result = edit(
         CHAIN,
         {"rename_nodes": {"select": {"op_type": ["Relu", "Add"]}, "to": "/net/{op_type}.{index:02}"}},
         {"rename_nodes": {"select": r"/^(d)(r)op$/", "to": "{2}{1}_{name}_{output}"}},
         {"rename_nodes": {"select": "/net/*", "to": "{stem}{{}}"}},
     )
-    assert [node.name for node in made.graph.node] == ["00{}", "01{}", "rd_drop_d", "last"]
+    assert [node.name for node in result.graph.node] == ["00{}", "01{}", "rd_drop_d", "last"]
 
 
 def test_equal_names_get_numbers() -> None:
-    made = edit(NESTED, {"rename_nodes": {"select": {"op_type": "Neg"}, "to": "post"}})
-    assert sorted(all_names(made)[0]) == sorted(["pre", "branch", "call", "post", "plus", "minus", "post_2", "post_3"])
-    assert [node.name for node in made.functions[0].node] == ["post_2", "post"]
+    result = edit(NESTED, {"rename_nodes": {"select": {"op_type": "Neg"}, "to": "post"}})
+    assert sorted(all_names(result)[0]) == sorted(
+        ["pre", "branch", "call", "post", "plus", "minus", "post_2", "post_3"]
+    )
+    assert [node.name for node in result.functions[0].node] == ["post_2", "post"]
 
 
 def test_names_are_exchanged() -> None:
-    made = edit(
+    result = edit(
         CHAIN,
         {"rename_nodes": {"names": {"first": "last", "last": "first"}}},
         {"rename_tensors": {"names": {"x": "y", "y": "x", "b": "z", "z": "b"}}},
     )
-    assert nodes_of(made)[:2] == ["[last] x = Relu (y)", "[mid] w = Add (x, z)"]
-    wanted, found = run(parse(CHAIN), {"x": X}), run(made, {"y": X})
+    assert nodes_of(result)[:2] == ["[last] x = Relu (y)", "[mid] w = Add (x, z)"]
+    wanted, found = run(parse(CHAIN), {"x": X}), run(result, {"y": X})
     assert np.array_equal(wanted["z"], found["b"])
 
 
 def test_tensors_of_outer_graphs_are_renamed_where_they_are_read() -> None:
-    made = edit(NESTED, {"rename_tensors": {"select": "*", "to": "t", "keep_io": True}})
-    assert not [name for name, count in all_names(made)[1].items() if count > 1]
+    result = edit(NESTED, {"rename_tensors": {"select": "*", "to": "t", "keep_io": True}})
+    assert not [name for name, count in all_names(result)[1].items() if count > 1]
     for feeds in NESTED_FEEDS:
-        same_outputs(parse(NESTED), made, feeds)
+        same_outputs(parse(NESTED), result, feeds)
 
 
 def test_tensors_by_pattern_and_scope() -> None:
-    made = edit(
+    result = edit(
         NESTED,
         {"rename_tensors": {"select": "/^(.)a$/", "to": "{op_type}_{1}"}},
         {"rename_tensors": {"select": "*", "to": "f_{name}", "scope": "local::Twice"}},
         {"rename_tensors": {"select": ["x", "b"], "to": "{op_type}"}},
     )
-    assert [value.name for value in made.graph.input] == ["input", "c"]
-    assert [value.name for value in made.graph.initializer] == ["initializer"]
-    assert "[plus] Add_y = Add (y, initializer)" in text_of(made)
-    assert list(made.functions[0].output) == ["f_b"]
+    assert [value.name for value in result.graph.input] == ["input", "c"]
+    assert [value.name for value in result.graph.initializer] == ["initializer"]
+    assert "[plus] Add_y = Add (y, initializer)" in text_of(result)
+    assert list(result.functions[0].output) == ["f_b"]
 
 
 @pytest.mark.parametrize(
-    ("operation", "told"),
+    ("operation", "message"),
     [
         ({"rename_nodes": {"names": {"frist": "a"}}}, "there is no node 'frist'; did you mean \"first\"?"),
         ({"rename_nodes": {"names": {"first": "mid"}}}, "the name 'mid' is already used"),
@@ -692,8 +701,8 @@ def test_tensors_by_pattern_and_scope() -> None:
         ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "no `/regular expression/` of `select` has a group {1}"),
     ],
 )
-def test_names_that_cannot_be(operation: dict[str, Any], told: str) -> None:
-    assert told in refused(CHAIN, operation)
+def test_names_that_cannot_be(operation: dict[str, Any], message: str) -> None:
+    assert message in refused(CHAIN, operation)
 
 
 def test_a_name_that_several_have() -> None:
@@ -704,7 +713,7 @@ def test_a_name_that_several_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("options", "message"),
     [
         ({"select": "*", "to": "{nam}"}, 'there is no {nam}; did you mean "name"?'),
         ({"select": "*", "to": "a{"}, "has a single `{`; write `{{` for the character itself"),
@@ -714,10 +723,10 @@ def test_a_name_that_several_have() -> None:
         ({}, "give either `select` and `to`, or `names`"),
     ],
 )
-def test_templates_are_checked_before_a_run(said: dict[str, Any], told: str) -> None:
+def test_templates_are_checked_before_a_run(options: dict[str, Any], message: str) -> None:
     for operation in (RenameNodes, RenameTensors):
-        with pytest.raises(ValueError, match=re.escape(told)):
-            operation.model_validate(said)
+        with pytest.raises(ValueError, match=re.escape(message)):
+            operation.model_validate(options)
 
 
 def test_nodes_of_one_name_get_names_of_their_own() -> None:
@@ -730,9 +739,9 @@ def test_everything_is_named() -> None:
     assert [node.name for node in edit(proto, "name_all").graph.node] == ["Relu_b", "Dropout_c", "Tanh_z"]
     for value, name in {"a": "in.0", "b": "m.1", "c": "m_1", "z": "/out"}.items():
         _rename_proto(proto, value, name)
-    made = edit(proto, {"name_all": {"c_identifiers": True}})
-    assert [value.name for value in (*made.graph.input, *made.graph.output)] == ["in_0", "_out"]
-    assert [list(node.output) for node in made.graph.node] == [["m_1"], ["m_1_2", "mask"], ["_out"]]
+    result = edit(proto, {"name_all": {"c_identifiers": True}})
+    assert [value.name for value in (*result.graph.input, *result.graph.output)] == ["in_0", "_out"]
+    assert [list(node.output) for node in result.graph.node] == [["m_1"], ["m_1_2", "mask"], ["_out"]]
     kept = edit(proto, {"name_all": {"c_identifiers": True, "keep_io": True}})
     assert [value.name for value in (*kept.graph.input, *kept.graph.output)] == ["in.0", "/out"]
     same_outputs(proto, kept, {"in.0": np.ones(2, np.float32)})
@@ -752,25 +761,25 @@ def test_an_output_that_is_left_out_stays_out() -> None:
         { v, h = LSTM <hidden_size = 3> (x, w, r) }"""
     )
     proto.graph.node[0].output[0] = ""
-    made = edit(proto, {"name_all": {"c_identifiers": True}}, {"rename_tensors": {"select": "*", "to": "n_{name}"}})
-    assert list(made.graph.node[0].output) == ["", "n_h"]
+    result = edit(proto, {"name_all": {"c_identifiers": True}}, {"rename_tensors": {"select": "*", "to": "n_{name}"}})
+    assert list(result.graph.node[0].output) == ["", "n_h"]
 
 
 def test_scales_that_are_noted_for_a_tensor_are_renamed_too() -> None:
     proto = parse(CHAIN)
     note = proto.graph.quantization_annotation.add(tensor_name="y")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="b")
-    made = edit(proto, {"rename_tensors": {"names": {"b": "scale", "y": "act"}}})
-    [noted] = made.graph.quantization_annotation
+    result = edit(proto, {"rename_tensors": {"names": {"b": "scale", "y": "act"}}})
+    [noted] = result.graph.quantization_annotation
     assert (noted.tensor_name, noted.quant_parameter_tensor_names[0].value) == ("act", "scale")
 
 
 def test_the_order_of_initializers_stays() -> None:
     text = """g (float[2] x) => (float[2] y) <float[2] p = {1, 2}, float[2] q = {3, 4}, float[2] r = {5, 6}>
     { y = Sum (x, p, q, r) }"""
-    made = edit(text, {"rename_tensors": {"names": {"p": "q", "q": "p"}}})
-    assert [tensor.name for tensor in made.graph.initializer] == ["q", "p", "r"]
-    assert "Sum (x, q, p, r)" in text_of(made)
+    result = edit(text, {"rename_tensors": {"names": {"p": "q", "q": "p"}}})
+    assert [tensor.name for tensor in result.graph.initializer] == ["q", "p", "r"]
+    assert "Sum (x, q, p, r)" in text_of(result)
 
 
 # ----------------------------------------------------------------------------------------------------- free names
@@ -796,8 +805,8 @@ def test_the_next_operation_knows_the_names_of_the_last() -> None:
         edited.fresh_name("other")
         edited.node("mid").name = "Relu"
 
-    made = edit(CHAIN, by(sneak), {"add_node": {"op_type": "Relu", "inputs": ["x"]}})
-    assert sorted(node.name for node in made.graph.node) == ["Relu", "Relu_2", "drop", "first", "last"]
+    result = edit(CHAIN, by(sneak), {"add_node": {"op_type": "Relu", "inputs": ["x"]}})
+    assert sorted(node.name for node in result.graph.node) == ["Relu", "Relu_2", "drop", "first", "last"]
 
 
 def test_many_fresh_names_look_through_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -846,17 +855,19 @@ _OPERATIONS = st.sampled_from(
 @given(st.lists(_OPERATIONS, min_size=1, max_size=6))
 def test_any_list_leaves_a_valid_model_or_says_why_not(operations: list[dict[str, Any]]) -> None:
     try:
-        made = edit(NESTED, *operations)
+        result = edit(NESTED, *operations)
     except ModelError:
         raise
     except RequestError as error:
         assert str(error).startswith("operations[")
         return
-    for names in all_names(made):
+    for names in all_names(result):
         assert not [name for name, count in names.items() if name and count > 1]
-    assert [value.name for value in made.graph.output] == ["z"]
+    assert [value.name for value in result.graph.output] == ["z"]
     for feeds in NESTED_FEEDS:
-        run(made, {name: feed for name, feed in feeds.items() if name in {value.name for value in made.graph.input}})
+        run(
+            result, {name: feed for name, feed in feeds.items() if name in {value.name for value in result.graph.input}}
+        )
 
 
 def test_a_name_that_a_pattern_leaves_empty_is_refused() -> None:

@@ -54,9 +54,9 @@ def test_swish_becomes_a_contrib_operator_in_either_order() -> None:
     assert ops(rewritten(text, **SWISH, commutative=False)) == ["QuickGelu", "Sigmoid", "Mul"]
 
 
-def test_what_was_done_is_told_and_nothing_is_an_error() -> None:
-    told = refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH)
-    assert told == "the pattern has no match in this model"
+def test_what_was_done_is_reported_and_nothing_is_an_error() -> None:
+    message = refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH)
+    assert message == "the pattern has no match in this model"
     assert apply("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH, allow_empty=True)
 
 
@@ -87,8 +87,8 @@ def test_inner_tensors_that_others_read_prevent_a_match_unless_allowed() -> None
                   else_branch = b () => (float[2, 4] p) { p = Neg (x) }>
     }"""
     for text in (read, handed, captured):
-        told = refusal(text, "rewrite", **SWISH)
-        assert told == (
+        message = refusal(text, "rewrite", **SWISH)
+        assert message == (
             "the pattern has no match in this model that may be replaced; 1 skipped: an intermediate tensor "
             "is read elsewhere (`allow_shared: true` accepts that)"
         )
@@ -271,8 +271,8 @@ def test_matches_share_no_node_and_new_nodes_are_not_rewritten() -> None:
 )
 def test_nodes_are_different_nodes_and_inputs_come_from_outside(pattern: str) -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { r = Relu (x) y = Add (r, r) }"
-    told = refusal(text, "rewrite", pattern=pattern, replacement="(x) => (y) { y = Neg (x) }")
-    assert told == "the pattern has no match in this model"
+    message = refusal(text, "rewrite", pattern=pattern, replacement="(x) => (y) { y = Neg (x) }")
+    assert message == "the pattern has no match in this model"
 
 
 def test_a_limit_and_a_selection() -> None:
@@ -344,7 +344,7 @@ def test_many_commutative_nodes_are_no_burden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (
             {"pattern": "(x) => (y) { y = Relu(x }"},
@@ -363,23 +363,23 @@ def test_many_commutative_nodes_are_no_burden() -> None:
         ({"where": {"dtypes": {"x": "flot32"}}}, "there is no element type 'flot32'"),
     ],
 )
-def test_rules_that_make_no_sense_are_told(change: dict[str, Any], told: str) -> None:
+def test_rules_that_make_no_sense_are_reported(change: dict[str, Any], message: str) -> None:
     rule = {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Abs(x) }", **change}
     if "y, w" in rule["pattern"]:
         rule["replacement"] = "(x, z) => (y, w) { y = Abs(x) w = Abs(z) }"
-    assert told in refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **rule)
+    assert message in refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **rule)
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_rewriting_random_graphs_keeps_what_they_compute(data: st.DataObject) -> None:
-    made, nodes = ["x"], []
+    result, nodes = ["x"], []
     for index in range(data.draw(st.integers(2, 9))):
         op = data.draw(st.sampled_from(["Neg", "Abs", "Sub", "Add"]))
-        inputs = [data.draw(st.sampled_from(made)) for _ in range(2 if op in ("Sub", "Add") else 1)]
+        inputs = [data.draw(st.sampled_from(result)) for _ in range(2 if op in ("Sub", "Add") else 1)]
         nodes.append(f"v{index} = {op} ({', '.join(inputs)})")
-        made.append(f"v{index}")
-    text = f"g (float[2, 4] x) => (float[2, 4] y) {{ {' '.join(nodes)} y = Sum ({', '.join(made)}) }}"
+        result.append(f"v{index}")
+    text = f"g (float[2, 4] x) => (float[2, 4] y) {{ {' '.join(nodes)} y = Sum ({', '.join(result)}) }}"
     shared = data.draw(st.booleans())
     rules = [
         ("(a, b) => (y) { n = Neg (b) y = Add (a, n) }", "(a, b) => (y) { y = Sub (a, b) }"),
@@ -403,7 +403,7 @@ TANH = "(x) => (y) { y = Tanh(x) }"
 
 
 @pytest.mark.parametrize(
-    ("pattern", "replacement", "where", "told"),
+    ("pattern", "replacement", "where", "message"),
     [
         ("", TANH, {}, "`pattern` is empty: write `(inputs) => (outputs) { nodes }`"),
         ("(x) => (y) { y = Relu(x) } more", TANH, {}, "`pattern` cannot be parsed: line 1: "),
@@ -415,7 +415,7 @@ TANH = "(x) => (y) { y = Tanh(x) }"
         ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": "one"}}, "'c' is a number, or even lists of"),
     ],
 )
-def test_rules_that_cannot_be_meant_are_told(
-    pattern: str, replacement: str, where: dict[str, object], told: str
+def test_rules_that_cannot_be_meant_are_reported(
+    pattern: str, replacement: str, where: dict[str, object], message: str
 ) -> None:
-    assert told in refusal(RELU, "rewrite", pattern=pattern, replacement=replacement, where=where)
+    assert message in refusal(RELU, "rewrite", pattern=pattern, replacement=replacement, where=where)

@@ -72,7 +72,7 @@ def test_a_rule_may_be_switched_off() -> None:
     assert edit(RELUS, {"apply_rules": {"rules": "add_0", "allow_empty": True}})
 
 
-def test_what_was_done_is_told() -> None:
+def test_what_was_done_is_reported() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) <float z = {0}> { p = Relu (x) q = Relu (p) y = Add (q, z) }"
     edited = apply(text, "apply_rules", rules=["add_0", "successive_relu"], allow_empty=True)
     assert [node.op_type for node in edited.model.graph][:1] == ["Relu"]
@@ -81,7 +81,7 @@ def test_what_was_done_is_told() -> None:
     assert entry.operation.apply(fresh) == "successive_relu 1 times, add_0 1 times"
 
 
-def test_rules_that_never_come_to_an_end_are_stopped_and_told(tmp_path: Path) -> None:
+def test_rules_that_never_come_to_an_end_are_stopped_and_reported(tmp_path: Path) -> None:
     same = MY_RULES.replace("op.Neg(op.Neg(x))", "op.Neg(x)").replace("op.Identity(x)", "op.Neg(x)")
     edited = apply(NEGS, "apply_rules", file=written(tmp_path, same))
     assert edited.notes == ["rules still match after 10 passes: some undo the changes of others"]
@@ -121,7 +121,7 @@ def test_nodes_of_different_asked_precisions_are_left_alone() -> None:
     assert {each.key: each.value for each in node.metadata_props}[PRECISION_KEY] == "fp32"
 
 
-def test_rules_that_need_a_newer_opset_are_left_out_and_told() -> None:
+def test_rules_that_need_a_newer_opset_are_left_out_and_reported() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) <float three = {3}, float zero = {0}, float six = {6}> {
       a = Add (x, three) c = Clip (a, zero, six) m = Mul (c, x) y = Div (m, six)
     }"""
@@ -170,7 +170,7 @@ def test_rules_of_a_file_are_applied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("rules = 3", "mine.py: TypeError: 'int' object is not iterable"),
         ("rules = [3]", "mine.py: it must have `rules`: onnxscript's RewriteRuleSet, or a list of RewriteRule"),
@@ -181,27 +181,27 @@ def test_rules_of_a_file_are_applied(tmp_path: Path) -> None:
         (MY_RULES.replace("return op.Identity(x)", "return 1 / 0"), "mine.py:8: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path: Path, text: str, told: str) -> None:
-    assert told in refusal(NEGS, "apply_rules", file=written(tmp_path, text))
+def test_what_is_wrong_with_a_file_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    assert message in refusal(NEGS, "apply_rules", file=written(tmp_path, text))
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
-    told = refusal(NEGS, "apply_rules", file=str(tmp_path / "none.py"))
-    assert told == f"{tmp_path / 'none.py'}: the file cannot be read (No such file or directory)"
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
+    message = refusal(NEGS, "apply_rules", file=str(tmp_path / "none.py"))
+    assert message == f"{tmp_path / 'none.py'}: the file cannot be read (No such file or directory)"
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({}, "give `rules`, or a `file`"),
         ({"rules": "succesive_relu"}, "there is no rule 'succesive_relu'; did you mean \"successive_relu\""),
         ({"rules": "*", "omit": ["add_1"]}, "there is no rule 'add_1'"),
     ],
 )
-def test_rules_that_are_none_are_told_before_anything_runs(settings_: dict[str, Any], told: str) -> None:
+def test_rules_that_are_none_are_reported_before_anything_runs(settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"rule") as error:
         ApplyRules.model_validate_json(json.dumps(settings_))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("word", ["apply_rules", "run_python"])
@@ -240,14 +240,14 @@ def test_a_function_of_a_file_changes_the_model(tmp_path: Path) -> None:
     same_outputs(parse(NEGS), edit(NEGS, {"run_python": {"file": path, "function": "other"}}), X)
 
 
-def test_a_result_that_is_not_valid_is_told(tmp_path: Path) -> None:
+def test_a_result_that_is_not_valid_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path, EDIT)
     with pytest.raises(RequestError, match="the operations leave a model that is not valid"):
         edit(NEGS, {"run_python": {"file": path, "arguments": {"what": "NoSuchOp"}}})
 
 
 @pytest.mark.parametrize(
-    ("settings_", "told"),
+    ("settings_", "message"),
     [
         ({"function": "edi"}, "there is no function 'edi' in it; did you mean \"edit\"?"),
         ({"function": "wrong"}, "wrong returned int; it may return an onnx_ir.Model, a text"),
@@ -255,8 +255,8 @@ def test_a_result_that_is_not_valid_is_told(tmp_path: Path) -> None:
         ({"arguments": {"nothing": 1}}, "TypeError: edit() got an unexpected keyword argument 'nothing'"),
     ],
 )
-def test_what_is_wrong_with_a_function_is_told(tmp_path: Path, settings_: dict[str, Any], told: str) -> None:
-    assert told in refusal(NEGS, "run_python", file=written(tmp_path, EDIT), **settings_)
+def test_what_is_wrong_with_a_function_is_reported(tmp_path: Path, settings_: dict[str, Any], message: str) -> None:
+    assert message in refusal(NEGS, "run_python", file=written(tmp_path, EDIT), **settings_)
 
 
 def test_rules_are_tried_only_where_their_last_operator_stands(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +275,7 @@ def test_rules_are_tried_only_where_their_last_operator_stands(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("model.graph = None", "leaves a model without a graph"),
         ("model.graph[0].op_type = 5", "the model cannot be written: "),
@@ -284,9 +284,9 @@ def test_rules_are_tried_only_where_their_last_operator_stands(monkeypatch: pyte
         ("import no_such_module", "broken.py:2: ModuleNotFoundError: "),
     ],
 )
-def test_a_function_that_breaks_the_model_is_told(in_folder: Path, line: str, told: str) -> None:
+def test_a_function_that_breaks_the_model_is_reported(in_folder: Path, line: str, message: str) -> None:
     Path("broken.py").write_text(f"def edit(model):\n    {line}\n")
     with pytest.raises(RequestError) as refused:
         edit(NEGS, {"run_python": {"file": "broken.py"}})
-    assert told in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -116,7 +116,7 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "scope", "text", "told"),
+    ("model", "scope", "text", "message"),
     [
         (
             TWO_IFS,
@@ -165,10 +165,10 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
         ),
     ],
 )
-def test_refused_bodies(model: str, scope: str, text: str, told: str) -> None:
+def test_refused_bodies(model: str, scope: str, text: str, message: str) -> None:
     with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
         edit(model, {"set_subgraph": {"scope": scope, "text": text}})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_wrap_in_if(flag: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"select": ["a", "c"], "condition": "flag"}, "these nodes cannot be replaced by one: 'b'"),
         (
@@ -270,11 +270,11 @@ def test_wrap_in_if(flag: bool) -> None:
         ),
     ],
 )
-def test_refused_wraps(settings: dict[str, object], told: str) -> None:
+def test_refused_wraps(settings: dict[str, object], message: str) -> None:
     more = "[e] flags = Cast<to = 9>(c) [f] whole = Cast<to = 7>(x) [g] s = ReduceSum(c) [h] late = Cast<to = 9>(s) }"
     with pytest.raises(RequestError) as caught:
         edit(CHAIN.rstrip().removesuffix("}") + more, {"wrap_in_if": settings})
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_sequence_cannot_be_a_tensor_otherwise() -> None:
@@ -368,9 +368,9 @@ def test_weights_of_a_branch_in_a_function_become_constants() -> None:
 
 
 def test_bodies_of_exported_models_and_twice_the_same() -> None:
-    made = [
+    result = [
         edit(models.ctrl_model(), {"inline_branch": {"select": {"op_type": "If"}, "branch": "then_branch"}})
         for _ in range(2)
     ]
-    assert made[0].SerializeToString() == made[1].SerializeToString()
-    assert "If" not in {node.op_type for node in made[0].graph.node}
+    assert result[0].SerializeToString() == result[1].SerializeToString()
+    assert "If" not in {node.op_type for node in result[0].graph.node}

@@ -97,7 +97,7 @@ def test_nothing_fused_is_an_error_unless_allowed() -> None:
     assert same.producer_name == ""
 
 
-def test_layer_normalization_before_opset_17_is_told() -> None:
+def test_layer_normalization_before_opset_17_is_reported() -> None:
     model = encoder(13)
     with pytest.raises(
         RequestError, match="LayerNormalization, which ONNX does not have at opset 13: convert the model"
@@ -128,7 +128,7 @@ def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
     assert_same(outputs_of(onnx.load(source), {"x": x}), outputs_of(onnx.load(target), {"x": x}), 1e-4)
 
 
-def test_sparse_and_large_weights_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sparse_and_large_weights_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from ndld_flow.graph.edit import transformer_fusions
 
     monkeypatch.setattr(transformer_fusions, "INLINE_LIMIT_BYTES", 100)

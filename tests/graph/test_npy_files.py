@@ -76,7 +76,7 @@ def test_what_is_none_is_refused_and_no_code_is_run(tmp_path: Path) -> None:
     (tmp_path / "negative.npy").write_bytes(header("(-3,)") + bytes(100))
     (tmp_path / "folder.npy").mkdir()
     os.mkfifo(tmp_path / "pipe.npy")
-    for name, told in {
+    for name, message in {
         "none.npy": "there is no file",
         "archive.npz": "an archive of several arrays",
         "pairs.npy": "no tensor can hold",
@@ -87,7 +87,7 @@ def test_what_is_none_is_refused_and_no_code_is_run(tmp_path: Path) -> None:
             "is not a .npy file of numbers",
         ),
     }.items():
-        with pytest.raises(RequestError, match=told) as refused:
+        with pytest.raises(RequestError, match=message) as refused:
             read_npy(tmp_path / name, None, "a")
         assert "pickle=" not in str(refused.value)
     assert not (tmp_path / "ran").exists()

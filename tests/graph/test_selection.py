@@ -53,8 +53,8 @@ def model() -> ir.Model:
 
 def names(select: dict[str, Any] | str | list[str], allow_empty: bool = False) -> list[str]:
     """Labels of the nodes that a recipe's selection means."""
-    said = select if isinstance(select, dict) else {"name": select}
-    chosen = NodeSelect.model_validate_json(json.dumps(said))
+    options = select if isinstance(select, dict) else {"name": select}
+    chosen = NodeSelect.model_validate_json(json.dumps(options))
     return [node_label(node) for node in find_nodes(model(), chosen, allow_empty)]
 
 
@@ -113,25 +113,25 @@ def test_attributes(attributes: dict[str, Any], found: list[str]) -> None:
     assert names({"attributes": attributes}, allow_empty=True) == found
 
 
-def test_an_attribute_that_is_not_said_has_its_default() -> None:
-    made = ir.from_proto(
+def test_an_attribute_that_is_not_set_has_its_default() -> None:
+    result = ir.from_proto(
         parse("g (float[1, 3, 8, 8] x, float[3, 3, 1, 1] w) => (float[1, 3, 8, 8] y) { [one] y = Conv (x, w) }")
     )
     for attributes, count in [({"group": 1}, 1), ({"group": 2}, 0), ({"group": None}, 1), ({"auto_pad": "NOTSET"}, 1)]:
         select = NodeSelect.model_validate({"attributes": attributes})
-        assert len(find_nodes(made, select, allow_empty=True)) == count
+        assert len(find_nodes(result, select, allow_empty=True)) == count
 
 
 def test_tensors_in_attributes() -> None:
-    made = ir.from_proto(parse("g () => (float[2] y) { [k] y = Constant <value = float[2] {1.5, 0.1}> () }"))
-    assert find_nodes(made, NodeSelect(attributes={"value": [1.5, 0.1]}))
-    assert not find_nodes(made, NodeSelect(attributes={"value": [1.5]}), allow_empty=True)
+    result = ir.from_proto(parse("g () => (float[2] y) { [k] y = Constant <value = float[2] {1.5, 0.1}> () }"))
+    assert find_nodes(result, NodeSelect(attributes={"value": [1.5, 0.1]}))
+    assert not find_nodes(result, NodeSelect(attributes={"value": [1.5]}), allow_empty=True)
 
 
 def test_precision_that_was_asked_for() -> None:
-    made = model()
-    made.graph[0].metadata_props[PRECISION_KEY] = "fp16"
-    assert [node.name for node in find_nodes(made, NodeSelect(precision=("fp16",)))] == ["stem"]
+    result = model()
+    result.graph[0].metadata_props[PRECISION_KEY] = "fp16"
+    assert [node.name for node in find_nodes(result, NodeSelect(precision=("fp16",)))] == ["stem"]
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_neighbours(select: dict[str, Any], found: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("select", "told"),
+    ("select", "message"),
     [
         ("stam", "no node has the name 'stam'; did you mean \"stem\"?"),
         ({"op_type": "LeakyRelo"}, "no node has the op_type 'LeakyRelo'; did you mean \"LeakyRelu\"?"),
@@ -176,14 +176,14 @@ def test_neighbours(select: dict[str, Any], found: list[str]) -> None:
         ({"exclude": {"before": "nowhere"}}, "there is no node or tensor 'nowhere'"),
     ],
 )
-def test_nothing_is_an_error_that_tells_the_nearest(select: dict[str, Any] | str, told: str) -> None:
+def test_nothing_is_an_error_that_tells_the_nearest(select: dict[str, Any] | str, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         names(select)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_one_name_in_several_graphs() -> None:
-    made = ir.from_proto(
+    result = ir.from_proto(
         parse(
             """g (float[2] x, bool c) => (float[2] y) {
                 y = If (c) <
@@ -193,10 +193,10 @@ def test_one_name_in_several_graphs() -> None:
         )
     )
     with pytest.raises(RequestError, match="2 nodes are named 'same'; choose one by `scope`"):
-        find_nodes(made, NodeSelect(after="same"))
+        find_nodes(result, NodeSelect(after="same"))
     with pytest.raises(RequestError, match="2 tensors are named 'r'"):
-        find_nodes(made, NodeSelect(after="r"))
-    [found] = find_nodes(made, NodeSelect(after="same", scope=("y/else_branch",)))
+        find_nodes(result, NodeSelect(after="r"))
+    [found] = find_nodes(result, NodeSelect(after="same", scope=("y/else_branch",)))
     assert found.op_type == "Abs"
 
 
@@ -212,13 +212,13 @@ def test_regions_are_what_paths_say(data: st.DataObject) -> None:
         picked = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=2))
         nodes.append(ir.Node("", "Sum", picked, name=f"n{number}", outputs=[ir.Value(name=f"v{number}")]))
         values.append(nodes[-1].outputs[0])
-    made = ir.Model(ir.Graph([source], values[-1:], nodes=nodes, opset_imports={"": 17}), ir_version=8)
+    result = ir.Model(ir.Graph([source], values[-1:], nodes=nodes, opset_imports={"": 17}), ir_version=8)
     edges = {(v.producer(), node) for node in nodes for v in node.inputs if v is not None and v.producer()}
     reach = set(edges)
     for middle, start, end in itertools.product(nodes, repeat=3):
         if (start, middle) in reach and (middle, end) in reach:
             reach.add((start, end))
-    around, first, last = Neighbourhood(made), data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(nodes))
+    around, first, last = Neighbourhood(result), data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(nodes))
     assert around.after(first) == {node for node in nodes if (first, node) in reach}
     assert around.before(first) == {node for node in nodes if (node, first) in reach}
     between = {n for n in nodes if (n is first or (first, n) in reach) and (n is last or (n, last) in reach)}
@@ -242,7 +242,7 @@ def test_work_grows_as_the_model_does(select: dict[str, Any]) -> None:
         for number in range(length):
             nodes.append(ir.Node("", "Relu", [value], name=f"n{number}", outputs=[ir.Value(name=f"v{number}")]))
             value = nodes[-1].outputs[0]
-        made = ir.Model(ir.Graph([], [value], nodes=nodes, opset_imports={"": 17}), ir_version=8)
+        result = ir.Model(ir.Graph([], [value], nodes=nodes, opset_imports={"": 17}), ir_version=8)
         count = 0
 
         def counted(frame: object, event: str, argument: object) -> None:
@@ -252,7 +252,7 @@ def test_work_grows_as_the_model_does(select: dict[str, Any]) -> None:
         kept = sys.getprofile()
         sys.setprofile(counted)
         try:
-            find_nodes(made, NodeSelect(**select), allow_empty=True)
+            find_nodes(result, NodeSelect(**select), allow_empty=True)
         finally:
             sys.setprofile(kept)
         return count

@@ -271,13 +271,13 @@ def test_attention_is_written_out() -> None:
     assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
 
 
-def test_the_opset_that_defines_an_operator_is_told() -> None:
+def test_the_opset_that_defines_an_operator_is_reported() -> None:
     model = parsed('<ir_version: 8, opset_import: ["": 12]> g (float[2] x) => (float[2] y) { y = Elu (x) }')
     with pytest.raises(RequestError, match="opset 12; opset 18 is the first that does: convert the model to it first"):
         operate(model, Decompose(select=NodeSelect(op_type=("Elu",))))
 
 
-def test_what_cannot_be_written_out_is_told_with_what_can() -> None:
+def test_operators_without_a_definition_are_reported_with_those_that_have_one() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
@@ -310,16 +310,16 @@ def test_nodes_in_branches_and_functions_are_written_out() -> None:
         assert_same(outputs_of(model, feeds), outputs_of(written, feeds), 1e-5)
 
 
-@pytest.mark.parametrize(("by", "error", "told"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
+@pytest.mark.parametrize(("by", "error", "message"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
-def test_erf_by_a_formula(by: Any, error: float, told: str, opset: int) -> None:
+def test_erf_by_a_formula(by: Any, error: float, message: str, opset: int) -> None:
     model = _unary("Erf", opset, "float[N]")
     replaced, notes = operate(model, ReplaceErf(by=by))
     assert "Erf" not in op_types(replaced)
     x = np.linspace(-6, 6, 100001, dtype=np.float32)
     [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
     assert np.abs(expected - found).max() < error
-    assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {told}"]
+    assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {message}"]
 
 
 def test_erf_in_halves() -> None:

@@ -74,7 +74,7 @@ def test_nan_is_a_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "column 1: a value is missing"),
         ("[1, 2", "column 6: `,` or `]` is missing"),
@@ -89,10 +89,10 @@ def test_nan_is_a_number() -> None:
         ("9" * 401, "column 1:"),
     ],
 )
-def test_mistakes_are_told_with_their_column(text: str, told: str) -> None:
+def test_mistakes_are_told_with_their_column(text: str, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse_value(text)
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_many_elements_are_for_files() -> None:
@@ -132,7 +132,7 @@ def test_floats_are_rounded_and_never_cut_off(dtype: ir.DataType, number: float)
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "told"),
+    ("value", "dtype", "message"),
     [
         ([[1, 2], [3]], "int8", "element 0 has the shape [2], element 1 has [1]"),
         ([1, [2]], "int8", "element 0 has the shape [], element 1 has [1]"),
@@ -149,15 +149,15 @@ def test_floats_are_rounded_and_never_cut_off(dtype: ir.DataType, number: float)
         (1, "complex64", "complex64 cannot be written as text; give a .npy file"),
     ],
 )
-def test_what_a_dtype_cannot_hold(value: Value, dtype: str, told: str) -> None:
+def test_what_a_dtype_cannot_hold(value: Value, dtype: str, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         to_array(value, parse_dtype(dtype))
-    assert told in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_arrays_have_the_shape_of_the_lists() -> None:
-    made = to_array([[1, 2.0, 3], [4, 5, 6]], ir.DataType.INT32)
-    assert (made.dtype.name, made.tolist()) == ("int32", [[1, 2, 3], [4, 5, 6]])
+    result = to_array([[1, 2.0, 3], [4, 5, 6]], ir.DataType.INT32)
+    assert (result.dtype.name, result.tolist()) == ("int32", [[1, 2, 3], [4, 5, 6]])
     assert to_array([[], []], ir.DataType.FLOAT).shape == (2, 0)
     assert to_array(7, ir.DataType.BFLOAT16).shape == ()
     assert to_array(["a", "b"], ir.DataType.STRING).tolist() == ["a", "b"]

@@ -212,15 +212,17 @@ class Choices:
             return {"op_type": self.known(sorted({node.op_type for node in self.nodes()}))}
         if kind == "between":
             return {"between": [self.value(), self.value()]}
-        made = {"name": self.node, "output": self.any_value, "scope": self.scope}.get(kind, self.value)
-        return {kind: made()}
+        choose = {"name": self.node, "output": self.any_value, "scope": self.scope}.get(kind, self.value)
+        return {kind: choose()}
 
 
 def attribute_setting(c: Choices) -> object:
     """A number that a node says, or may say."""
     numbers = ("axis", "alpha", "beta", "epsilon", "slope", "keepdims", "transB")
-    said = [(node_label(node), name) for node in c.nodes() for name in node.attributes if name in numbers]
-    node, name = c.pick([*said, (c.node("Softmax"), "axis"), (c.node("Gemm"), "alpha"), (c.node(), c.pick(numbers))])
+    settings = [(node_label(node), name) for node in c.nodes() for name in node.attributes if name in numbers]
+    node, name = c.pick(
+        [*settings, (c.node("Softmax"), "axis"), (c.node("Gemm"), "alpha"), (c.node(), c.pick(numbers))]
+    )
     whole = name in ("axis", "keepdims", "transB")
     return {"select": node, "attributes": {name: c.number(-2, 1) if whole else c.pick((0.5, 1.0))}}
 
