@@ -23,7 +23,7 @@ from ndld_flow.base.errors import OutputsError
 if TYPE_CHECKING:
     import pandas
 
-    from ndld_flow.drawing.options import Look, Reading
+    from ndld_flow.drawing.graph import Look, Reading
     from ndld_flow.graph.inspect.inspect_model import Query
     from ndld_flow.models.op_listing import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
@@ -182,7 +182,7 @@ def diff(
     attributes and neighbours too, so that a renamed node is only a renamed node. `parts` are the parts to compare,
     by default all; `compare_values` includes the values of weights; `page` is the path of an HTML page.
     """
-    from ndld_flow.report.diff.draw import draw_diff
+    from ndld_flow.report.diff_page import draw_diff
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import diff_subjects
 
@@ -218,7 +218,7 @@ def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.Dat
 
     Raises RequestError if it names several profiles.
     """
-    from ndld_flow.report.exports.layers_frame import layers_frame
+    from ndld_flow.report.exports.csv_tables import layers_frame
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import find_profile
 
@@ -275,7 +275,7 @@ def draw(
     `reading.values` is False.
     """
     from ndld_flow.drawing.draw import check_look, picture_bytes
-    from ndld_flow.drawing.options import Look, Reading
+    from ndld_flow.drawing.graph import Look, Reading
     from ndld_flow.runner.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 

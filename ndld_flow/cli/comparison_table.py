@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import change, share
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.triage_table import wide_console
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
-from ndld_flow.report.comparison.collect_verdicts import values_beside
+from ndld_flow.report.comparison.verdicts import values_beside
 
 SIGNS = {
     "improved": ("✓", "green"),

@@ -59,7 +59,7 @@ selection.
 @click.option("--subgraph", default="", metavar="NAME", help="Draw only this body: NODE/ATTRIBUTE or a function.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Pixels per unit; 2 is 192 dpi.")
 def command(model: Path, output: Path | None, **choices: Any) -> None:  # noqa: ANN401 - click's options
-    from ndld_flow.drawing.options import Look, Reading
+    from ndld_flow.drawing.graph import Look, Reading
 
     def chosen(kind: type[Any]) -> dict[str, Any]:
         return {field.name: choices[field.name] for field in dataclasses.fields(kind)}

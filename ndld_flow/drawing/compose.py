@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ndld_flow.drawing.families import FAMILIES, TITLES, Family
-from ndld_flow.drawing.graph import Box, DrawnGraph, DrawnNode, Layout, Point, Route
-from ndld_flow.drawing.layout import Direction, Extent, lay_out
+from ndld_flow.drawing.graph import Box, Direction, DrawnGraph, DrawnNode, Layout, Point, Route
+from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.palettes import Colours
 from ndld_flow.drawing.picture import Line, Picture, Rectangle, Text, pieces_of, shown, text_width
 

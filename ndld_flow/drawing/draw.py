@@ -5,11 +5,10 @@ from __future__ import annotations
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import number
 from ndld_flow.drawing.compose import Style, compose
-from ndld_flow.drawing.graph import DrawnGraph
-from ndld_flow.drawing.options import Look
+from ndld_flow.drawing.graph import DrawnGraph, Look
 from ndld_flow.drawing.palettes import colours_for
+from ndld_flow.drawing.picture import svg_text
 from ndld_flow.drawing.raster import raster_bytes
-from ndld_flow.drawing.svg import svg_text
 
 FORMATS = {".svg": "SVG", ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 _ASPECT = 1.6

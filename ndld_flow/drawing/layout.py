@@ -13,15 +13,11 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from ndld_flow.drawing.columns import Band, Columns, choose_cuts, cut_apart, set_columns
-from ndld_flow.drawing.graph import Box, Layout, Point, Route
-from ndld_flow.drawing.layered import Edge, Layered, build_layers, components
-from ndld_flow.drawing.ordering import reduce_crossings
+from ndld_flow.drawing.graph import Box, Direction, Layout, Point, Route
+from ndld_flow.drawing.layered import Edge, Layered, build_layers, components, reduce_crossings
 from ndld_flow.drawing.placing import find_spines, place_across
-
-Direction = Literal["down", "right"]
 
 _GAP_ACROSS = 26.0
 _GAP_OF_PASSAGE = 14.0

@@ -14,8 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.families import family_of
-from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind
-from ndld_flow.drawing.options import Reading
+from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind, Reading
 from ndld_flow.models.element_types import subgraphs_of
 from ndld_flow.models.files import load_model
 from ndld_flow.models.node_details import constant_tensor, dims_text, dtype_text, is_constant, node_details, short_value

@@ -14,7 +14,7 @@ from ndld_flow.base.errors import ModelError
 from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import shortened
 from ndld_flow.drawing.families import family_of
-from ndld_flow.drawing.graph import NodeKind
+from ndld_flow.drawing.graph import NodeKind, Reading
 from ndld_flow.drawing.model_document import (
     NONE,
     HeldNumbers,
@@ -27,7 +27,6 @@ from ndld_flow.drawing.model_document import (
     ModelTensor,
     TensorKind,
 )
-from ndld_flow.drawing.options import Reading
 from ndld_flow.models.drawn_graph import (
     MOST_NODES,
     DimNames,

@@ -16,8 +16,15 @@ from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, missed_pre
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
-from ndld_flow.report.collect_insights import InsightView, insight_view
-from ndld_flow.report.collect_layers import UNKNOWN, ReformatsView, collect_reformats, has_timed_layers, types_text
+from ndld_flow.report.collect_layers import (
+    UNKNOWN,
+    InsightView,
+    ReformatsView,
+    collect_reformats,
+    has_timed_layers,
+    insight_view,
+    types_text,
+)
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.value_text import Setting, settings_of, shape_text
 

@@ -1,4 +1,4 @@
-"""Collect the layers of every profile, with their times, totals and reformats."""
+"""Layers of every profile, with their times, groups, reformats and diagnosis."""
 
 from __future__ import annotations
 
@@ -8,15 +8,72 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import milliseconds, share
-from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.base.text import short_name, visible_name, visible_text
+from ndld_flow.profiles.diagnose.diagnose import bound_of, insights_of
 from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
 from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
-from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
-from ndld_flow.report.collect_insights import BoundView, InsightView, collect_diagnosis
 from ndld_flow.report.collect_profiles import TimelineView, collect_timeline, profile_titles, short_provider
 from ndld_flow.report.value_text import shape_text
+
+# Maximum number of rows that a link selects, to limit the size of pages.
+_LAYERS_LINKED = 500
+
+
+Passage = tuple[str, bool]
+"""A piece of text, and whether it is code."""
+
+
+@dataclass(frozen=True)
+class BoundView:
+    """The bottleneck of a profile."""
+
+    word: str
+    """`unknown` if the data do not show it."""
+    evidence: str
+
+
+@dataclass(frozen=True)
+class InsightView:
+    """One finding."""
+
+    score: float
+    """Estimated saving as a share of the latency, 0 to 1."""
+    title: str
+    evidence: tuple[Passage, ...]
+    next_step: tuple[Passage, ...]
+    layers: tuple[int, ...]
+    """Positions to select, the longest first."""
+    layer_count: int
+    """Number of layers, including those without a link."""
+
+
+def collect_diagnosis(subject: Subject) -> tuple[BoundView, tuple[InsightView, ...]]:
+    """Return the bottleneck of a profile and its findings, those that may save most first."""
+    bound = bound_of(subject)
+    return BoundView(bound.word, visible_text(bound.evidence)), tuple(map(insight_view, insights_of(subject)))
+
+
+def insight_view(insight: Insight) -> InsightView:
+    """Return a finding with shortened texts."""
+    return InsightView(
+        score=insight.score,
+        title=visible_text(insight.title),
+        evidence=passages(insight.evidence),
+        next_step=passages(insight.next_step),
+        layers=insight.layers[:_LAYERS_LINKED],
+        layer_count=len(insight.layers),
+    )
+
+
+def passages(text: str) -> tuple[Passage, ...]:
+    """Split ``Run `sanitize` first`` into `Run `, code `sanitize`, ` first`; an unpaired backtick stays."""
+    pieces = visible_text(text).split("`")
+    if len(pieces) % 2 == 0:
+        pieces[-2:] = ["`".join(pieces[-2:])]
+    return tuple((piece, place % 2 == 1) for place, piece in enumerate(pieces) if piece)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelOperator, ModelScope
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
 from ndld_flow.report.encoding import Texts, packed, steps
-from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
-from ndld_flow.report.render import MODEL_PAGE, render, write_page
+from ndld_flow.report.render import MODEL_PAGE, paused_garbage_collection, render, write_page
 
 _ASPECT = 1.4
 """Width over height of the graph's area."""

@@ -9,13 +9,13 @@ from ndld_flow.report.collect_divergence import depth_payload
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView
-from ndld_flow.report.diff.draw import diff_payload
+from ndld_flow.report.diff_page import diff_payload
 from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
 from ndld_flow.report.page_data import DiffPayload, ProfilePayload, ReportPayload
 from ndld_flow.report.panel import PanelView, panel_payloads
+from ndld_flow.report.panels.precision import search_payload
 from ndld_flow.report.panels.steps import StepsView
-from ndld_flow.report.search_payload import search_payload
 
 
 def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> str:

@@ -13,10 +13,9 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_engines import collect_engines, collect_untimed
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles
-from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.panel import PanelView, panels_of
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.render import PROFILE_REPORT, render, write_page
+from ndld_flow.report.render import PROFILE_REPORT, paused_garbage_collection, render, write_page
 from ndld_flow.report.value_text import Setting
 
 

@@ -11,14 +11,13 @@ from urllib.parse import quote
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.report import verdict
-from ndld_flow.report.activations.draw import draw_activations
+from ndld_flow.report.activations.page import draw_activations
 from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
-from ndld_flow.report.garbage_collection import paused_garbage_collection
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.render import RUN_REPORT, render, write_page
+from ndld_flow.report.render import RUN_REPORT, paused_garbage_collection, render, write_page
 from ndld_flow.report.value_text import Setting
 
 

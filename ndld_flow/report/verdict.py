@@ -15,7 +15,7 @@ from ndld_flow.report.collect_summary import (
     Summary,
     collect_summary,
 )
-from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.render import paused_garbage_collection
 from ndld_flow.report.search_outcome import search_words
 
 

@@ -18,7 +18,7 @@ from ndld_flow.records.document import read_document
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
-from ndld_flow.report.garbage_collection import paused_garbage_collection
+from ndld_flow.report.render import paused_garbage_collection
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.outputs import LATEST, Outputs

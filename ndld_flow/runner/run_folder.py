@@ -160,7 +160,7 @@ def _write_step(step: RunStep, built: Path, folder: Path, store: Store) -> None:
 
 def draw_inspected(documents: RunDocuments, built: Path, store: Store) -> None:
     """Draw the page of each step that captured activations. Its maps are read from the store."""
-    from ndld_flow.report.activations.draw import draw_activations
+    from ndld_flow.report.activations.page import draw_activations
 
     for step in documents.run.steps:
         if step.name in documents.activations and step.record is not None:
@@ -261,10 +261,9 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
 
     `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects.
     """
-    from ndld_flow.report.comparison.draw import draw_comparison
-    from ndld_flow.report.exports.benchmark_json import comparison_benchmark_json
+    from ndld_flow.report.comparison.page import draw_comparison
     from ndld_flow.report.exports.chrome_trace import chrome_trace
-    from ndld_flow.report.exports.comparison_junit import comparison_junit
+    from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
     from ndld_flow.report.exports.comparison_markdown import comparison_markdown
     from ndld_flow.report.exports.csv_tables import comparison_csv
 

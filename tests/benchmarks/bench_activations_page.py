@@ -15,7 +15,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from ndld_flow.report.activations.draw import draw_activations
+from ndld_flow.report.activations.page import draw_activations
 from tests.support.activation_samples import write_large, write_pair
 
 TRIES = 5

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from ndld_flow.report.comparison.draw import draw_comparison
+from ndld_flow.report.comparison.page import draw_comparison
 from tests.benchmarks.bench_report import TIMED
 from tests.support.comparison_fixtures import Compared, big, three
 

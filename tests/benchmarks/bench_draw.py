@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 from ndld_flow.drawing.draw import picture_bytes
+from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.options import Look, Reading
 from ndld_flow.models.drawn_graph import read_graph
 from ndld_flow.report.collect_graph import collect_graph, collect_graphs, graph_payload
 from ndld_flow.runner.draw import draw_page

@@ -18,7 +18,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.cli.app import program
 from ndld_flow.records.model_diff import PARTS, ModelDiff
-from ndld_flow.report.diff.draw import draw_diff
+from ndld_flow.report.diff_page import draw_diff
 from ndld_flow.report.run_page import draw_report
 from tests.support.models import make_ext
 from tests.support.models_run import write_model

@@ -16,8 +16,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.drawing.compose import Style, compose
 from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.families import FAMILIES, TITLES, family_of
-from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode
-from ndld_flow.drawing.options import Look
+from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, Look
 from ndld_flow.drawing.palettes import PALETTES, colours_for, mix, parts
 from ndld_flow.drawing.picture import Rectangle, Text, pieces_of, shown, text_width
 from tests.support.run_fixtures import HOSTILE_NAMES

@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.drawing.graph import Box, Layout, Point, Route
-from ndld_flow.drawing.layered import Layered, assign_layers, build_layers, topological_order
+from ndld_flow.drawing.layered import (
+    Layered,
+    assign_layers,
+    build_layers,
+    count_crossings,
+    reduce_crossings,
+    topological_order,
+)
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.ordering import count_crossings, reduce_crossings
 
 Edges = list[tuple[int, int]]
 

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from ndld_flow.records.activations import ActivationMap
-from ndld_flow.report.activations.draw import draw_activations
-from ndld_flow.report.activations.read import read_activations
+from ndld_flow.report.activations.maps import read_activations
+from ndld_flow.report.activations.page import draw_activations
 from tests.support import activation_samples as made
 from tests.support.report_browser import Watch, rows_of
 

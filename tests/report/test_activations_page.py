@@ -22,11 +22,8 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, Activations
-from ndld_flow.report.activations.collect_tensors import snr_words
-from ndld_flow.report.activations.draw import draw_activations
-from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps, pack_maps
-from ndld_flow.report.activations.page import ActivationsPage, collect_page
-from ndld_flow.report.activations.read import is_beside, read_activations
+from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_beside, pack_maps, read_activations
+from ndld_flow.report.activations.page import ActivationsPage, collect_page, draw_activations, snr_words
 from ndld_flow.report.panels.activations import collect_activations
 from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report

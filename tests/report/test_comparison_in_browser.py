@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.base.quantities import MINUS
 from ndld_flow.base.text import visible_name
-from ndld_flow.report.comparison.draw import draw_comparison
+from ndld_flow.report.comparison.page import draw_comparison
 from tests.support import comparison_fixtures as made
 from tests.support.report_browser import SharedPages
 from tests.support.run_fixtures import HOSTILE_NAMES

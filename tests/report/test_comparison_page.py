@@ -20,11 +20,10 @@ from ndld_flow.base.text import visible_name
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
-from ndld_flow.report.comparison.collect_aligned import collect_aligned
-from ndld_flow.report.comparison.collect_differences import collect_differences
-from ndld_flow.report.comparison.draw import draw_comparison
-from ndld_flow.report.comparison.interval_scale import IntervalScale
-from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison
+from ndld_flow.report.comparison.layers import collect_aligned
+from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, draw_comparison
+from ndld_flow.report.comparison.subjects import collect_differences
+from ndld_flow.report.comparison.verdicts import IntervalScale
 from ndld_flow.report.panels.comparisons import collect_comparisons
 from ndld_flow.report.render import environment
 from tests.report.test_report import Tags

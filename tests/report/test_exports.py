@@ -33,16 +33,14 @@ from ndld_flow.records.comparison import (
 )
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
-from ndld_flow.report.exports.benchmark_json import comparison_benchmark_json, profile_benchmark_json
 from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.comparison_junit import comparison_junit
+from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit, profile_benchmark_json
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import comparison_picture
-from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv
+from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
 from ndld_flow.report.exports.github_markdown import code, prose, table
 from ndld_flow.report.exports.layer_changes import layer_changes
-from ndld_flow.report.exports.layers_frame import layers_frame
-from ndld_flow.report.exports.picture_text import picture_text
+from ndld_flow.report.exports.picture_file import picture_text
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 
 HOSTILE = (

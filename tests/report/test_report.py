@@ -30,20 +30,20 @@ from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
-from ndld_flow.report.activations.draw import ACTIVATIONS_PAGE
+from ndld_flow.report.activations.page import ACTIVATIONS_PAGE
 from ndld_flow.report.bundle import modules_of, report_files
-from ndld_flow.report.collect_accuracy import collect_accuracy
 from ndld_flow.report.collect_footprint import collect_footprint
 from ndld_flow.report.collect_latency import collect_latency
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles, profiler_words
 from ndld_flow.report.collect_summary import collect_gates
-from ndld_flow.report.comparison.draw import COMPARISON_PAGE
-from ndld_flow.report.diff.draw import DIFF_PAGE
+from ndld_flow.report.comparison.page import COMPARISON_PAGE
+from ndld_flow.report.diff_page import DIFF_PAGE
+from ndld_flow.report.panels.accuracy import collect_accuracy
 from ndld_flow.report.panels.steps import lay_out
 from ndld_flow.report.render import EARLY_SCRIPT, MODEL_PAGE, PROFILE_REPORT, RUN_REPORT
 from ndld_flow.report.run_page import RunPage, collect_page, draw_report
-from ndld_flow.report.sweep.draw import SWEEP_PAGE
+from ndld_flow.report.sweep.page import SWEEP_PAGE
 from ndld_flow.report.value_text import settings_of
 from ndld_flow.report.verdict import summarize_run
 from tests.support.run_fixtures import (

@@ -21,14 +21,13 @@ from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_
 from ndld_flow.records.accuracy import LayerDivergence, OutputAgreement
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments, read_run
-from ndld_flow.report.collect_accuracy import collect_accuracy, collect_samples, used_part
 from ndld_flow.report.collect_divergence import NOT_FINITE, bound_of, collect_depth, depth_payload, error_of
-from ndld_flow.report.collect_search import SearchView, collect_searches
 from ndld_flow.report.encoding import Texts
 from ndld_flow.report.exports.precision_exports import write_precision_exports
+from ndld_flow.report.panels.accuracy import collect_accuracy, collect_samples, used_part
+from ndld_flow.report.panels.precision import SearchView, collect_searches, search_payload
 from ndld_flow.report.panels.steps import collect_steps
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.report.search_payload import search_payload
 from ndld_flow.report.verdict import summarize_run
 from tests.support.precision_samples import (
     RECIPE,

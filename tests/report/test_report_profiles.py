@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.report.collect_footprint import collect_footprint, tensor_bytes
-from ndld_flow.report.collect_insights import passages
-from ndld_flow.report.collect_layers import collect_layers
+from ndld_flow.report.collect_layers import collect_layers, passages
 from ndld_flow.report.collect_profiles import collect_profiles, collect_timeline
 from ndld_flow.report.encoding import Tensors, Texts
 from ndld_flow.report.layer_payload import layers_payload, nanoseconds

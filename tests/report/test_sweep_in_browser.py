@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.sweep import SweepObjective, SweepRecord
-from ndld_flow.report.sweep.draw import draw_sweep
+from ndld_flow.report.sweep.page import draw_sweep
 from tests.support import sweep_samples as made
 from tests.support.report_browser import SharedPages, rows_of
 from tests.support.run_fixtures import MIB

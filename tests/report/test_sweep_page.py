@@ -31,14 +31,10 @@ from ndld_flow.records.sweep import MeasuredAgain, SweepObjective, SweepPoint, S
 from ndld_flow.report.exports.picture_file import save_picture
 from ndld_flow.report.exports.sweep_exports import points_csv, sweep_markdown, write_sweep_exports
 from ndld_flow.report.exports.sweep_pictures import _curve
-from ndld_flow.report.sweep.collect_curves import collect_curves, saturates_at
-from ndld_flow.report.sweep.dimensions import collect_dimensions
-from ndld_flow.report.sweep.draw import draw_sweep
-from ndld_flow.report.sweep.page import SweepPage, collect_page
-from ndld_flow.report.sweep.point_words import points_words
-from ndld_flow.report.sweep.recipe_lines import find_own_point, recipe_lines
-from ndld_flow.report.sweep.terminal_lines import summarize_sweep
-from ndld_flow.report.sweep.verdict_words import sweep_verdict
+from ndld_flow.report.sweep.dimensions import collect_curves, collect_dimensions, saturates_at
+from ndld_flow.report.sweep.outcome import summarize_sweep, sweep_verdict
+from ndld_flow.report.sweep.page import SweepPage, collect_page, draw_sweep
+from ndld_flow.report.sweep.points import find_own_point, points_words, recipe_lines
 from tests.support import sweep_samples as made
 
 

@@ -1,15 +1,108 @@
-"""Typed data of the page of activations."""
+"""The page of captured activations: overview, table of tensors, and the page in the step's folder."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
 
-from ndld_flow.base.quantities import count
-from ndld_flow.base.text import short_name
+from ndld_flow.base.quantities import MINUS, count, number, share
+from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import Activations, CapturedTensor
-from ndld_flow.report.activations.collect_tensors import TensorRow, collect_tensors, link_to, snr_db, snr_words
-from ndld_flow.report.activations.pack_maps import PackedMaps
+from ndld_flow.records.run_folder import STORED
+from ndld_flow.report.activations.maps import ACTIVATIONS_RECORD, PackedMaps, pack_maps, read_activations
 from ndld_flow.report.activations.payload import activations_payload
+from ndld_flow.report.render import PageParts, paused_garbage_collection, render, write_page
+from ndld_flow.report.value_text import shape_text
+
+_UNBOUNDED_DB = 300.0
+"""Signal to noise above which both sides count as equal."""
+
+
+@dataclass(frozen=True)
+class TensorRow:
+    """One captured tensor, with formatted numbers."""
+
+    name: str
+    link: str
+    """Link to its maps on this page."""
+    node: str
+    op_type: str
+    tensor: str
+    """dtype, shape and layout."""
+    low: str
+    high: str
+    rms: str
+    troubles: tuple[str, ...]
+    """`3 NaN`, `1.2 % beyond fp16`."""
+    snr: str
+    """Signal to noise relative to the reference; empty without a reference."""
+
+
+def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
+    """Return all captured tensors, in execution order."""
+    divergence = {one.tensor: one for one in record.divergence}
+    kind = short_name(record.range_format, 20)
+    return tuple(_tensor_row(tensor, divergence.get(tensor.tensor), kind) for tensor in record.tensors)
+
+
+def link_to(tensor: str) -> str:
+    """Return the address of a tensor's maps, on its page."""
+    return f"#tensor={quote(visible_name(tensor), safe='')}"
+
+
+def snr_db(divergence: LayerDivergence | None) -> float | None:
+    """Return the signal to noise in dB; None if not measured or NaN."""
+    value = None if divergence is None else divergence.metrics.get("snr_db")
+    return None if value is None or math.isnan(value) else value
+
+
+def snr_words(value: float | None) -> str:
+    """Return `61.2 dB`, or `equal` without noise."""
+    if value is None:
+        return ""
+    if value >= _UNBOUNDED_DB:
+        return "equal"
+    size = "∞" if value <= -_UNBOUNDED_DB else f"{abs(value):.1f}"
+    return f"{MINUS if value < 0 else ''}{size} dB"
+
+
+def troubles(tensor: CapturedTensor, range_format: str) -> Iterator[str]:
+    """Yield the problems of a tensor's values, the worst first."""
+    found = tensor.range
+    if found.nan_count:
+        yield f"{count(found.nan_count)} NaN"
+    if found.inf_count:
+        yield f"{count(found.inf_count)} infinite"
+    if found.beyond_share:
+        yield f"{_share(found.beyond_share)} beyond {range_format}"
+    if tensor.saturated:
+        yield f"{_share(tensor.saturated / max(found.elements, 1))} saturated"
+    if found.vanishing_share:
+        yield f"{_share(found.vanishing_share)} rounded to 0 in {range_format}"
+
+
+def _share(fraction: float) -> str:
+    return share(fraction) if fraction >= 0.0005 else "< 0.1 %"
+
+
+def _tensor_row(tensor: CapturedTensor, divergence: LayerDivergence | None, range_format: str) -> TensorRow:
+    return TensorRow(
+        name=short_name(tensor.tensor),
+        link=link_to(tensor.tensor),
+        node=short_name(tensor.node, 80),
+        op_type=short_name(tensor.op_type, 60),
+        tensor=f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)} {short_name(tensor.layout, 20)}",
+        low=number(tensor.range.minimum),
+        high=number(tensor.range.maximum),
+        rms=number(tensor.range.rms),
+        troubles=tuple(troubles(tensor, range_format)),
+        snr=snr_words(snr_db(divergence)),
+    )
+
 
 _ARITHMETIC = {
     "stored": "stored: fp16 and bf16 tensors are rounded to their type after every node, and computed in fp32 "
@@ -25,7 +118,7 @@ class Figure:
 
     title: str
     figure: str
-    said: str
+    note: str
     tensor: str = ""
     link: str = ""
     """Link to its tensor."""
@@ -38,7 +131,7 @@ class ActivationsPage:
     title: str
     verdict: str
     """`passed` if every captured value is finite."""
-    said: str
+    result: str
     arithmetic: str
     ran: tuple[tuple[str, str], ...]
     """(name, value) of the conditions of the run."""
@@ -59,9 +152,9 @@ class ActivationsPage:
 def collect_page(record: Activations, maps: PackedMaps, files: str) -> ActivationsPage:
     """Convert a record and its packed maps to page data. `files` is the path of the record's files from the page."""
     return ActivationsPage(
-        title=title(record),
+        title=title_of(record),
         verdict="failed" if not_finite(record) else "passed",
-        said=said(record),
+        result=result_of(record),
         arithmetic=_ARITHMETIC.get(record.arithmetic, short_name(record.arithmetic, 80)),
         ran=tuple((what, short_name(how, 300)) for what, how in _ran(record) if how),
         figures=figures(record),
@@ -73,7 +166,7 @@ def collect_page(record: Activations, maps: PackedMaps, files: str) -> Activatio
     )
 
 
-def title(record: Activations) -> str:
+def title_of(record: Activations) -> str:
     """Return `half against source`."""
     model, reference = short_name(record.model, 80), short_name(record.reference, 80)
     return f"{model} against {reference}" if reference else model
@@ -84,7 +177,7 @@ def not_finite(record: Activations) -> list[CapturedTensor]:
     return [one for one in record.tensors if one.range.nan_count or one.range.inf_count]
 
 
-def said(record: Activations) -> str:
+def result_of(record: Activations) -> str:
     """Return the result in a few words."""
     if not record.tensors:
         return "No tensor was captured"
@@ -108,7 +201,7 @@ def figures(record: Activations) -> tuple[Figure, ...]:
         Figure("Samples", count(samples), labels + more),
         _nonfinite(record),
         *_beyond(record),
-        *_divergence(record),
+        *_divergence_figure(record),
     )
 
 
@@ -128,7 +221,7 @@ def _beyond(record: Activations) -> tuple[Figure, ...]:
     return (_about(f"Beyond {short_name(record.range_format, 20)}", count(len(beyond)), "most", worst.tensor),)
 
 
-def _divergence(record: Activations) -> tuple[Figure, ...]:
+def _divergence_figure(record: Activations) -> tuple[Figure, ...]:
     known = {one.tensor for one in record.tensors}
     measured = [
         (db, one.tensor) for one in record.divergence if (db := snr_db(one)) is not None and one.tensor in known
@@ -141,3 +234,29 @@ def _divergence(record: Activations) -> tuple[Figure, ...]:
 
 def _about(heading: str, figure: str, words: str, tensor: str) -> Figure:
     return Figure(heading, figure, words, short_name(tensor, 60), link_to(tensor))
+
+
+PAGE = "activations.html"
+"""File name of the page in its step's folder."""
+
+ACTIVATIONS_PAGE = PageParts(
+    template="activations.html.j2",
+    styles=("tokens.css", "page.css", "charts.css", "tables.css", "activations.css", "print.css"),
+    entry="static/activations/page.js",
+)
+
+
+def draw_activations(folder: Path, kept: Path | None = None) -> Path:
+    """Write `activations.html` into a step's folder atomically and return its path.
+
+    `kept` is the folder of the document and its files; by default the folder itself or the store behind its link.
+    Raises a `RequestError` if there is no readable document, and an `OutputsError` when the page cannot be
+    written.
+    """
+    here = (folder / ACTIVATIONS_RECORD).is_file()
+    source = kept or (folder if here else folder / STORED)
+    record = read_activations(source)
+    with paused_garbage_collection():
+        page = collect_page(record, pack_maps(record, source), "" if here else f"{STORED}/")
+        text = render(ACTIVATIONS_PAGE, page)
+    return write_page(folder / PAGE, text, "ndld-flow report")

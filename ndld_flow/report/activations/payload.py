@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram, SampleShown
-from ndld_flow.report.activations.pack_maps import PackedMap, PackedMaps
-from ndld_flow.report.activations.read import is_beside
+from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_beside
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.page_data import (
     ActivationsPayload,

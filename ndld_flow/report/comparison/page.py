@@ -1,15 +1,16 @@
-"""Typed data of the page of a comparison."""
+"""The page of a comparison."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ndld_flow.base.quantities import change
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.comparison.collect_aligned import (
+from ndld_flow.report.comparison.layers import (
     AlignedRow,
     CoverageView,
     LayerTimes,
@@ -17,15 +18,18 @@ from ndld_flow.report.comparison.collect_aligned import (
     collect_coverage,
     largest_changes,
 )
-from ndld_flow.report.comparison.collect_differences import (
+from ndld_flow.report.comparison.payload import comparison_payload
+from ndld_flow.report.comparison.subjects import (
     DifferenceView,
+    RoundsView,
     SettingGroup,
+    SubjectView,
     collect_differences,
+    collect_rounds,
     collect_settings,
+    collect_subjects,
 )
-from ndld_flow.report.comparison.collect_rounds import RoundsView, collect_rounds
-from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
-from ndld_flow.report.comparison.collect_verdicts import (
+from ndld_flow.report.comparison.verdicts import (
     Decision,
     GateView,
     MetricRow,
@@ -34,7 +38,7 @@ from ndld_flow.report.comparison.collect_verdicts import (
     collect_metrics,
     ratio_text,
 )
-from ndld_flow.report.comparison.payload import comparison_payload
+from ndld_flow.report.render import PageParts, paused_garbage_collection, render, write_page
 
 
 @dataclass(frozen=True)
@@ -147,3 +151,30 @@ def _title(subjects: Sequence[SubjectView]) -> str:
 def _geometric_mean(comparison: Comparison) -> str:
     ratio = comparison.geometric_mean_ratio
     return "" if ratio is None else f"{ratio_text(ratio)} ({change(1, ratio)})"
+
+
+COMPARISON_PAGE = PageParts(
+    template="comparison.html.j2",
+    styles=(
+        "tokens.css",
+        "page.css",
+        "charts.css",
+        "tables.css",
+        "profile.css",
+        "graph.css",
+        "compare.css",
+        "print.css",
+    ),
+    entry="static/comparison/page.js",
+)
+
+
+def draw_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> Path:
+    """Write the page of a comparison atomically and return its path.
+
+    `profiles[i][j]` is the profile that `comparison.profiles[i]` has at position j of its subjects. Raises a
+    `ValueError` if their numbers differ, and an `OutputsError` if the page cannot be written.
+    """
+    with paused_garbage_collection():
+        text = render(COMPARISON_PAGE, collect_comparison(comparison, profiles))
+    return write_page(path, text, "ndld-flow compare")

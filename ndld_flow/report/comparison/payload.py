@@ -14,8 +14,8 @@ from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
-from ndld_flow.report.comparison.collect_aligned import LayerTimes
-from ndld_flow.report.comparison.collect_subjects import SubjectView
+from ndld_flow.report.comparison.layers import LayerTimes
+from ndld_flow.report.comparison.subjects import SubjectView
 from ndld_flow.report.encoding import Texts, packed
 from ndld_flow.report.layer_payload import timeline_payload
 from ndld_flow.report.page_data import (

@@ -15,8 +15,8 @@ from ndld_flow.records.comparison import (
     ProfileComparison,
 )
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.comparison.collect_rounds import collect_rounds
-from ndld_flow.report.comparison.collect_verdicts import values_beside
+from ndld_flow.report.comparison.subjects import collect_rounds
+from ndld_flow.report.comparison.verdicts import values_beside
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 

@@ -13,12 +13,16 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison, LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, median_ms
 from ndld_flow.report.tables import Table, Value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FORMULA = re.compile(r"\s*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]")
 """Includes full-width forms, which some spreadsheets accept, and leading blanks."""
@@ -194,3 +198,16 @@ def _field(cell: Value) -> Value:
         return cell
     shown = visible_name(cell)
     return f"'{shown}" if _FORMULA.match(cell) else shown
+
+
+def layers_frame(profile: Profile) -> pd.DataFrame:
+    """Return a data frame with one row per layer and the columns of the CSV; times in ms, sizes in bytes, `share` from
+    0 to 1.
+
+    An engine that was not run has no columns of times.
+    """
+    import pandas as pd
+
+    frame = pd.DataFrame(list(layer_rows(profile)), columns=list(LAYER_COLUMNS))
+    was_run = any(layer.samples_ms for layer in profile.layers) or not profile.layers
+    return frame if was_run else frame.drop(columns=list(TIME_COLUMNS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.records.model_diff import ModelDiff
-from ndld_flow.report.diff.collect_diff import DiffLine, DiffPart, DiffRow, collect_diff
+from ndld_flow.report.diff_page import DiffLine, DiffPart, DiffRow, collect_diff
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 
 _ROWS = 60

@@ -13,11 +13,10 @@ from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
-from ndld_flow.report.sweep.collect_head import looked_for
-from ndld_flow.report.sweep.collect_outcomes import collect_failures
 from ndld_flow.report.sweep.collect_winners import GoalCell, WinnersView, WinnerView, collect_winners
-from ndld_flow.report.sweep.point_words import points_words
-from ndld_flow.report.sweep.verdict_words import counts_words, sweep_verdict
+from ndld_flow.report.sweep.outcome import collect_failures, counts_words, sweep_verdict
+from ndld_flow.report.sweep.page import looked_for
+from ndld_flow.report.sweep.points import points_words
 from ndld_flow.report.tables import Value
 from ndld_flow.report.value_text import value_text
 

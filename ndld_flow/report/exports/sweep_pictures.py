@@ -20,14 +20,13 @@ from ndld_flow.report.exports.picture_file import (
     QUIET,
     SERIES,
     new_figure,
+    picture_text,
     plain_axes,
     save_picture,
 )
-from ndld_flow.report.exports.picture_text import picture_text
-from ndld_flow.report.sweep.collect_curves import Curve, collect_curves
 from ndld_flow.report.sweep.collect_effects import EffectsView, EffectView, collect_effects
-from ndld_flow.report.sweep.dimensions import Dimension, collect_dimensions
-from ndld_flow.report.sweep.point_words import short_names
+from ndld_flow.report.sweep.dimensions import Curve, Dimension, collect_curves, collect_dimensions
+from ndld_flow.report.sweep.points import short_names
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -2,7 +2,465 @@
 
 from __future__ import annotations
 
-from ndld_flow.report.collect_accuracy import collect_accuracy
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ndld_flow.base.quantities import number
+from ndld_flow.base.text import short_name
+from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, SampleAgreement, higher_is_better
+from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.panel import Panel
+from ndld_flow.report.value_text import shape_text
+
+_ROWS_SHOWN = 40
+_DOTS_SHOWN = 2000
+_METRICS_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """One sample; metrics are those of the worst output."""
+
+    sample: str
+    label: str
+    cells: tuple[tuple[str, bool], ...]
+    """(value, outside its bound), one per metric."""
+    scores: tuple[str, ...]
+    """Results of the user's metric, `1 -> 0`, one per name."""
+    worst: bool
+
+
+@dataclass(frozen=True)
+class SamplesPlot:
+    """One metric over all samples; positions are fractions, 0 to 1, from the left and from the bottom."""
+
+    metric: str
+    dots: tuple[tuple[float, float, bool], ...]
+    """(x, y, outside its bound)"""
+    bound: float | None
+    worst: tuple[float, float] | None
+    top: str
+    bottom: str
+    """Labels of the plot's edges."""
+
+
+@dataclass(frozen=True)
+class SamplesView:
+    """All samples of a comparison."""
+
+    metrics: tuple[str, ...]
+    scores: tuple[str, ...]
+    """Names of the results of the user's metric."""
+    has_labels: bool
+    rows: tuple[SampleRow, ...]
+    """In run order, or the worst first if there are too many."""
+    count: int
+    plot: SamplesPlot | None
+
+
+def collect_samples(accuracy: Accuracy) -> SamplesView | None:
+    """Return the samples; None for a single sample, which equals its outputs, or if samples were not recorded."""
+    samples = accuracy.samples
+    if len(samples) < 2 and not any(one.scores_candidate for one in samples):
+        return None
+    metrics = _metrics(accuracy)
+    scores = tuple(dict.fromkeys(name for one in samples for name in one.scores_candidate))
+    telling = metrics[0] if metrics else ""
+    shown = samples if len(samples) <= _ROWS_SHOWN else _worst_first(samples, telling, accuracy)[:_ROWS_SHOWN]
+    return SamplesView(
+        metrics=tuple(short_name(metric, 40) for metric in metrics),
+        scores=tuple(short_name(name, 40) for name in scores),
+        has_labels=any(one.label is not None for one in samples),
+        rows=tuple(_sample_row(one, metrics, scores, accuracy) for one in shown),
+        count=len(samples),
+        plot=_plot(telling, accuracy) if telling and len(samples) > 1 else None,
+    )
+
+
+def _metrics(accuracy: Accuracy) -> tuple[str, ...]:
+    """Return the metrics, those with a bound first."""
+    there = dict.fromkeys(metric for one in accuracy.samples for found in one.outputs.values() for metric in found)
+    bounded = [metric for metric in accuracy.tolerance if metric in there]
+    usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in there]
+    return tuple(dict.fromkeys([*bounded, *usual, *there]))[:_METRICS_SHOWN]
+
+
+def worst_of(sample: SampleAgreement, metric: str) -> float | None:
+    """Return the worst value over the outputs; NaN is the worst possible."""
+    values = [metrics[metric] for metrics in sample.outputs.values() if metric in metrics]
+    if any(map(math.isnan, values)):
+        return math.nan
+    return (min if higher_is_better(metric) else max)(values, default=None)
+
+
+def is_broken(sample: SampleAgreement, metric: str, accuracy: Accuracy) -> bool:
+    """Return whether an output exceeds its bound on this sample."""
+    return any(
+        _is_outside(metric, metrics[metric], accuracy.output_tolerance.get(output, accuracy.tolerance))
+        for output, metrics in sample.outputs.items()
+        if metric in metrics
+    )
+
+
+def _is_outside(metric: str, value: float, tolerance: Mapping[str, float]) -> bool:
+    if metric not in tolerance:
+        return False
+    bound = tolerance[metric]
+    return math.isnan(value) or (value < bound if higher_is_better(metric) else value > bound)
+
+
+def _worst_first(samples: Sequence[SampleAgreement], metric: str, accuracy: Accuracy) -> list[SampleAgreement]:
+    sign = 1 if higher_is_better(metric) else -1
+
+    def order(sample: SampleAgreement) -> tuple[bool, float]:
+        value = worst_of(sample, metric)
+        if value is None:
+            return True, math.inf
+        return sample.sample != accuracy.worst_sample, -math.inf if math.isnan(value) else sign * value
+
+    return sorted(samples, key=order)
+
+
+def _sample_row(
+    sample: SampleAgreement, metrics: Sequence[str], scores: Sequence[str], accuracy: Accuracy
+) -> SampleRow:
+    values = [worst_of(sample, metric) for metric in metrics]
+    return SampleRow(
+        sample=short_name(sample.sample, 120),
+        label=short_name(sample.label or "", 120),
+        cells=tuple(
+            ("\N{EN DASH}" if value is None else number(value), is_broken(sample, metric, accuracy))
+            for metric, value in zip(metrics, values, strict=True)
+        ),
+        scores=tuple(_score(sample, name) for name in scores),
+        worst=sample.sample == accuracy.worst_sample,
+    )
+
+
+def _score(sample: SampleAgreement, name: str) -> str:
+    reference, candidate = sample.scores_reference.get(name), sample.scores_candidate.get(name)
+    told = ["\N{EN DASH}" if value is None else number(value) for value in (reference, candidate)]
+    return told[0] if told[0] == told[1] else " → ".join(told)
+
+
+# --- plot ---
+
+
+def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
+    values = [worst_of(one, metric) for one in accuracy.samples[:_DOTS_SHOWN]]
+    bound = accuracy.tolerance.get(metric)
+    known = [value for value in (*values, bound) if value is not None and math.isfinite(value)]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    if low == high:
+        return None
+    margin = (high - low) * 0.08
+    low, high = low - margin, high + margin
+
+    def place(value: float) -> float:
+        """Return the position of a value; NaN is at the worse edge."""
+        if not math.isfinite(value):
+            return 0.0 if higher_is_better(metric) else 1.0
+        return (value - low) / (high - low)
+
+    dots = [
+        ((number_ + 0.5) / len(values), place(value), is_broken(sample, metric, accuracy), sample.sample)
+        for number_, (value, sample) in enumerate(zip(values, accuracy.samples, strict=False))
+        if value is not None
+    ]
+    return SamplesPlot(
+        metric=short_name(metric, 40),
+        dots=tuple((x, y, broken) for x, y, broken, _ in dots),
+        bound=None if bound is None else place(bound),
+        worst=next(((x, y) for x, y, _, name in dots if name == accuracy.worst_sample), None),
+        top=number(high - margin),
+        bottom=number(low + margin),
+    )
+
+
+# The most important metrics; others follow in recorded order.
+_FIRST = (
+    "slice_rms",
+    "slice_max",
+    "position_rms",
+    "iou_loss",
+    "cosine",
+    "max_abs",
+    "mean_abs",
+    "max_rel",
+    "snr_db",
+    "mismatched",
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one output."""
+
+    value: str
+    failed: bool
+
+
+@dataclass(frozen=True)
+class OutputRow:
+    """One output tensor."""
+
+    output: str
+    tensor: str
+    """dtype and shape, such as `float32 1x1x320x320`."""
+    cells: tuple[Cell | None, ...]
+    """One per metric of the table; None if this output does not have it."""
+    own_tolerance: str
+    """Bounds of this output that replace the common ones."""
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LimitRow:
+    """One metric of one output against its bound."""
+
+    output: str
+    metric: str
+    value: str
+    bound: str
+    used: float
+    """Value as a part of the limit: 1 at the bound, more beyond it."""
+    passed: bool
+    worst_sample: str
+    worst_slice: str
+
+
+@dataclass(frozen=True)
+class LabelledRow:
+    """A user's metric on a labelled set."""
+
+    name: str
+    reference: str
+    candidate: str
+    drop: str
+    bounds: str
+    passed: bool
+    failed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AccuracyView:
+    """One comparison of two models."""
+
+    step: str
+    reference: str
+    candidate: str
+    providers: tuple[str, str]
+    arithmetic: str
+    """Description of how reduced precision was computed; empty if not recorded."""
+    passed: bool
+    sample_count: int
+    inputs: tuple[tuple[str, str], ...]
+    metrics: tuple[str, ...]
+    tolerances: tuple[str, ...]
+    """One per metric; empty if none was requested."""
+    rows: tuple[OutputRow, ...]
+    limits: tuple[LimitRow, ...]
+    """Closest to or furthest beyond their bounds first."""
+    elementwise: str
+    """The elementwise bound behind `mismatched`; empty if none was given."""
+    samples: SamplesView | None
+    metric_file: str
+    labelled: tuple[LabelledRow, ...]
+    depth: DepthView | None
+    """Divergence by layer; None if only outputs were compared."""
+    first_divergent: str
+    """`Conv conv_3`; empty if no layer diverges."""
+    layers_compared: int
+    notes: tuple[str, ...]
+
+
+def collect_accuracy(accuracies: Mapping[str, Accuracy]) -> tuple[AccuracyView, ...]:
+    """Return all comparisons of a run, in recipe order."""
+    return tuple(_view(step, accuracy) for step, accuracy in accuracies.items())
+
+
+def _view(step: str, accuracy: Accuracy) -> AccuracyView:
+    metrics = _metric_names(accuracy)
+    first = accuracy.first_divergent
+    return AccuracyView(
+        step=short_name(step),
+        reference=short_name(accuracy.reference),
+        candidate=short_name(accuracy.candidate),
+        providers=(short_name(accuracy.provider_reference), short_name(accuracy.provider_candidate)),
+        arithmetic=_arithmetic(accuracy),
+        passed=accuracy.passed,
+        sample_count=accuracy.sample_count,
+        inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
+        metrics=metrics,
+        tolerances=tuple(_tolerance(accuracy, metric) for metric in metrics),
+        rows=tuple(_row(output, metrics, accuracy) for output in accuracy.outputs),
+        limits=_limits(accuracy),
+        elementwise=_elementwise(accuracy.tolerance),
+        samples=collect_samples(accuracy),
+        metric_file=short_name(accuracy.metric_file or ""),
+        labelled=tuple(map(_labelled, accuracy.labelled)),
+        depth=accuracy_depth(accuracy),
+        first_divergent=short_name(f"{first.op_type} {first.node or first.tensor}") if first else "",
+        layers_compared=accuracy.layers_compared,
+        notes=tuple(short_name(note, 1000) for note in accuracy.notes),
+    )
+
+
+def accuracy_depth(accuracy: Accuracy) -> DepthView | None:
+    """Return the divergence by layer; None if only outputs were compared."""
+    first = accuracy.first_divergent
+    return collect_depth(
+        {short_name(accuracy.candidate, 40): accuracy.layers},
+        kept=lambda layer: False,
+        first=first.tensor if first else "",
+        bound=bound_of(accuracy.divergence_bounds),
+    )
+
+
+def _arithmetic(accuracy: Accuracy) -> str:
+    if accuracy.emulated:
+        return f"stored: fp16 and bf16 tensors of the {' and the '.join(accuracy.emulated)} were rounded as stored"
+    if accuracy.arithmetic == "untold":
+        return ""
+    return "native: computed as the execution provider does" if accuracy.arithmetic == "native" else "stored"
+
+
+def bound_text(metric: str, value: float) -> str:
+    """Return `≥ 0.999` for a metric of which more is better, such as cosine, otherwise `≤ 0.1`."""
+    return f"{'≥' if higher_is_better(metric) else '≤'} {number(value)}"
+
+
+def _own_tolerance(bounds: Mapping[str, float]) -> str:
+    """Return an output's own bounds in one line; empty if the common ones apply."""
+    return ", ".join(f"{short_name(metric)} {bound_text(metric, value)}" for metric, value in bounds.items())
+
+
+def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
+    recorded = dict.fromkeys(
+        [metric for output in accuracy.outputs for metric in output.metrics] + list(metric_bounds(accuracy.tolerance))
+    )
+    return tuple([m for m in _FIRST if m in recorded] + [m for m in recorded if m not in _FIRST])
+
+
+def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
+    """Return metric -> bound, without `rtol` and `atol`: these two are a bound on `mismatched`, not metrics."""
+    return {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
+
+
+def _tolerance(accuracy: Accuracy, metric: str) -> str:
+    if metric not in accuracy.tolerance:
+        return ""
+    return bound_text(metric, accuracy.tolerance[metric])
+
+
+def _elementwise(tolerance: Mapping[str, float]) -> str:
+    if "rtol" not in tolerance and "atol" not in tolerance:
+        return ""
+    atol, rtol = (number(tolerance.get(name, 0.0)) for name in ("atol", "rtol"))
+    return f"mismatched: elements where |candidate - reference| > {atol} + {rtol} |reference|"
+
+
+def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) -> OutputRow:
+    return OutputRow(
+        output=short_name(output.output),
+        tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
+        cells=tuple(_cell(output, metric) for metric in metrics),
+        own_tolerance=_own_tolerance(accuracy.output_tolerance.get(output.output, {})),
+        failed=tuple(short_name(sentence, 400) for sentence in output.failed),
+    )
+
+
+def _cell(output: OutputAgreement, metric: str) -> Cell | None:
+    if metric not in output.metrics:
+        return None
+    return Cell(value=number(output.metrics[metric]), failed=_is_broken(output, metric))
+
+
+def _is_broken(output: OutputAgreement, metric: str) -> bool:
+    whole_word = re.compile(rf"(?<!\w){re.escape(metric)}(?!\w)")  # `snr_db` must not match `psnr_db`
+    return any(whole_word.search(sentence) for sentence in output.failed)
+
+
+# --- limits ---
+
+
+def _limits(accuracy: Accuracy) -> tuple[LimitRow, ...]:
+    found = [
+        _limit(output, metric, bound)
+        for output in accuracy.outputs
+        for metric, bound in metric_bounds(accuracy.output_tolerance.get(output.output, accuracy.tolerance)).items()
+        if metric in output.metrics
+    ]
+    return tuple(sorted(found, key=lambda row: (row.passed, -row.used)))
+
+
+def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
+    value = output.metrics[metric]
+    return LimitRow(
+        output=short_name(output.output),
+        metric=short_name(metric, 40),
+        value=number(value),
+        bound=bound_text(metric, bound),
+        used=used_part(metric, value, bound),
+        passed=not _is_broken(output, metric),
+        worst_sample=short_name(output.worst_samples.get(metric, ""), 80),
+        worst_slice=short_name(output.worst_slices.get(metric, ""), 60),
+    )
+
+
+def used_part(metric: str, value: float, bound: float) -> float:
+    """Return a value as a part of its limit: 1 at the bound, infinite for NaN or if nothing is allowed.
+
+    For a cosine or a share of agreement, the distance from 1 is compared; for decibels, the corresponding noise.
+    """
+    if math.isnan(value):
+        return math.inf
+    if metric.endswith("_db"):
+        return 10 ** min(20.0, (bound - value) / 20)
+    off, allowed = (1 - value, 1 - bound) if higher_is_better(metric) else (value, bound)
+    if off <= 0:
+        return 0.0
+    return off / allowed if allowed > 0 else math.inf
+
+
+# --- labelled sets ---
+
+_BOUND_WORDS = {
+    "min": "at least {}",
+    "max": "at most {}",
+    "drop": "may drop by {}",
+    "rise": "may rise by {}",
+    "relative_drop": "may drop by {}",
+    "relative_rise": "may rise by {}",
+}
+
+
+def _labelled(one: LabelledMetric) -> LabelledRow:
+    return LabelledRow(
+        name=short_name(one.name, 80),
+        reference=number(one.reference),
+        candidate=number(one.candidate),
+        drop=_change(one),
+        bounds=", ".join(_labelled_bound(name, value) for name, value in one.bounds.items()),
+        passed=not one.failed,
+        failed=tuple(short_name(sentence, 400) for sentence in one.failed),
+    )
+
+
+def _change(one: LabelledMetric) -> str:
+    if one.drop == 0:
+        return "as before"
+    relative = f" ({abs(one.drop / one.reference):.1%})" if one.reference else ""
+    return f"{'drops' if one.drop > 0 else 'rises'} by {number(abs(one.drop))}{relative.replace('%', ' %')}"
+
+
+def _labelled_bound(name: str, value: float) -> str:
+    words = _BOUND_WORDS.get(name)
+    if words is None:
+        return f"{short_name(name, 40)} {number(value)}"
+    return words.format(f"{100 * value:.3g} %" if name.startswith("relative") else number(value))
+
 
 PANEL = Panel("Accuracy", lambda documents: collect_accuracy(documents.accuracies), after="precision")

@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.activations import Activations
-from ndld_flow.report.activations.draw import PAGE
-from ndld_flow.report.activations.page import Figure, figures, not_finite, said, title
+from ndld_flow.report.activations.page import PAGE, Figure, figures, not_finite, result_of, title_of
 from ndld_flow.report.panel import Panel
 
 
@@ -22,7 +21,7 @@ class ActivationsCard:
     """Path of its page from the report."""
     title: str
     verdict: str
-    said: str
+    result: str
     figures: tuple[Figure, ...]
     """Figures; their links are relative to the page."""
 
@@ -36,9 +35,9 @@ def _card(step: str, record: Activations) -> ActivationsCard:
     return ActivationsCard(
         step=short_name(step),
         page=f"./{quote(step)}/{PAGE}",
-        title=title(record),
+        title=title_of(record),
         verdict="failed" if not_finite(record) else "passed",
-        said=said(record),
+        result=result_of(record),
         figures=figures(record),
     )
 

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison
-from ndld_flow.report.comparison.collect_differences import DifferenceView, collect_differences
-from ndld_flow.report.comparison.collect_rounds import RoundsView, collect_rounds
-from ndld_flow.report.comparison.collect_subjects import SubjectView, collect_subjects
-from ndld_flow.report.comparison.collect_verdicts import Decision, GateView, collect_decisions, collect_gates
+from ndld_flow.report.comparison.subjects import (
+    DifferenceView,
+    RoundsView,
+    SubjectView,
+    collect_differences,
+    collect_rounds,
+    collect_subjects,
+)
+from ndld_flow.report.comparison.verdicts import Decision, GateView, collect_decisions, collect_gates
 from ndld_flow.report.panel import Panel
 
 

@@ -1,8 +1,445 @@
-"""Searches for the nodes that must keep a higher precision."""
+"""Searches for nodes that must keep a higher precision: the problem, where it starts, kept nodes, their cost."""
 
 from __future__ import annotations
 
-from ndld_flow.report.collect_search import collect_searches
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from ndld_flow.base.quantities import count, milliseconds, number, share
+from ndld_flow.base.text import short_name, visible_name
+from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
+from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
+from ndld_flow.records.precision_search import KeptNode, PrecisionSearch, Trial
+from ndld_flow.records.profile import Profile
+from ndld_flow.records.run_folder import RunDocuments
+from ndld_flow.records.run_record import RunRecord, StepRecord
+from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
+from ndld_flow.report.collect_layers import InsightView, Passage, has_timed_layers, insight_view, passages
+from ndld_flow.report.encoding import Texts, rounded
+from ndld_flow.report.page_data import NumberText, SearchPayload
 from ndld_flow.report.panel import Panel
+from ndld_flow.report.panels.accuracy import bound_text
+from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_story
+from ndld_flow.report.value_text import Setting, settings_of
+
+FOUND_BY = "found_by"
+"""Name of the input with which a step reads a search."""
+
+
+@dataclass(frozen=True)
+class MeasuredCost:
+    """Time of the layers that hold the kept nodes, in one profile."""
+
+    step: str
+    """Step of the profile."""
+    kept_ms: float
+    """Sum of the medians of their layers, including fused nodes."""
+    cast_ms: float
+    """Sum over all Cast layers, including those at the model's inputs and outputs."""
+    layers_ms: float
+    """Sum over all layers."""
+    layers: tuple[int, ...]
+    """Positions in `Profile.layers` of the layers of kept nodes."""
+
+    @property
+    def part(self) -> float:
+        """Share of all layers, 0 to 1."""
+        return self.kept_ms / self.layers_ms if self.layers_ms else 0.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The known costs; None for those that the run does not record."""
+
+    macs_share: float | None
+    users: tuple[str, ...]
+    """Steps that used the result."""
+    casts: int | None
+    """Number of Casts added by the first of them."""
+    measured: MeasuredCost | None
+
+
+def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) -> Cost:
+    """Return the cost of the result of `step` in the models that use it."""
+    users = _users(step, documents.run)
+    first = users[0] if users else None
+    record = _records(documents.run).get(first) if first else None
+    return Cost(
+        macs_share=search.kept_macs_share,
+        users=tuple(map(short_name, users)),
+        casts=record.change.casts_added if record and record.change else None,
+        measured=_measured(search, users, documents) if search.kept else None,
+    )
+
+
+def _records(run: RunRecord) -> dict[str, StepRecord]:
+    return {one.name: one.record for one in run.steps if one.record is not None}
+
+
+def _users(step: str, run: RunRecord) -> list[str]:
+    return [name for name, record in _records(run).items() if step in _found_by(record)]
+
+
+def _found_by(record: StepRecord) -> Collection[str]:
+    """Return the searches that a step read: a single one, or several as `found_by.0`."""
+    return [whom for what, whom in record.parents.items() if what.partition(".")[0] == FOUND_BY]
+
+
+def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDocuments) -> MeasuredCost | None:
+    """Return the cost in the first profile of a model that uses the result."""
+    names = {node.node for node in search.kept if node.node}
+    for step, profile in documents.profiles.items():
+        if profile.layers and not _ancestors(step, documents.run).isdisjoint(users):
+            return _cost_in(step, profile, names)
+    return None
+
+
+def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCost | None:
+    medians = [layer.median_ms for layer in profile.layers]
+    holding = tuple(place for place, layer in enumerate(profile.layers) if not set(layer.onnx_nodes).isdisjoint(names))
+    if not holding:
+        return None
+    return MeasuredCost(
+        step=short_name(step),
+        kept_ms=sum(medians[place] for place in holding),
+        cast_ms=sum(ms for ms, layer in zip(medians, profile.layers, strict=True) if layer.role == "cast"),
+        layers_ms=sum(medians),
+        layers=holding,
+    )
+
+
+def _ancestors(step: str, run: RunRecord) -> set[str]:
+    """Return the steps in the history of a step's model, following each step's first input."""
+    records = _records(run)
+    found: set[str] = set()
+    name = step
+    while name in records and name not in found:
+        found.add(name)
+        name = records[name].parents.get("from", "")
+    return found
+
+
+def cost_words(cost: Cost, kept: int) -> str:
+    """`0.4 % of the multiply-accumulates, 6 Casts, 112 µs of 18.2 ms (0.6 %) in their layers (profile speed)`."""
+    if not kept:
+        return "nothing: no node is kept."
+    parts = [_work(cost.macs_share), _casts(cost), _time(cost)]
+    return f"{'; '.join(part for part in parts if part)}."
+
+
+def _work(macs_share: float | None) -> str:
+    if macs_share is None:
+        return "their share of the work is unknown"
+    told = "less than 0.1 %" if 0 < macs_share < 0.001 else share(macs_share)
+    return f"{told} of the multiply-accumulates"
+
+
+def _casts(cost: Cost) -> str:
+    if cost.casts is None:
+        return ""
+    return f"{count(cost.casts)} Cast{'s' if cost.casts != 1 else ''} in `{cost.users[0]}`"
+
+
+def _time(cost: Cost) -> str:
+    measured = cost.measured
+    if measured is None:
+        what = f"`{cost.users[0]}`" if cost.users else "a model that keeps them"
+        return f"their latency is unknown: no profile of {what} in this run records ONNX nodes"
+    casts = f", all Casts {milliseconds(measured.cast_ms)}" if measured.cast_ms else ""
+    told = f"{milliseconds(measured.kept_ms)} of {milliseconds(measured.layers_ms)}"
+    return f"their layers take {told} ({share(measured.part)}) in `{measured.step}`{casts}"
+
+
+_KEPT_SHOWN = 200
+_CAUSES = ("overflow", "underflow", "range", "unsupported", "sensitivity")
+"""The most informative first."""
+_NAMES_SHOWN = 40
+_TRIALS_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class KeptRow:
+    """One node that stays at higher precision."""
+
+    node: str
+    op_type: str
+    cause: str
+    evidence: tuple[tuple[str, str], ...]
+    """(sentence, tensor)"""
+    without: tuple[str, ...]
+    """Values of the bound's metrics without the node: `cosine 0.9132`."""
+    depth_row: int | None
+    """Its position in the chart."""
+    layer: tuple[int, int] | None
+    """Its layer on the page: positions of the profile among those with layers, and of the layer."""
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """One trial of the table for pages without a script."""
+
+    number: int
+    phase: str
+    what: str
+    kept_count: int
+    metrics: tuple[str, ...]
+    """One per displayed metric."""
+    passed: bool
+    wall_s: float
+    note: str
+
+
+@dataclass(frozen=True)
+class AlwaysKept:
+    """Nodes that always stay at higher precision, for one reason."""
+
+    reason: str
+    names: tuple[str, ...]
+    more: int
+    """Number of nodes that are not listed."""
+
+
+@dataclass(frozen=True)
+class SearchView:
+    """One search."""
+
+    step: str
+    model: str
+    precision: str
+    outcome: SearchOutcome
+    story: tuple[tuple[Passage, ...], ...]
+    cost: Cost
+    cost_words: tuple[Passage, ...]
+    insights: tuple[InsightView, ...]
+    """Findings on the search."""
+    metrics: tuple[tuple[str, str, str, str], ...]
+    """(metric, all reduced, with the kept nodes, bound)"""
+    kept: tuple[KeptRow, ...]
+    kept_count: int
+    causes: tuple[tuple[str, int], ...]
+    """(cause, number of kept nodes)."""
+    trials: tuple[Trial, ...]
+    trial_metrics: tuple[str, ...]
+    trial_rows: tuple[TrialRow, ...]
+    """The first trials, for pages without a script."""
+    always_kept: tuple[AlwaysKept, ...]
+    always_count: int
+    node_count: int
+    candidate_count: int
+    wall_s: float
+    sample_count: int
+    inputs: tuple[tuple[str, str], ...]
+    settings: tuple[Setting, ...]
+    notes: tuple[str, ...]
+    depth: DepthView | None
+
+
+def collect_searches(documents: RunDocuments) -> tuple[SearchView, ...]:
+    """Return all searches of a run, in recipe order."""
+    return tuple(_view(step, search, documents) for step, search in documents.searches.items())
+
+
+def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> SearchView:
+    outcome = search_outcome(step, search)
+    depth = search_depth(search)
+    cost = collect_cost(step, search, documents)
+    trial_metrics = tuple(dict.fromkeys(metric for trial in search.trials for metric in trial.metrics))[:3]
+    causes: dict[str, int] = defaultdict(int)
+    for node in search.kept:
+        causes[node.cause] += 1
+    return SearchView(
+        step=short_name(step),
+        model=short_name(search.model),
+        precision=search.precision,
+        outcome=outcome,
+        story=tuple(map(passages, search_story(search, outcome))),
+        cost=cost,
+        cost_words=passages(cost_words(cost, len(search.kept))),
+        insights=_insights(step, search, cost, documents),
+        metrics=_metrics(search),
+        kept=_kept_rows(search, documents.profiles, depth),
+        kept_count=len(search.kept),
+        causes=tuple(sorted(causes.items(), key=lambda item: -item[1])),
+        trials=search.trials,
+        trial_metrics=tuple(short_name(metric, 40) for metric in trial_metrics),
+        trial_rows=tuple(_trial_row(trial, trial_metrics) for trial in search.trials[:_TRIALS_SHOWN]),
+        always_kept=_always_kept(search.always_kept),
+        always_count=len(search.always_kept),
+        node_count=search.node_count,
+        candidate_count=search.candidate_count,
+        wall_s=search.wall_s,
+        sample_count=search.sample_count,
+        inputs=tuple((short_name(name), short_name(data, 300)) for name, data in search.inputs.items()),
+        settings=settings_of(dict(search.settings)),
+        notes=tuple(short_name(note, 1000) for note in search.notes),
+        depth=depth,
+    )
+
+
+def _insights(step: str, search: PrecisionSearch, cost: Cost, documents: RunDocuments) -> tuple[InsightView, ...]:
+    checks = tuple((name, one) for name, one in documents.accuracies.items() if one.candidate in cost.users)
+    part = cost.measured.part if cost.measured else None
+    return tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part))))
+
+
+def search_depth(search: PrecisionSearch) -> DepthView | None:
+    """Return the search's layers, all reduced and with the kept nodes; None if it compared none."""
+    outputs = {name for node in search.kept for name in node.outputs}
+    names = {node.node for node in search.kept if node.node}
+
+    def is_kept(layer: LayerDivergence) -> bool:
+        return layer.tensor in outputs or layer.node in names
+
+    curves = {f"all in {search.precision}": search.layers_whole}
+    if search.kept:
+        stay = f"{len(search.kept)} in {short_name(search.kept_precision, 20)}"
+        curves[stay] = search.layers_found
+    there = {words: layers for words, layers in curves.items() if layers}
+    return collect_depth(there, is_kept, search.first_divergent, bound_of(search.tolerance), search.precision)
+
+
+def _metrics(search: PrecisionSearch) -> tuple[tuple[str, str, str, str], ...]:
+    names = dict.fromkeys([*search.tolerance, *search.metrics_found, *search.metrics_whole])
+    return tuple(
+        (
+            short_name(name, 60),
+            _number(search.metrics_whole.get(name)),
+            _number(search.metrics_found.get(name)),
+            bound_text(name, search.tolerance[name]) if name in search.tolerance else "",
+        )
+        for name in names
+    )
+
+
+def _number(value: float | None) -> str:
+    return "\N{EN DASH}" if value is None else number(value).replace("nan", "NaN")
+
+
+# --- kept nodes ---
+
+
+def _kept_rows(
+    search: PrecisionSearch, profiles: Mapping[str, Profile], depth: DepthView | None
+) -> tuple[KeptRow, ...]:
+    shown = sorted(search.kept, key=lambda node: _CAUSES.index(node.cause))[:_KEPT_SHOWN]
+    layers = _layer_places({node.node for node in shown if node.node}, list(profiles.values()))
+    rows = {depth.layers[row].layer.tensor: row for row in depth.kept} if depth else {}
+    of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]
+    return tuple(_kept_row(node, search, row, layers.get(node.node)) for node, row in zip(shown, of_node, strict=True))
+
+
+def _layer_places(names: set[str], profiles: Sequence[Profile]) -> dict[str, tuple[int, int]]:
+    """Return node -> the first layer on the page that holds it."""
+    found: dict[str, tuple[int, int]] = {}
+    layered = filter(has_timed_layers, profiles)
+    for place, profile in enumerate(layered):
+        for position, layer in enumerate(profile.layers):
+            for name in names.intersection(layer.onnx_nodes):
+                found.setdefault(name, (place, position))
+    return found
+
+
+def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, layer: tuple[int, int] | None) -> KeptRow:
+    told = [metric for metric in search.tolerance if metric in node.without] or list(node.without)
+    return KeptRow(
+        node=short_name(node.node or next(iter(node.outputs), "")),
+        op_type=short_name(node.op_type, 60),
+        cause=node.cause,
+        evidence=tuple((short_name(one.sentence, 400), short_name(one.tensor, 120)) for one in node.evidence[:6]),
+        without=tuple(f"{short_name(metric, 40)} {number(node.without[metric])}" for metric in told[:3]),
+        depth_row=depth_row,
+        layer=layer,
+    )
+
+
+def _always_kept(always: Mapping[str, str]) -> tuple[AlwaysKept, ...]:
+    by_reason: dict[str, list[str]] = defaultdict(list)
+    for node, reason in always.items():
+        by_reason[reason].append(node)
+    return tuple(
+        AlwaysKept(short_name(reason, 300), tuple(map(short_name, names[:_NAMES_SHOWN])), len(names[_NAMES_SHOWN:]))
+        for reason, names in sorted(by_reason.items(), key=lambda item: -len(item[1]))
+    )
+
+
+# --- trials ---
+
+
+def _trial_row(trial: Trial, metrics: Sequence[str]) -> TrialRow:
+    return TrialRow(
+        number=trial.number,
+        phase=trial.phase,
+        what=short_name(trial.what, 300),
+        kept_count=trial.kept_count,
+        metrics=tuple(_number(trial.metrics.get(metric)) for metric in metrics),
+        passed=trial.passed,
+        wall_s=trial.wall_s,
+        note=trial_note(trial),
+    )
+
+
+def trial_note(trial: Trial) -> str:
+    """Return the reason why a trial was not run, or a note that an earlier search ran it."""
+    return short_name(trial.trouble, 400) or ("taken from an earlier search" if trial.remembered else "")
+
+
+_MOST_RANGES = 60
+"""Maximum number of ranges of positions of a trial's kept nodes."""
+
+
+def search_payload(view: SearchView, texts: Texts) -> SearchPayload:
+    """Return the trials of one search, a column for each of their fields; `panels/search_trials.js` reads them."""
+    trials = view.trials
+    metrics = list(dict.fromkeys(metric for trial in trials for metric in trial.metrics))
+    outcome = view.outcome
+    return {
+        "step": view.step,
+        "metric": outcome.metric,
+        "higher": higher_is_better(outcome.metric),
+        "bound": None if outcome.bound is None else rounded(outcome.bound),
+        "number": [trial.number for trial in trials],
+        "phase": texts.places(trial.phase for trial in trials),
+        "what": texts.places((trial.what for trial in trials), visible_name),
+        "kept": [trial.kept_count for trial in trials],
+        "ranges": [_ranges(trial.kept) for trial in trials],
+        "passed": [int(trial.passed) for trial in trials],
+        "wall_s": [rounded(trial.wall_s) for trial in trials],
+        "note": texts.places(map(trial_note, trials)),
+        "metrics": {visible_name(metric): _metric_values(trials, metric) for metric in metrics},
+    }
+
+
+def _metric_values(trials: Sequence[Trial], metric: str) -> list[NumberText]:
+    """Return values with nine digits, as a cosine near 1 differs in the last ones; `NaN` as text, None if not
+    measured."""
+    return [_metric_value(trial.metrics.get(metric)) for trial in trials]
+
+
+def _metric_value(value: float | None) -> NumberText:
+    if value is None:
+        return None
+    return float(f"{value:.9g}") if math.isfinite(value) else str(value)
+
+
+def _ranges(positions: Sequence[int]) -> list[int] | None:
+    """Return first and last of each range of positions, flattened; None if there are too many."""
+    found = list(_runs_of(sorted(positions)))
+    return list(chain.from_iterable(found)) if len(found) <= _MOST_RANGES else None
+
+
+def _runs_of(positions: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start = last = None
+    for position in positions:
+        if last is None or position != last + 1:
+            if start is not None and last is not None:
+                yield start, last
+            start = position
+        last = position
+    if start is not None and last is not None:
+        yield start, last
+
 
 PANEL = Panel("Precision", collect_searches, after="findings")

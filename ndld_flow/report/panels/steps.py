@@ -12,7 +12,7 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_summary import said_no
-from ndld_flow.report.diff.collect_diff import DiffView, collect_diff
+from ndld_flow.report.diff_page import DiffView, collect_diff
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Setting, settings_of
 

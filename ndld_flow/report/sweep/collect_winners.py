@@ -8,10 +8,16 @@ from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.report.comparison.collect_verdicts import ratio_text
-from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
-from ndld_flow.report.sweep.point_words import final, link, objective_words, points_words, short_names, value_words
-from ndld_flow.report.sweep.recipe_lines import recipe_lines
+from ndld_flow.report.comparison.verdicts import IntervalPlot, IntervalScale, ratio_text
+from ndld_flow.report.sweep.points import (
+    final,
+    link,
+    objective_words,
+    points_words,
+    recipe_lines,
+    short_names,
+    value_words,
+)
 from ndld_flow.report.value_text import Setting
 
 _SETTINGS = 8

@@ -1,19 +1,21 @@
-"""Collect the dimensions of a sweep's points as columns: axes, objectives, metrics."""
+"""Dimensions of a sweep's points as columns (axes, objectives, metrics), and curves along numeric axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.measured import which_is_better
 from ndld_flow.records.sweep import SweepAxis, SweepPoint, SweepRecord
 from ndld_flow.report.encoding import rounded
-from ndld_flow.report.sweep.point_words import key_of, value_words
+from ndld_flow.report.sweep.points import is_number, key_of, short_names, value_words
 
 _ROOM = 16
 """Maximum characters of a label on an axis of the parallel coordinates."""
@@ -81,7 +83,7 @@ def axis_numbers(axis: SweepAxis) -> AxisNumbers | None:
     if len(lists) < 2 or len(lists) < len(axis.values) or len({len(one) for one in lists}) > 1:
         return None
     differing = [place for place in range(len(lists[0])) if len({key_of(one[place]) for one in lists}) > 1]
-    if len(differing) != 1 or not all(_is_number(one[differing[0]]) for one in lists):
+    if len(differing) != 1 or not all(is_number(one[differing[0]]) for one in lists):
         return None
     place = differing[0]
     return AxisNumbers(f"{axis.name}[{place}]", {key_of(one): float(str(one[place])) for one in lists})
@@ -100,7 +102,7 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
         levels.append(keys[key])
     found = axis_numbers(axis)
     if found is None:
-        texts = _told_apart(texts)
+        texts = _distinct_labels(texts)
     numbers = tuple(found.of_key.get(key_of(point.values.get(axis.name))) for point in points) if found else None
     return Dimension(
         key=f"axis_{place}",
@@ -114,7 +116,7 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
     )
 
 
-def _told_apart(texts: Sequence[str]) -> list[str]:
+def _distinct_labels(texts: Sequence[str]) -> list[str]:
     """Return distinct labels: long values with equal ends are numbered."""
     if len({shortened(text, _ROOM) for text in texts}) == len(texts):
         return list(texts)
@@ -143,7 +145,7 @@ def _objectives(record: SweepRecord) -> list[Dimension]:
 def _metrics(record: SweepRecord) -> list[Dimension]:
     taken = {objective.text for objective in record.objectives}
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
-    found = [_metric(name, record.points) for name in names]
+    found = [_metric_dimension(name, record.points) for name in names]
     chosen = _telling(found, [objective.text for objective in record.objectives])
     marked = [replace(one, key=f"metric_{place}", telling=one.label in chosen) for place, one in enumerate(found)]
     return sorted(marked, key=lambda one: (not one.telling, not _varies(one)))
@@ -157,7 +159,7 @@ def _telling(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[st
     return [name for name in found if name is not None][: 2 if objectives else 4]
 
 
-def _metric(name: str, points: Sequence[SweepPoint]) -> Dimension:
+def _metric_dimension(name: str, points: Sequence[SweepPoint]) -> Dimension:
     metrics = [point.metrics.get(name) for point in points]
     unit = next((metric.unit for metric in metrics if metric is not None), "")
     numbers = tuple(_finite((metric.value,)) if metric is not None else None for metric in metrics)
@@ -191,5 +193,180 @@ def _is_wide(numbers: Sequence[float | None]) -> bool:
     return bool(known) and min(known) > 0 and max(known) / min(known) >= 8
 
 
-def _is_number(value: JsonValue) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+_LINES = 6
+_LEAST_POINTS = 3
+_GAIN, _POINTS = 0.02, 2
+"""Defaults of saturation: minimum gain, and number of points."""
+
+
+@dataclass(frozen=True)
+class CurveLine:
+    """Points that differ only on the curve's axis."""
+
+    label: str
+    """`threads 2`; empty for a single line."""
+    rows: tuple[int, ...]
+    """Positions of its points, in the axis' order."""
+    x: tuple[float, ...]
+    y: tuple[float | None, ...]
+    saturated: int | None
+    """Position in the line where it saturates; None if it does not."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One quantity along one axis."""
+
+    axis: str
+    y: Dimension
+    lines: tuple[CurveLine, ...]
+    left_out: int
+    """Number of lines that are not shown."""
+    log: bool
+
+
+@dataclass(frozen=True)
+class _Saturation:
+    gain: float
+    points: int
+
+
+def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tuple[Curve, ...]:
+    """Return a curve for each numeric axis with a line of three points, and each objective and throughput."""
+    objectives = [one for one in dimensions if one.kind == "objective"]
+    quantities = [*objectives, *_throughput(objectives, dimensions)]
+    found = []
+    for axis in record.axes:
+        numbers = axis_numbers(axis)
+        rows = _rows_of_lines(axis, numbers, record) if numbers and len(axis.values) >= _LEAST_POINTS else []
+        if numbers and rows and quantities:
+            # A combination has the same colour in all curves of an axis.
+            lines = _best_first(rows, quantities[0])
+            found += [_curve(axis, numbers, quantity, lines, record) for quantity in quantities]
+    return tuple(curve for curve in found if curve.lines)
+
+
+def saturates_at(values: Sequence[float | None], direction: str, gain: float, points: int) -> int | None:
+    """Return the position of the best value before `points` consecutive values that gain less than `gain` over it.
+
+    Returns None if values gain to the end, or never gain, which is not saturation.
+    """
+    best: int | None = None
+    poor = 0
+    for position, value in enumerate(values):
+        if value is None:
+            continue
+        if best is None or _gains(value, values[best], direction, gain):
+            best, poor = position, 0
+            continue
+        poor += 1
+        if poor == points:
+            return best or None
+    return None
+
+
+def _gains(value: float, best: float | None, direction: str, gain: float) -> bool:
+    assert best is not None
+    better = best - value if direction == "minimize" else value - best
+    return better > 0 and better >= gain * abs(best)
+
+
+def _throughput(objectives: Sequence[Dimension], dimensions: Sequence[Dimension]) -> list[Dimension]:
+    """Return items per second of each step with it, otherwise passes per second; empty if an objective is a
+    throughput."""
+    metrics = [one for one in dimensions if one.kind == "metric" and one.unit == "1/s"]
+    for end in ("throughput.items", "throughput.median"):
+        if any(one.label.endswith(end) for one in objectives):
+            return []
+        if found := [one for one in metrics if one.label.endswith(end)]:
+            return found[:2]
+    return []
+
+
+def _rows_of_lines(axis: SweepAxis, numbers: AxisNumbers, record: SweepRecord) -> list[list[int]]:
+    """Return groups of rows that are equal on all other axes, ordered along this one, the longest first."""
+    lines: dict[str, list[int]] = defaultdict(list)
+    for row, point in enumerate(record.points):
+        if key_of(point.values.get(axis.name)) in numbers.of_key:
+            lines[key_of(_others(point, axis))].append(row)
+    ordered = [sorted(rows, key=lambda row: _x(record.points[row], axis, numbers)) for rows in lines.values()]
+    return sorted((rows for rows in ordered if len(rows) >= _LEAST_POINTS), key=lambda rows: -len(rows))
+
+
+def _others(point: SweepPoint, axis: SweepAxis) -> dict[str, JsonValue]:
+    return {name: value for name, value in point.values.items() if name != axis.name}
+
+
+def _x(point: SweepPoint, axis: SweepAxis, numbers: AxisNumbers) -> float:
+    return numbers.of_key[key_of(point.values.get(axis.name))]
+
+
+def _curve(
+    axis: SweepAxis, numbers: AxisNumbers, quantity: Dimension, lines: Sequence[Sequence[int]], record: SweepRecord
+) -> Curve:
+    """Return the curve of the lines with the best values, up to a maximum."""
+    values = quantity.numbers or ()
+    known = [rows for rows in lines if sum(values[row] is not None for row in rows) >= _LEAST_POINTS]
+    shown = sorted(_best_first(known, quantity)[:_LINES], key=known.index)
+    varying = {
+        name
+        for rows in shown
+        for name, value in _others(record.points[rows[0]], axis).items()
+        if key_of(value) != key_of(record.points[shown[0][0]].values.get(name))
+    }
+    x = [number for number in numbers.of_key.values() if number > 0]
+    return Curve(
+        axis=short_name(numbers.label, 100),
+        y=quantity,
+        lines=tuple(_curve_line(rows, axis, numbers, quantity, record, varying) for rows in shown),
+        left_out=len(known) - len(shown),
+        log=axis.log or (len(x) == len(numbers.of_key) and max(x) / min(x) >= 8),
+    )
+
+
+def _best_first(lines: Sequence[Sequence[int]], quantity: Dimension) -> list[Sequence[int]]:
+    sign = 1 if quantity.direction == "minimize" else -1
+    values = quantity.numbers or ()
+    return sorted(
+        lines, key=lambda rows: min((sign * one for row in rows if (one := values[row]) is not None), default=math.inf)
+    )
+
+
+def _curve_line(
+    rows: Sequence[int],
+    axis: SweepAxis,
+    numbers: AxisNumbers,
+    quantity: Dimension,
+    record: SweepRecord,
+    varying: set[str],
+) -> CurveLine:
+    points = [record.points[row] for row in rows]
+    y = tuple((quantity.numbers or ())[row] for row in rows)
+    rule = _saturation(record.recipe)
+    others = _others(points[0], axis).items()
+    names = short_names(list(points[0].values))
+    return CurveLine(
+        label=", ".join(f"{names[name]} {value_words(value)}" for name, value in others if name in varying),
+        rows=tuple(rows),
+        x=tuple(_x(point, axis, numbers) for point in points),
+        y=y,
+        saturated=saturates_at(y, quantity.direction, rule.gain, rule.points),
+    )
+
+
+def _saturation(recipe: Mapping[str, JsonValue]) -> _Saturation:
+    """Return the recipe's definition of saturation."""
+    sweep = recipe.get("sweep")
+    said = sweep.get("saturation") if isinstance(sweep, dict) else None
+    if not isinstance(said, dict):
+        return _Saturation(_GAIN, _POINTS)
+    gain, points = said.get("gain"), said.get("points")
+    return _Saturation(_fraction(gain), points if isinstance(points, int) else _POINTS)
+
+
+def _fraction(gain: JsonValue) -> float:
+    """Return the fraction of 0.02 or `2 %`."""
+    try:
+        return parse_percent(gain) if isinstance(gain, str) else float(str(gain))
+    except ValueError:
+        return _GAIN

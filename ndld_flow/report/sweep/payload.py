@@ -9,10 +9,8 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.encoding import Texts, packed, rounded
 from ndld_flow.report.page_data import AgainPayload, CurvePayload, DimensionPayload, SweepPayload
-from ndld_flow.report.sweep.collect_curves import Curve
-from ndld_flow.report.sweep.dimensions import Dimension
-from ndld_flow.report.sweep.point_words import link
-from ndld_flow.report.sweep.recipe_lines import recipe_lines
+from ndld_flow.report.sweep.dimensions import Curve, Dimension
+from ndld_flow.report.sweep.points import link, recipe_lines
 
 
 def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: Sequence[Curve]) -> str:

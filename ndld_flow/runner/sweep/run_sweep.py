@@ -13,7 +13,7 @@ from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.run_folder import read_sweep_record
 from ndld_flow.records.run_record import ENDINGS, judge
 from ndld_flow.records.sweep import SweepRecord
-from ndld_flow.report.sweep.terminal_lines import summarize_sweep
+from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.runner.events import Listener, Notice, SweepFinished, SweepStarted, synchronized
 from ndld_flow.runner.executors.choose_executor import open_executor
 from ndld_flow.runner.open_run import choose_forced

@@ -11,7 +11,7 @@ from ndld_flow.records.run_record import RunFailure, RunRecord, StepRecord, outc
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
-from ndld_flow.report.sweep.draw import draw_sweep
+from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.run_folder import (
     draw_inspected,
     link_stored,

@@ -1,15 +1,73 @@
-"""Collect metrics side by side, the verdicts relative to the base, and the gates."""
+"""Metrics side by side, the verdicts relative to the base, the gates, and intervals on a logarithmic axis."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import TIMES, apart, change, quantity, three_digits
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
-from ndld_flow.report.comparison.interval_scale import IntervalPlot, IntervalScale
+
+_LEAST, _MOST = 1e-3, 1e3
+_APART = 13.0
+"""Minimum distance between two ticks, in percent of the axis."""
+_TICKS = (0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1)
+
+
+@dataclass(frozen=True)
+class IntervalPlot:
+    """An interval of a ratio against its threshold, in percent of the axis' width."""
+
+    low: float
+    point: float
+    high: float
+    band_low: float
+    band_high: float
+
+
+@dataclass(frozen=True)
+class IntervalScale:
+    """An axis of ratios that several intervals share."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, verdicts: Iterable[MetricVerdict]) -> IntervalScale:
+        """Return a scale that covers the intervals, the threshold bands and a margin."""
+        ends = [1.0]
+        for verdict in verdicts:
+            ends += [1 + 2 * verdict.threshold, 1 / (1 + 2 * verdict.threshold)]
+            ends += [one for one in (verdict.low, verdict.high, verdict.ratio) if math.isfinite(one) and one > 0]
+        held = [min(max(one, _LEAST), _MOST) for one in ends if math.isfinite(one)]
+        margin = (max(held) / min(held)) ** 0.06
+        return cls(min(held) / margin, max(held) * margin)
+
+    def place(self, ratio: float) -> float:
+        """Return a position from 0 to 100; values outside the axis are at the nearer end."""
+        if math.isnan(ratio):
+            ratio = 1.0
+        held = min(max(ratio, self.low), self.high)
+        return 100 * math.log(held / self.low) / math.log(self.high / self.low) if self.high > self.low else 50.0
+
+    def plot(self, verdict: MetricVerdict) -> IntervalPlot | None:
+        """Return the plot of a verdict; None without a ratio."""
+        if not math.isfinite(verdict.ratio) or verdict.ratio <= 0:
+            return None
+        ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
+        return IntervalPlot(*(round(self.place(one), 2) for one in ends))
+
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        """Return (position, text) of the ticks: 1, then outwards those with enough distance."""
+        kept = [1.0]
+        for tick in sorted({*_TICKS, *(1 / tick for tick in _TICKS)}, key=lambda tick: abs(math.log(tick))):
+            inside = self.low < tick < self.high and 3 < self.place(tick) < 96
+            if inside and all(abs(self.place(tick) - self.place(other)) >= _APART for other in kept):
+                kept.append(tick)
+        return tuple((round(self.place(tick), 2), "same" if tick == 1 else change(1, tick)) for tick in sorted(kept))
+
 
 ABSENT = "\N{EN DASH}"
 
@@ -173,11 +231,11 @@ class GateView:
 
 def collect_gates(comparison: Comparison) -> tuple[GateView, ...]:
     """Return the gates, failed ones first."""
-    views = [_view(comparison, gate) for gate in comparison.gates]
+    views = [_gate_view(comparison, gate) for gate in comparison.gates]
     return tuple(sorted(views, key=lambda view: _WORST_FIRST.index(view.outcome)))
 
 
-def _view(comparison: Comparison, gate: ComparisonGate) -> GateView:
+def _gate_view(comparison: Comparison, gate: ComparisonGate) -> GateView:
     subjects = next((one.subjects for one in comparison.profiles if one.name == gate.name), ())
     return GateView(
         gate=short_name(gate.gate),

@@ -1,18 +1,34 @@
-"""Describe the result of a sweep in one sentence."""
+"""Outcome of a sweep: its verdict, the failures by reason, and the measurement sessions."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import get_args
 
-from ndld_flow.base.quantities import change
+from ndld_flow.base.quantities import change, seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.records.sweep import MeasuredAgain, PointOutcome, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.report.comparison.collect_verdicts import ratio_text
-from ndld_flow.report.sweep.point_words import final, objective_words, objectives_words, points_words, values_words
-from ndld_flow.report.sweep.recipe_lines import find_own_point
+from ndld_flow.records.sweep import (
+    MeasuredAgain,
+    MeasurementSession,
+    PointOutcome,
+    SweepObjective,
+    SweepPoint,
+    SweepRecord,
+)
+from ndld_flow.report.comparison.verdicts import ratio_text
+from ndld_flow.report.sweep.points import (
+    final,
+    find_own_point,
+    objective_words,
+    objectives_words,
+    points_words,
+    values_words,
+)
 
 _WENT: dict[PointOutcome, str] = {"refused": "were refused", "inconclusive": "are undecided", "failed": "failed"}
 _BETTER = {"ms": "faster", "s": "faster", "1/s": "faster", "bytes": "smaller"}
@@ -136,3 +152,102 @@ def _ratio(new: float, old: float, direction: str) -> float | None:
         return None
     ratio = old / new if direction == "minimize" else new / old
     return ratio if ratio >= 1 else None
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """One measurement session."""
+
+    number: int
+    points: str
+    steps: str
+    device: str
+    started_at: datetime
+    took: str
+    why: str
+    """`second measurement` for winners, `reused` for earlier measurements."""
+    beside: str
+
+
+def collect_sessions(record: SweepRecord) -> tuple[SessionView, ...]:
+    """Return all sessions, in order."""
+    return tuple(map(_session_view, record.sittings))
+
+
+def _session_view(sitting: MeasurementSession) -> SessionView:
+    said = [text for text, there in (("second measurement", sitting.again), ("reused", sitting.reused)) if there]
+    return SessionView(
+        number=sitting.number,
+        points=points_words(sitting.points) if sitting.points else "",
+        steps=", ".join(short_name(name, 60) for name in sitting.steps),
+        device=short_name(sitting.device, 80) + (f" on {short_name(sitting.machine, 200)}" if sitting.machine else ""),
+        started_at=sitting.started_at,
+        took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
+        why=", ".join(said),
+        beside="; ".join(short_name(one, 200) for one in sitting.beside[:10]),
+    )
+
+
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:e[+-]?\d+)?")
+_GROUPS_SHOWN = 60
+
+
+@dataclass(frozen=True)
+class FailureGroup:
+    """Points with one outcome, step and reason, ignoring numbers in the reason."""
+
+    outcome: PointOutcome
+    step: str
+    reason: str
+    """Reason of the first point."""
+    alike: bool
+    """True if all have exactly this reason."""
+    points: tuple[int, ...]
+    rows: tuple[int, ...]
+    """Their positions among the points."""
+
+
+def collect_failures(record: SweepRecord) -> tuple[FailureGroup, ...]:
+    """Return the groups, those with most points first."""
+    groups: dict[tuple[PointOutcome, str, str], list[tuple[int, SweepPoint]]] = defaultdict(list)
+    for place, point in enumerate(record.points):
+        if point.outcome != "passed":
+            groups[point.outcome, point.failed_step, _NUMBER.sub("#", point.reason)].append((place, point))
+    views = [_failure_view(members) for members in groups.values()]
+    return tuple(sorted(views, key=lambda one: -len(one.points)))[:_GROUPS_SHOWN]
+
+
+def _failure_view(members: list[tuple[int, SweepPoint]]) -> FailureGroup:
+    first = members[0][1]
+    return FailureGroup(
+        outcome=first.outcome,
+        step=short_name(first.failed_step, 80),
+        reason=short_name(first.reason, 600) or "no reason was recorded",
+        alike=len({point.reason for _, point in members}) == 1,
+        points=tuple(point.number for _, point in members),
+        rows=tuple(place for place, _ in members),
+    )
+
+
+_MOST_REASONS = 3
+
+
+def summarize_sweep(record: SweepRecord) -> Iterator[str]:
+    """Yield the result, the work done, and the reasons of failures."""
+    yield sweep_verdict(record).said
+    counted = f"{len(record.points)} points: {counts_words(record)}" if record.points else "no points"
+    steps = f"{record.steps_done} steps done, {record.steps_shared} shared, {record.steps_reused} reused"
+    yield f"{counted}; {record.stopped_because}; {steps}; {seconds(record.wall_s)}"
+    yield from _reasons(record)
+
+
+def _reasons(record: SweepRecord) -> Iterator[str]:
+    """Yield the most frequent reasons, ignoring their numbers, with the numbers of a few points."""
+    undecided = record.inconclusive
+    groups = [one for one in collect_failures(record) if one.outcome == "failed" or undecided]
+    for one in groups[:_MOST_REASONS]:
+        numbers = one.points
+        shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+        yield f"{one.outcome}: {shown}: {one.reason}{'' if one.alike else ' (other points differ in numbers)'}"
+    if len(groups) > _MOST_REASONS:
+        yield f"failed for {len(groups) - _MOST_REASONS} more reasons; see the report"

@@ -1,6 +1,12 @@
-"""Write metrics for github-action-benchmark (`tool: customSmallerIsBetter`), which plots them over commits.
+"""Results for CI systems: JUnit XML, and metrics for github-action-benchmark.
 
-https://github.com/benchmark-action/github-action-benchmark: a list of {name, unit, value, range, extra}. Names must
+In JUnit XML a profile is a test suite, and each gate and candidate a test case. A comparison without gates has one test
+case per candidate: the verdict of the deciding metric, which also decides the exit code. Failed gates and regressions
+are failures. Inconclusive and incomparable are `error`, so that undecided results do not look like passed or skipped
+tests. With `when_undecided: pass` inconclusive is `skipped`, and with `fail` a failure.
+
+github-action-benchmark (`tool: customSmallerIsBetter`) plots metrics over commits:
+https://github.com/benchmark-action/github-action-benchmark, a list of {name, unit, value, range, extra}. Names must
 stay the same between commits, so they do not contain labels of runs unless there are several candidates.
 """
 
@@ -8,12 +14,84 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.etree import ElementTree as Xml
 
 from ndld_flow.base.quantities import quantity
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
 from ndld_flow.records.profile import Profile
+
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML 1.0 does not allow, not even as references."""
+_ELEMENTS = {"failed": "failure", "regressed": "failure", "incomparable": "error"}
+"""Outcome or verdict -> element of the test case; none if it passed."""
+_UNDECIDED = {"inconclusive": "error", "pass": "skipped", "fail": "failure"}
+"""`when_undecided` -> element of inconclusive results."""
+_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+@dataclass(frozen=True)
+class _Case:
+    name: str
+    candidate: int
+    outcome: str
+    why: str
+
+
+def comparison_junit(comparison: Comparison) -> str:
+    """Return JUnit XML of a comparison's gates, or of its verdicts if it has no gates."""
+    root = Xml.Element("testsuites", name="ndld-flow compare")
+    for compared in comparison.profiles:
+        suite = Xml.SubElement(root, "testsuite", name=_xml_text(compared.name))
+        for case in _cases(comparison, compared):
+            _add_case(suite, comparison, compared, case)
+        _count(suite)
+    _count(root)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _cases(comparison: Comparison, compared: ProfileComparison) -> Iterator[_Case]:
+    if comparison.gates:
+        for gate in comparison.gates:
+            if gate.name == compared.name:
+                yield _Case(gate.gate, gate.candidate, gate.outcome, gate.why)
+        return
+    for verdict in compared.deciding:
+        yield _Case(verdict.metric, verdict.candidate, verdict.verdict, verdict.why)
+
+
+def _add_case(suite: Xml.Element, comparison: Comparison, compared: ProfileComparison, case: _Case) -> None:
+    subjects = [comparison.subjects[place].label for place in compared.subjects]
+    against = f"{subjects[case.candidate]} against {subjects[0]}"
+    element = Xml.SubElement(
+        suite, "testcase", name=_xml_text(f"{case.name} ({against})"), classname=_xml_text(compared.name), time="0"
+    )
+    undecided = case.outcome == "inconclusive"
+    kind = _UNDECIDED[comparison.when_undecided] if undecided else _ELEMENTS.get(case.outcome)
+    if kind is None:
+        Xml.SubElement(element, "system-out").text = _xml_text(f"{case.outcome}: {case.why}", 2_000)
+        return
+    message = _xml_text(f"{case.outcome}: {case.why}", 2_000)
+    child = Xml.SubElement(element, kind, message=message)
+    if kind != "skipped":
+        child.set("type", case.outcome)
+        child.text = message
+
+
+def _count(element: Xml.Element) -> None:
+    element.set("tests", str(len(list(element.iter("testcase")))))
+    for name, tag in _COUNTS.items():
+        element.set(name, str(len(list(element.iter(tag)))))
+
+
+def _xml_text(text: str, limit: int = 300) -> str:
+    """Return one line without characters that XML does not allow."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", short_name(text, limit))
+
 
 _RESTLESS = ("latency.mean", "latency.p90", "latency.p95", "latency.p99", "enqueue.median")
 """Metrics left out: means and tails vary between runs of identical code and would raise alerts."""

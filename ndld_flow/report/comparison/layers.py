@@ -13,7 +13,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import LayerRow, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.collect_layers import UNKNOWN
-from ndld_flow.report.comparison.collect_verdicts import ABSENT
+from ndld_flow.report.comparison.verdicts import ABSENT
 
 _ROWS_WITHOUT_SCRIPT = 20
 

@@ -1,17 +1,56 @@
-"""Collect the differences of a comparison: circumstances, then options, machines and versions."""
+"""Subjects of a comparison, differences between them, and the rounds in which they were measured."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from string import ascii_uppercase
 
 from pydantic import JsonValue
 
+from ndld_flow.base.quantities import seconds
 from ndld_flow.base.text import short_name
-from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, Difference, ProfileComparison
+from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, describe_interval, estimated_ratio
+from ndld_flow.profiles.compare.verdicts import describe_change
+from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, Difference, ProfileComparison, Subject
+from ndld_flow.records.noise import PairedRounds, Round
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_profiles import machine_settings, short_provider
 from ndld_flow.report.value_text import shape_text, value_text
+
+SERIES = 10
+"""Number of series colours in tokens.css; further subjects reuse colours and differ by letter."""
+
+
+@dataclass(frozen=True)
+class SubjectView:
+    """One of the compared subjects."""
+
+    letter: str
+    series: int
+    label: str
+    location: str
+    kind: str
+    run_id: str
+    measured_at: datetime | None
+
+
+def collect_subjects(subjects: Sequence[Subject]) -> tuple[SubjectView, ...]:
+    """Return all subjects in their given order; the first is the base."""
+    return tuple(_subject_view(place, subject) for place, subject in enumerate(subjects))
+
+
+def _subject_view(place: int, subject: Subject) -> SubjectView:
+    return SubjectView(
+        letter=ascii_uppercase[place] if place < len(ascii_uppercase) else str(place + 1),
+        series=place % SERIES,
+        label=short_name(subject.label, 60) or "(no name)",
+        location=short_name(subject.location, 300),
+        kind=subject.kind,
+        run_id=short_name(subject.run_id),
+        measured_at=subject.measured_at,
+    )
 
 
 @dataclass(frozen=True)
@@ -124,3 +163,55 @@ def _rows(mappings: Sequence[Mapping[str, JsonValue]]) -> tuple[SettingRow, ...]
 def _row(name: str, values: Iterable[JsonValue]) -> SettingRow:
     texts = tuple("" if value in (None, "") else value_text(value) for value in values)
     return SettingRow(short_name(name), texts, len(set(texts)) > 1)
+
+
+@dataclass(frozen=True)
+class RoundsView:
+    """The rounds of one pair of profiles."""
+
+    profile: str
+    sentences: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """For each round: number, change by CPU time, change by wall time, cycles, passes per turn, pinned CPU."""
+
+
+def collect_rounds(comparison: Comparison) -> tuple[RoundsView, ...]:
+    """Return a view for each pair with measured or requested rounds."""
+    return tuple(_rounds_view(one) for one in comparison.profiles if one.rounds is not None or one.rounds_missing)
+
+
+def _rounds_view(compared: ProfileComparison) -> RoundsView:
+    found = compared.rounds
+    name = short_name(compared.name, 80)
+    if found is None:
+        missing = short_name(compared.rounds_missing, 300)
+        return RoundsView(name, (f"No rounds were measured: {missing}. The process runs of the profiles decide.",), ())
+    return RoundsView(
+        name, tuple(_sentences(found)), tuple(map(_round_row, range(1, len(found.rounds) + 1), found.rounds))
+    )
+
+
+def _sentences(found: PairedRounds) -> Iterator[str]:
+    limits = f"{found.rounds_limit} rounds or {seconds(found.budget_ms / 1e3)}"
+    yield (
+        "In each round a fresh process of each model was measured, alternating pass by pass: "
+        f"{short_name(found.stopped_because, 200)} (limit: {limits})."
+    )
+    clock = CLOCK_NAMES[found.clock]
+    yield f"{clock[0].upper()}{clock[1:]} decides: {short_name(found.clock_reason, 200)}."
+    by_clocks = f"{describe_interval(found.cpu)} in CPU time and {describe_interval(found.wall)} in wall time"
+    yield f"The median pass changed by {by_clocks}."
+    if found.clocks_disagree:
+        yield "CPU time excludes the change seen in wall time, so the interval of the verdict spans both."
+    yield f"Processes of the same model are assumed to differ by a standard deviation of {found.floor:.1%} or more."
+
+
+def _round_row(number: int, one: Round) -> tuple[str, ...]:
+    return (
+        str(number),
+        describe_change(estimated_ratio(one, "cpu")),
+        describe_change(estimated_ratio(one, "wall")),
+        str(len(one.base.wall_ms)),
+        str(one.base.passes),
+        "any CPU" if one.pinned_to is None else f"CPU {one.pinned_to}",
+    )

@@ -1,1 +1,0 @@
-"""Differences between two models, for pages and texts."""
