@@ -52,7 +52,7 @@ def _labels_of(graph: DrawnGraph) -> list[str]:
     for edge in graph.edges:
         if edge.label:
             labels[edge.source][edge.label] = None
-    return [shown(" | ".join(one), 2 * _MOST_LETTERS) for one in labels]
+    return [shown(" | ".join(label), 2 * _MOST_LETTERS) for label in labels]
 
 
 def _extent(node: DrawnNode, label: str, direction: Direction) -> Extent:

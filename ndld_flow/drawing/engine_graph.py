@@ -74,7 +74,10 @@ def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
     usual = _usual_dtype(layers)
     written = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
     tensors = {tensor.name: tensor for tensor in profile.inputs} | written
-    ends = [DrawnNode(one.name, one.name, kind="input" if one.is_input else "output") for one in terminals]
+    ends = [
+        DrawnNode(terminal.name, terminal.name, kind="input" if terminal.is_input else "output")
+        for terminal in terminals
+    ]
     drawn = tuple(
         DrawnEdge(edge.source, edge.target, _label(tensors.get(edge.tensor), usual) if shapes else "", edge.tensor)
         for edge in edges

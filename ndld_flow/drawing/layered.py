@@ -240,10 +240,10 @@ def _mark(start: int, number: int, part: list[int], neighbours: Sequence[Sequenc
     part[start] = number
     waiting = [start]
     while waiting:
-        for one in neighbours[waiting.pop()]:
-            if part[one] < 0:
-                part[one] = number
-                waiting.append(one)
+        for neighbour in neighbours[waiting.pop()]:
+            if part[neighbour] < 0:
+                part[neighbour] = number
+                waiting.append(neighbour)
 
 
 _SWEEPS = 8

@@ -65,7 +65,7 @@ def lay_out(
     into columns to approach it. Cycles, self-loops, repeated edges and separate components are allowed.
     """
     if direction == "right":
-        turned = [Extent(one.height, one.width, one.tail, one.breadth) for one in extents]
+        turned = [Extent(extent.height, extent.width, extent.tail, extent.breadth) for extent in extents]
         return _transposed(lay_out(turned, edges, tensors, "down", None if aspect is None else 1 / aspect))
     names = tensors or [0] * len(edges)
     with _without_collecting():
@@ -251,5 +251,5 @@ def _transposed(layout: Layout) -> Layout:
         layout.height,
         layout.width,
         tuple(Box(box.y, box.x, box.height, box.width) for box in layout.boxes),
-        tuple(Route(tuple((y, x) for x, y in one.points), one.back, one.far) for one in layout.routes),
+        tuple(Route(tuple((y, x) for x, y in route.points), route.back, route.far) for route in layout.routes),
     )

@@ -117,7 +117,7 @@ def parts(colour: str) -> tuple[int, int, int, int]:
 def mix(colour: str, other: str, part: float) -> str:
     """Return the first colour mixed with a share (`part`, 0 to 1) of the other."""
     pairs = zip(parts(colour)[:3], parts(other)[:3], strict=True)
-    return "#" + "".join(f"{round(one + (two - one) * part):02x}" for one, two in pairs)
+    return "#" + "".join(f"{round(first + (second - first) * part):02x}" for first, second in pairs)
 
 
 def _darkened(fill: str, paper: str) -> str:

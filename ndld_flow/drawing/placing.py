@@ -156,9 +156,9 @@ def _longest(layers: Sequence[Sequence[int]], neighbours: Sequence[Sequence[int]
     longest = [1] * len(neighbours)
     for layer in layers:
         for vertex in layer:
-            for one in neighbours[vertex]:
-                if longest[one] >= longest[vertex]:
-                    longest[vertex] = longest[one] + 1
+            for neighbour in neighbours[vertex]:
+                if longest[neighbour] >= longest[vertex]:
+                    longest[vertex] = longest[neighbour] + 1
     return longest
 
 

@@ -52,19 +52,19 @@ class Bound:
 class DepthLayer:
     """One tensor, in the order of execution."""
 
-    layer: LayerDivergence
+    record: LayerDivergence
     """The layer of the first curve that has it."""
     of_curves: tuple[LayerDivergence | None, ...]
 
     @property
     def node(self) -> str:
         """Displayed text."""
-        return short_name(self.layer.node or self.layer.tensor)
+        return short_name(self.record.node or self.record.tensor)
 
     @property
     def op_type(self) -> str:
         """Displayed text."""
-        return short_name(self.layer.op_type, 60)
+        return short_name(self.record.op_type, 60)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class DepthLayer:
 
     @property
     def range(self) -> TensorRange | None:
-        return next((one.range for one in self.of_curves if one is not None and one.range is not None), None)
+        return next((curve.range for curve in self.of_curves if curve is not None and curve.range is not None), None)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class DepthView:
         """The drawn metric: that of the bound, otherwise the error of the worst slice if measured."""
         if self.bound is not None:
             return self.bound.metric
-        by_slice = any("slice_rms" in one.metrics for layer in self.layers for one in layer.of_curves if one)
+        by_slice = any("slice_rms" in curve.metrics for layer in self.layers for curve in layer.of_curves if curve)
         return "slice_rms" if by_slice else "relative_rms"
 
     @property
@@ -108,7 +108,7 @@ class DepthView:
         """The layers with the largest error on the first curve, the worst first."""
         metric = self.metric
         by_error = sorted(
-            self.layers, key=lambda one: (-_order(error_of(one.of_curves[0], metric)), one.layer.position)
+            self.layers, key=lambda layer: (-_order(error_of(layer.of_curves[0], metric)), layer.record.position)
         )
         return tuple(by_error[:WORST_SHOWN])
 
@@ -129,15 +129,15 @@ def collect_depth(
         by_tensor.setdefault(one.tensor, one)
     if not by_tensor:
         return None
-    found = [{layer.tensor: layer for layer in curve} for curve in curves.values()]
+    by_curve = [{layer.tensor: layer for layer in curve} for curve in curves.values()]
     layers = tuple(
-        DepthLayer(layer, tuple(curve.get(tensor) for curve in found))
+        DepthLayer(layer, tuple(curve.get(tensor) for curve in by_curve))
         for tensor, layer in sorted(by_tensor.items(), key=lambda item: item[1].position)
     )
     return DepthView(
         curves=tuple(curves),
         layers=layers,
-        kept=tuple(place for place, one in enumerate(layers) if kept(one.layer)),
+        kept=tuple(place for place, layer in enumerate(layers) if kept(layer.record)),
         first=_place_of(first, layers),
         bound=bound,
         precision=precision,
@@ -147,7 +147,7 @@ def collect_depth(
 def _place_of(name: str, layers: Collection[DepthLayer]) -> int | None:
     if not name:
         return None
-    return next((place for place, one in enumerate(layers) if name in (one.layer.node, one.layer.tensor)), None)
+    return next((place for place, layer in enumerate(layers) if name in (layer.record.node, layer.record.tensor)), None)
 
 
 def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
@@ -157,15 +157,15 @@ def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
     """
     if tolerance.get("slice_rms", 0) > 0:
         return Bound(tolerance["slice_rms"], f"slice rms {tolerance['slice_rms']:g}", "slice_rms")
-    found = []
+    bounds = []
     if tolerance.get("relative_rms", 0) > 0:
-        found.append(Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}"))
+        bounds.append(Bound(tolerance["relative_rms"], f"relative rms {tolerance['relative_rms']:g}"))
     if "snr_db" in tolerance:
-        found.append(Bound(10 ** (-tolerance["snr_db"] / 20), f"SNR {tolerance['snr_db']:g} dB"))
+        bounds.append(Bound(10 ** (-tolerance["snr_db"] / 20), f"SNR {tolerance['snr_db']:g} dB"))
     cosine = tolerance.get("cosine", 0.0)
     if 0 < cosine < 1:
-        found.append(Bound(math.sqrt(1 / cosine**2 - 1), f"cosine {cosine:g}"))
-    return min(found, key=lambda bound: bound.error, default=None)
+        bounds.append(Bound(math.sqrt(1 / cosine**2 - 1), f"cosine {cosine:g}"))
+    return min(bounds, key=lambda bound: bound.error, default=None)
 
 
 def error_of(layer: LayerDivergence | None, metric: str = "slice_rms") -> float | None:
@@ -211,16 +211,16 @@ def _order(error: float | None) -> float:
 
 def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
     """Return columns, one place for each layer; `report/depth_panels.js` reads them."""
-    records = [one.layer for one in view.layers]
+    records = [layer.record for layer in view.layers]
     nonfinite = [[one.nonfinite if one else 0 for one in curve] for curve in _by_curve(view)]
     limits = LIMITS.get(view.precision)
     return {
         "curves": list(view.curves),
-        "node": texts.places((one.node for one in records), visible_name),
-        "op_type": texts.places((one.op_type for one in records), visible_name),
-        "tensor": texts.places((one.tensor for one in records), visible_name),
-        "dims": texts.places(shape_text(one.shape) if one.shape else "" for one in records),
-        "position": steps([one.position for one in records]),
+        "node": texts.places((record.node for record in records), visible_name),
+        "op_type": texts.places((record.op_type for record in records), visible_name),
+        "tensor": texts.places((record.tensor for record in records), visible_name),
+        "dims": texts.places(shape_text(record.shape) if record.shape else "" for record in records),
+        "position": steps([record.position for record in records]),
         "error": [_short(error_of(one, view.metric) for one in curve) for curve in _by_curve(view)],
         "distance": [_short(map(_distance, curve)) for curve in _by_curve(view)],
         "nonfinite": list(nonfinite) if any(map(any, nonfinite)) else None,
@@ -234,11 +234,11 @@ def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
 
 
 def _by_curve(view: DepthView) -> list[list[LayerDivergence | None]]:
-    return [[one.of_curves[place] for one in view.layers] for place in range(len(view.curves))]
+    return [[layer.of_curves[place] for layer in view.layers] for place in range(len(view.curves))]
 
 
 def _ranges(view: DepthView) -> DepthRanges:
-    ranges = [one.range for one in view.layers]
+    ranges = [layer.range for layer in view.layers]
 
     def column(name: str) -> list[float | None]:
         return _short(None if one is None else getattr(one, name) for one in ranges)

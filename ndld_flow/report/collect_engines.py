@@ -131,7 +131,7 @@ class BuiltView:
 def collect_build(build: Build) -> BuiltView:
     """Return everything about a build except its layers."""
     chosen, usual = _settings(build.options)
-    outcomes = Counter(short_name(one.outcome, 120) for one in build.constraints)
+    outcomes = Counter(short_name(constraint.outcome, 120) for constraint in build.constraints)
     return BuiltView(
         made_for=_made_for(build),
         made_for_what="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
@@ -147,9 +147,9 @@ def collect_build(build: Build) -> BuiltView:
         constraint_outcomes=tuple(outcomes.most_common(8)),
         constraint_count=len(build.constraints),
         cache=_cache(build.timing_cache) if build.timing_cache else "",
-        warnings=tuple(short_name(one, 1000) for one in build.warnings[:_WARNINGS_SHOWN]),
+        warnings=tuple(short_name(warning, 1000) for warning in build.warnings[:_WARNINGS_SHOWN]),
         warning_count=len(build.warnings),
-        notes=tuple(short_name(one, 1000) for one in build.notes),
+        notes=tuple(short_name(note, 1000) for note in build.notes),
         chosen=chosen,
         usual=usual,
         flags=tuple(short_name(one, 60) for one in (*build.flags, *build.network_flags)),
@@ -169,20 +169,20 @@ def library_name(build: Build) -> str:
 
 def _made_for(build: Build) -> tuple[str, ...]:
     if build.compute_capabilities:
-        return tuple(short_name(one, 20) for one in build.compute_capabilities)
+        return tuple(short_name(capability, 20) for capability in build.compute_capabilities)
     gpus = build.machine.gpus
     own = gpus[build.device] if build.device < len(gpus) else ""
     return (short_name(own) or "this machine's GPU",)
 
 
 def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:
-    told = {
+    sizes = {
         "activations": memory.activation_bytes,
         "weights": memory.weights_bytes,
         "largest scratch space of a layer": memory.scratch_bytes,
         "builder's peak on the host": memory.build_peak_bytes,
     }
-    return ((what, bytes_) for what, bytes_ in told.items() if bytes_)
+    return ((what, bytes_) for what, bytes_ in sizes.items() if bytes_)
 
 
 def _profile(profile: BuiltProfile) -> ProfileRows:
@@ -192,12 +192,12 @@ def _profile(profile: BuiltProfile) -> ProfileRows:
 
 
 def _range(name: str, shapes: ShapeRange) -> RangeRow:
-    say = _values_text if shapes.values else shape_text
+    text_of = _values_text if shapes.values else shape_text
     return RangeRow(
         input=short_name(name),
-        low=say(shapes.min),
-        opt=say(shapes.opt),
-        high=say(shapes.max),
+        low=text_of(shapes.min),
+        opt=text_of(shapes.opt),
+        high=text_of(shapes.max),
         is_fixed=shapes.min == shapes.opt == shapes.max,
         is_values=shapes.values,
     )
@@ -209,8 +209,13 @@ def _values_text(values: Sequence[int]) -> str:
 
 def _constraints(constraints: Sequence[Constraint]) -> tuple[ConstraintRow, ...]:
     rows = [
-        ConstraintRow(short_name(one.node), short_name(one.precision, 20), short_name(one.outcome), one.is_ignored)
-        for one in constraints
+        ConstraintRow(
+            short_name(constraint.node),
+            short_name(constraint.precision, 20),
+            short_name(constraint.outcome),
+            constraint.is_ignored,
+        )
+        for constraint in constraints
     ]
     return tuple(sorted(rows, key=lambda row: not row.is_ignored)[:_CONSTRAINTS_SHOWN])
 
@@ -218,14 +223,14 @@ def _constraints(constraints: Sequence[Constraint]) -> tuple[ConstraintRow, ...]
 def _cache(cache: TimingCacheUse) -> str:
     """Return `rtx.cache: 12 entries (3.4 KiB) loaded, 14 (3.9 KiB) saved`."""
     sides = ((cache.loaded_entries, cache.loaded_bytes, "loaded"), (cache.saved_entries, cache.saved_bytes, "saved"))
-    told = ", ".join(
+    counts = ", ".join(
         f"{size(bytes_)} {word}" if entries is None else f"{count(entries)} entries ({size(bytes_)}) {word}"
         for entries, bytes_, word in sides
     )
     note = short_name(cache.note, 300)
     if not cache.file:
         return note
-    return f"{short_name(cache.file, 80)}: {told}" + (f"; {note}" if note else "")
+    return f"{short_name(cache.file, 80)}: {counts}" + (f"; {note}" if note else "")
 
 
 def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
@@ -359,7 +364,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         node_count=len(nodes),
         precisions=count_layers(layer.precision or UNKNOWN for layer in layers),
         types=count_layers(layer.type for layer in layers),
-        tactics=tuple([one for one in tactics if one.count > 1][:_TACTICS] or tactics[:_FEW_TACTICS]),
+        tactics=tuple([tactic for tactic in tactics if tactic.count > 1][:_TACTICS] or tactics[:_FEW_TACTICS]),
         tactic_count=len(tactics),
         missed=missed,
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),

@@ -68,21 +68,21 @@ class FootprintView:
 def collect_footprint(profile: Profile) -> FootprintView | None:
     """Return the footprint; None if shapes are unknown."""
     layers = profile.layers
-    made = _first_written(layers)
+    written = _first_written(layers)
     weight_bytes = sum(layer.weight_bytes for layer in layers)
-    if not weight_bytes and not any(size for _, size, _ in made.values()):
+    if not weight_bytes and not any(size for _, size, _ in written.values()):
         return None
-    alive = _alive(profile, made)
+    alive = _alive(profile, written)
     peak = max(alive)
     at = alive.index(peak)
     return FootprintView(
         weight_bytes=weight_bytes,
-        activation_bytes=sum(size for _, size, _ in made.values()),
+        activation_bytes=sum(size for _, size, _ in written.values()),
         peak_bytes=peak,
         peak_layer=short_name(layers[at].name),
         peak_position=at,
         curve=_curve(alive, peak),
-        tensors=_largest(made.values()),
+        tensors=_largest(written.values()),
         weights=_heaviest(layers),
     )
 
@@ -109,25 +109,25 @@ def _first_written(layers: Sequence[Layer]) -> dict[str, _Written]:
     """
     if any(not tensor.name or min(tensor.shape, default=0) < 0 for layer in layers for tensor in layer.outputs):
         return {}
-    found: dict[str, _Written] = {}
+    written: dict[str, _Written] = {}
     for place, layer in enumerate(layers):
         for tensor in layer.outputs:
-            if tensor.name not in found:
-                found[tensor.name] = (place, max(tensor_bytes(tensor), 0), tensor)
-    return found
+            if tensor.name not in written:
+                written[tensor.name] = (place, max(tensor_bytes(tensor), 0), tensor)
+    return written
 
 
-def _alive(profile: Profile, made: dict[str, _Written]) -> list[int]:
+def _alive(profile: Profile, written: dict[str, _Written]) -> list[int]:
     """Return the bytes of live activations at each layer."""
     layers = profile.layers
-    last = {name: place for name, (place, _, _) in made.items()}
+    last = {name: place for name, (place, _, _) in written.items()}
     for place, layer in enumerate(layers):
         for tensor in layer.inputs:
             if tensor.name in last:
                 last[tensor.name] = max(place, last[tensor.name])
     last |= {tensor.name: len(layers) - 1 for tensor in profile.outputs if tensor.name in last}
     steps = [0] * (len(layers) + 1)
-    for name, (place, size, _) in made.items():
+    for name, (place, size, _) in written.items():
         steps[place] += size
         steps[last[name] + 1] -= size
     return list(accumulate(steps))[:-1]
@@ -141,8 +141,8 @@ def _curve(alive: Sequence[int], peak: int) -> tuple[tuple[float, float], ...]:
     )
 
 
-def _largest(made: Iterable[_Written]) -> tuple[BigTensor, ...]:
-    largest = sorted(made, key=lambda one: -one[1])[:_SHOWN]
+def _largest(written: Iterable[_Written]) -> tuple[BigTensor, ...]:
+    largest = sorted(written, key=lambda entry: -entry[1])[:_SHOWN]
     return tuple(
         BigTensor(short_name(tensor.name), f"{short_name(tensor.dtype, 40)} {shape_text(tensor.shape)}", size, place)
         for place, size, tensor in largest

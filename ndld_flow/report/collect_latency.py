@@ -178,8 +178,8 @@ def _pair(documents: RunDocuments, measured: dict[str, Profile]) -> tuple[str | 
     others = {step: profile for step, profile in measured.items() if step != base}
     if not others:
         return None, base
-    made = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in _RUN]
-    return base, next(filter(None, (_first_of(name, others) for name in reversed(made))), list(others)[-1])
+    models = [step.name for step in documents.run.steps if step.record and step.record.artifact.kind in _RUN]
+    return base, next(filter(None, (_first_of(name, others) for name in reversed(models))), list(others)[-1])
 
 
 def _compared(documents: RunDocuments) -> Iterator[tuple[str, str]]:
@@ -228,7 +228,7 @@ def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:
 
 def _measured(step: str, documents: RunDocuments) -> MeasuredLatency:
     profile = documents.profiles[step]
-    record = next((one.record for one in documents.run.steps if one.name == step), None)
+    record = next((run_step.record for run_step in documents.run.steps if run_step.name == step), None)
     return MeasuredLatency(
         step=short_name(step),
         label=profile_titles(documents.profiles)[step],

@@ -157,7 +157,7 @@ def collect_reformats(
     layers: Sequence[Layer], inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]
 ) -> ReformatsView | None:
     """Return the reformats; None if there are none."""
-    bound = {one.name: f"output {short_name(one.name, 60)}" for one in outputs if one.name}
+    bound = {output.name: f"output {short_name(output.name, 60)}" for output in outputs if output.name}
     bound |= {one.name: f"input {short_name(one.name, 60)}" for one in inputs if one.name}
     rows = [_reformat_row(place, layer, bound) for place, layer in enumerate(layers) if layer.role == "reformat"]
     if not rows:

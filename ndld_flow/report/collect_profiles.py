@@ -164,7 +164,7 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
 def _in_turns_with(step: str, profiles: dict[str, Profile], titles: dict[str, str]) -> tuple[str, ...]:
     sitting = profiles[step].sitting
     return tuple(
-        titles[other] for other, one in profiles.items() if sitting and one.sitting == sitting and other != step
+        titles[other] for other, profile in profiles.items() if sitting and profile.sitting == sitting and other != step
     )
 
 
@@ -214,7 +214,7 @@ def _process_runs(profile: Profile, whole: LatencySummary) -> tuple[RunView, ...
 
 def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView:
     latency = LatencySummary.of(run.latency_ms)
-    told = len(run.starts_ms) == len(run.latency_ms)
+    has_starts = len(run.starts_ms) == len(run.latency_ms)
     ends = [0.0] + [start + took for start, took in zip(run.starts_ms, run.latency_ms, strict=False)]
     return RunView(
         number=number,
@@ -223,7 +223,7 @@ def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView
         started_s=run.started_s,
         load_ms=run.load_ms,
         peak_memory_bytes=run.peak_memory_bytes,
-        gaps_ms=tuple(start - end for start, end in zip(run.starts_ms, ends, strict=False)) if told else (),
+        gaps_ms=tuple(start - end for start, end in zip(run.starts_ms, ends, strict=False)) if has_starts else (),
     )
 
 
@@ -232,13 +232,13 @@ _STAGES = {"enqueue_ms": "enqueue", "h2d_ms": "copy to device", "compute_ms": "d
 
 def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
     """Return the recorded stages over all process runs."""
-    found = []
+    stages = []
     for field, name in _STAGES.items():
         samples = [sample for run in profile.runs for sample in getattr(run, field)]
         if samples:
             latency = LatencySummary.of(samples)
-            found.append(StageView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
-    return tuple(found)
+            stages.append(StageView(name, latency, latency.median_ms / whole.median_ms if whole.median_ms else 0.0))
+    return tuple(stages)
 
 
 @lru_cache(maxsize=256)

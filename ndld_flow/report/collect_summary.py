@@ -61,8 +61,8 @@ def _view(gate: str, result: GateResult | None) -> GateView:
     name = short_name(gate)
     if result is None:
         return GateView(gate=name, outcome="not reached")
-    found = _RELATION.search(gate)
-    relation = found.group() if found else ""
+    match = _RELATION.search(gate)
+    relation = match.group() if match else ""
     comparable = result.left >= 0 and result.right > 0
     left, right = apart((result.left, result.right), short_name(result.unit, 20))
     return GateView(
@@ -281,7 +281,10 @@ def _worst_slice(accuracy: Accuracy) -> tuple[float | None, str]:
     judged = [output for output in accuracy.outputs if "slice_rms" in output.metrics]
     if not judged:
         return None, ""
-    output = max(judged, key=lambda one: (math.isnan(one.metrics["slice_rms"]), one.metrics["slice_rms"]))
+    output = max(
+        judged,
+        key=lambda judged_output: (math.isnan(judged_output.metrics["slice_rms"]), judged_output.metrics["slice_rms"]),
+    )
     names = [short_name(output.output)] if len(accuracy.outputs) > 1 else []
     places = [short_name(output.worst_slices["slice_rms"], 60)] if "slice_rms" in output.worst_slices else []
     return output.metrics["slice_rms"], ", ".join([*names, *places])

@@ -150,20 +150,20 @@ def _said_row(part: Part, name: str, before: str | None, after: str | None, scop
 
 
 def _item_row(part: Part, sign: Sign, item: _Item) -> DiffRow:
-    said = size(item.size_bytes) if isinstance(item, WeightItem) else ""
+    detail = size(item.size_bytes) if isinstance(item, WeightItem) else ""
     if isinstance(item, NodeItem):
-        said = f"({_names(item.inputs)}) -> ({_names(item.outputs)})"
-    return DiffRow(part, sign, _name(item), "", _kind(item), _scope(item), said)
+        detail = f"({_names(item.inputs)}) -> ({_names(item.outputs)})"
+    return DiffRow(part, sign, _name(item), "", _kind(item), _scope(item), detail)
 
 
 def _changed_row(part: Part, changed: _Changed) -> DiffRow:
     before, after = _name(changed.before), _name(changed.after)
     lines = tuple(_line(change) for change in changed.changes if change.aspect not in ("name", "body"))
-    said = _distance(changed) if isinstance(changed, WeightChanged) else ""
+    detail = _distance(changed) if isinstance(changed, WeightChanged) else ""
     if any(change.aspect == "body" for change in changed.changes):
-        said = "its body, listed by node"
+        detail = "its body, listed by node"
     was = "" if before == after and not _is_renamed(changed) else before
-    return DiffRow(part, "~", after, was, _kind(changed.after), _scope(changed.after), said, lines)
+    return DiffRow(part, "~", after, was, _kind(changed.after), _scope(changed.after), detail, lines)
 
 
 def _is_renamed(changed: _Changed) -> bool:

@@ -42,8 +42,8 @@ class Texts:
         # Columns have many repeats: each distinct text is converted once, and repeats run in C.
         given = list(texts)
         known = self._places
-        found = {text: known.setdefault(shown(text), len(known)) for text in dict.fromkeys(given)}
-        return list(map(found.__getitem__, given))
+        positions = {text: known.setdefault(shown(text), len(known)) for text in dict.fromkeys(given)}
+        return list(map(positions.__getitem__, given))
 
     def as_list(self) -> list[str]:
         return list(self._places)
@@ -58,7 +58,9 @@ class Tensors:
     def places(self, tensors: Iterable[TensorInfo]) -> list[int]:
         """Return the positions of tensors in the table; adds new ones."""
         known = self._places
-        return [known.setdefault((one.name, one.dtype, one.shape, one.format), len(known)) for one in tensors]
+        return [
+            known.setdefault((tensor.name, tensor.dtype, tensor.shape, tensor.format), len(known)) for tensor in tensors
+        ]
 
     def as_columns(self, texts: Texts) -> TensorColumns:
         """Return the tensors' fields as positions in a table of texts; names as differences."""

@@ -141,12 +141,12 @@ def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
 
 def _layer_steps(places: Sequence[int | None]) -> list[int | None]:
     """Return the difference of each span's layer from the expected next one; None for a span without a layer."""
-    found: list[int | None] = []
+    differences: list[int | None] = []
     expected = 0
     for place in places:
-        found.append(None if place is None else place - expected)
+        differences.append(None if place is None else place - expected)
         expected = expected if place is None else place + 1
-    return found
+    return differences
 
 
 def _roofs(roofs: Roofs | None) -> RoofsPayload | None:

@@ -87,8 +87,10 @@ def _port(document: ModelDocument, place: int) -> Port:
     return Port(visible_name(tensor.name), visible_name(tensor.dtype), visible_name(tensor.dims))
 
 
-def _operator_row(one: ModelOperator) -> OperatorRow:
-    return OperatorRow(visible_name(one.name), FAMILIES.index(one.family), one.uses, one.version, one.summary)
+def _operator_row(operator: ModelOperator) -> OperatorRow:
+    return OperatorRow(
+        visible_name(operator.name), FAMILIES.index(operator.family), operator.uses, operator.version, operator.summary
+    )
 
 
 def _payload(document: ModelDocument) -> ModelPayload:
@@ -98,12 +100,12 @@ def _payload(document: ModelDocument) -> ModelPayload:
         "scopes": [_scope(document, scope, texts) for scope in document.scopes],
         "nodes": _nodes(document.nodes, texts),
         "tensors": {
-            "name": texts.places((one.name for one in document.tensors), visible_name),
-            "dtype": texts.places((one.dtype for one in document.tensors), visible_name),
-            "dims": texts.places((one.dims for one in document.tensors), visible_name),
-            "label": texts.places((one.label for one in document.tensors), visible_name),
-            "kind": [_KINDS.index(one.kind) for one in document.tensors],
-            "held": steps([one.held for one in document.tensors]),
+            "name": texts.places((tensor.name for tensor in document.tensors), visible_name),
+            "dtype": texts.places((tensor.dtype for tensor in document.tensors), visible_name),
+            "dims": texts.places((tensor.dims for tensor in document.tensors), visible_name),
+            "label": texts.places((tensor.label for tensor in document.tensors), visible_name),
+            "kind": [_KINDS.index(tensor.kind) for tensor in document.tensors],
+            "held": steps([tensor.held for tensor in document.tensors]),
         },
         "held": [_held(one) for one in document.held],
         "texts": texts.as_list(),
@@ -128,23 +130,23 @@ def _nodes(nodes: Sequence[ModelNode], texts: Texts) -> ModelNodes:
 
 def _attributes(node: ModelNode, texts: Texts) -> Iterator[int]:
     """Yield name, type, value, whether it is a default, and the position of its tensor, one after the other."""
-    for one in node.attributes:
-        yield from texts.places((one.name, one.type, one.text), visible_text)
-        yield from (int(one.is_default), one.held)
+    for attribute in node.attributes:
+        yield from texts.places((attribute.name, attribute.type, attribute.text), visible_text)
+        yield from (int(attribute.is_default), attribute.held)
 
 
-def _held(one: HeldTensor) -> HeldPayload:
-    numbers = one.numbers
+def _held(tensor: HeldTensor) -> HeldPayload:
+    numbers = tensor.numbers
     held: HeldPayload = {
-        "dtype": one.dtype,
-        "dims": one.dims,
-        "elements": one.elements,
-        "bytes": one.size_bytes,
-        "first": [visible_name(text) for text in one.first],
-        "where": visible_name(one.where),
+        "dtype": tensor.dtype,
+        "dims": tensor.dims,
+        "elements": tensor.elements,
+        "bytes": tensor.size_bytes,
+        "first": [visible_name(text) for text in tensor.first],
+        "where": visible_name(tensor.where),
     }
     if numbers is None:
-        held["unread"] = one.unread
+        held["unread"] = tensor.unread
         return held
     held["range"] = [numbers.minimum, numbers.maximum, numbers.mean, numbers.std]
     held["counts"] = [numbers.nans, numbers.infinities, numbers.zeros]

@@ -58,19 +58,19 @@ def find_panels() -> dict[str, Panel[Any]]:
 
     Raises a `ValueError` if a panel follows one that does not exist, or if panels follow each other in a circle.
     """
-    found: dict[str, Panel[Any]] = {}
+    panels: dict[str, Panel[Any]] = {}
     for module in pkgutil.iter_modules(map(str, panel_folders())):
-        found[module.name] = import_module(f"{_FOLDER}.{module.name}").PANEL
+        panels[module.name] = import_module(f"{_FOLDER}.{module.name}").PANEL
 
     def chain(name: str) -> list[str]:
         """Return the panels after one. Of several that follow it, the one with fewer panels behind it comes first."""
-        chains = [[follower, *chain(follower)] for follower, panel in found.items() if panel.after == name]
+        chains = [[follower, *chain(follower)] for follower, panel in panels.items() if panel.after == name]
         return [member for members in sorted(chains, key=len) for member in members]
 
     ordered = chain("")
-    if unplaced := found.keys() - set(ordered):
+    if unplaced := panels.keys() - set(ordered):
         raise ValueError(f"panels that follow no panel of the page: {', '.join(sorted(unplaced))}")
-    return {name: found[name] for name in ordered}
+    return {name: panels[name] for name in ordered}
 
 
 def collect_panels(documents: RunDocuments) -> tuple[PanelView, ...]:

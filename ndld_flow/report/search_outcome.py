@@ -37,8 +37,8 @@ class SearchOutcome:
     @property
     def standing(self) -> str:
         """`bound 0.999 met`, `bound 0.999 not met`."""
-        told = "bound" if self.bound is None else f"bound {number(self.bound)}"
-        return f"{told} {'met' if self.passed else 'not met'}"
+        bound = "bound" if self.bound is None else f"bound {number(self.bound)}"
+        return f"{bound} {'met' if self.passed else 'not met'}"
 
 
 def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
@@ -61,8 +61,8 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
 
 def outcomes_of(searches: Mapping[str, PrecisionSearch]) -> tuple[SearchOutcome, ...]:
     """Return all searches of a run, failed ones first."""
-    found = [search_outcome(step, search) for step, search in searches.items()]
-    return tuple(sorted(found, key=lambda one: one.passed))
+    outcomes = [search_outcome(step, search) for step, search in searches.items()]
+    return tuple(sorted(outcomes, key=lambda outcome: outcome.passed))
 
 
 def _bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
@@ -82,9 +82,9 @@ def _telling_metric(search: PrecisionSearch) -> str:
     bounded = [metric for metric in bounds if metric in metrics]
     broken = [
         metric
-        for told in (search.metrics_found, search.metrics_whole)
+        for measured in (search.metrics_found, search.metrics_whole)
         for metric in bounded
-        if metric in told and is_outside(metric, told[metric], bounds[metric])
+        if metric in measured and is_outside(metric, measured[metric], bounds[metric])
     ]
     return next(iter([*broken, *bounded, *metrics]), "")
 
@@ -101,19 +101,21 @@ def nodes_word(times: int) -> str:
     return "1 node" if times == 1 else f"{count(times)} nodes"
 
 
-def search_words(one: SearchOutcome) -> str:
+def search_words(outcome: SearchOutcome) -> str:
     """Return `search keeps 3 nodes in fp32: cosine 0.7712 -> 0.99998 (bound 0.999 met)`."""
     kept = (
-        f"keeps {nodes_word(one.kept)} in {one.kept_precision}" if one.kept else f"keeps nothing out of {one.precision}"
+        f"keeps {nodes_word(outcome.kept)} in {outcome.kept_precision}"
+        if outcome.kept
+        else f"keeps nothing out of {outcome.precision}"
     )
-    return f"{one.step} {kept}{_change(one)} ({one.standing})"
+    return f"{outcome.step} {kept}{_change(outcome)} ({outcome.standing})"
 
 
-def _change(one: SearchOutcome) -> str:
-    values = [number(value) for value in (one.whole, one.found) if value is not None]
-    if one.whole_passed:
+def _change(outcome: SearchOutcome) -> str:
+    values = [number(value) for value in (outcome.whole, outcome.found) if value is not None]
+    if outcome.whole_passed:
         values = values[:1]
-    return f": {one.metric} {' -> '.join(values)}" if values else ""
+    return f": {outcome.metric} {' -> '.join(values)}" if values else ""
 
 
 _DESTROYED = 0.9
@@ -135,15 +137,15 @@ def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
     if value is None:
         return f"{whole} the model does not run."
     asked = "" if bound is None else f" (bound {number(bound)})"
-    told = f"{outcome.metric} {number(value)}{asked}"
+    reached = f"{outcome.metric} {number(value)}{asked}"
     if not math.isfinite(value):
         broken = search.metrics_whole.get("nonfinite", 0.0)
         values = f"{count(broken)} values of the outputs are" if broken else "the outputs have values that are"
         return f"{whole} the model is unusable: {values} NaN or infinite."
     if bound is not None and not is_outside(outcome.metric, value, bound):
-        return f"{whole} the model meets its bound: {told}."
+        return f"{whole} the model meets its bound: {reached}."
     destroyed = outcome.metric == "cosine" and value < _DESTROYED
-    return f"{whole} {'the model is unusable' if destroyed else 'the model exceeds its bound'}: {told}."
+    return f"{whole} {'the model is unusable' if destroyed else 'the model exceeds its bound'}: {reached}."
 
 
 def _start(search: PrecisionSearch) -> str:
@@ -166,7 +168,7 @@ def _is(kept: KeptNode, node: str, tensor: str) -> bool:
 def _mended(outcome: SearchOutcome) -> str:
     stay = "stays" if outcome.kept == 1 else "stay"
     kept = f"{nodes_word(outcome.kept)} {stay} in {outcome.kept_precision}"
-    told = "" if outcome.found is None else f": {outcome.metric} {number(outcome.found)}"
+    reached = "" if outcome.found is None else f": {outcome.metric} {number(outcome.found)}"
     if outcome.passed:
-        return f"{kept}{told}."
-    return f"The bound is not met. Best result: {kept}{told}."
+        return f"{kept}{reached}."
+    return f"The bound is not met. Best result: {kept}{reached}."

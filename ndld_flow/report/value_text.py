@@ -38,9 +38,9 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
 def _told(value: JsonValue, given: JsonValue) -> str:
     """Return the value of a setting. A list of mappings, such as operations, has one line per item, without
     defaults."""
-    told = given if isinstance(given, list) else value
-    if isinstance(told, list) and any(isinstance(item, dict) for item in told):
-        return "\n".join(f"- {_item_text(item)}" for item in told)
+    shown = given if isinstance(given, list) else value
+    if isinstance(shown, list) and any(isinstance(item, dict) for item in shown):
+        return "\n".join(f"- {_item_text(item)}" for item in shown)
     return value_text(value)
 
 

@@ -29,8 +29,8 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
 
 def verdict_lines(summary: Summary) -> list[str]:
     """Return lines for outcome, graph, engines, precision searches, accuracy, latency, gates and undecided checks."""
-    engines = [f"engine {engine_words(one)}" for one in summary.engines]
-    searches = [f"precision {search_words(one)}" for one in summary.searches]
+    engines = [f"engine {engine_words(engine)}" for engine in summary.engines]
+    searches = [f"precision {search_words(search)}" for search in summary.searches]
     return [
         outcome_line(summary),
         f"graph {graph_words(summary.graph)}",
@@ -83,8 +83,8 @@ def graph_words(graph: GraphOutcome) -> str:
 
 def engine_words(engine: EngineOutcome) -> str:
     """Return `engine 9.38 MiB in 1.2 s, 97 layers, by TensorRT-RTX 1.7.1.116`."""
-    made = f"{size(engine.engine_bytes)} in {seconds(engine.build_s)}"
-    return f"{engine.step} {made}, {count(engine.layer_count)} layers, by {engine.library}"
+    built = f"{size(engine.engine_bytes)} in {seconds(engine.build_s)}"
+    return f"{engine.step} {built}, {count(engine.layer_count)} layers, by {engine.library}"
 
 
 def accuracy_words(accuracy: AccuracyOutcome | None) -> str:

@@ -40,19 +40,19 @@ def read_activations(folder: Path) -> Activations:
     )
 
 
-def read_map(folder: Path, one: ActivationMap) -> bytes:
+def read_map(folder: Path, map_: ActivationMap) -> bytes:
     """Return the codes of a map: channels x height x width values of 2 bytes, little-endian.
 
     Raises a `ValueError` with the file's problem.
     """
-    wanted = one.channels * one.height * one.width * 2
-    if min(one.channels, one.height, one.width) < 1:
+    wanted = map_.channels * map_.height * map_.width * 2
+    if min(map_.channels, map_.height, map_.width) < 1:
         raise ValueError("a map without elements")
-    with _opened(folder, one.file) as file:
+    with _opened(folder, map_.file) as file:
         size = os.fstat(file.fileno()).st_size
         if size != wanted:
             raise ValueError(
-                f"{size:,} bytes, which is not {one.channels:,} channels of {one.height:,} x {one.width:,}"
+                f"{size:,} bytes, which is not {map_.channels:,} channels of {map_.height:,} x {map_.width:,}"
             )
         return file.read(wanted)
 
@@ -177,13 +177,13 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
     """
     packed = PackedMaps()
     _pack_pictures(record, folder, packed)
-    found = list(_read_maps(record, folder, packed.notes))
-    samples = sorted({one.source.sample for one in found})
+    maps = list(_read_maps(record, folder, packed.notes))
+    samples = sorted({one.source.sample for one in maps})
     room = int(0.98 * (budget - packed.letters))  # costs are estimated from a part of each map
-    costs = [one.letters_of_one() for one in found]
-    most = max((one.source.channels for one in found), default=1)
+    costs = [one.letters_of_one() for one in maps]
+    most = max((one.source.channels for one in maps), default=1)
     for kept in range(len(samples), 0, -1):
-        shown = [(one, cost) for one, cost in zip(found, costs, strict=True) if one.source.sample in samples[:kept]]
+        shown = [(one, cost) for one, cost in zip(maps, costs, strict=True) if one.source.sample in samples[:kept]]
         limit = _fitting(shown, room, most)
         if limit >= min(_FEWEST, most) or kept == 1:
             _pack([one for one, _ in shown], limit, budget, packed)
@@ -201,35 +201,36 @@ def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[
     """Yield the maps of each tensor and sample, the reference's first."""
     for place, tensor in enumerate(record.tensors):
         base: _Read | None = None
-        for one in sorted(tensor.maps, key=lambda one: (one.sample, one.side != "reference")):
-            if base is not None and _elements(base.source) != _elements(one):
+        for map_ in sorted(tensor.maps, key=lambda map_: (map_.sample, map_.side != "reference")):
+            if base is not None and _elements(base.source) != _elements(map_):
                 base = None
             try:
-                codes = read_map(folder, one)
+                codes = read_map(folder, map_)
             except ValueError as error:
-                notes.append(f"{short_name(one.file, 80)} is left out: {error}.")
+                notes.append(f"{short_name(map_.file, 80)} is left out: {error}.")
                 continue
-            ranked = _ranked(tensor, one)
-            read = _Read(place, one, codes, base.codes if base else None, ranked)
+            ranked = _ranked(tensor, map_)
+            read = _Read(place, map_, codes, base.codes if base else None, ranked)
             base = base or read
             yield read
 
 
-def _elements(one: ActivationMap) -> tuple[object, ...]:
-    return (one.sample, one.channels, one.height, one.width, one.channel_numbers)
+def _elements(map_: ActivationMap) -> tuple[object, ...]:
+    return (map_.sample, map_.channels, map_.height, map_.width, map_.channel_numbers)
 
 
-def _numbers(one: ActivationMap) -> Sequence[int]:
-    return one.channel_numbers if len(one.channel_numbers) == one.channels else range(one.channels)
+def _numbers(map_: ActivationMap) -> Sequence[int]:
+    return map_.channel_numbers if len(map_.channel_numbers) == map_.channels else range(map_.channels)
 
 
-def _ranked(tensor: CapturedTensor, one: ActivationMap) -> tuple[int, ...]:
+def _ranked(tensor: CapturedTensor, map_: ActivationMap) -> tuple[int, ...]:
     """Return positions in the map by difference, or by magnitude without a reference, the largest first."""
     weights = {
-        told.channel: told.rms if told.difference_rms is None else told.difference_rms for told in tensor.channels
+        channel.channel: channel.rms if channel.difference_rms is None else channel.difference_rms
+        for channel in tensor.channels
     }
-    numbers = _numbers(one)
-    return tuple(sorted(range(one.channels), key=lambda place: (-weights.get(numbers[place], 0.0), place)))
+    numbers = _numbers(map_)
+    return tuple(sorted(range(map_.channels), key=lambda place: (-weights.get(numbers[place], 0.0), place)))
 
 
 def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
@@ -237,7 +238,7 @@ def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
     pairs = list(shown)
 
     def needed(limit: int) -> float:
-        return sum(cost * min(limit, one.source.channels) for one, cost in pairs)
+        return sum(cost * min(limit, pair.source.channels) for pair, cost in pairs)
 
     low, high = 1, most
     while low < high:
@@ -246,11 +247,11 @@ def _fitting(shown: Iterable[tuple[_Read, float]], room: int, most: int) -> int:
     return low
 
 
-def _pack(found: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) -> None:
+def _pack(maps: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) -> None:
     """Add the most relevant channels of each map while there is room, a candidate together with its reference."""
     chunks: dict[tuple[int, int], int] = {}
     left_out = 0
-    for one in found:
+    for one in maps:
         key = (one.tensor, one.source.sample)
         channels = sorted(one.ranked[:limit])
         text = one.letters(channels)
@@ -283,11 +284,11 @@ def _pack_pictures(record: Activations, folder: Path, packed: PackedMaps) -> Non
 
 def _note_left_out(packed: PackedMaps, samples: tuple[int, int], limit: int | None) -> None:
     kept, total = samples
-    said = [f"maps of {kept} of {total} samples, the first"] if kept < total else []
+    parts = [f"maps of {kept} of {total} samples, the first"] if kept < total else []
     if limit is not None:
-        said.append(f"{limit:,} channel{'s' if limit != 1 else ''} of a tensor at most")
-    if said:
+        parts.append(f"{limit:,} channel{'s' if limit != 1 else ''} of a tensor at most")
+    if parts:
         packed.notes.append(
-            f"To keep this page small, it has {' and '.join(said)}; statistics cover everything, and the files "
+            f"To keep this page small, it has {' and '.join(parts)}; statistics cover everything, and the files "
             "next to it have all maps."
         )

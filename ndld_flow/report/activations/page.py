@@ -72,17 +72,17 @@ def snr_words(value: float | None) -> str:
 
 def troubles(tensor: CapturedTensor, range_format: str) -> Iterator[str]:
     """Yield the problems of a tensor's values, the worst first."""
-    found = tensor.range
-    if found.nan_count:
-        yield f"{count(found.nan_count)} NaN"
-    if found.inf_count:
-        yield f"{count(found.inf_count)} infinite"
-    if found.beyond_share:
-        yield f"{_share(found.beyond_share)} beyond {range_format}"
+    values = tensor.range
+    if values.nan_count:
+        yield f"{count(values.nan_count)} NaN"
+    if values.inf_count:
+        yield f"{count(values.inf_count)} infinite"
+    if values.beyond_share:
+        yield f"{_share(values.beyond_share)} beyond {range_format}"
     if tensor.saturated:
-        yield f"{_share(tensor.saturated / max(found.elements, 1))} saturated"
-    if found.vanishing_share:
-        yield f"{_share(found.vanishing_share)} rounded to 0 in {range_format}"
+        yield f"{_share(tensor.saturated / max(values.elements, 1))} saturated"
+    if values.vanishing_share:
+        yield f"{_share(values.vanishing_share)} rounded to 0 in {range_format}"
 
 
 def _share(fraction: float) -> str:
@@ -174,7 +174,7 @@ def title_of(record: Activations) -> str:
 
 def not_finite(record: Activations) -> list[CapturedTensor]:
     """Return the tensors with NaN or infinity, in execution order."""
-    return [one for one in record.tensors if one.range.nan_count or one.range.inf_count]
+    return [tensor for tensor in record.tensors if tensor.range.nan_count or tensor.range.inf_count]
 
 
 def result_of(record: Activations) -> str:
@@ -214,7 +214,7 @@ def _nonfinite(record: Activations) -> Figure:
 
 
 def _beyond(record: Activations) -> tuple[Figure, ...]:
-    beyond = [one for one in record.tensors if one.range.beyond_share]
+    beyond = [tensor for tensor in record.tensors if tensor.range.beyond_share]
     if not beyond:
         return ()
     worst = max(beyond, key=lambda one: one.range.beyond_share)
@@ -222,7 +222,7 @@ def _beyond(record: Activations) -> tuple[Figure, ...]:
 
 
 def _divergence_figure(record: Activations) -> tuple[Figure, ...]:
-    known = {one.tensor for one in record.tensors}
+    known = {tensor.tensor for tensor in record.tensors}
     measured = [
         (db, one.tensor) for one in record.divergence if (db := snr_db(one)) is not None and one.tensor in known
     ]

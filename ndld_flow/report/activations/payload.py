@@ -26,10 +26,10 @@ from ndld_flow.report.value_text import shape_text
 
 def activations_payload(record: Activations, maps: PackedMaps, files: str) -> str:
     """Return all data of the page, compressed. `files` is the path of the document's files from the page."""
-    divergence = {one.tensor: one for one in record.divergence}
+    divergence = {item.tensor: item for item in record.divergence}
     held: defaultdict[int, list[PackedMap]] = defaultdict(list)
-    for one in maps.maps:
-        held[one.tensor].append(one)
+    for item in maps.maps:
+        held[item.tensor].append(item)
     data: ActivationsPayload = {
         "model": short_name(record.model, 60),
         "reference": short_name(record.reference, 60),
@@ -43,7 +43,7 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
             for place, sample in enumerate(record.samples)
         ],
         "tensors": [
-            _tensor(tensor, divergence.get(tensor.tensor), [_map(one, files) for one in held[place]])
+            _tensor(tensor, divergence.get(tensor.tensor), [_map(item, files) for item in held[place]])
             for place, tensor in enumerate(record.tensors)
         ],
     }
@@ -67,9 +67,9 @@ def _fed(sample: SampleShown) -> list[tuple[str, str]]:
 
 
 def _short_path(how: str, label: str) -> str:
-    found = [place for part in label.split(", ") if part and (place := how.rfind(f"/{part}")) >= 0]
+    places = [place for part in label.split(", ") if part and (place := how.rfind(f"/{part}")) >= 0]
     kind = "image " if how.startswith("image ") else ""
-    return f"{kind}{how[found[0] + 1 :]}" if found else how
+    return f"{kind}{how[places[0] + 1 :]}" if places else how
 
 
 def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: list[MapPayload]) -> TensorPayload:
@@ -96,25 +96,25 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: li
     }
 
 
-def _range(found: TensorRange) -> RangePayload:
+def _range(values: TensorRange) -> RangePayload:
     return {
-        "elements": found.elements,
-        "low": told(found.minimum),
-        "high": told(found.maximum),
-        "rms": told(found.rms),
-        "smallest": told(found.smallest_abs),
-        "nan": found.nan_count,
-        "inf": found.inf_count,
-        "beyond": told(found.beyond_share),
-        "subnormal": told(found.subnormal_share),
-        "vanishing": told(found.vanishing_share),
+        "elements": values.elements,
+        "low": told(values.minimum),
+        "high": told(values.maximum),
+        "rms": told(values.rms),
+        "smallest": told(values.smallest_abs),
+        "nan": values.nan_count,
+        "inf": values.inf_count,
+        "beyond": told(values.beyond_share),
+        "subnormal": told(values.subnormal_share),
+        "vanishing": told(values.vanishing_share),
     }
 
 
-def _histogram(found: Histogram | None) -> HistogramPayload | None:
-    if found is None or not found.counts:
+def _histogram(histogram: Histogram | None) -> HistogramPayload | None:
+    if histogram is None or not histogram.counts:
         return None
-    return {"low": told(found.low), "high": told(found.high), "counts": list(found.counts)}
+    return {"low": told(histogram.low), "high": told(histogram.high), "counts": list(histogram.counts)}
 
 
 def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
@@ -122,33 +122,33 @@ def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
         return list(map(told, values))
 
     return {
-        "number": [one.channel for one in channels],
-        "minimum": column(one.minimum for one in channels),
-        "maximum": column(one.maximum for one in channels),
-        "mean": column(one.mean for one in channels),
-        "rms": column(one.rms for one in channels),
-        "nonfinite": [one.nonfinite for one in channels],
-        "saturated": [one.saturated for one in channels],
-        "difference": column(one.difference_rms for one in channels),
+        "number": [channel.channel for channel in channels],
+        "minimum": column(channel.minimum for channel in channels),
+        "maximum": column(channel.maximum for channel in channels),
+        "mean": column(channel.mean for channel in channels),
+        "rms": column(channel.rms for channel in channels),
+        "nonfinite": [channel.nonfinite for channel in channels],
+        "saturated": [channel.saturated for channel in channels],
+        "difference": column(channel.difference_rms for channel in channels),
     }
 
 
-def _divergence(found: LayerDivergence | None) -> TensorDivergence | None:
-    if found is None:
+def _divergence(divergence: LayerDivergence | None) -> TensorDivergence | None:
+    if divergence is None:
         return None
-    metrics = {short_name(name, 40): told(value) for name, value in found.metrics.items()}
-    return {"metrics": metrics, "nonfinite": found.nonfinite}
+    metrics = {short_name(name, 40): told(value) for name, value in divergence.metrics.items()}
+    return {"metrics": metrics, "nonfinite": divergence.nonfinite}
 
 
-def _map(one: PackedMap, files: str) -> MapPayload:
-    source = one.source
+def _map(packed_map: PackedMap, files: str) -> MapPayload:
+    source = packed_map.source
     return {
         "sample": source.sample,
         "side": source.side if source.side == "reference" else "candidate",
-        "chunk": one.chunk,
-        "over": one.over,
-        "channels": len(one.numbers),
-        "numbers": list(one.numbers),
+        "chunk": packed_map.chunk,
+        "over": packed_map.over,
+        "channels": len(packed_map.numbers),
+        "numbers": list(packed_map.numbers),
         "total": source.total_channels,
         "height": source.height,
         "width": source.width,

@@ -68,8 +68,8 @@ def collect_aligned(comparison: ProfileComparison, profiles: Sequence[Profile]) 
     """Return the layer times of each profile. Raises IndexError for positions that a profile does not have."""
     times = tuple(LayerTimes(profile) for profile in profiles)
     for row in comparison.rows:
-        for one, places in zip(times, row.layers, strict=True):
-            if places and not 0 <= min(places) <= max(places) < len(one.layers):
+        for time, places in zip(times, row.layers, strict=True):
+            if places and not 0 <= min(places) <= max(places) < len(time.layers):
                 raise IndexError(f"a row of {comparison.name} names a layer that its profile does not have")
     return times
 
@@ -81,7 +81,7 @@ def largest_changes(
     if len(times) <= candidate:
         return ()
     deltas = [(abs(_delta(row, times, candidate)), place) for place, row in enumerate(comparison.rows)]
-    largest = sorted(deltas, key=lambda one: (-one[0], one[1]))[:_ROWS_WITHOUT_SCRIPT]
+    largest = sorted(deltas, key=lambda delta: (-delta[0], delta[1]))[:_ROWS_WITHOUT_SCRIPT]
     return tuple(_aligned(comparison, times, candidate, place) for _, place in largest)
 
 
@@ -105,7 +105,7 @@ def collect_coverage(comparison: ProfileComparison) -> tuple[CoverageView, ...]:
 def _typical_ms(layer: Layer, ends: Sequence[tuple[int, int]]) -> float:
     """Return the median without impossible times; 0 for a layer that was not measured."""
     cuts = ends or [(0, len(layer.samples_ms))]
-    parts = ([one for one in layer.samples_ms[start:end] if 0 <= one < math.inf] for start, end in cuts)
+    parts = ([ms for ms in layer.samples_ms[start:end] if 0 <= ms < math.inf] for start, end in cuts)
     medians = [statistics.median(part) for part in parts if part]
     return statistics.median(medians) if medians else 0.0
 
@@ -128,7 +128,7 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
         candidate_ms=candidate_ms,
         delta=_signed_ms(_delta(row, times, candidate)),
         change=change(base_ms or 0.0, candidate_ms or 0.0) if both else ("gone" if candidate_ms is None else "new"),
-        precision=_arrow(*("+".join(dict.fromkeys(map(visible_name, one))) for one in precisions)),
+        precision=_arrow(*("+".join(dict.fromkeys(map(visible_name, precision))) for precision in precisions)),
         method=row.methods[candidate] if both else "unmatched",
         confidence=row.confidence_between(0, candidate),
         verdict=verdict.verdict if verdict else "",

@@ -105,7 +105,7 @@ class ComparisonPage:
 def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> ComparisonPage:
     """Convert records to page data; `profiles[i][j]` is the profile of subject j of `comparison.profiles[i]`."""
     decisions, scale = collect_decisions(comparison)
-    times = [collect_aligned(one, own) for one, own in zip(comparison.profiles, profiles, strict=True)]
+    times = [collect_aligned(profile, own) for profile, own in zip(comparison.profiles, profiles, strict=True)]
     subjects = collect_subjects(comparison.subjects)
     return ComparisonPage(
         title=_title(subjects),

@@ -52,10 +52,12 @@ def comparison_payload(
         "verdict": comparison.verdict,
         "why": short_name(comparison.why, 600),
         "methods": _METHODS,
-        "subjects": [{"letter": one.letter, "series": one.series, "label": one.label} for one in subjects],
+        "subjects": [
+            {"letter": subject.letter, "series": subject.series, "label": subject.label} for subject in subjects
+        ],
         "profiles": [
-            _compared(one, own, timed, texts)
-            for one, own, timed in zip(comparison.profiles, profiles, times, strict=True)
+            _compared(profile, own, timed, texts)
+            for profile, own, timed in zip(comparison.profiles, profiles, times, strict=True)
         ],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         # One item per report, profile after profile.

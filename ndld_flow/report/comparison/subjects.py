@@ -95,9 +95,9 @@ def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
     """Return the differences, those that forbid a verdict first; equal differences of several profiles are merged."""
     places: dict[tuple[str, str, tuple[str, ...], str], list[str]] = {}
     for profile in comparison.profiles:
-        for one in profile.differences:
-            values = _by_subject(one, profile, len(comparison.subjects))
-            key = (one.circumstance, one.detail, values, _standing(one))
+        for difference in profile.differences:
+            values = _by_subject(difference, profile, len(comparison.subjects))
+            key = (difference.circumstance, difference.detail, values, _standing(difference))
             places.setdefault(key, []).append(short_name(profile.name, 60))
     several = len(comparison.profiles) > 1
     views = [
@@ -112,13 +112,15 @@ def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
     groups: dict[str, Sequence[Mapping[str, JsonValue]]] = {
         "Options": [profile.options for profile in profiles],
         "Conditions": [profile.conditions for profile in profiles],
-        "Machine": [{one.name: one.value for one in machine_settings(profile.machine)} for profile in profiles],
+        "Machine": [
+            {setting.name: setting.value for setting in machine_settings(profile.machine)} for profile in profiles
+        ],
         "Versions": [profile.versions for profile in profiles],
         "Measured": [_measured(profile) for profile in profiles],
         "Inputs and outputs": [_tensors(profile) for profile in profiles],
     }
-    made = (SettingGroup(title, _rows(mappings)) for title, mappings in groups.items())
-    return tuple(group for group in made if group.rows)
+    setting_groups = (SettingGroup(title, _rows(mappings)) for title, mappings in groups.items())
+    return tuple(group for group in setting_groups if group.rows)
 
 
 def _standing(difference: Difference) -> str:
@@ -172,46 +174,48 @@ class RoundsView:
     profile: str
     sentences: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    """For each round: number, change by CPU time, change by wall time, cycles, passes per turn, pinned CPU."""
+    """For each measured: number, change by CPU time, change by wall time, cycles, passes per turn, pinned CPU."""
 
 
 def collect_rounds(comparison: Comparison) -> tuple[RoundsView, ...]:
     """Return a view for each pair with measured or requested rounds."""
-    return tuple(_rounds_view(one) for one in comparison.profiles if one.rounds is not None or one.rounds_missing)
+    return tuple(
+        _rounds_view(profile) for profile in comparison.profiles if profile.rounds is not None or profile.rounds_missing
+    )
 
 
 def _rounds_view(compared: ProfileComparison) -> RoundsView:
-    found = compared.rounds
+    rounds = compared.rounds
     name = short_name(compared.name, 80)
-    if found is None:
+    if rounds is None:
         missing = short_name(compared.rounds_missing, 300)
         return RoundsView(name, (f"No rounds were measured: {missing}. The process runs of the profiles decide.",), ())
     return RoundsView(
-        name, tuple(_sentences(found)), tuple(map(_round_row, range(1, len(found.rounds) + 1), found.rounds))
+        name, tuple(_sentences(rounds)), tuple(map(_round_row, range(1, len(rounds.rounds) + 1), rounds.rounds))
     )
 
 
-def _sentences(found: PairedRounds) -> Iterator[str]:
-    limits = f"{found.rounds_limit} rounds or {seconds(found.budget_ms / 1e3)}"
+def _sentences(rounds: PairedRounds) -> Iterator[str]:
+    limits = f"{rounds.rounds_limit} rounds or {seconds(rounds.budget_ms / 1e3)}"
     yield (
         "In each round a fresh process of each model was measured, alternating pass by pass: "
-        f"{short_name(found.stopped_because, 200)} (limit: {limits})."
+        f"{short_name(rounds.stopped_because, 200)} (limit: {limits})."
     )
-    clock = CLOCK_NAMES[found.clock]
-    yield f"{clock[0].upper()}{clock[1:]} decides: {short_name(found.clock_reason, 200)}."
-    by_clocks = f"{describe_interval(found.cpu)} in CPU time and {describe_interval(found.wall)} in wall time"
+    clock = CLOCK_NAMES[rounds.clock]
+    yield f"{clock[0].upper()}{clock[1:]} decides: {short_name(rounds.clock_reason, 200)}."
+    by_clocks = f"{describe_interval(rounds.cpu)} in CPU time and {describe_interval(rounds.wall)} in wall time"
     yield f"The median pass changed by {by_clocks}."
-    if found.clocks_disagree:
+    if rounds.clocks_disagree:
         yield "CPU time excludes the change seen in wall time, so the interval of the verdict spans both."
-    yield f"Processes of the same model are assumed to differ by a standard deviation of {found.floor:.1%} or more."
+    yield f"Processes of the same model are assumed to differ by a standard deviation of {rounds.floor:.1%} or more."
 
 
-def _round_row(number: int, one: Round) -> tuple[str, ...]:
+def _round_row(number: int, measured: Round) -> tuple[str, ...]:
     return (
         str(number),
-        describe_change(estimated_ratio(one, "cpu")),
-        describe_change(estimated_ratio(one, "wall")),
-        str(len(one.base.wall_ms)),
-        str(one.base.passes),
-        "any CPU" if one.pinned_to is None else f"CPU {one.pinned_to}",
+        describe_change(estimated_ratio(measured, "cpu")),
+        describe_change(estimated_ratio(measured, "wall")),
+        str(len(measured.base.wall_ms)),
+        str(measured.base.passes),
+        "any CPU" if measured.pinned_to is None else f"CPU {measured.pinned_to}",
     )

@@ -41,7 +41,7 @@ class IntervalScale:
         for verdict in verdicts:
             ends += [1 + 2 * verdict.threshold, 1 / (1 + 2 * verdict.threshold)]
             ends += [one for one in (verdict.low, verdict.high, verdict.ratio) if math.isfinite(one) and one > 0]
-        held = [min(max(one, _LEAST), _MOST) for one in ends if math.isfinite(one)]
+        held = [min(max(end, _LEAST), _MOST) for end in ends if math.isfinite(end)]
         margin = (max(held) / min(held)) ** 0.06
         return cls(min(held) / margin, max(held) * margin)
 
@@ -57,7 +57,7 @@ class IntervalScale:
         if not math.isfinite(verdict.ratio) or verdict.ratio <= 0:
             return None
         ends = (verdict.low, verdict.ratio, verdict.high, 1 / (1 + verdict.threshold), 1 + verdict.threshold)
-        return IntervalPlot(*(round(self.place(one), 2) for one in ends))
+        return IntervalPlot(*(round(self.place(end), 2) for end in ends))
 
     def ticks(self) -> tuple[tuple[float, str], ...]:
         """Return (position, text) of the ticks: 1, then outwards those with enough distance."""
@@ -144,14 +144,14 @@ class MetricRow:
 
 def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], IntervalScale]:
     """Return the decisions of all profiles and candidates, and their shared axis."""
-    found = [(one, verdict) for one in comparison.profiles for verdict in one.deciding]
-    scale = IntervalScale.around(verdict for _, verdict in found)
-    return tuple(_decision(one, verdict, scale) for one, verdict in found), scale
+    deciding = [(profile, verdict) for profile in comparison.profiles for verdict in profile.deciding]
+    scale = IntervalScale.around(verdict for _, verdict in deciding)
+    return tuple(_decision(one, verdict, scale) for one, verdict in deciding), scale
 
 
 def collect_metrics(profile: ProfileComparison) -> tuple[MetricRow, ...]:
     """Return all metrics, the deciding one first."""
-    against_base = {(one.metric, one.candidate): one for one in profile.verdicts if one.base == 0}
+    against_base = {(verdict.metric, verdict.candidate): verdict for verdict in profile.verdicts if verdict.base == 0}
     ordered = sorted(profile.metrics, key=lambda metric: metric.metric != profile.decided_by)
     return tuple(_metric_row(metric, profile, against_base) for metric in ordered)
 
@@ -177,21 +177,23 @@ def _decision(profile: ProfileComparison, verdict: MetricVerdict, scale: Interva
 def _metric_row(
     metric: ComparedMetric, profile: ProfileComparison, verdicts: dict[tuple[str, int], MetricVerdict]
 ) -> MetricRow:
-    found: Sequence[MetricVerdict | None] = [verdicts.get((metric.metric, k)) for k in range(len(metric.values))]
-    scale = IntervalScale.around(one for one in found if one)
+    against_base: Sequence[MetricVerdict | None] = [verdicts.get((metric.metric, k)) for k in range(len(metric.values))]
+    scale = IntervalScale.around(verdict for verdict in against_base if verdict)
     cells = tuple(
         MetricCell(
             value=ABSENT if value is None else quantity(value, short_name(metric.unit, 20)),
-            verdict=_verdict_view(one, scale) if one and value is not None else None,
-            pair=" → ".join(values_beside(metric, one, (0, one.candidate))) if one and not agrees(metric, one) else "",
+            verdict=_verdict_view(verdict, scale) if verdict and value is not None else None,
+            pair=" → ".join(values_beside(metric, verdict, (0, verdict.candidate)))
+            if verdict and not agrees(metric, verdict)
+            else "",
         )
-        for value, one in zip(metric.values, found, strict=True)
+        for value, verdict in zip(metric.values, against_base, strict=True)
     )
     return MetricRow(
         metric=short_name(metric.metric, 60),
         decides=metric.metric == profile.decided_by,
         cells=cells,
-        differs=any(one and one.verdict != "unchanged" for one in found),
+        differs=any(verdict and verdict.verdict != "unchanged" for verdict in against_base),
     )
 
 
@@ -236,7 +238,7 @@ def collect_gates(comparison: Comparison) -> tuple[GateView, ...]:
 
 
 def _gate_view(comparison: Comparison, gate: ComparisonGate) -> GateView:
-    subjects = next((one.subjects for one in comparison.profiles if one.name == gate.name), ())
+    subjects = next((profile.subjects for profile in comparison.profiles if profile.name == gate.name), ())
     return GateView(
         gate=short_name(gate.gate),
         profile=short_name(gate.name, 80),

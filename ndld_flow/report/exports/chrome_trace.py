@@ -59,16 +59,16 @@ def _args(span: Span, layers: Sequence[Layer]) -> dict[str, Json]:
     if span.layer is None or not 0 <= span.layer < len(layers):
         return {}
     layer = layers[span.layer]
-    found: dict[str, Json] = {
+    properties: dict[str, Json] = {
         "type": short_name(layer.type, _NAME),
         "precision": short_name(layer.precision, _NAME),
         "reads": short_name(layer.input_precision, _NAME),
         "multiply unit": layer.unit,
         "provider": short_name(layer.provider, _NAME),
         "tactic": short_name(layer.tactic, _NAME),
-        "outputs": ", ".join(f"{one.dtype} {shape_text(one.shape)}" for one in layer.outputs[:8]),
+        "outputs": ", ".join(f"{output.dtype} {shape_text(output.shape)}" for output in layer.outputs[:8]),
         "onnx nodes": short_name(", ".join(layer.onnx_nodes[:50]), 1_000),
         "role": "" if layer.role == "compute" else layer.role,
         "macs": layer.macs,
     }
-    return {name: value for name, value in found.items() if value not in ("", None)}
+    return {name: value for name, value in properties.items() if value not in ("", None)}

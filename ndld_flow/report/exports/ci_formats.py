@@ -114,8 +114,8 @@ def profile_benchmark_json(profiles: Sequence[tuple[str, Profile]]) -> str:
         entries.append(_entry(f"{label}: latency.median", "ms", summary.median_ms, medians, _machine(profile)))
         lowest = [min(run.latency_ms) for run in profile.runs]
         entries.append(_entry(f"{label}: latency.min", "ms", summary.min_ms, lowest, _machine(profile)))
-    found = [entry for entry in entries if entry is not None]
-    return json.dumps(found, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    known = [entry for entry in entries if entry is not None]
+    return json.dumps(known, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[dict[str, str | float]]:

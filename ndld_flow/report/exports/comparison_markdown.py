@@ -91,8 +91,8 @@ def _gates(comparison: Comparison) -> str:
 
 
 def _gate(comparison: Comparison, gate: ComparisonGate) -> list[str]:
-    found = next((one for one in comparison.profiles if one.name == gate.name), None)
-    label = _label(comparison, found, gate.candidate) if found else ""
+    profile_compared = next((profile for profile in comparison.profiles if profile.name == gate.name), None)
+    label = _label(comparison, profile_compared, gate.candidate) if profile_compared else ""
     return [code(gate.gate, 100), code(gate.name, 40), label, _sign(gate.outcome), prose(gate.why)]
 
 
@@ -124,7 +124,7 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
 def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:
     """Yield rows of metrics, the deciding metric of every candidate first."""
     ordered = sorted(compared.metrics, key=lambda metric: metric.metric != compared.decided_by)
-    against_base = {(one.metric, one.candidate): one for one in compared.verdicts if one.base == 0}
+    against_base = {(verdict.metric, verdict.candidate): verdict for verdict in compared.verdicts if verdict.base == 0}
     for metric in ordered:
         for candidate in range(1, len(compared.subjects)):
             verdict = against_base.get((metric.metric, candidate))
@@ -185,12 +185,12 @@ def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
         return ""
     head = ["Circumstance", "", *(_label(comparison, compared, place) for place in range(len(compared.subjects))), ""]
     rows = []
-    for one in compared.differences:
-        effect = ("allowed" if one.allowed else "forbids a verdict") if one.forbids else ""
-        values = [code(value, 120) or NOT_RECORDED for value in one.values]
-        rows.append([one.circumstance, code(one.detail), *values, effect])
+    for difference in compared.differences:
+        effect = ("allowed" if difference.allowed else "forbids a verdict") if difference.forbids else ""
+        values = [code(value, 120) or NOT_RECORDED for value in difference.values]
+        rows.append([difference.circumstance, code(difference.detail), *values, effect])
     summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in circumstances"
-    serious = sum(one.forbids and not one.allowed for one in compared.differences)
+    serious = sum(difference.forbids and not difference.allowed for difference in compared.differences)
     return details(f"{summary}, {serious} of which forbid a verdict" if serious else summary, table(head, rows))
 
 

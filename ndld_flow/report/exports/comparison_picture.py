@@ -76,7 +76,7 @@ def picture_groups(comparison: Comparison) -> list[Group]:
 
 
 def _group(comparison: Comparison, compared: ProfileComparison) -> Group:
-    metric = next((one for one in compared.metrics if one.metric == compared.decided_by), None)
+    metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
     verdicts = {verdict.candidate: verdict for verdict in compared.deciding}
     rows = [
         _row(comparison, metric, compared.subjects[place], place, verdicts.get(place))
@@ -108,9 +108,9 @@ def largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]
         key=lambda pair: all(one.verdict != comparison.verdict for one in pair[0].deciding),
     )
     for compared, measured in order:
-        found = [change for change in layer_changes(compared, measured) if change.delta_ms][:_LAYERS_SHOWN]
-        if found:
-            return found
+        changes = [change for change in layer_changes(compared, measured) if change.delta_ms][:_LAYERS_SHOWN]
+        if changes:
+            return changes
     return []
 
 
@@ -189,8 +189,8 @@ def _runs(axes: Axes, groups: Sequence[Group]) -> None:
     axes.set_yticklabels([_labelled(row) for _, row in placed], parse_math=False, color=INK, size=10)
     _titles(axes, groups)
     unit = next((row.unit for _, row in placed if row.unit), "")
-    told = "relative to the base" if len(groups) > 1 else unit
-    axes.set_xlabel(f"each process run, {told}".rstrip(", "), color=QUIET, size=9.5)
+    unit_text = "relative to the base" if len(groups) > 1 else unit
+    axes.set_xlabel(f"each process run, {unit_text}".rstrip(", "), color=QUIET, size=9.5)
 
 
 def _labelled(row: Row) -> str:
@@ -259,7 +259,7 @@ def _plain(axes: Axes, placed: Sequence[tuple[float, Row]]) -> None:
 
 def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     """Draw the largest changes: faster to the left, slower to the right."""
-    deltas = [one.delta_ms for one in changes]
+    deltas = [shown_change.delta_ms for shown_change in changes]
     places = range(len(changes))
     colours = [_VERDICTS["improved"] if delta < 0 else _VERDICTS["regressed"] for delta in deltas]
     axes.barh(places, deltas, height=0.62, color=colours, zorder=2)
@@ -269,16 +269,20 @@ def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     axes.tick_params(axis="y", length=0)
     axes.set_xticks([])
     axes.set_yticks(list(places))
-    axes.set_yticklabels([picture_text(one.name, 3.65, 9.5) for one in changes], parse_math=False, color=INK, size=9.5)
+    axes.set_yticklabels(
+        [picture_text(shown_change.name, 3.65, 9.5) for shown_change in changes], parse_math=False, color=INK, size=9.5
+    )
     reach = max(map(abs, deltas))
     axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
-    for at, one in zip(places, changes, strict=True):
-        _beside(axes, at, _told(one), colours[at])
+    for at, shown_change in zip(places, changes, strict=True):
+        _beside(axes, at, _told(shown_change), colours[at])
     _heading(axes, -1.15, "Largest changes of layers: faster to the left, slower to the right")
 
 
-def _told(one: LayerChange) -> str:
-    sign = "+" if one.delta_ms > 0 else MINUS
-    if not one.base or not one.candidate:
-        return f"{sign}{milliseconds(abs(one.delta_ms))} {'new' if not one.base else 'gone'}"
-    return f"{sign}{milliseconds(abs(one.delta_ms))} ({change(one.base_ms, one.candidate_ms)})"
+def _told(shown_change: LayerChange) -> str:
+    sign = "+" if shown_change.delta_ms > 0 else MINUS
+    if not shown_change.base or not shown_change.candidate:
+        return f"{sign}{milliseconds(abs(shown_change.delta_ms))} {'new' if not shown_change.base else 'gone'}"
+    return (
+        f"{sign}{milliseconds(abs(shown_change.delta_ms))} ({change(shown_change.base_ms, shown_change.candidate_ms)})"
+    )

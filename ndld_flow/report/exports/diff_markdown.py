@@ -24,15 +24,15 @@ def diff_markdown(diff: ModelDiff, before: str, after: str) -> str:
     if not view.values_compared and view.parts:
         head += "\nThe values of weights were left out.\n"
     left = _LONGEST - len(head)
-    told = [head]
+    parts = [head]
     for part in view.parts:
         text = _part(part)
         if len(text) + 1 > left:
-            told.append("The page of `ndld-flow diff --html` has more: the maximum length of a comment is reached.\n")
+            parts.append("The page of `ndld-flow diff --html` has more: the maximum length of a comment is reached.\n")
             break
         left -= len(text) + 1
-        told.append(text)
-    return "\n".join(told)
+        parts.append(text)
+    return "\n".join(parts)
 
 
 def _part(part: DiffPart) -> str:

@@ -70,4 +70,4 @@ def details(summary: str, body: str) -> str:
 
 def _escaped(text: str) -> str:
     shown = _DIRECTION.sub("\N{REPLACEMENT CHARACTER}", text)
-    return _SPECIAL.sub(lambda found: "".join(f"&#{ord(letter)};" for letter in found[0]), shown)
+    return _SPECIAL.sub(lambda match: "".join(f"&#{ord(letter)};" for letter in match[0]), shown)

@@ -40,9 +40,9 @@ def layer_changes(
 ) -> list[LayerChange]:
     """Return all rows with layers of the base or the candidate (default: the last), the largest change first."""
     candidate = len(profiles) - 1 if candidate is None else candidate
-    verdicts = {one.row: one for one in compared.layer_verdicts if one.candidate == candidate}
+    verdicts = {verdict.row: verdict for verdict in compared.layer_verdicts if verdict.candidate == candidate}
     medians = [[median_ms(layer) for layer in profile.layers] for profile in profiles]
-    found = []
+    changes = []
     for number, row in enumerate(compared.rows):
         of_base, of_candidate = row.layers[0], row.layers[candidate]
         if of_base or of_candidate:
@@ -54,8 +54,8 @@ def layer_changes(
                 candidate_ms=math.fsum(_picked(medians[candidate], of_candidate)),
                 verdict=verdicts.get(number),
             )
-            found.append(change)
-    return sorted(found, key=lambda change: -abs(change.delta_ms))
+            changes.append(change)
+    return sorted(changes, key=lambda change: -abs(change.delta_ms))
 
 
 def median_ms(layer: Layer) -> float:

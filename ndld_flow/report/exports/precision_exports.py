@@ -51,22 +51,22 @@ _RANGE = (
 
 def depth_csv(view: DepthView) -> str:
     """Return all layers in execution order: each metric of each curve, and the reference's values."""
-    metrics = [_metric_names([one.of_curves[place] for one in view.layers]) for place in range(len(view.curves))]
+    metrics = [_metric_names([layer.of_curves[place] for layer in view.layers]) for place in range(len(view.curves))]
     head = [f"{curve}: {name}" for curve, names in zip(view.curves, metrics, strict=True) for name in names]
     kept = set(view.kept)
     rows = (
         [
-            one.layer.position,
-            one.layer.node,
-            one.layer.op_type,
-            one.layer.tensor,
-            "x".join(map(str, one.layer.shape)),
+            row.layer.position,
+            row.layer.node,
+            row.layer.op_type,
+            row.layer.tensor,
+            "x".join(map(str, row.layer.shape)),
             int(place in kept),
             int(place == view.first),
-            *(cell for layer, names in zip(one.of_curves, metrics, strict=True) for cell in _measured(layer, names)),
-            *_range_cells(one.range),
+            *(cell for layer, names in zip(row.of_curves, metrics, strict=True) for cell in _measured(layer, names)),
+            *_range_cells(row.range),
         ]
-        for place, one in enumerate(view.layers)
+        for place, row in enumerate(view.layers)
     )
     about = ["position", "node", "op_type", "tensor", "dims", "kept", "first_divergent"]
     return csv_text([[*about, *head, *(f"reference {name}" for name in _RANGE)], *rows])
@@ -83,8 +83,8 @@ def _measured(layer: LayerDivergence | None, names: Sequence[str]) -> list[Value
     return [*(layer.metrics.get(name) for name in names[:-1]), layer.nonfinite]
 
 
-def _range_cells(found: TensorRange | None) -> list[Value]:
-    return [None if found is None else getattr(found, name) for name in _RANGE]
+def _range_cells(values: TensorRange | None) -> list[Value]:
+    return [None if values is None else getattr(values, name) for name in _RANGE]
 
 
 def trials_csv(search: PrecisionSearch) -> str:
@@ -135,7 +135,7 @@ def kept_csv(search: PrecisionSearch) -> str:
 def samples_csv(accuracy: Accuracy) -> str:
     """Return one line per sample and output; results of the user's metric are on a sample's first line."""
     outputs = [metrics for sample in accuracy.samples for metrics in sample.outputs.values()]
-    metrics = list(dict.fromkeys(name for found in outputs for name in found))
+    metrics = list(dict.fromkeys(name for output_metrics in outputs for name in output_metrics))
     scores = list(dict.fromkeys(name for sample in accuracy.samples for name in sample.scores_candidate))
     scored = [f"{side} {name}" for name in scores for side in ("reference", "candidate")]
     return csv_text([["sample", "label", "output", *metrics, *scored], *_sample_rows(accuracy, metrics, scores)])
@@ -144,10 +144,10 @@ def samples_csv(accuracy: Accuracy) -> str:
 def _sample_rows(accuracy: Accuracy, metrics: Sequence[str], scores: Sequence[str]) -> Iterator[list[Value]]:
     for sample in accuracy.samples:
         sides = (sample.scores_reference, sample.scores_candidate)
-        told: list[Value] = [side.get(name) for name in scores for side in sides]
-        for output, found in sample.outputs.items():
-            yield [sample.sample, sample.label, output, *(found.get(name) for name in metrics), *told]
-            told = [None] * len(told)
+        score_cells: list[Value] = [side.get(name) for name in scores for side in sides]
+        for output, output_metrics in sample.outputs.items():
+            yield [sample.sample, sample.label, output, *(output_metrics.get(name) for name in metrics), *score_cells]
+            score_cells = [None] * len(score_cells)
 
 
 _KEPT = 30
@@ -158,11 +158,11 @@ _SIGN = {True: "✅", False: "❌"}
 def search_markdown(view: SearchView, picture: str = "") -> str:
     """Return the summary of a search, its kept nodes and its cost. `picture` is the name of a file in the same
     folder."""
-    story = [*map(_passages, view.story), f"Cost: {_passages(view.cost_words)}"]
+    sentences = [*map(_passages, view.story), f"Cost: {_passages(view.cost_words)}"]
     parts = [
         f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.standing)}\n",
-        "".join(f"- {sentence}\n" for sentence in story),
-        *(f"- **Open**: {_insight(one)}\n" for one in view.insights),
+        "".join(f"- {sentence}\n" for sentence in sentences),
+        *(f"- **Open**: {_insight(insight)}\n" for insight in view.insights),
         f"![Divergence along the depth of the network]({picture})\n" if picture else "",
         _kept(view),
         _trials(view),
@@ -180,8 +180,8 @@ def prose_piece(text: str) -> str:
     return f"{lead}{prose(text.strip())}{trail}"
 
 
-def _insight(one: InsightView) -> str:
-    return f"{prose(one.title)}. {_passages(one.evidence)} {_passages(one.next_step)}"
+def _insight(insight: InsightView) -> str:
+    return f"{prose(insight.title)}. {_passages(insight.evidence)} {_passages(insight.next_step)}"
 
 
 def _kept(view: SearchView) -> str:
@@ -309,12 +309,12 @@ def _draw_divergence(view: DepthView) -> Figure:
     plain_axes(axes)
     axes.set_yscale("log")
     axes.minorticks_off()
-    positions = [one.layer.position for one in view.layers]
+    positions = [layer.record.position for layer in view.layers]
     low, high = _ends(view)
     axes.set_ylim(low, high)
     axes.set_xlim(min(positions) - 0.5, max(positions) + 0.5)
     for place, curve in enumerate(view.curves):
-        errors = [error_of(one.of_curves[place], view.metric) for one in view.layers]
+        errors = [error_of(layer.of_curves[place], view.metric) for layer in view.layers]
         _curve(axes, positions, errors, (low, high), _CURVES[place % len(_CURVES)], picture_text(curve, 2.5, 9.5))
     _marks(axes, view, positions)
     if view.bound is not None:
@@ -346,9 +346,9 @@ def _curve(
     label: str,
 ) -> None:
     """Draw a curve; zero errors are at the bottom, NaN and infinity at the top edge."""
-    drawn = [math.nan if one is None or one == NOT_FINITE else max(one, ends[0]) for one in errors]
+    drawn = [math.nan if error is None or error == NOT_FINITE else max(error, ends[0]) for error in errors]
     axes.plot(positions, drawn, color=color, lw=1.2, label=label)
-    broken = [position for position, one in zip(positions, errors, strict=True) if one == NOT_FINITE]
+    broken = [position for position, error in zip(positions, errors, strict=True) if error == NOT_FINITE]
     if broken:
         top = [ends[1]] * len(broken)
         axes.plot(broken, top, ls="none", marker="x", ms=4, color=color, clip_on=False, label="NaN or infinite")
@@ -368,7 +368,7 @@ def _marks(axes: Axes, view: DepthView, positions: Sequence[int]) -> None:
     x = positions[view.first]
     axes.axvline(x, color=CRIMSON, lw=1.2)
     is_left = view.first < 0.6 * len(positions)
-    said = f"starts here: {picture_text(f'{layer.op_type} {layer.node or layer.tensor}', 3.5, 9.5)}"
-    axes.annotate(said, (x, 0.94), (6 if is_left else -6, 0), xycoords=("data", "axes fraction"), size=9.5,
+    text = f"starts here: {picture_text(f'{layer.op_type} {layer.node or layer.tensor}', 3.5, 9.5)}"
+    axes.annotate(text, (x, 0.94), (6 if is_left else -6, 0), xycoords=("data", "axes fraction"), size=9.5,
                   textcoords="offset points", ha="left" if is_left else "right", color=INK, weight="bold",
                   parse_math=False)  # fmt: skip

@@ -43,8 +43,8 @@ def _about(profile: Profile) -> Iterator[str]:
     providers = f" ({', '.join(profile.providers)})" if profile.providers else ""
     yield f"{prose(profile.backend + providers)} on {prose(device)}{f'; {prose(versions)}' if versions else ''}.\n"
     if profile.inputs:
-        told = ", ".join(f"{one.name} {one.dtype} {shape_text(one.shape)}" for one in profile.inputs)
-        yield f"Inputs: {prose(told)}.\n"
+        inputs = ", ".join(f"{one.name} {one.dtype} {shape_text(one.shape)}" for one in profile.inputs)
+        yield f"Inputs: {prose(inputs)}.\n"
 
 
 def _latency(profile: Profile) -> str:
@@ -56,10 +56,10 @@ def _latency(profile: Profile) -> str:
     head = [*names, "spread", "throughput", "passes"]
     runs = f" in {len(profile.runs)} process runs" if len(profile.runs) > 1 else ""
     cells = [*values, share(summary.cov), f"{three_digits(summary.throughput_per_s)} /s"]
-    told = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
+    note = {"on": "Measured with the profiler attached.\n\n", "off": ""}.get(
         profile.profiler, "It is not recorded whether a profiler was attached.\n\n"
     )
-    return told + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
+    return note + table(head, [[*cells, f"{count(summary.sample_count)}{runs}"]], numbers=tuple(range(len(head))))
 
 
 def _layers(profile: Profile) -> str:

@@ -24,7 +24,7 @@ from ndld_flow.report.value_text import value_text
 def points_csv(record: SweepRecord) -> str:
     """Return one line per point, in the order of trials: settings, first and second measurement, all metrics."""
     units = {name: metric.unit for point in record.points for name, metric in point.metrics.items()}
-    goals = [_headed(one.text, one.unit) for one in record.objectives]
+    goals = [_headed(objective.text, objective.unit) for objective in record.objectives]
     head = [
         "point",
         "outcome",
@@ -57,7 +57,10 @@ def _row(point: SweepPoint, record: SweepRecord, metrics: list[str]) -> list[Val
         point.rank,
         int(point.tied),
         int(point.on_front),
-        *(one if isinstance(one, int | float) and not isinstance(one, bool) else value_text(one) for one in values),
+        *(
+            value if isinstance(value, int | float) and not isinstance(value, bool) else value_text(value)
+            for value in values
+        ),
         *_filled(point.objectives, goals),
         *_filled(again.objectives if again else (), goals),
         again.standing if again else None,
@@ -119,18 +122,18 @@ def _winners(view: WinnersView) -> str:
     numbers = list(range(3, 3 + len(view.objectives)))
     if view.measured_again:
         head += ["Verdict", f"Ratio of {code(view.objectives[0])}"]
-    rows = [_winner(one, view) for one in view.rows]
-    lines = "\n".join(f"Point {one.number}:\n\n{_block(one.lines)}" for one in view.rows[:3])
+    rows = [_winner(row, view) for row in view.rows]
+    lines = "\n".join(f"Point {row.number}:\n\n{_block(row.lines)}" for row in view.rows[:3])
     return f"{prose(view.said)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
 
 
-def _winner(one: WinnerView, view: WinnersView) -> list[str]:
-    settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in one.settings)
-    settings += f" and {one.more} more" if one.more else ""
-    row = [str(one.rank), str(one.number), settings, *map(_goal, one.goals)]
+def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
+    settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in winner.settings)
+    settings += f" and {winner.more} more" if winner.more else ""
+    row = [str(winner.rank), str(winner.number), settings, *map(_goal, winner.goals)]
     if view.measured_again:
-        ratio = f"{one.ratio} ({one.interval})" if one.interval else one.ratio
-        row += [one.standing or ("not measured again, tie at first" if one.tied else "not measured again"), ratio]
+        ratio = f"{winner.ratio} ({winner.interval})" if winner.interval else winner.ratio
+        row += [winner.standing or ("not measured again, tie at first" if winner.tied else "not measured again"), ratio]
     return row
 
 
@@ -151,8 +154,8 @@ def _pictures(names: Sequence[str]) -> Iterator[str]:
 def _effects(view: EffectsView) -> str:
     rows = []
     for effect in view.effects[:_MOST_EFFECTS]:
-        told = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
-        rows.append([code(effect.axis), effect.size, "<br>".join(told)])
+        levels = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
+        rows.append([code(effect.axis), effect.size, "<br>".join(levels)])
     how = "otherwise equal points" if view.paired else "all points with the value, other settings confounded"
     head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
     return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
@@ -160,8 +163,8 @@ def _effects(view: EffectsView) -> str:
 
 def _troubles(record: SweepRecord) -> str:
     groups = collect_failures(record)
-    rows = [[one.outcome, code(one.step), prose(one.reason), points_words(one.points)] for one in groups]
-    count = sum(len(one.points) for one in groups)
+    rows = [[group.outcome, code(group.step), prose(group.reason), points_words(group.points)] for group in groups]
+    count = sum(len(group.points) for group in groups)
     summary = f"{count} {'point' if count == 1 else 'points'} did not pass"
     return details(summary, table(["Outcome", "Step", "Reason", "Points"], rows)) if rows else ""
 
@@ -180,5 +183,5 @@ def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
     again = "ndld-flow report"
     pictures = sweep_pictures(record, folder)
     table = write_page(folder / POINTS, points_csv(record), again)
-    summary = write_page(folder / SUMMARY, sweep_markdown(record, [one.name for one in pictures]), again)
+    summary = write_page(folder / SUMMARY, sweep_markdown(record, [picture.name for picture in pictures]), again)
     return [table, summary, *pictures]

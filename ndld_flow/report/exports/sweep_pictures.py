@@ -48,17 +48,17 @@ def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
     curves = collect_curves(record, dimensions)
     effects = collect_effects(record)
     pair = _pair(dimensions)
-    found = []
+    pictures = []
     if curves and len(record.objectives) < 2:
-        found.append(save_picture(lambda: _curve(curves[0]), folder / "curve.svg"))
+        pictures.append(save_picture(lambda: _curve(curves[0]), folder / "curve.svg"))
     elif pair is not None:
-        found.append(save_picture(lambda: _trade_off(record, *pair), folder / "trade_off.svg"))
-    shown = [one for one in dimensions if one.telling][:_MOST_AXES]
+        pictures.append(save_picture(lambda: _trade_off(record, *pair), folder / "trade_off.svg"))
+    shown = [dimension for dimension in dimensions if dimension.telling][:_MOST_AXES]
     if len(shown) > 1 and len(record.points) > 1:
-        found.append(save_picture(lambda: _parallel(record, shown), folder / "parallel.svg"))
+        pictures.append(save_picture(lambda: _parallel(record, shown), folder / "parallel.svg"))
     if effects:
-        found.append(save_picture(lambda: _effects(effects[0]), folder / "effects.svg"))
-    return found
+        pictures.append(save_picture(lambda: _effects(effects[0]), folder / "effects.svg"))
+    return pictures
 
 
 # --- trade-off ---
@@ -66,8 +66,8 @@ def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
 
 def _pair(dimensions: Sequence[Dimension]) -> tuple[Dimension, Dimension] | None:
     """Return the x and y dimensions: the first two objectives, or a relevant metric and the only objective."""
-    objectives = [one for one in dimensions if one.kind == "objective"]
-    metrics = [one for one in dimensions if one.kind == "metric" and one.telling]
+    objectives = [dimension for dimension in dimensions if dimension.kind == "objective"]
+    metrics = [dimension for dimension in dimensions if dimension.kind == "metric" and dimension.telling]
     if not objectives or len(objectives + metrics) < 2:
         return None
     across, up = [*objectives, *metrics][1], objectives[0]
@@ -133,19 +133,19 @@ def _number(axes: Axes, record: SweepRecord, rows: Sequence[int], across: Dimens
         )
 
 
-def _better(one: Dimension) -> str:
-    arrow = {"minimize": " (less is better)", "maximize": " (more is better)"}.get(one.direction, "")
-    return picture_text(one.label, 3.5, 10.5) + arrow
+def _better(dimension: Dimension) -> str:
+    arrow = {"minimize": " (less is better)", "maximize": " (more is better)"}.get(dimension.direction, "")
+    return picture_text(dimension.label, 3.5, 10.5) + arrow
 
 
-def _scaled(axis: Axis, one: Dimension) -> None:
+def _scaled(axis: Axis, dimension: Dimension) -> None:
     """Format the axis' numbers with their unit."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    if one.log and min((value for value in one.numbers or () if value is not None), default=0) > 0:
+    if dimension.log and min((value for value in dimension.numbers or () if value is not None), default=0) > 0:
         axis._set_axes_scale("log")  # type: ignore[attr-defined]
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: picture_text(quantity(value, one.unit), 0.9, 9.5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: picture_text(quantity(value, dimension.unit), 0.9, 9.5)))
     axis.set_minor_formatter(NullFormatter())
 
 
@@ -167,8 +167,8 @@ def _curve(curve: Curve) -> Figure:
     if curve.log:
         axes.set_xscale("log")
     own = sorted({x for line in curve.lines for x in line.x})
-    told = own[:: -(-len(own) // _MOST_TICKS)]
-    axes.set_xticks(told, [number(x) for x in told])
+    ticks = own[:: -(-len(own) // _MOST_TICKS)]
+    axes.set_xticks(ticks, [number(x) for x in ticks])
     axes.minorticks_off()
     _scaled(axes.yaxis, curve.y)
     axes.set_xlabel(picture_text(curve.axis, 6.0, 10), color=QUIET, size=10, parse_math=False)
@@ -249,11 +249,11 @@ def _none_below(height: float | None) -> float:
     return -0.08 if height is None else height
 
 
-def _fractions(one: Dimension) -> list[float | None]:
+def _fractions(dimension: Dimension) -> list[float | None]:
     """Return positions from 0 to 1 for all points; None for unknown values."""
-    values: Sequence[float | None] = one.levels if one.numbers is None else one.numbers
+    values: Sequence[float | None] = dimension.levels if dimension.numbers is None else dimension.numbers
     known = [value for value in values if value is not None]
-    log = one.log and min(known, default=0) > 0
+    log = dimension.log and min(known, default=0) > 0
     turned = [None if value is None else math.log(value) if log else float(value) for value in values]
     ends = [value for value in turned if value is not None]
     if not ends or min(ends) == max(ends):
@@ -262,8 +262,8 @@ def _fractions(one: Dimension) -> list[float | None]:
     return [None if value is None else (value - low) / (high - low) for value in turned]
 
 
-def _parallel_axis(axes: Axes, place: int, one: Dimension, name: str, count: int) -> None:
-    axes.axvline(place, ymin=0.09, ymax=0.985, color=INK if one.kind == "objective" else QUIET, lw=1, zorder=7)
+def _parallel_axis(axes: Axes, place: int, dimension: Dimension, name: str, count: int) -> None:
+    axes.axvline(place, ymin=0.09, ymax=0.985, color=INK if dimension.kind == "objective" else QUIET, lw=1, zorder=7)
     room = 8.2 / max(1, count - 1)
     # Bold is a sixth wider than the measured text.
     axes.text(
@@ -276,28 +276,28 @@ def _parallel_axis(axes: Axes, place: int, one: Dimension, name: str, count: int
         ha="center",
         parse_math=False,
     )
-    arrow = {"minimize": "less is better", "maximize": "more is better"}.get(one.direction, "")
-    if one.kind == "objective":
+    arrow = {"minimize": "less is better", "maximize": "more is better"}.get(dimension.direction, "")
+    if dimension.kind == "objective":
         axes.text(place, 1.055, arrow, size=8, color=QUIET, ha="center")
     halo = {"facecolor": PAPER, "edgecolor": "none", "alpha": 0.75, "pad": 0.5}
-    for height, text in _axis_ends(one):
+    for height, text in _axis_ends(dimension):
         shown = picture_text(text, min(1.0, room - 0.2), 8.5)
         axes.text(
             place + 0.03, height, shown, size=8.5, color=QUIET, va="center", zorder=8, bbox=halo, parse_math=False
         )
 
 
-def _axis_ends(one: Dimension) -> list[tuple[float, str]]:
+def _axis_ends(dimension: Dimension) -> list[tuple[float, str]]:
     """Return all labels of a short axis, otherwise those of the two ends."""
-    if one.numbers is None:
-        last = max(1, len(one.texts) - 1)
-        each = max(1, len(one.texts) // 8)
-        heights = [place / last if len(one.texts) > 1 else 0.5 for place in range(len(one.texts))]
-        return list(zip(heights, one.texts, strict=True))[::each]
-    known = sorted({value for value in one.numbers if value is not None})
+    if dimension.numbers is None:
+        last = max(1, len(dimension.texts) - 1)
+        each = max(1, len(dimension.texts) // 8)
+        heights = [place / last if len(dimension.texts) > 1 else 0.5 for place in range(len(dimension.texts))]
+        return list(zip(heights, dimension.texts, strict=True))[::each]
+    known = sorted({value for value in dimension.numbers if value is not None})
     if len(known) < 2:
-        return [(0.5, quantity(value, one.unit)) for value in known]
-    return [(0.0, quantity(known[0], one.unit)), (1.0, quantity(known[-1], one.unit))]
+        return [(0.5, quantity(value, dimension.unit)) for value in known]
+    return [(0.0, quantity(known[0], dimension.unit)), (1.0, quantity(known[-1], dimension.unit))]
 
 
 # --- effects ---
@@ -318,23 +318,23 @@ def _effects(view: EffectsView) -> Figure:
     at = 0.0
     for one in shown:
         at = _effect(axes, one, at)
-    told = "median with 95 % interval (thin: range of fewer than six points)"
+    legend = "median with 95 % interval (thin: range of fewer than six points)"
     paired = ", otherwise equal points" if view.paired else ", all points with the value"
     figure.text(
         0.02, 1 - 0.27 / total, picture_text(view.objective, 4, 10.5), size=10.5, weight="bold", parse_math=False
     )
-    figure.text(0.98, 1 - 0.27 / total, told + paired, size=9, color=QUIET, ha="right")
+    figure.text(0.98, 1 - 0.27 / total, legend + paired, size=9, color=QUIET, ha="right")
     return figure
 
 
-def _effect(axes: Axes, one: EffectView, at: float) -> float:
+def _effect(axes: Axes, effect: EffectView, at: float) -> float:
     """Draw one axis' rows from `at` on, and return where the next begins."""
     across = axes.get_yaxis_transform()
     style = {"va": "center", "transform": across, "clip_on": False, "parse_math": False}
-    axes.text(-0.56, at + 0.4, picture_text(one.axis, 3.6, 10), size=10, weight="bold", color=INK, **style)  # type: ignore[arg-type]
-    axes.text(1.38, at + 0.4, one.size, size=9.5, color=QUIET, ha="right", **style)  # type: ignore[arg-type]
+    axes.text(-0.56, at + 0.4, picture_text(effect.axis, 3.6, 10), size=10, weight="bold", color=INK, **style)  # type: ignore[arg-type]
+    axes.text(1.38, at + 0.4, effect.size, size=9.5, color=QUIET, ha="right", **style)  # type: ignore[arg-type]
     at += 1.2
-    for level in one.levels:
+    for level in effect.levels:
         colour = ORANGE if level.is_best else BLUE
         axes.plot([0, 100], [at, at], "-", color=LINE, lw=0.8, zorder=1)
         axes.plot(level.dots, [at] * len(level.dots), "o", ms=3.5, mfc=BLUE, mec="none", alpha=0.3, zorder=2)

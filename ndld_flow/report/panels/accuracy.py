@@ -63,16 +63,16 @@ class SamplesView:
 def collect_samples(accuracy: Accuracy) -> SamplesView | None:
     """Return the samples; None for a single sample, which equals its outputs, or if samples were not recorded."""
     samples = accuracy.samples
-    if len(samples) < 2 and not any(one.scores_candidate for one in samples):
+    if len(samples) < 2 and not any(sample.scores_candidate for sample in samples):
         return None
     metrics = _metrics(accuracy)
-    scores = tuple(dict.fromkeys(name for one in samples for name in one.scores_candidate))
+    scores = tuple(dict.fromkeys(name for sample in samples for name in sample.scores_candidate))
     telling = metrics[0] if metrics else ""
     shown = samples if len(samples) <= _ROWS_SHOWN else _worst_first(samples, telling, accuracy)[:_ROWS_SHOWN]
     return SamplesView(
         metrics=tuple(short_name(metric, 40) for metric in metrics),
         scores=tuple(short_name(name, 40) for name in scores),
-        has_labels=any(one.label is not None for one in samples),
+        has_labels=any(sample.label is not None for sample in samples),
         rows=tuple(_sample_row(one, metrics, scores, accuracy) for one in shown),
         count=len(samples),
         plot=_plot(telling, accuracy) if telling and len(samples) > 1 else None,
@@ -81,10 +81,12 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
 
 def _metrics(accuracy: Accuracy) -> tuple[str, ...]:
     """Return the metrics, those with a bound first."""
-    there = dict.fromkeys(metric for one in accuracy.samples for found in one.outputs.values() for metric in found)
-    bounded = [metric for metric in accuracy.tolerance if metric in there]
-    usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in there]
-    return tuple(dict.fromkeys([*bounded, *usual, *there]))[:_METRICS_SHOWN]
+    recorded = dict.fromkeys(
+        metric for sample in accuracy.samples for output_metrics in sample.outputs.values() for metric in output_metrics
+    )
+    bounded = [metric for metric in accuracy.tolerance if metric in recorded]
+    usual = [metric for metric in ("cosine", "snr_db", "max_abs") if metric in recorded]
+    return tuple(dict.fromkeys([*bounded, *usual, *recorded]))[:_METRICS_SHOWN]
 
 
 def worst_of(sample: SampleAgreement, metric: str) -> float | None:
@@ -141,15 +143,15 @@ def _sample_row(
 
 def _score(sample: SampleAgreement, name: str) -> str:
     reference, candidate = sample.scores_reference.get(name), sample.scores_candidate.get(name)
-    told = ["\N{EN DASH}" if value is None else number(value) for value in (reference, candidate)]
-    return told[0] if told[0] == told[1] else " → ".join(told)
+    texts = ["\N{EN DASH}" if value is None else number(value) for value in (reference, candidate)]
+    return texts[0] if texts[0] == texts[1] else " → ".join(texts)
 
 
 # --- plot ---
 
 
 def _plot(metric: str, accuracy: Accuracy) -> SamplesPlot | None:
-    values = [worst_of(one, metric) for one in accuracy.samples[:_DOTS_SHOWN]]
+    values = [worst_of(sample, metric) for sample in accuracy.samples[:_DOTS_SHOWN]]
     bound = accuracy.tolerance.get(metric)
     known = [value for value in (*values, bound) if value is not None and math.isfinite(value)]
     low, high = min(known, default=0.0), max(known, default=0.0)
@@ -387,13 +389,13 @@ def _is_broken(output: OutputAgreement, metric: str) -> bool:
 
 
 def _limits(accuracy: Accuracy) -> tuple[LimitRow, ...]:
-    found = [
+    limits = [
         _limit(output, metric, bound)
         for output in accuracy.outputs
         for metric, bound in metric_bounds(accuracy.output_tolerance.get(output.output, accuracy.tolerance)).items()
         if metric in output.metrics
     ]
-    return tuple(sorted(found, key=lambda row: (row.passed, -row.used)))
+    return tuple(sorted(limits, key=lambda row: (row.passed, -row.used)))
 
 
 def _limit(output: OutputAgreement, metric: str, bound: float) -> LimitRow:
@@ -437,23 +439,23 @@ _BOUND_WORDS = {
 }
 
 
-def _labelled(one: LabelledMetric) -> LabelledRow:
+def _labelled(metric: LabelledMetric) -> LabelledRow:
     return LabelledRow(
-        name=short_name(one.name, 80),
-        reference=number(one.reference),
-        candidate=number(one.candidate),
-        drop=_change(one),
-        bounds=", ".join(_labelled_bound(name, value) for name, value in one.bounds.items()),
-        passed=not one.failed,
-        failed=tuple(short_name(sentence, 400) for sentence in one.failed),
+        name=short_name(metric.name, 80),
+        reference=number(metric.reference),
+        candidate=number(metric.candidate),
+        drop=_change(metric),
+        bounds=", ".join(_labelled_bound(name, value) for name, value in metric.bounds.items()),
+        passed=not metric.failed,
+        failed=tuple(short_name(sentence, 400) for sentence in metric.failed),
     )
 
 
-def _change(one: LabelledMetric) -> str:
-    if one.drop == 0:
+def _change(metric: LabelledMetric) -> str:
+    if metric.drop == 0:
         return "as before"
-    relative = f" ({abs(one.drop / one.reference):.1%})" if one.reference else ""
-    return f"{'drops' if one.drop > 0 else 'rises'} by {number(abs(one.drop))}{relative.replace('%', ' %')}"
+    relative = f" ({abs(metric.drop / metric.reference):.1%})" if metric.reference else ""
+    return f"{'drops' if metric.drop > 0 else 'rises'} by {number(abs(metric.drop))}{relative.replace('%', ' %')}"
 
 
 def _labelled_bound(name: str, value: float) -> str:

@@ -76,7 +76,7 @@ def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) ->
 
 
 def _records(run: RunRecord) -> dict[str, StepRecord]:
-    return {one.name: one.record for one in run.steps if one.record is not None}
+    return {step.name: step.record for step in run.steps if step.record is not None}
 
 
 def _users(step: str, run: RunRecord) -> list[str]:
@@ -114,12 +114,12 @@ def _cost_in(step: str, profile: Profile, names: Collection[str]) -> MeasuredCos
 def _ancestors(step: str, run: RunRecord) -> set[str]:
     """Return the steps in the history of a step's model, following each step's first input."""
     records = _records(run)
-    found: set[str] = set()
+    ancestors: set[str] = set()
     name = step
-    while name in records and name not in found:
-        found.add(name)
+    while name in records and name not in ancestors:
+        ancestors.add(name)
         name = records[name].parents.get("from", "")
-    return found
+    return ancestors
 
 
 def cost_words(cost: Cost, kept: int) -> str:
@@ -133,8 +133,8 @@ def cost_words(cost: Cost, kept: int) -> str:
 def _work(macs_share: float | None) -> str:
     if macs_share is None:
         return "their share of the work is unknown"
-    told = "less than 0.1 %" if 0 < macs_share < 0.001 else share(macs_share)
-    return f"{told} of the multiply-accumulates"
+    part = "less than 0.1 %" if 0 < macs_share < 0.001 else share(macs_share)
+    return f"{part} of the multiply-accumulates"
 
 
 def _casts(cost: Cost) -> str:
@@ -149,8 +149,8 @@ def _time(cost: Cost) -> str:
         what = f"`{cost.users[0]}`" if cost.users else "a model that keeps them"
         return f"their latency is unknown: no profile of {what} in this run records ONNX nodes"
     casts = f", all Casts {milliseconds(measured.cast_ms)}" if measured.cast_ms else ""
-    told = f"{milliseconds(measured.kept_ms)} of {milliseconds(measured.layers_ms)}"
-    return f"their layers take {told} ({share(measured.part)}) in `{measured.step}`{casts}"
+    part = f"{milliseconds(measured.kept_ms)} of {milliseconds(measured.layers_ms)}"
+    return f"their layers take {part} ({share(measured.part)}) in `{measured.step}`{casts}"
 
 
 _KEPT_SHOWN = 200
@@ -280,7 +280,9 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
 
 
 def _insights(step: str, search: PrecisionSearch, cost: Cost, documents: RunDocuments) -> tuple[InsightView, ...]:
-    checks = tuple((name, one) for name, one in documents.accuracies.items() if one.candidate in cost.users)
+    checks = tuple(
+        (name, accuracy) for name, accuracy in documents.accuracies.items() if accuracy.candidate in cost.users
+    )
     part = cost.measured.part if cost.measured else None
     return tuple(map(insight_view, insights_of_search(SearchSubject(step, search, cost.users, checks, part))))
 
@@ -333,23 +335,23 @@ def _kept_rows(
 
 def _layer_places(names: set[str], profiles: Sequence[Profile]) -> dict[str, tuple[int, int]]:
     """Return node -> the first layer on the page that holds it."""
-    found: dict[str, tuple[int, int]] = {}
+    places_of: dict[str, tuple[int, int]] = {}
     layered = filter(has_timed_layers, profiles)
     for place, profile in enumerate(layered):
         for position, layer in enumerate(profile.layers):
             for name in names.intersection(layer.onnx_nodes):
-                found.setdefault(name, (place, position))
-    return found
+                places_of.setdefault(name, (place, position))
+    return places_of
 
 
 def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, layer: tuple[int, int] | None) -> KeptRow:
-    told = [metric for metric in search.tolerance if metric in node.without] or list(node.without)
+    metrics = [metric for metric in search.tolerance if metric in node.without] or list(node.without)
     return KeptRow(
         node=short_name(node.node or next(iter(node.outputs), "")),
         op_type=short_name(node.op_type, 60),
         cause=node.cause,
         evidence=tuple((short_name(one.sentence, 400), short_name(one.tensor, 120)) for one in node.evidence[:6]),
-        without=tuple(f"{short_name(metric, 40)} {number(node.without[metric])}" for metric in told[:3]),
+        without=tuple(f"{short_name(metric, 40)} {number(node.without[metric])}" for metric in metrics[:3]),
         depth_row=depth_row,
         layer=layer,
     )
@@ -426,8 +428,8 @@ def _metric_value(value: float | None) -> NumberText:
 
 def _ranges(positions: Sequence[int]) -> list[int] | None:
     """Return first and last of each range of positions, flattened; None if there are too many."""
-    found = list(_runs_of(sorted(positions)))
-    return list(chain.from_iterable(found)) if len(found) <= _MOST_RANGES else None
+    ranges = list(_runs_of(sorted(positions)))
+    return list(chain.from_iterable(ranges)) if len(ranges) <= _MOST_RANGES else None
 
 
 def _runs_of(positions: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -109,11 +109,11 @@ def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = N
     alike: dict[tuple[object, ...], list[_Found]] = defaultdict(list)
     known: set[str] = set()
     for point in record.points:
-        for step, key, found in _builds_of(point, folder, objects):
+        for step, key, build in _builds_of(point, folder, objects):
             if key not in known:  # points with the same engine count once
                 known.add(key)
-                alike[step, *asked_alike(found.rebuild.build)].append(found)
-    return tuple(_view(str(asked[0]), found) for asked, found in alike.items() if len(found) > 1)
+                alike[step, *asked_alike(build.rebuild.build)].append(build)
+    return tuple(_view(str(asked[0]), build) for asked, build in alike.items() if len(build) > 1)
 
 
 def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iterator[tuple[str, str, _Found]]:
@@ -131,23 +131,25 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
     for step, build in documents.builds.items():
         asked = build.options.get("attempt")
         attempt = asked if isinstance(asked, int) else 1
-        measured = next((one for one in documents.profiles.values() if one.options.get("engine") == step), None)
-        found = _Found(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
-        yield step, keys.get(step, ""), found
+        measured = next(
+            (profile for profile in documents.profiles.values() if profile.options.get("engine") == step), None
+        )
+        build_found = _Found(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
+        yield step, keys.get(step, ""), build_found
 
 
-def _view(step: str, found: Sequence[_Found]) -> ChurnView:
-    ordered = sorted(found, key=lambda one: (one.attempt, one.point))[:_BUILDS_SHOWN]
+def _view(step: str, builds: Sequence[_Found]) -> ChurnView:
+    ordered = sorted(builds, key=lambda one: (one.attempt, one.point))[:_BUILDS_SHOWN]
     churn = find_churn([one.rebuild for one in ordered])
     return ChurnView(
         step=short_name(step, 100),
         said=_said(churn),
-        labels=tuple(short_name(one.label, 40) for one in churn.builds),
+        labels=tuple(short_name(build.label, 40) for build in churn.builds),
         points=tuple(one.point for one in ordered),
         spreads=tuple(map(_spread, churn.spreads)),
         rows=tuple(map(_row, churn.changed[:_LAYERS_SHOWN])),
         left_out=max(0, len(churn.changed) - _LAYERS_SHOWN),
-        notes=tuple(_notes(churn, len(found))),
+        notes=tuple(_notes(churn, len(builds))),
     )
 
 
@@ -181,10 +183,10 @@ def _row(layer: ChangedLayer) -> ChurnRow:
     )
 
 
-def _notes(churn: TacticChurn, found: int) -> Iterator[str]:
-    if found > len(churn.builds):
-        yield f"The first {len(churn.builds)} of {found} builds."
-    cached = [short_name(one.label, 40) for one in churn.builds if one.read_timings]
+def _notes(churn: TacticChurn, total: int) -> Iterator[str]:
+    if total > len(churn.builds):
+        yield f"The first {len(churn.builds)} of {total} builds."
+    cached = [short_name(build.label, 40) for build in churn.builds if build.read_timings]
     if cached:
         took = f"{', '.join(cached)} took timings from this machine's cache"
         yield f"{took} and repeat the tactics of earlier builds; the others timed all tactics again."

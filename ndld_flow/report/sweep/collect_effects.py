@@ -65,12 +65,12 @@ class EffectsView:
 def collect_effects(record: SweepRecord) -> tuple[EffectsView, ...]:
     """Return one view per objective with points for at least two values of an axis."""
     axes = {axis.name: axis.values for axis in record.axes}
-    found = []
+    views = []
     for place, objective in enumerate(record.objectives[:_OBJECTIVES]):
         effects = main_effects(axes, _observed(record, place))[:_AXES]
         if effects:
-            found.append(_view(objective, effects))
-    return tuple(found)
+            views.append(_view(objective, effects))
+    return tuple(views)
 
 
 def _observed(record: SweepRecord, place: int) -> list[Observed]:

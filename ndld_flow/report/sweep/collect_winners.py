@@ -97,7 +97,7 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
         ticks=_told_apart(scale.ticks()),
         measured_again=any(point.again for point in chosen),
         said=_said(chosen, record.objectives[0].unit),
-        objectives=tuple(short_name(one.text, 60) for one in record.objectives),
+        objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         left_out=len(worth) - len(chosen),
     )
 
@@ -128,8 +128,8 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
 
 
 def _goals(point: SweepPoint, objectives: Sequence[SweepObjective]) -> tuple[GoalCell, ...]:
-    first = [objective_words(value, one) for value, one in zip(point.objectives, objectives, strict=False)]
-    decides = [objective_words(value, one) for value, one in zip(final(point), objectives, strict=False)]
+    first = [objective_words(value, objective) for value, objective in zip(point.objectives, objectives, strict=False)]
+    decides = [objective_words(value, objective) for value, objective in zip(final(point), objectives, strict=False)]
     return tuple(GoalCell(a, b if point.again else "") for a, b in zip(decides, first, strict=False))
 
 
@@ -163,7 +163,7 @@ def _told_apart(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], 
 
 def _plot(ratio: float, low: float | None, high: float | None, scale: IntervalScale) -> IntervalPlot:
     ends = (low or ratio, ratio, high or ratio, 1.0, 1.0)
-    return IntervalPlot(*(round(scale.place(one), 2) for one in ends))
+    return IntervalPlot(*(round(scale.place(end), 2) for end in ends))
 
 
 def _said(points: list[SweepPoint], unit: str) -> str:
@@ -176,14 +176,14 @@ def _said(points: list[SweepPoint], unit: str) -> str:
     numbers = {word: [one.number for one in again if one.again and one.again.standing == word] for word in _MARKS}
     if not numbers["best"]:
         return f"Measured again in turns: {points_words([one.number for one in again])}."
-    said = [f"Measured again in turns, point {numbers['best'][0]} is best"]
+    clauses = [f"Measured again in turns, point {numbers['best'][0]} is best"]
     if numbers["tie"]:
-        said.append(
+        clauses.append(
             f"{points_words(numbers['tie'])} cannot be distinguished from it: the difference is within the noise"
         )
     if numbers["inconclusive"]:
         verb = "are" if len(numbers["inconclusive"]) > 1 else "is"
-        said.append(f"{points_words(numbers['inconclusive'])} {verb} inconclusive: more process runs are needed")
+        clauses.append(f"{points_words(numbers['inconclusive'])} {verb} inconclusive: more process runs are needed")
     if numbers["worse"]:
-        said.append(f"{points_words(numbers['worse'])} {'are' if len(numbers['worse']) > 1 else 'is'} worse")
-    return "; ".join(said) + "."
+        clauses.append(f"{points_words(numbers['worse'])} {'are' if len(numbers['worse']) > 1 else 'is'} worse")
+    return "; ".join(clauses) + "."

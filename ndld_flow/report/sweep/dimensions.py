@@ -100,10 +100,12 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
             keys[key] = len(texts)
             texts.append(value_words(value))
         levels.append(keys[key])
-    found = axis_numbers(axis)
-    if found is None:
+    as_numbers = axis_numbers(axis)
+    if as_numbers is None:
         texts = _distinct_labels(texts)
-    numbers = tuple(found.of_key.get(key_of(point.values.get(axis.name))) for point in points) if found else None
+    numbers = (
+        tuple(as_numbers.of_key.get(key_of(point.values.get(axis.name))) for point in points) if as_numbers else None
+    )
     return Dimension(
         key=f"axis_{place}",
         label=short_name(axis.name, 100),
@@ -124,10 +126,10 @@ def _distinct_labels(texts: Sequence[str]) -> list[str]:
 
 
 def _objectives(record: SweepRecord) -> list[Dimension]:
-    found = []
+    objectives_found = []
     for place, objective in enumerate(record.objectives):
         numbers = tuple(_finite(point.objectives[place : place + 1]) for point in record.points)
-        found.append(
+        objectives_found.append(
             Dimension(
                 key=f"objective_{place}",
                 label=short_name(objective.text, 100),
@@ -139,24 +141,24 @@ def _objectives(record: SweepRecord) -> list[Dimension]:
                 telling=True,
             )
         )
-    return found
+    return objectives_found
 
 
 def _metrics(record: SweepRecord) -> list[Dimension]:
     taken = {objective.text for objective in record.objectives}
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
-    found = [_metric_dimension(name, record.points) for name in names]
-    chosen = _telling(found, [objective.text for objective in record.objectives])
-    marked = [replace(one, key=f"metric_{place}", telling=one.label in chosen) for place, one in enumerate(found)]
+    metrics = [_metric_dimension(name, record.points) for name in names]
+    chosen = _telling(metrics, [objective.text for objective in record.objectives])
+    marked = [replace(one, key=f"metric_{place}", telling=one.label in chosen) for place, one in enumerate(metrics)]
     return sorted(marked, key=lambda one: (not one.telling, not _varies(one)))
 
 
 def _telling(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
     """Return the names of a few metrics of kinds other than the objectives."""
     kinds = [ends for ends in _TELLING if not any(text.endswith(ends) for text in objectives)]
-    names = [one.label for one in metrics if _varies(one)]
-    found = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
-    return [name for name in found if name is not None][: 2 if objectives else 4]
+    names = [metric.label for metric in metrics if _varies(metric)]
+    names_by_kind = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
+    return [name for name in names_by_kind if name is not None][: 2 if objectives else 4]
 
 
 def _metric_dimension(name: str, points: Sequence[SweepPoint]) -> Dimension:
@@ -175,8 +177,8 @@ def _metric_dimension(name: str, points: Sequence[SweepPoint]) -> Dimension:
     )
 
 
-def _varies(one: Dimension) -> bool:
-    return len({number for number in one.numbers or () if number is not None}) > 1
+def _varies(dimension: Dimension) -> bool:
+    return len({number for number in dimension.numbers or () if number is not None}) > 1
 
 
 def _finite(values: Sequence[float | None]) -> float | None:
@@ -233,17 +235,17 @@ class _Saturation:
 
 def collect_curves(record: SweepRecord, dimensions: Sequence[Dimension]) -> tuple[Curve, ...]:
     """Return a curve for each numeric axis with a line of three points, and each objective and throughput."""
-    objectives = [one for one in dimensions if one.kind == "objective"]
+    objectives = [dimension for dimension in dimensions if dimension.kind == "objective"]
     quantities = [*objectives, *_throughput(objectives, dimensions)]
-    found = []
+    curves = []
     for axis in record.axes:
         numbers = axis_numbers(axis)
         rows = _rows_of_lines(axis, numbers, record) if numbers and len(axis.values) >= _LEAST_POINTS else []
         if numbers and rows and quantities:
             # A combination has the same colour in all curves of an axis.
             lines = _best_first(rows, quantities[0])
-            found += [_curve(axis, numbers, quantity, lines, record) for quantity in quantities]
-    return tuple(curve for curve in found if curve.lines)
+            curves += [_curve(axis, numbers, quantity, lines, record) for quantity in quantities]
+    return tuple(curve for curve in curves if curve.lines)
 
 
 def saturates_at(values: Sequence[float | None], direction: str, gain: float, points: int) -> int | None:
@@ -274,12 +276,12 @@ def _gains(value: float, best: float | None, direction: str, gain: float) -> boo
 def _throughput(objectives: Sequence[Dimension], dimensions: Sequence[Dimension]) -> list[Dimension]:
     """Return items per second of each step with it, otherwise passes per second; empty if an objective is a
     throughput."""
-    metrics = [one for one in dimensions if one.kind == "metric" and one.unit == "1/s"]
+    metrics = [dimension for dimension in dimensions if dimension.kind == "metric" and dimension.unit == "1/s"]
     for end in ("throughput.items", "throughput.median"):
-        if any(one.label.endswith(end) for one in objectives):
+        if any(objective.label.endswith(end) for objective in objectives):
             return []
-        if found := [one for one in metrics if one.label.endswith(end)]:
-            return found[:2]
+        if with_end := [metric for metric in metrics if metric.label.endswith(end)]:
+            return with_end[:2]
     return []
 
 
@@ -357,10 +359,10 @@ def _curve_line(
 def _saturation(recipe: Mapping[str, JsonValue]) -> _Saturation:
     """Return the recipe's definition of saturation."""
     sweep = recipe.get("sweep")
-    said = sweep.get("saturation") if isinstance(sweep, dict) else None
-    if not isinstance(said, dict):
+    settings = sweep.get("saturation") if isinstance(sweep, dict) else None
+    if not isinstance(settings, dict):
         return _Saturation(_GAIN, _POINTS)
-    gain, points = said.get("gain"), said.get("points")
+    gain, points = settings.get("gain"), settings.get("points")
     return _Saturation(_fraction(gain), points if isinstance(points, int) else _POINTS)
 
 

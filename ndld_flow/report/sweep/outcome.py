@@ -75,7 +75,7 @@ def best_point(record: SweepRecord) -> SweepPoint | None:
 def counts_words(record: SweepRecord) -> str:
     """Return `22 passed, 1 refused, 1 failed`, without zeros."""
     counted: Counter[PointOutcome] = Counter(point.outcome for point in record.points)
-    shown = (f"{counted[one]} {one}" for one in get_args(PointOutcome) if counted[one])
+    shown = (f"{counted[outcome]} {outcome}" for outcome in get_args(PointOutcome) if counted[outcome])
     return ", ".join(shown)
 
 
@@ -102,7 +102,7 @@ def _ties(record: SweepRecord) -> str:
 
 def _unsure(record: SweepRecord) -> str:
     """Return a clause on winners whose second measurement is inconclusive."""
-    unsure = [one.number for one in record.points if one.again and one.again.standing == "inconclusive"]
+    unsure = [point.number for point in record.points if point.again and point.again.standing == "inconclusive"]
     return f"{points_words(unsure)} may be as good" if unsure else ""
 
 
@@ -138,12 +138,12 @@ def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
     """Return the gain by the second measurement: `1.26x (1.07x to 1.66x) faster than ...`."""
     if own.standing == "inconclusive":
         return f"not {than} at 95 % confidence"
-    found = [one for one in (own.ratio, own.ratio_low, own.ratio_high) if one is not None and 0 < one < math.inf]
-    if not found:
+    ratios = [one for one in (own.ratio, own.ratio_low, own.ratio_high) if one is not None and 0 < one < math.inf]
+    if not ratios:
         return f"{than} at 95 % confidence"
-    ratio, *ends = found if direction == "minimize" else [1 / one for one in found]
-    told = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
-    return f"{ratio_text(ratio)}{told} {than}"
+    ratio, *ends = ratios if direction == "minimize" else [1 / one for one in ratios]
+    interval = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
+    return f"{ratio_text(ratio)}{interval} {than}"
 
 
 def _ratio(new: float, old: float, direction: str) -> float | None:
@@ -175,7 +175,7 @@ def collect_sessions(record: SweepRecord) -> tuple[SessionView, ...]:
 
 
 def _session_view(sitting: MeasurementSession) -> SessionView:
-    said = [text for text, there in (("second measurement", sitting.again), ("reused", sitting.reused)) if there]
+    notes = [text for text, there in (("second measurement", sitting.again), ("reused", sitting.reused)) if there]
     return SessionView(
         number=sitting.number,
         points=points_words(sitting.points) if sitting.points else "",
@@ -183,7 +183,7 @@ def _session_view(sitting: MeasurementSession) -> SessionView:
         device=short_name(sitting.device, 80) + (f" on {short_name(sitting.machine, 200)}" if sitting.machine else ""),
         started_at=sitting.started_at,
         took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
-        why=", ".join(said),
+        why=", ".join(notes),
         beside="; ".join(short_name(one, 200) for one in sitting.beside[:10]),
     )
 
@@ -214,7 +214,7 @@ def collect_failures(record: SweepRecord) -> tuple[FailureGroup, ...]:
         if point.outcome != "passed":
             groups[point.outcome, point.failed_step, _NUMBER.sub("#", point.reason)].append((place, point))
     views = [_failure_view(members) for members in groups.values()]
-    return tuple(sorted(views, key=lambda one: -len(one.points)))[:_GROUPS_SHOWN]
+    return tuple(sorted(views, key=lambda view: -len(view.points)))[:_GROUPS_SHOWN]
 
 
 def _failure_view(members: list[tuple[int, SweepPoint]]) -> FailureGroup:
@@ -244,10 +244,10 @@ def summarize_sweep(record: SweepRecord) -> Iterator[str]:
 def _reasons(record: SweepRecord) -> Iterator[str]:
     """Yield the most frequent reasons, ignoring their numbers, with the numbers of a few points."""
     undecided = record.inconclusive
-    groups = [one for one in collect_failures(record) if one.outcome == "failed" or undecided]
-    for one in groups[:_MOST_REASONS]:
-        numbers = one.points
+    groups = [group for group in collect_failures(record) if group.outcome == "failed" or undecided]
+    for group in groups[:_MOST_REASONS]:
+        numbers = group.points
         shown = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
-        yield f"{one.outcome}: {shown}: {one.reason}{'' if one.alike else ' (other points differ in numbers)'}"
+        yield f"{group.outcome}: {shown}: {group.reason}{'' if group.alike else ' (other points differ in numbers)'}"
     if len(groups) > _MOST_REASONS:
         yield f"failed for {len(groups) - _MOST_REASONS} more reasons; see the report"

@@ -93,7 +93,7 @@ class RepeatView:
 
 def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
     """Return the overview."""
-    settings = {one.name: one.value for one in machine_settings(record.machine)}
+    settings = {setting.name: setting.value for setting in machine_settings(record.machine)}
     machine = [settings[name] for name in ("cpu", "gpu", "system") if name in settings]
     return HeadView(
         title=short_name(record.recipe_name, 100),
@@ -123,7 +123,7 @@ def collect_repeat(record: SweepRecord) -> RepeatView:
 def looked_for(record: SweepRecord) -> str:
     """Return `least speed.latency.min, where agree.cosine >= 0.999`."""
     goals = " and ".join(map(goal_words, record.objectives)) or "none, all points were run"
-    where = " and ".join(short_name(one, 120) for one in record.constraints)
+    where = " and ".join(short_name(constraint, 120) for constraint in record.constraints)
     return f"{goals}, where {where}" if where else goals
 
 
@@ -161,7 +161,7 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
     each = f", {seconds(record.own_s / tried)} a point" if tried else ""
     verb = "was" if record.steps_reused == 1 else "were"
     there = f", {count(record.steps_reused)} {verb} reused" if record.steps_reused else ""
-    found = [
+    figures = [
         Figure("Points tried", count(tried), f"{counts_words(record) or 'none'}{excluded}"),
         Figure("Steps computed", count(record.steps_done), f"{count(record.steps_shared)} shared by points{there}"),
         Figure("Time", seconds(record.wall_s), f"{own}{each}"),
@@ -173,11 +173,11 @@ def _figures(record: SweepRecord, verdict: SweepVerdict) -> list[Figure]:
         ),
     ]
     if best is None or not record.objectives:
-        return found
+        return figures
     objective = record.objectives[0]
     gain = verdict.gain or f"point {best.number}"
     first = Figure(short_name(objective.text, 60), objective_words(final(best)[0], objective), gain)
-    return [first, *found]
+    return [first, *figures]
 
 
 _PLAIN_ROWS = 100
@@ -259,7 +259,7 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
     return SweepPage(
         head=collect_head(record, sweep_verdict(record)),
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
-        objectives=tuple(short_name(one.text, 60) for one in record.objectives),
+        objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         point_count=len(record.points),
         plain=_plain(record.points, record),
         winners=collect_winners(record),

@@ -34,8 +34,8 @@ def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: 
         "steps": [_steps(point, texts) for point in points],
         "constraints": [_constraints(point, texts) for point in points],
         "again": [_again(point) for point in points],
-        "dimensions": [_dimension(one, texts) for one in dimensions],
-        "curves": [_curve(one, dimensions) for one in curves],
+        "dimensions": [_dimension(dimension, texts) for dimension in dimensions],
+        "curves": [_curve(curve, dimensions) for curve in curves],
         "texts": texts.as_list(),
     }
     return packed(data)
@@ -49,18 +49,18 @@ def _mark(point: SweepPoint, best: int | None) -> str:
 
 def _steps(point: SweepPoint, texts: Texts) -> list[int]:
     """Return name, outcome and reason of each step, flattened."""
-    told = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
-    return texts.places(text for step in told for text in step)
+    step_texts = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
+    return texts.places(text for step in step_texts for text in step)
 
 
 def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
     """Return gate, whether it passed, and the measured value as text."""
-    found: list[tuple[int, int, int]] = []
-    for one in point.constraints:
-        measured, _ = apart((one.left, one.right), short_name(one.unit, 20))
-        gate, value = texts.places([short_name(one.gate, 160), measured])
-        found.append((gate, int(one.passed), value))
-    return found
+    constraints: list[tuple[int, int, int]] = []
+    for constraint in point.constraints:
+        measured, _ = apart((constraint.left, constraint.right), short_name(constraint.unit, 20))
+        gate, value = texts.places([short_name(constraint.gate, 160), measured])
+        constraints.append((gate, int(constraint.passed), value))
+    return constraints
 
 
 def _again(point: SweepPoint) -> AgainPayload | None:
@@ -75,20 +75,20 @@ def _again(point: SweepPoint) -> AgainPayload | None:
     }
 
 
-def _dimension(one: Dimension, texts: Texts) -> DimensionPayload:
+def _dimension(dimension: Dimension, texts: Texts) -> DimensionPayload:
     shown: DimensionPayload = {
-        "key": one.key,
-        "label": one.label,
-        "kind": one.kind,
-        "unit": one.unit,
-        "direction": one.direction,
-        "log": one.log,
-        "telling": one.telling,
-        "numbers": list(one.numbers) if one.numbers is not None else None,
+        "key": dimension.key,
+        "label": dimension.label,
+        "kind": dimension.kind,
+        "unit": dimension.unit,
+        "direction": dimension.direction,
+        "log": dimension.log,
+        "telling": dimension.telling,
+        "numbers": list(dimension.numbers) if dimension.numbers is not None else None,
     }
-    if one.kind == "axis":
-        shown["texts"] = texts.places(one.texts)
-        shown["levels"] = list(one.levels)
+    if dimension.kind == "axis":
+        shown["texts"] = texts.places(dimension.texts)
+        shown["levels"] = list(dimension.levels)
     return shown
 
 

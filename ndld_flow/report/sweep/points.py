@@ -57,10 +57,12 @@ def objective_words(value: float | None, objective: SweepObjective) -> str:
 
 def objectives_words(values: Sequence[float | None], objectives: Sequence[SweepObjective]) -> str:
     """Return `3.21 ms` for one objective; several, and those without a unit, have names: `clean.nodes 239`."""
-    shown = [objective_words(value, one) for value, one in zip(values, objectives, strict=False)]
+    shown = [objective_words(value, objective) for value, objective in zip(values, objectives, strict=False)]
     if len(objectives) == 1 and objectives[0].unit:
         return shown[0] if shown else NONE
-    return ", ".join(f"{short_name(one.text, 60)} {text}" for one, text in zip(objectives, shown, strict=False))
+    return ", ".join(
+        f"{short_name(objective.text, 60)} {text}" for objective, text in zip(objectives, shown, strict=False)
+    )
 
 
 def goal_words(objective: SweepObjective) -> str:
@@ -153,28 +155,28 @@ def _is_item(word: str, held: Sequence[JsonValue]) -> bool:
 
 def _value_at(key: str, recipe: Mapping[str, JsonValue]) -> JsonValue:
     """Return the recipe's value at a key; null if there is none."""
-    _, items, found = _find_place(key, recipe)
+    _, items, value = _find_place(key, recipe)
     for item in items:
-        if isinstance(found, list):
-            found = found[int(item)] if _is_item(item, found) else None
+        if isinstance(value, list):
+            value = value[int(item)] if _is_item(item, value) else None
         else:
-            found = found.get(item) if isinstance(found, dict) else None
-    return found
+            value = value.get(item) if isinstance(value, dict) else None
+    return value
 
 
 def _is_own(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> bool:
     return bool(point.changes) and all(_is_same(_value_at(key, recipe), value) for key, value in point.changes.items())
 
 
-def _is_same(found: JsonValue, value: JsonValue) -> bool:
+def _is_same(own: JsonValue, value: JsonValue) -> bool:
     """Return whether a resolved recipe's value equals an axis' value; sizes, durations and shares are resolved to
     numbers.
     """
-    if key_of(found) == key_of(value):
+    if key_of(own) == key_of(value):
         return True
-    if not is_number(found):
+    if not is_number(own):
         return False
-    return found in list(_readings(value)) if isinstance(value, str) else is_number(value) and found == value
+    return own in list(_readings(value)) if isinstance(value, str) else is_number(value) and own == value
 
 
 def _readings(text: str) -> Iterator[float]:
@@ -193,14 +195,14 @@ class _Leaf:
 
 
 def _lines(tree: Mapping[str, object], depth: int) -> list[str]:
-    found = []
+    lines = []
     for name, inner in tree.items():
         head = f"{'  ' * depth}{_scalar('str', name)}:"
         if isinstance(inner, _Leaf):
-            found.append(f"{head} {inner.text}")
+            lines.append(f"{head} {inner.text}")
         elif isinstance(inner, dict):
-            found += [head, *_lines(inner, depth + 1)]
-    return found
+            lines += [head, *_lines(inner, depth + 1)]
+    return lines
 
 
 # Cached: the points of a sweep share values, and YAML's writer is slow.
