@@ -161,7 +161,7 @@ def test_the_same_engine_is_built_again(checkout: Path, sample_model: Callable[[
     assert len({step.key for point in record.points for step in point.steps if step.name == "engine"}) == 2
     (churn,) = collect_churn(record, Path("outputs/sweeps/sweep-rtx-builds/latest"))
     assert churn.labels == ("attempt 1", "attempt 2")
-    assert churn.said.startswith("2 builds, ")
+    assert churn.summary.startswith("2 builds, ")
     assert "Tactic churn" in Path("outputs/sweeps/sweep-rtx-builds/latest/report.html").read_text()
 
 

@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import change, share
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.triage_table import wide_console
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
-from ndld_flow.report.comparison.verdicts import values_beside
+from ndld_flow.report.comparison.verdicts import paired_values
 
 SIGNS = {
     "improved": ("✓", "green"),
@@ -80,7 +80,7 @@ def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str])
     verdicts = {each.metric: each for each in profile.verdicts if (each.base, each.candidate) == (0, candidate)}
     for metric in profile.metrics:
         verdict = verdicts.get(metric.metric)
-        texts = values_beside(metric, verdict, (0, candidate))
+        texts = paired_values(metric, verdict, (0, candidate))
         style = "bold" if metric.metric == profile.decided_by else None
         table.add_row(metric.metric, *texts, *_change(verdict), style=style)
     return table

@@ -56,8 +56,8 @@ def _row(row: DiffRow) -> Iterator[Text]:
     head.append(" ".join(word for word in words if word), style=style)
     if row.scope:
         head.append(f"  in {row.scope}", style="dim")
-    if row.said:
-        head.append(f"  {row.said}", style="dim" if row.sign != "~" else "")
+    if row.detail:
+        head.append(f"  {row.detail}", style="dim" if row.sign != "~" else "")
     if len(row.lines) == 1:
         yield head.append("  ").append_text(_line(row.lines[0]))
         return

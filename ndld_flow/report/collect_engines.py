@@ -91,10 +91,10 @@ class BoundTensor:
 class BuiltView:
     """The build of one engine."""
 
-    made_for: tuple[str, ...]
+    built_for: tuple[str, ...]
     """Compute capabilities, `8.6`, or the GPU of the machine that built it."""
-    made_for_what: str
-    """Description of `made_for`."""
+    built_for_kind: str
+    """Description of `built_for`."""
     library: str
     """Library and version: `TensorRT-RTX 1.7.1.116`."""
     engine_bytes: int
@@ -133,8 +133,8 @@ def collect_build(build: Build) -> BuiltView:
     chosen, usual = _settings(build.options)
     outcomes = Counter(short_name(constraint.outcome, 120) for constraint in build.constraints)
     return BuiltView(
-        made_for=_made_for(build),
-        made_for_what="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
+        built_for=_built_for(build),
+        built_for_kind="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
         library=library_name(build),
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,
@@ -167,7 +167,7 @@ def library_name(build: Build) -> str:
     return f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}"
 
 
-def _made_for(build: Build) -> tuple[str, ...]:
+def _built_for(build: Build) -> tuple[str, ...]:
     if build.compute_capabilities:
         return tuple(short_name(capability, 20) for capability in build.compute_capabilities)
     gpus = build.machine.gpus

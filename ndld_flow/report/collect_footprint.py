@@ -32,7 +32,7 @@ class BigTensor:
     tensor: str
     """dtype and shape."""
     size_bytes: int
-    made_by: int
+    written_by: int
     """Position of the layer that writes it."""
 
 

@@ -152,7 +152,7 @@ class Summary:
     passed: bool
     outcome: RunOutcome
     failure: FailureView | None
-    said_no: tuple[str, ...]
+    failed_steps: tuple[str, ...]
     """Failed steps."""
     undecided: dict[str, str]
     """Steps with an undecided check -> their report."""
@@ -185,7 +185,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
             if step.record is not None and step.record.inconclusive
         },
         failure=_failure(run),
-        said_no=tuple(short_name(step.name) for step in run.steps if said_no(step)),
+        failed_steps=tuple(short_name(step.name) for step in run.steps if has_failed_check(step)),
         started_at=run.started_at,
         wall_s=run.wall_s,
         outcomes=dict(Counter(step.outcome for step in run.steps)),
@@ -216,7 +216,7 @@ def _failure(run: RunRecord) -> FailureView | None:
     )
 
 
-def said_no(step: RunStep) -> bool:
+def has_failed_check(step: RunStep) -> bool:
     """Return whether a check of the step failed, in this run or in the reused result; an error does not count."""
     record = step.record
     return record is not None and not record.passed and not record.inconclusive

@@ -68,7 +68,7 @@ class DiffRow:
     kind: str
     """Operator, or type and shape, after the change."""
     scope: str
-    said: str
+    detail: str
     """Further description, such as the inputs and outputs of an added node."""
     lines: tuple[DiffLine, ...] = ()
 
@@ -76,7 +76,7 @@ class DiffRow:
     def is_aside(self) -> bool:
         """True if it was only renamed, or reads an inserted node."""
         lines = all(line.is_consequence for line in self.lines)
-        return self.sign == "~" and lines and not self.said
+        return self.sign == "~" and lines and not self.detail
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
     if part == "opsets":
         for opset in diff.opsets:
             before, after = (None if one is None else str(one) for one in (opset.before, opset.after))
-            yield _said_row(part, opset.domain or "ai.onnx", before, after, opset.scope)
+            yield _value_row(part, opset.domain or "ai.onnx", before, after, opset.scope)
     elif part == "texts":
         for text in diff.texts:
-            yield _said_row(part, text.key, text.before, text.after, "")
+            yield _value_row(part, text.key, text.before, text.after, "")
     else:
         listing = getattr(diff, part)
         yield from (_item_row(part, "+", item) for item in listing.added)
@@ -144,8 +144,8 @@ def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
         yield from (_changed_row(part, changed) for changed in listing.changed)
 
 
-def _said_row(part: Part, name: str, before: str | None, after: str | None, scope: str) -> DiffRow:
-    line = DiffLine("", _told(before), _told(after))
+def _value_row(part: Part, name: str, before: str | None, after: str | None, scope: str) -> DiffRow:
+    line = DiffLine("", _shortened(before), _shortened(after))
     return DiffRow(part, "~", short_name(name), "", "", short_name(scope), "", (line,))
 
 
@@ -176,10 +176,10 @@ def _line(change: Change) -> DiffLine:
     labels = {"attribute": "", "input": "input", "consequence": "input" if change.detail else "", "output": "output"}
     words = [labels.get(change.aspect, change.aspect), short_name(change.detail, 80)]
     label = " ".join(word for word in words if word) or "source"
-    return DiffLine(label, _told(change.before), _told(change.after), is_consequence)
+    return DiffLine(label, _shortened(change.before), _shortened(change.after), is_consequence)
 
 
-def _told(text: str | None) -> str | None:
+def _shortened(text: str | None) -> str | None:
     return None if text is None else short_name(text, _LONGEST)
 
 
@@ -229,7 +229,7 @@ def diff_payload(view: DiffView, texts: Texts) -> DiffPayload:
         "was": column("was"),
         "kind": column("kind"),
         "scope": column("scope"),
-        "said": column("said"),
+        "detail": column("detail"),
         "lines": [[_line_payload(line, texts) for line in row.lines] for row in view.rows],
         "aside": [int(row.is_aside) for row in view.rows],
     }

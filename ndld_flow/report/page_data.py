@@ -133,7 +133,7 @@ class DiffPayload(TypedDict):
     was: list[TextPlace]
     kind: list[TextPlace]
     scope: list[TextPlace]
-    said: list[TextPlace]
+    detail: list[TextPlace]
     lines: list[list[tuple[TextPlace, int, int, int]]]
     """Label, before, after (-1 for a value that is absent), 1 for a consequence of another difference."""
     aside: list[int]
@@ -368,7 +368,7 @@ class DimensionPayload(TypedDict):
     unit: str
     direction: str
     log: bool
-    telling: bool
+    is_default: bool
     numbers: list[OptionalNumber] | None
     texts: NotRequired[list[TextPlace]]
     levels: NotRequired[list[int]]

@@ -35,7 +35,7 @@ class SearchOutcome:
         return self.passed and self.kept == 0
 
     @property
-    def standing(self) -> str:
+    def bound_outcome(self) -> str:
         """`bound 0.999 met`, `bound 0.999 not met`."""
         bound = "bound" if self.bound is None else f"bound {number(self.bound)}"
         return f"{bound} {'met' if self.passed else 'not met'}"
@@ -45,7 +45,7 @@ def search_outcome(step: str, search: PrecisionSearch) -> SearchOutcome:
     """Return the summary by the bounded metric: of several, the first that is not met, with the kept nodes or otherwise
     with all reduced.
     """
-    metric = _telling_metric(search)
+    metric = _decisive_metric(search)
     return SearchOutcome(
         step=short_name(step),
         passed=search.passed,
@@ -76,7 +76,7 @@ def _value(metrics: Mapping[str, float], metric: str) -> float | None:
     return math.nan if metrics.get("nonfinite", 0) > 0 else metrics.get(metric)
 
 
-def _telling_metric(search: PrecisionSearch) -> str:
+def _decisive_metric(search: PrecisionSearch) -> str:
     bounds = _bounds(search.tolerance)
     metrics = {**search.metrics_found, **search.metrics_whole}
     bounded = [metric for metric in bounds if metric in metrics]
@@ -108,7 +108,7 @@ def search_words(outcome: SearchOutcome) -> str:
         if outcome.kept
         else f"keeps nothing out of {outcome.precision}"
     )
-    return f"{outcome.step} {kept}{_change(outcome)} ({outcome.standing})"
+    return f"{outcome.step} {kept}{_change(outcome)} ({outcome.bound_outcome})"
 
 
 def _change(outcome: SearchOutcome) -> str:
@@ -122,7 +122,7 @@ _DESTROYED = 0.9
 """Below this cosine the output is unrelated to the reference."""
 
 
-def search_story(search: PrecisionSearch, outcome: SearchOutcome) -> Iterator[str]:
+def search_sentences(search: PrecisionSearch, outcome: SearchOutcome) -> Iterator[str]:
     """Yield the problem, where it starts, and the result; code is in backticks."""
     yield _as_it_comes(search, outcome)
     if search.first_divergent:

@@ -29,13 +29,13 @@ def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ..
         return ()
     named = given if isinstance(given, Mapping) else values
     return tuple(
-        Setting(short_name(name), _told(value, named.get(name)), name in named and value not in (None, [], {}))
+        Setting(short_name(name), _setting_text(value, named.get(name)), name in named and value not in (None, [], {}))
         for name, value in values.items()
         if name != "step"
     )
 
 
-def _told(value: JsonValue, given: JsonValue) -> str:
+def _setting_text(value: JsonValue, given: JsonValue) -> str:
     """Return the value of a setting. A list of mappings, such as operations, has one line per item, without
     defaults."""
     shown = given if isinstance(given, list) else value

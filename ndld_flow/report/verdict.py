@@ -57,17 +57,17 @@ def outcome_line(summary: Summary) -> str:
     if summary.outcome == "inconclusive":
         return f"{line}: {' and '.join(summary.undecided)} could not be decided"
     if not summary.passed:
-        return f"{line}: {' and '.join(who_said_no(summary))} failed"
+        return f"{line}: {' and '.join(failed_checks(summary))} failed"
     reused = summary.outcomes.get("reused", 0)
     steps = sum(summary.outcomes.values())
     return f"{line} ({reused} of {steps} steps reused)" if reused else line
 
 
-def who_said_no(summary: Summary) -> list[str]:
+def failed_checks(summary: Summary) -> list[str]:
     """Return the failed steps, and the number of failed gates."""
     failed = summary.gates.get("failed", 0)
     gates = "a gate" if failed == 1 else f"{failed} gates"
-    return [*summary.said_no, gates] if failed else [*summary.said_no]
+    return [*summary.failed_steps, gates] if failed else [*summary.failed_steps]
 
 
 def graph_words(graph: GraphOutcome) -> str:

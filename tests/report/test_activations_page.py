@@ -22,7 +22,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, Activations
-from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_beside, pack_maps, read_activations
+from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder, pack_maps, read_activations
 from ndld_flow.report.activations.page import ActivationsPage, collect_page, draw_activations, snr_words
 from ndld_flow.report.panels.activations import collect_activations
 from ndld_flow.report.render import environment
@@ -112,9 +112,9 @@ def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) ->
 def test_two_models_at_a_glance(pair: Path) -> None:
     page = page_of(pair)
     assert (page.title, page.verdict) == ("half against source", "failed")
-    assert page.said == "1 of 11 tensors holds NaN or infinity"
+    assert page.result == "1 of 11 tensors holds NaN or infinity"
     assert page.arithmetic.startswith("stored: fp16 and bf16 tensors are rounded")
-    told = {one.title: (one.figure, one.said, one.tensor) for one in page.figures}
+    told = {one.title: (one.figure, one.note, one.tensor) for one in page.figures}
     assert told["Samples"] == ("2", "receipt_0.png, receipt_1.png", "")
     assert told["Not finite"] == ("1", "first", "batch_norm_7.tmp_2")
     assert told["Lowest signal to noise"][0].endswith(" dB")
@@ -129,7 +129,7 @@ def test_two_models_at_a_glance(pair: Path) -> None:
 def test_one_model_is_not_compared(tmp_path: Path) -> None:
     page = page_of(made.write_single(tmp_path))
     assert (page.title, page.verdict, page.two) == ("sanitize", "passed", False)
-    assert page.said == "Every captured value is finite"
+    assert page.result == "Every captured value is finite"
     assert page.arithmetic.startswith("native: computed as the execution provider does")
     assert dict(page.ran) == {
         "On": "CPUExecutionProvider",
@@ -273,7 +273,7 @@ def test_a_picture_that_is_none_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "maps/../../x", "C:x", "a\\b", "a\0b", "javascript:x"])
 def test_a_file_s_name_cannot_lead_out(small: Path, tmp_path: Path, name: str) -> None:
-    assert not is_beside(name)
+    assert not is_within_folder(name)
 
     def change(document: dict[str, Any]) -> None:
         document["tensors"][0]["maps"][0] |= {"file": name, "array_file": name}

@@ -89,7 +89,7 @@ def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
 def test_what_forbids_a_verdict_is_told_first() -> None:
     page = page_of(made.elsewhere())
     assert page.verdict == "incomparable"
-    assert [(one.standing, one.detail) for one in page.differences][:2] == [
+    assert [(one.effect, one.detail) for one in page.differences][:2] == [
         ("forbids", "CPU"),
         ("forbids", "CPU count"),
     ]
@@ -108,7 +108,7 @@ def test_differences_stand_by_what_they_mean() -> None:
     told = collect_differences(
         one.model_copy(update={"profiles": (profile.model_copy(update={"differences": given}),)})
     )
-    assert [(view.standing, view.detail) for view in told] == [
+    assert [(view.effect, view.detail) for view in told] == [
         ("forbids", "CPU"),
         ("allowed", "by name"),
         ("noted", "a note"),

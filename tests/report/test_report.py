@@ -91,7 +91,7 @@ def test_the_verdict_of_a_run_is_five_lines_with_its_numbers(tmp_path: Path) -> 
     ]
 
 
-def test_the_verdict_of_a_failed_run_names_who_said_no(tmp_path: Path) -> None:
+def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> None:
     assert verdict_of(write_failed(tmp_path)) == [
         "FAILED ppocr-det in 2.1 s: agree and a gate failed",
         "graph 672 -> 337 nodes, 4.53 -> 2.28 MiB",

@@ -59,7 +59,7 @@ def test_an_engine_in_numbers() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.built is not None
     assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
-    assert view.built.library == "TensorRT 10.16.1.11" and view.built.made_for == ("NVIDIA RTX A4000",)
+    assert view.built.library == "TensorRT 10.16.1.11" and view.built.built_for == ("NVIDIA RTX A4000",)
     assert [(one.name, one.count) for one in view.precisions] == [("float16", 69), ("float32", 3)]
     assert [(one.name, one.count) for one in view.types[:3]] == [
         ("CaskConvolution", 48),

@@ -39,7 +39,7 @@ from tests.support import sweep_samples as made
 
 
 def said(record: SweepRecord) -> str:
-    return sweep_verdict(record).said
+    return sweep_verdict(record).sentence
 
 
 def payload_of(page: SweepPage) -> dict[str, Any]:
@@ -241,11 +241,11 @@ def test_sections_are_those_that_have_something() -> None:
 
 def test_the_head_counts_points_steps_and_time() -> None:
     page = collect_page(made.builds())
-    figures = {one.title: (one.figure, one.said) for one in page.head.figures}
+    figures = {one.title: (one.figure, one.note) for one in page.head.figures}
     assert figures["Points tried"] == ("72", "60 passed, 8 refused, 4 failed, 6 excluded beforehand")
     assert figures["Steps computed"] == ("213", "71 shared by points, 1 was reused")
     assert figures["Time"] == ("49 min 48 s", "1.5 s of it overhead of ndld-flow, 21 ms a point")
-    assert page.head.looked_for == "least speed.latency.median and least engine.build_s, where agree.cosine >= 0.999"
+    assert page.head.objective == "least speed.latency.median and least engine.build_s, where agree.cosine >= 0.999"
     assert page.head.best is not None
     assert page.head.best.command.splitlines() == [
         "cd /home/ada/models",
@@ -263,12 +263,12 @@ def test_a_sweep_that_was_applied_is_applied_again_to_the_same_name_only_once() 
 def test_winners_have_intervals_against_the_best_and_say_ties() -> None:
     winners = collect_page(made.session()).winners
     assert winners is not None
-    assert winners.said == (
+    assert winners.result == (
         "Measured again in turns, point 21 is best; points 22 and 17 cannot be distinguished from it: "
         "the difference is within the noise."
     )
     first, second = winners.rows[:2]
-    assert (first.standing, second.standing, winners.rows[3].standing) == ("best", "tie", "")
+    assert (first.comparison, second.comparison, winners.rows[3].comparison) == ("best", "tie", "")
     assert first.plot is not None
     assert second.plot is not None
     assert second.plot.low < second.plot.point < second.plot.high
@@ -287,7 +287,7 @@ def test_inconclusive_and_worse_winners_are_told_apart() -> None:
     )
     winners = collect_page(record).winners
     assert winners is not None
-    assert "point 17 is inconclusive: more process runs are needed; point 22 is worse." in winners.said
+    assert "point 17 is inconclusive: more process runs are needed; point 22 is worse." in winners.result
     row = next(one for one in winners.rows if one.number == 22)
     assert (row.plot, row.ratio, row.interval) == (None, "", "")
 
@@ -428,11 +428,11 @@ def test_winners_tell_what_varies_and_how_many_more() -> None:
     assert view is not None
     assert (len(view.rows[0].settings), view.rows[0].more) == (8, 3)
     assert [row.tied for row in view.rows] == [False, True]
-    assert view.said == "The deciding objective is exact, so nothing was measured again."
+    assert view.result == "The deciding objective is exact, so nothing was measured again."
     for other in (many, unmeasured.model_copy(update={"objectives": (goal[0].model_copy(update={"unit": "s"}),)})):
         view = collect_page(other).winners
         assert view is not None
-        assert view.said.startswith("These points were not measured again: "), "what is measured once proves little"
+        assert view.result.startswith("These points were not measured again: "), "what is measured once proves little"
     assert " and 3 more | " in sweep_markdown(unmeasured)
     assert "; s.n 3; point 2 ties; " in said(unmeasured), "a bare number has its name"
     assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None
@@ -488,8 +488,8 @@ def test_columns_are_each_once_and_telling_ones_first() -> None:
     kinds = [(one["kind"], one["label"]) for one in payload["dimensions"]]
     assert ("metric", "speed.latency.median") not in kinds
     assert [label for kind, label in kinds if kind == "objective"] == ["speed.latency.median", "engine.build_s"]
-    telling = [one["label"] for one in payload["dimensions"] if one["telling"] and one["kind"] == "metric"]
-    assert telling == ["engine.engine_bytes", "agree.cosine"], "not the latencies, which an objective tells already"
+    shown = [one["label"] for one in payload["dimensions"] if one["is_default"] and one["kind"] == "metric"]
+    assert shown == ["engine.engine_bytes", "agree.cosine"], "not the latencies, which an objective tells already"
     assert len(payload["number"]) == 72
     assert payload["dimensions"][4]["numbers"].count(None) == 4
 

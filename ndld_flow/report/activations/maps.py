@@ -68,7 +68,7 @@ def read_picture(folder: Path, name: str) -> bytes:
     return data
 
 
-def is_beside(name: str) -> bool:
+def is_within_folder(name: str) -> bool:
     """Return whether a relative file name stays within its folder."""
     path = PurePosixPath(name)
     return bool(name) and not path.is_absolute() and ".." not in path.parts and not set(name) & set("\\:\0")
@@ -77,7 +77,7 @@ def is_beside(name: str) -> bool:
 @contextmanager
 def _opened(folder: Path, name: str) -> Iterator[BinaryIO]:
     """Open a regular file within the folder; refuse links out of it and special files that could block."""
-    if not is_beside(name):
+    if not is_within_folder(name):
         raise ValueError("not a file next to the document")
     try:
         path = (folder / name).resolve()

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram, SampleShown
-from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_beside
+from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.page_data import (
     ActivationsPayload,
@@ -50,7 +50,7 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
     return packed(data)
 
 
-def told(value: float | None) -> NumberText:
+def number_text(value: float | None) -> NumberText:
     """Round to six significant digits; NaN and infinity become text that JavaScript's `Number` parses."""
     if value is None or isinstance(value, int):
         return value
@@ -99,27 +99,27 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: li
 def _range(values: TensorRange) -> RangePayload:
     return {
         "elements": values.elements,
-        "low": told(values.minimum),
-        "high": told(values.maximum),
-        "rms": told(values.rms),
-        "smallest": told(values.smallest_abs),
+        "low": number_text(values.minimum),
+        "high": number_text(values.maximum),
+        "rms": number_text(values.rms),
+        "smallest": number_text(values.smallest_abs),
         "nan": values.nan_count,
         "inf": values.inf_count,
-        "beyond": told(values.beyond_share),
-        "subnormal": told(values.subnormal_share),
-        "vanishing": told(values.vanishing_share),
+        "beyond": number_text(values.beyond_share),
+        "subnormal": number_text(values.subnormal_share),
+        "vanishing": number_text(values.vanishing_share),
     }
 
 
 def _histogram(histogram: Histogram | None) -> HistogramPayload | None:
     if histogram is None or not histogram.counts:
         return None
-    return {"low": told(histogram.low), "high": told(histogram.high), "counts": list(histogram.counts)}
+    return {"low": number_text(histogram.low), "high": number_text(histogram.high), "counts": list(histogram.counts)}
 
 
 def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
     def column(values: Iterable[float | None]) -> list[NumberText]:
-        return list(map(told, values))
+        return list(map(number_text, values))
 
     return {
         "number": [channel.channel for channel in channels],
@@ -136,7 +136,7 @@ def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
 def _divergence(divergence: LayerDivergence | None) -> TensorDivergence | None:
     if divergence is None:
         return None
-    metrics = {short_name(name, 40): told(value) for name, value in divergence.metrics.items()}
+    metrics = {short_name(name, 40): number_text(value) for name, value in divergence.metrics.items()}
     return {"metrics": metrics, "nonfinite": divergence.nonfinite}
 
 
@@ -156,7 +156,7 @@ def _map(packed_map: PackedMap, files: str) -> MapPayload:
         "scale": source.scale,
         "low": _bound(source.low),
         "high": _bound(source.high),
-        "array": files + source.array_file if is_beside(source.array_file) else "",
+        "array": files + source.array_file if is_within_folder(source.array_file) else "",
     }
 
 

@@ -63,7 +63,7 @@ class DifferenceView:
     """Profiles with this difference; empty if there is only one profile."""
     values: tuple[str, ...]
     """One value per subject; empty if not recorded."""
-    standing: str
+    effect: str
     """`forbids`, `allowed` or `noted`."""
 
 
@@ -88,7 +88,7 @@ class SettingGroup:
         return tuple(row for row in self.rows if row.differs)
 
 
-_STANDINGS = ("forbids", "allowed", "noted")
+_EFFECTS = ("forbids", "allowed", "noted")
 
 
 def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
@@ -97,14 +97,14 @@ def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
     for profile in comparison.profiles:
         for difference in profile.differences:
             values = _by_subject(difference, profile, len(comparison.subjects))
-            key = (difference.circumstance, difference.detail, values, _standing(difference))
+            key = (difference.circumstance, difference.detail, values, _effect(difference))
             places.setdefault(key, []).append(short_name(profile.name, 60))
     several = len(comparison.profiles) > 1
     views = [
-        DifferenceView(circumstance, short_name(detail, 120), tuple(names) if several else (), values, standing)
-        for (circumstance, detail, values, standing), names in places.items()
+        DifferenceView(circumstance, short_name(detail, 120), tuple(names) if several else (), values, effect)
+        for (circumstance, detail, values, effect), names in places.items()
     ]
-    return tuple(sorted(views, key=lambda view: _STANDINGS.index(view.standing)))
+    return tuple(sorted(views, key=lambda view: _EFFECTS.index(view.effect)))
 
 
 def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
@@ -123,7 +123,7 @@ def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
     return tuple(group for group in setting_groups if group.rows)
 
 
-def _standing(difference: Difference) -> str:
+def _effect(difference: Difference) -> str:
     if difference.allowed:
         return "allowed"
     return "forbids" if difference.forbids else "noted"

@@ -72,7 +72,7 @@ class IntervalScale:
 ABSENT = "\N{EN DASH}"
 
 
-def values_beside(metric: ComparedMetric, verdict: MetricVerdict | None, pair: tuple[int, int]) -> tuple[str, ...]:
+def paired_values(metric: ComparedMetric, verdict: MetricVerdict | None, pair: tuple[int, int]) -> tuple[str, ...]:
     """Return the base's and the candidate's values with the verdict's ratio.
 
     The medians of each side may contradict the ratio of pairs if the machine drifted.
@@ -183,7 +183,7 @@ def _metric_row(
         MetricCell(
             value=ABSENT if value is None else quantity(value, short_name(metric.unit, 20)),
             verdict=_verdict_view(verdict, scale) if verdict and value is not None else None,
-            pair=" → ".join(values_beside(metric, verdict, (0, verdict.candidate)))
+            pair=" → ".join(paired_values(metric, verdict, (0, verdict.candidate)))
             if verdict and not agrees(metric, verdict)
             else "",
         )

@@ -16,7 +16,7 @@ from ndld_flow.records.comparison import (
 )
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.subjects import collect_rounds
-from ndld_flow.report.comparison.verdicts import values_beside
+from ndld_flow.report.comparison.verdicts import paired_values
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 
@@ -129,7 +129,7 @@ def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterato
         for candidate in range(1, len(compared.subjects)):
             verdict = against_base.get((metric.metric, candidate))
             label = [_label(comparison, compared, candidate)] if len(compared.subjects) > 2 else []
-            values = map(prose, values_beside(metric, verdict, (0, candidate)))
+            values = map(prose, paired_values(metric, verdict, (0, candidate)))
             yield [code(metric.metric), *label, *values, *_verdict(verdict)]
 
 

@@ -225,7 +225,7 @@ def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
     axes.axvline(1, color=QUIET, lw=1, zorder=1)
     for at, row in placed:
         if row.verdict is None or not math.isfinite(row.verdict.ratio):
-            _beside(axes, at, "base" if row.verdict is None else "", QUIET)
+            _label_row(axes, at, "base" if row.verdict is None else "", QUIET)
             continue
         verdict = row.verdict
         colour = _VERDICTS.get(verdict.verdict, INK)
@@ -233,14 +233,14 @@ def _ratios(axes: Axes, groups: Sequence[Group]) -> None:
         ends = [end if math.isfinite(end) else verdict.ratio for end in (verdict.low, verdict.high)]
         axes.plot(ends, [at, at], "-", color=colour, lw=3, solid_capstyle="butt", zorder=3)
         axes.plot([verdict.ratio], [at], "D", ms=6, color=colour, mec=PAPER, mew=0.8, zorder=4)
-        _beside(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)
+        _label_row(axes, at, f"{verdict.ratio:.3f}{TIMES}  {verdict.verdict}", colour)
     axes.margins(x=0.1)
     axes.locator_params(axis="x", nbins=4)
     axes.set_yticks([])
     axes.set_xlabel("ratio to the base, 95 % interval;\ngrey: below the threshold", color=QUIET, size=9.5)
 
 
-def _beside(axes: Axes, at: float, text: str, colour: str) -> None:
+def _label_row(axes: Axes, at: float, text: str, colour: str) -> None:
     axes.text(1.03, at, text, transform=axes.get_yaxis_transform(), va="center_baseline", size=9.5, color=colour)
 
 
@@ -275,11 +275,11 @@ def _layers(axes: Axes, changes: Sequence[LayerChange]) -> None:
     reach = max(map(abs, deltas))
     axes.set_xlim(min(0.0, *deltas) - 0.02 * reach, max(0.0, *deltas) + 0.02 * reach)
     for at, shown_change in zip(places, changes, strict=True):
-        _beside(axes, at, _told(shown_change), colours[at])
+        _label_row(axes, at, _change_text(shown_change), colours[at])
     _heading(axes, -1.15, "Largest changes of layers: faster to the left, slower to the right")
 
 
-def _told(shown_change: LayerChange) -> str:
+def _change_text(shown_change: LayerChange) -> str:
     sign = "+" if shown_change.delta_ms > 0 else MINUS
     if not shown_change.base or not shown_change.candidate:
         return f"{sign}{milliseconds(abs(shown_change.delta_ms))} {'new' if not shown_change.base else 'gone'}"

@@ -50,12 +50,12 @@ def _part(part: DiffPart) -> str:
 def _cells(row: DiffRow) -> list[str]:
     name = f"{code(row.was)} → {code(row.name)}" if row.was else code(row.name)
     scope = f" in {code(row.scope)}" if row.scope else ""
-    return [f"`{row.sign}`", name + scope, code(row.kind), "<br>".join(_said(row))]
+    return [f"`{row.sign}`", name + scope, code(row.kind), "<br>".join(_descriptions(row))]
 
 
-def _said(row: DiffRow) -> Iterator[str]:
-    if row.said:
-        yield prose(row.said)
+def _descriptions(row: DiffRow) -> Iterator[str]:
+    if row.detail:
+        yield prose(row.detail)
     yield from map(_line, row.lines)
 
 

@@ -158,9 +158,9 @@ _SIGN = {True: "✅", False: "❌"}
 def search_markdown(view: SearchView, picture: str = "") -> str:
     """Return the summary of a search, its kept nodes and its cost. `picture` is the name of a file in the same
     folder."""
-    sentences = [*map(_passages, view.story), f"Cost: {_passages(view.cost_words)}"]
+    sentences = [*map(_passages, view.sentences), f"Cost: {_passages(view.cost_words)}"]
     parts = [
-        f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.standing)}\n",
+        f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.bound_outcome)}\n",
         "".join(f"- {sentence}\n" for sentence in sentences),
         *(f"- **Open**: {_insight(insight)}\n" for insight in view.insights),
         f"![Divergence along the depth of the network]({picture})\n" if picture else "",

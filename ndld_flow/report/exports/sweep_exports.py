@@ -15,7 +15,7 @@ from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_winners import GoalCell, WinnersView, WinnerView, collect_winners
 from ndld_flow.report.sweep.outcome import collect_failures, counts_words, sweep_verdict
-from ndld_flow.report.sweep.page import looked_for
+from ndld_flow.report.sweep.page import objective_text
 from ndld_flow.report.sweep.points import points_words
 from ndld_flow.report.tables import Value
 from ndld_flow.report.value_text import value_text
@@ -107,11 +107,11 @@ def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
 def _headline(record: SweepRecord) -> str:
     verdict = sweep_verdict(record)
     sign = SIGNS["passed" if verdict.passed else "inconclusive" if verdict.inconclusive else "failed"]
-    return f"### {sign} {code(record.recipe_name)}: {prose(verdict.said, 900)}\n"
+    return f"### {sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
 
 
 def _facts(record: SweepRecord) -> str:
-    goals = prose(looked_for(record), 600)
+    goals = prose(objective_text(record), 600)
     tried = f"{len(record.points):,} points tried: {counts_words(record) or 'none'}"
     took = f"{seconds(record.wall_s)}, {seconds(record.own_s)} of it overhead of ndld-flow"
     return f"Objective: {goals}. {tried}; {took}; {prose(record.stopped_because)}.\n"
@@ -124,7 +124,7 @@ def _winners(view: WinnersView) -> str:
         head += ["Verdict", f"Ratio of {code(view.objectives[0])}"]
     rows = [_winner(row, view) for row in view.rows]
     lines = "\n".join(f"Point {row.number}:\n\n{_block(row.lines)}" for row in view.rows[:3])
-    return f"{prose(view.said)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
+    return f"{prose(view.result)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
 
 
 def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
@@ -133,7 +133,10 @@ def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
     row = [str(winner.rank), str(winner.number), settings, *map(_goal, winner.goals)]
     if view.measured_again:
         ratio = f"{winner.ratio} ({winner.interval})" if winner.interval else winner.ratio
-        row += [winner.standing or ("not measured again, tie at first" if winner.tied else "not measured again"), ratio]
+        row += [
+            winner.comparison or ("not measured again, tie at first" if winner.tied else "not measured again"),
+            ratio,
+        ]
     return row
 
 

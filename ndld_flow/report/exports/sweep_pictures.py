@@ -53,7 +53,7 @@ def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
         pictures.append(save_picture(lambda: _curve(curves[0]), folder / "curve.svg"))
     elif pair is not None:
         pictures.append(save_picture(lambda: _trade_off(record, *pair), folder / "trade_off.svg"))
-    shown = [dimension for dimension in dimensions if dimension.telling][:_MOST_AXES]
+    shown = [dimension for dimension in dimensions if dimension.is_default][:_MOST_AXES]
     if len(shown) > 1 and len(record.points) > 1:
         pictures.append(save_picture(lambda: _parallel(record, shown), folder / "parallel.svg"))
     if effects:
@@ -67,7 +67,7 @@ def sweep_pictures(record: SweepRecord, folder: Path) -> list[Path]:
 def _pair(dimensions: Sequence[Dimension]) -> tuple[Dimension, Dimension] | None:
     """Return the x and y dimensions: the first two objectives, or a relevant metric and the only objective."""
     objectives = [dimension for dimension in dimensions if dimension.kind == "objective"]
-    metrics = [dimension for dimension in dimensions if dimension.kind == "metric" and dimension.telling]
+    metrics = [dimension for dimension in dimensions if dimension.kind == "metric" and dimension.is_default]
     if not objectives or len(objectives + metrics) < 2:
         return None
     across, up = [*objectives, *metrics][1], objectives[0]

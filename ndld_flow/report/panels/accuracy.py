@@ -67,15 +67,15 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
         return None
     metrics = _metrics(accuracy)
     scores = tuple(dict.fromkeys(name for sample in samples for name in sample.scores_candidate))
-    telling = metrics[0] if metrics else ""
-    shown = samples if len(samples) <= _ROWS_SHOWN else _worst_first(samples, telling, accuracy)[:_ROWS_SHOWN]
+    decisive = metrics[0] if metrics else ""
+    shown = samples if len(samples) <= _ROWS_SHOWN else _worst_first(samples, decisive, accuracy)[:_ROWS_SHOWN]
     return SamplesView(
         metrics=tuple(short_name(metric, 40) for metric in metrics),
         scores=tuple(short_name(name, 40) for name in scores),
         has_labels=any(sample.label is not None for sample in samples),
         rows=tuple(_sample_row(one, metrics, scores, accuracy) for one in shown),
         count=len(samples),
-        plot=_plot(telling, accuracy) if telling and len(samples) > 1 else None,
+        plot=_plot(decisive, accuracy) if decisive and len(samples) > 1 else None,
     )
 
 

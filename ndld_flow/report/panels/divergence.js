@@ -101,7 +101,7 @@ class DepthChart {
     const [low, high] = [position[this.from], position[this.to]];
     const round = ticks(low, Math.max(high, low + 1), Math.max(2, Math.floor((width - DEPTH.left) / 110)));
     // Not every node was compared: a label is at the first layer from its number on.
-    const rows = [...new Set(round.map((tick) => position.findIndex((one) => one >= tick)))].filter((row) => row >= this.from && row <= this.to);
+    const rows = [...new Set(round.map((tick) => position.findIndex((layerPlace) => layerPlace >= tick)))].filter((row) => row >= this.from && row <= this.to);
     return [
       ...rows.map((row) => draw("text", { x: this.sight.x(row), y, "text-anchor": "middle" }, count(this.data.position[row]))),
       draw("text", { x: 0, y }, "layer"),

@@ -21,11 +21,11 @@ const middleOf = (values) => [...values].sort((a, b) => a - b)[(values.length - 
 function movingMedian(samples) {
   const reach = Math.max(6, Math.round(samples.length / 10));
   const step = Math.max(1, Math.floor(samples.length / 60));
-  const found = [];
+  const middles = [];
   for (let pass = 0; pass < samples.length; pass += step) {
-    found.push({ pass, value: middleOf(samples.slice(Math.max(0, pass - reach), pass + reach + 1)) });
+    middles.push({ pass, value: middleOf(samples.slice(Math.max(0, pass - reach), pass + reach + 1)) });
   }
-  return found;
+  return middles;
 }
 
 // The relative change from the first to the last tenth of a run; null for a run that is too short.
@@ -63,8 +63,8 @@ class LatencySamples {
 
   // The median of the runs' drifts.
   get drift() {
-    const found = this.runs.map(driftOf).filter((one) => one !== null);
-    return found.length ? middleOf(found) : null;
+    const drifts = this.runs.map(driftOf).filter((drift) => drift !== null);
+    return drifts.length ? middleOf(drifts) : null;
   }
 }
 

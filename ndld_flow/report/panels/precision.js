@@ -141,18 +141,18 @@ class TrialsPlot {
 
   phases(height) {
     const { data } = this;
-    const found = [];
+    const shapes = [];
     let free = 0;
     data.phase.forEach((phase, row) => {
       if (row && phase === data.phase[row - 1]) return;
       const x = this.x(row - 0.5);
-      if (row) found.push(draw("line", { class: "grid", x1: x, x2: x, y1: TRIALS.top, y2: height - 22 }));
+      if (row) shapes.push(draw("line", { class: "grid", x1: x, x2: x, y1: TRIALS.top, y2: height - 22 }));
       if (x < free) return;
       const words = phase.replace("_", " ");
       free = x + 7 * words.length + 14;
-      if (free < this.width + 20) found.push(draw("text", { x: x + 4, y: height - 20 }, words));
+      if (free < this.width + 20) shapes.push(draw("text", { x: x + 4, y: height - 20 }, words));
     });
-    return found;
+    return shapes;
   }
 
   dots(rows, offs, place) {

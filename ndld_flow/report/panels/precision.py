@@ -22,7 +22,7 @@ from ndld_flow.report.encoding import Texts, rounded
 from ndld_flow.report.page_data import NumberText, SearchPayload
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
-from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_story
+from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
 from ndld_flow.report.value_text import Setting, settings_of
 
 FOUND_BY = "found_by"
@@ -210,7 +210,7 @@ class SearchView:
     model: str
     precision: str
     outcome: SearchOutcome
-    story: tuple[tuple[Passage, ...], ...]
+    sentences: tuple[tuple[Passage, ...], ...]
     cost: Cost
     cost_words: tuple[Passage, ...]
     insights: tuple[InsightView, ...]
@@ -255,7 +255,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         model=short_name(search.model),
         precision=search.precision,
         outcome=outcome,
-        story=tuple(map(passages, search_story(search, outcome))),
+        sentences=tuple(map(passages, search_sentences(search, outcome))),
         cost=cost,
         cost_words=passages(cost_words(cost, len(search.kept))),
         insights=_insights(step, search, cost, documents),

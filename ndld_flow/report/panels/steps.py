@@ -11,7 +11,7 @@ from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
-from ndld_flow.report.collect_summary import said_no
+from ndld_flow.report.collect_summary import has_failed_check
 from ndld_flow.report.diff_page import DiffView, collect_diff
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.value_text import Setting, settings_of
@@ -129,13 +129,13 @@ class StepView:
     step_type: str
     outcome: str
     """`done`, `reused`, `failed` or `skipped`."""
-    said_no: bool
+    has_failed_check: bool
     reason: str
     detail: str
     wall_s: float
     wall_share: float
     """Time relative to the longest step, 0 to 1."""
-    made: str
+    reuse: str
     """For a reused result: its age and original duration; otherwise empty."""
     summary: str
     reads: tuple[tuple[str, str], ...]
@@ -188,12 +188,12 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
         name=short_name(step.name),
         step_type=short_name(step.step),
         outcome=step.outcome,
-        said_no=said_no(step),
+        has_failed_check=has_failed_check(step),
         reason=short_name(step.reason),
         detail=short_name(step.detail, 1000),
         wall_s=step.wall_s,
         wall_share=step.wall_s / longest,
-        made=_made(step, run),
+        reuse=_reuse(step, run),
         summary=short_name(record.summary, 400) if record else "",
         reads=_reads(step, given),
         change=_change_view(record.change) if record and record.change else None,
@@ -206,7 +206,7 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
     )
 
 
-def _made(step: RunStep, run: RunRecord) -> str:
+def _reuse(step: RunStep, run: RunRecord) -> str:
     if step.reason != "reused" or step.record is None:
         return ""
     age = (run.started_at - step.record.started_at).total_seconds()

@@ -23,9 +23,9 @@ export function ticks(low, high, most) {
   const step = roundStep(high - low, most);
   const first = Math.ceil(low / step - 1e-9) + 0; // not -0
   /** @type {number[]} */
-  const found = [];
-  for (let place = first; place * step <= high * (1 + 1e-12); place++) found.push(place * step);
-  return found;
+  const values = [];
+  for (let place = first; place * step <= high * (1 + 1e-12); place++) values.push(place * step);
+  return values;
 }
 
 /**
@@ -98,7 +98,7 @@ class Picture {
     this.wanted = false;
     new ResizeObserver(() => this.wanted && this.draw()).observe(host);
     const sight = new IntersectionObserver((seen) => {
-      if (!seen.some((one) => one.isIntersecting)) return;
+      if (!seen.some((entry) => entry.isIntersecting)) return;
       sight.disconnect();
       this.want();
     }, { rootMargin: "400px" });
@@ -164,11 +164,11 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPict
 export function colorsAt(host, names) {
   const probe = make("span", { hidden: true });
   host.append(probe);
-  const found = {};
+  const colours = {};
   for (const name of names) {
     probe.style.color = `var(--${name})`;
-    found[name] = getComputedStyle(probe).color;
+    colours[name] = getComputedStyle(probe).color;
   }
   probe.remove();
-  return found;
+  return colours;
 }

@@ -40,7 +40,7 @@ class DiffRows {
   changes(row) {
     const lines = this.lines(row).map(({ label, before, after, consequence }) =>
       `${label ? `${label}: ` : ""}${before} → ${after}${consequence ? " (in consequence)" : ""}`);
-    return [this.text("said", row), ...lines].filter(Boolean).join("; ");
+    return [this.text("detail", row), ...lines].filter(Boolean).join("; ");
   }
 }
 
@@ -95,12 +95,12 @@ function describeDifference(model, rows) {
   const [row] = model.selected;
   const list = make("dl");
   const add = (label, ...parts) => list.append(make("dt", {}, label), make("dd", {}, ...parts));
-  const [sign, was, kind, scope, said] = ["sign", "was", "kind", "scope", "said"].map((key) => rows.text(key, row));
+  const [sign, was, kind, scope, detail] = ["sign", "was", "kind", "scope", "detail"].map((key) => rows.text(key, row));
   add(SIGN_WORDS[sign], make("bdi", { class: "mono" }, rows.text("name", row)));
   if (was) add("former name", make("bdi", { class: "mono" }, was));
   if (kind) add("type", make("bdi", {}, kind));
   if (scope) add("in", make("bdi", { class: "mono" }, scope));
-  if (said) add("", make("bdi", {}, said));
+  if (detail) add("", make("bdi", {}, detail));
   for (const { label, before, after, consequence } of rows.lines(row)) {
     const fromTo = make("span", { class: "from-to" },
       make("bdi", { class: "mono went" }, before), "→", make("bdi", { class: "mono came" }, after));

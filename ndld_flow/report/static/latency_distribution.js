@@ -11,7 +11,7 @@ const NARROWEST_KERNEL = 1.2; // bins, about the width of a line
 
 // The width of the kernel in bins (Silverman, 1986, Density Estimation, section 3.4).
 function kernelWidth({ latency, quartiles_ms: [q1, q3] }, perBin) {
-  const spread = Math.min(...[latency.std_ms, (q3 - q1) / 1.34].filter((one) => one > 0), Infinity);
+  const spread = Math.min(...[latency.std_ms, (q3 - q1) / 1.34].filter((width) => width > 0), Infinity);
   const wide = (0.9 * spread * latency.sample_count ** -0.2) / perBin;
   return Number.isFinite(wide) ? Math.max(wide, NARROWEST_KERNEL) : NARROWEST_KERNEL;
 }

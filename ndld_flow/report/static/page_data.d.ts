@@ -118,7 +118,7 @@ interface DiffPayload {
   was: TextPlace[];
   kind: TextPlace[];
   scope: TextPlace[];
-  said: TextPlace[];
+  detail: TextPlace[];
   /** Label, before, after (-1 for a value that is absent), 1 for a consequence of another difference. */
   lines: [TextPlace, number, number, number][][];
   aside: number[];
@@ -335,7 +335,7 @@ interface DimensionPayload {
   unit: string;
   direction: string;
   log: boolean;
-  telling: boolean;
+  is_default: boolean;
   numbers: OptionalNumber[] | null;
   texts?: TextPlace[];
   levels?: number[];

@@ -454,16 +454,16 @@ const HEAT_SCALES = {
 export class Heat {
   constructor(scale = "linear") {
     this.scale = scale;
-    this.made = new Map();
+    this.scales = new Map();
   }
 
   use(scale) {
     this.scale = scale;
-    this.made.clear();
+    this.scales.clear();
   }
 
   of(key, values) {
-    if (!this.made.has(key)) this.made.set(key, HEAT_SCALES[this.scale](values));
-    return this.made.get(key);
+    if (!this.scales.has(key)) this.scales.set(key, HEAT_SCALES[this.scale](values));
+    return this.scales.get(key);
   }
 }

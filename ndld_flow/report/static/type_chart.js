@@ -35,9 +35,9 @@ export class TypeChart {
   }
 
   value(report, types) {
-    const found = report.types.filter(({ type }) => types.includes(type));
-    const ms = found.reduce((sum, one) => sum + one.ms, 0);
-    const layers = found.reduce((sum, one) => sum + one.count, 0);
+    const matching = report.types.filter(({ type }) => types.includes(type));
+    const ms = matching.reduce((sum, group) => sum + group.ms, 0);
+    const layers = matching.reduce((sum, group) => sum + group.count, 0);
     const whole = this.unit === "share" ? report.wholeMs || 1 : 1;
     return { layers, value: (this.amount === "mean" ? ms / Math.max(layers, 1) : ms) / whole };
   }

@@ -95,9 +95,9 @@ function measure(rows, column) {
   };
 }
 
-function tallyText(found) {
-  const shown = found.slice(0, TALLIES_SHOWN).map(([value, times]) => `${shortened(value, 40) || "none"}\u00a0(${count(times)})`);
-  const rest = found.length - TALLIES_SHOWN;
+function tallyText(tallies) {
+  const shown = tallies.slice(0, TALLIES_SHOWN).map(([value, times]) => `${shortened(value, 40) || "none"}\u00a0(${count(times)})`);
+  const rest = tallies.length - TALLIES_SHOWN;
   return rest > 0 ? `${shown.join(", ")}, ${count(rest)} more` : shown.join(", ");
 }
 
@@ -105,16 +105,16 @@ function tallyText(found) {
 export function selectionSummary(model) {
   const rows = [...model.selected];
   const list = make("dl", {}, make("dt", {}, "Selected"), make("dd", {}, `${count(rows.length)} of ${count(model.length)} rows`));
-  for (const column of model.columns.filter((one) => one.tally)) {
-    const found = tally(rows, column);
-    if (found.length === 1 && found[0][0] === "") continue;
-    list.append(make("dt", {}, column.label), make("dd", {}, make("bdi", {}, tallyText(found))));
+  for (const column of model.columns.filter((shown) => shown.tally)) {
+    const tallies = tally(rows, column);
+    if (tallies.length === 1 && tallies[0][0] === "") continue;
+    list.append(make("dt", {}, column.label), make("dd", {}, make("bdi", {}, tallyText(tallies))));
   }
-  const lines = model.columns.filter((one) => one.measure).map((column) => ({ column, found: measure(rows, column) })).filter(({ found }) => found);
+  const lines = model.columns.filter((column) => column.measure).map((column) => ({ column, summary: measure(rows, column) })).filter(({ found: measured }) => measured);
   const cell = (column, value) => make("td", { class: "n" }, value === null ? "–" : column.format(value));
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),
-    make("tbody", {}, ...lines.map(({ column, found: { min, max, total, mean } }) => make("tr", {},
+    make("tbody", {}, ...lines.map(({ column, summary: { min, max, total, mean } }) => make("tr", {},
       make("th", { scope: "row" }, column.summaryLabel ?? column.label),
       ...[min, max, total, mean].map((value) => cell(column, value))))));
   return [make("div", { class: "summary" }, list, make("div", { class: "scroll" }, table))];

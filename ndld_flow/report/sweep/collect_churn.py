@@ -77,7 +77,7 @@ class ChurnView:
     """One engine that was built several times."""
 
     step: str
-    said: str
+    summary: str
     """Summary in a sentence."""
     labels: tuple[str, ...]
     """One per build: `attempt 2`."""
@@ -91,7 +91,7 @@ class ChurnView:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _BuiltPoint:
     """One build of a step."""
 
     point: int
@@ -106,7 +106,7 @@ def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = N
     """
     if not any(key.endswith(".attempt") for axis in record.axes for key in axis.keys):
         return ()
-    alike: dict[tuple[object, ...], list[_Found]] = defaultdict(list)
+    alike: dict[tuple[object, ...], list[_BuiltPoint]] = defaultdict(list)
     known: set[str] = set()
     for point in record.points:
         for step, key, build in _builds_of(point, folder, objects):
@@ -116,7 +116,7 @@ def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = N
     return tuple(_view(str(asked[0]), build) for asked, build in alike.items() if len(build) > 1)
 
 
-def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iterator[tuple[str, str, _Found]]:
+def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iterator[tuple[str, str, _BuiltPoint]]:
     """Yield step, key and build of each engine of a point; nothing if they cannot be read, which the point's own report
     states.
     """
@@ -134,16 +134,16 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
         measured = next(
             (profile for profile in documents.profiles.values() if profile.options.get("engine") == step), None
         )
-        build_found = _Found(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
-        yield step, keys.get(step, ""), build_found
+        found = _BuiltPoint(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
+        yield step, keys.get(step, ""), found
 
 
-def _view(step: str, builds: Sequence[_Found]) -> ChurnView:
+def _view(step: str, builds: Sequence[_BuiltPoint]) -> ChurnView:
     ordered = sorted(builds, key=lambda one: (one.attempt, one.point))[:_BUILDS_SHOWN]
     churn = find_churn([one.rebuild for one in ordered])
     return ChurnView(
         step=short_name(step, 100),
-        said=_said(churn),
+        summary=_summary(churn),
         labels=tuple(short_name(build.label, 40) for build in churn.builds),
         points=tuple(one.point for one in ordered),
         spreads=tuple(map(_spread, churn.spreads)),
@@ -153,7 +153,7 @@ def _view(step: str, builds: Sequence[_Found]) -> ChurnView:
     )
 
 
-def _said(churn: TacticChurn) -> str:
+def _summary(churn: TacticChurn) -> str:
     """Return `3 builds, 2 different engines: 5 of 82 layers differ (6.1 %), 12 % of the time of all layers`."""
     builds, engines = len(churn.builds), churn.different_engines
     alike = "the same engine to the byte" if engines == 1 else f"{engines} different engines"

@@ -52,7 +52,7 @@ class WinnerView:
     """Number of further settings."""
     goals: tuple[GoalCell, ...]
     """One per objective."""
-    standing: str
+    comparison: str
     """`best`, `tie`, `worse`, `inconclusive`; empty if not measured again."""
     mark: str
     """Verdict that selects the interval's colour."""
@@ -76,7 +76,7 @@ class WinnersView:
     rows: tuple[WinnerView, ...]
     ticks: tuple[tuple[float, str], ...]
     measured_again: bool
-    said: str
+    result: str
     """Result of the second measurement."""
     objectives: tuple[str, ...]
     """Names of the objectives; ratios are of the first."""
@@ -94,9 +94,9 @@ def collect_winners(record: SweepRecord) -> WinnersView | None:
     scale = _scale(chosen)
     return WinnersView(
         rows=tuple(_winner(point, record, scale) for point in chosen),
-        ticks=_told_apart(scale.ticks()),
+        ticks=_fitting_ticks(scale.ticks()),
         measured_again=any(point.again for point in chosen),
-        said=_said(chosen, record.objectives[0].unit),
+        result=_result(chosen, record.objectives[0].unit),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         left_out=len(worth) - len(chosen),
     )
@@ -115,7 +115,7 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         settings=tuple(Setting(names[name], value_words(point.values[name])) for name in shown[:_SETTINGS]),
         more=max(0, len(shown) - _SETTINGS),
         goals=_goals(point, record.objectives),
-        standing=again.standing if again else "",
+        comparison=again.standing if again else "",
         mark=_MARKS[again.standing] if again else "",
         ratio=ratio_text(ratio) if ratio is not None else "",
         interval=f"{ratio_text(low)} to {ratio_text(high)}" if low is not None and high is not None else "",
@@ -151,7 +151,7 @@ def _scale(points: list[SweepPoint]) -> IntervalScale:
     return IntervalScale(min(held) / margin, max(held) * margin)
 
 
-def _told_apart(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+def _fitting_ticks(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
     """Return the ticks that fit: `same`, and outwards those with enough room."""
     same = next((place for place, text in ticks if text == "same"), 0.0)
     kept: list[tuple[float, str]] = []
@@ -166,7 +166,7 @@ def _plot(ratio: float, low: float | None, high: float | None, scale: IntervalSc
     return IntervalPlot(*(round(scale.place(end), 2) for end in ends))
 
 
-def _said(points: list[SweepPoint], unit: str) -> str:
+def _result(points: list[SweepPoint], unit: str) -> str:
     """Return a description of ties."""
     again = [point for point in points if point.again is not None]
     if not again and unit not in _TIMES and not any(point.sitting for point in points):

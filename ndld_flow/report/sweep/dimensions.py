@@ -21,7 +21,7 @@ _ROOM = 16
 """Maximum characters of a label on an axis of the parallel coordinates."""
 _FEW = 12
 """Maximum number of values of an axis that may be geometric, such as 1, 2, 4, 8."""
-_TELLING = (
+_TRADED_OFF = (
     ("cosine", "top1", "accuracy", "snr_db"),
     ("engine_bytes",),
     ("build_s",),
@@ -49,7 +49,7 @@ class Dimension:
     """Values of an axis as in the recipe."""
     levels: tuple[int, ...] = ()
     """Position of each point's value among them."""
-    telling: bool = False
+    is_default: bool = False
     """True if it is shown by default."""
 
     def at(self, row: int) -> float | None:
@@ -114,7 +114,7 @@ def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimensio
         log=axis.log or (len(texts) <= _FEW and numbers is not None and _is_wide(numbers)),
         texts=tuple(texts),
         levels=tuple(levels),
-        telling=len(set(levels)) > 1,
+        is_default=len(set(levels)) > 1,
     )
 
 
@@ -138,7 +138,7 @@ def _objectives(record: SweepRecord) -> list[Dimension]:
                 unit=short_name(objective.unit, 20),
                 direction=objective.direction,
                 log=_is_wide(numbers),
-                telling=True,
+                is_default=True,
             )
         )
     return objectives_found
@@ -148,14 +148,14 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
     taken = {objective.text for objective in record.objectives}
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
     metrics = [_metric_dimension(name, record.points) for name in names]
-    chosen = _telling(metrics, [objective.text for objective in record.objectives])
-    marked = [replace(one, key=f"metric_{place}", telling=one.label in chosen) for place, one in enumerate(metrics)]
-    return sorted(marked, key=lambda one: (not one.telling, not _varies(one)))
+    chosen = _traded_off(metrics, [objective.text for objective in record.objectives])
+    marked = [replace(one, key=f"metric_{place}", is_default=one.label in chosen) for place, one in enumerate(metrics)]
+    return sorted(marked, key=lambda one: (not one.is_default, not _varies(one)))
 
 
-def _telling(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
+def _traded_off(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
     """Return the names of a few metrics of kinds other than the objectives."""
-    kinds = [ends for ends in _TELLING if not any(text.endswith(ends) for text in objectives)]
+    kinds = [ends for ends in _TRADED_OFF if not any(text.endswith(ends) for text in objectives)]
     names = [metric.label for metric in metrics if _varies(metric)]
     names_by_kind = [next((name for end in ends for name in names if name.endswith(end)), None) for ends in kinds]
     return [name for name in names_by_kind if name is not None][: 2 if objectives else 4]

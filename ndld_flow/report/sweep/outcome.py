@@ -41,7 +41,7 @@ class SweepVerdict:
     passed: bool
     inconclusive: bool
     """With `passed` False: no point passed, but some could not be decided."""
-    said: str
+    sentence: str
     """`Point 17 is best: speed.threads 2; 3.21 ms, 1.42x faster than the recipe's own settings (point 1).`"""
     gain: str = ""
     """`1.42x faster than the recipe's own settings (point 1)`, or why it is unknown; empty for the recipe itself."""
@@ -164,9 +164,9 @@ class SessionView:
     device: str
     started_at: datetime
     took: str
-    why: str
+    note: str
     """`second measurement` for winners, `reused` for earlier measurements."""
-    beside: str
+    concurrent_load: str
 
 
 def collect_sessions(record: SweepRecord) -> tuple[SessionView, ...]:
@@ -183,8 +183,8 @@ def _session_view(sitting: MeasurementSession) -> SessionView:
         device=short_name(sitting.device, 80) + (f" on {short_name(sitting.machine, 200)}" if sitting.machine else ""),
         started_at=sitting.started_at,
         took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
-        why=", ".join(notes),
-        beside="; ".join(short_name(one, 200) for one in sitting.beside[:10]),
+        note=", ".join(notes),
+        concurrent_load="; ".join(short_name(one, 200) for one in sitting.beside[:10]),
     )
 
 
@@ -234,7 +234,7 @@ _MOST_REASONS = 3
 
 def summarize_sweep(record: SweepRecord) -> Iterator[str]:
     """Yield the result, the work done, and the reasons of failures."""
-    yield sweep_verdict(record).said
+    yield sweep_verdict(record).sentence
     counted = f"{len(record.points)} points: {counts_words(record)}" if record.points else "no points"
     steps = f"{record.steps_done} steps done, {record.steps_shared} shared, {record.steps_reused} reused"
     yield f"{counted}; {record.stopped_because}; {steps}; {seconds(record.wall_s)}"

@@ -48,7 +48,7 @@ class Figure:
 
     title: str
     figure: str
-    said: str
+    note: str
     wordy: bool = False
 
 
@@ -70,7 +70,7 @@ class HeadView:
 
     title: str
     description: str
-    looked_for: str
+    objective: str
     verdict: SweepVerdict
     figures: tuple[Figure, ...]
     best: BestView | None
@@ -98,7 +98,7 @@ def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
     return HeadView(
         title=short_name(record.recipe_name, 100),
         description=short_name(record.description, 600),
-        looked_for=looked_for(record),
+        objective=objective_text(record),
         verdict=verdict,
         figures=tuple(_figures(record, verdict)),
         best=_best_view(record),
@@ -120,7 +120,7 @@ def collect_repeat(record: SweepRecord) -> RepeatView:
     )
 
 
-def looked_for(record: SweepRecord) -> str:
+def objective_text(record: SweepRecord) -> str:
     """Return `least speed.latency.min, where agree.cosine >= 0.999`."""
     goals = " and ".join(map(goal_words, record.objectives)) or "none, all points were run"
     where = " and ".join(short_name(constraint, 120) for constraint in record.constraints)

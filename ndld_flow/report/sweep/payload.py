@@ -83,7 +83,7 @@ def _dimension(dimension: Dimension, texts: Texts) -> DimensionPayload:
         "unit": dimension.unit,
         "direction": dimension.direction,
         "log": dimension.log,
-        "telling": dimension.telling,
+        "is_default": dimension.is_default,
         "numbers": list(dimension.numbers) if dimension.numbers is not None else None,
     }
     if dimension.kind == "axis":

@@ -113,7 +113,7 @@ export class ActivationsData {
   get opening() {
     const broken = this.tensors.findIndex(({ range }) => range.nan + range.inf > 0);
     const noise = this.tensors.map((tensor) => metricOf(tensor, "snr_db"));
-    const furthest = noise.reduce((best, one, place) => (one < (noise[best] ?? Infinity) ? place : best), -1);
+    const furthest = noise.reduce((best, db, place) => (db < (noise[best] ?? Infinity) ? place : best), -1);
     return Math.max(0, broken < 0 ? furthest : broken);
   }
 
@@ -135,23 +135,23 @@ export class ActivationsData {
    */
   maps(tensor, sample) {
     const key = `${tensor} ${sample}`;
-    const found = this.kept.get(key) ?? this.unpack(tensor, sample);
+    const unpacked = this.kept.get(key) ?? this.unpack(tensor, sample);
     this.kept.delete(key);
-    this.kept.set(key, found);
+    this.kept.set(key, unpacked);
     if (this.kept.size > MAPS_KEPT) this.kept.delete(this.kept.keys().next().value);
-    return found;
+    return unpacked;
   }
 
   /** @param {number} tensor */
   async unpack(tensor, sample) {
-    const held = this.tensors[tensor].maps.filter((one) => one.sample === sample);
+    const held = this.tensors[tensor].maps.filter((candidate) => candidate.sample === sample);
     if (!held.length) return null;
     const codes = new Map();
     const sides = {};
-    for (const one of held) {
-      codes.set(one.chunk, await this.codes(one, codes.get(one.over)));
-      const same = ["channels", "height", "width"].every((name) => one[name] === held[0][name]);
-      if (same) sides[one.side] = new SideMap(codes.get(one.chunk), one);
+    for (const packed of held) {
+      codes.set(packed.chunk, await this.codes(packed, codes.get(packed.over)));
+      const same = ["channels", "height", "width"].every((name) => packed[name] === held[0][name]);
+      if (same) sides[packed.side] = new SideMap(codes.get(packed.chunk), packed);
     }
     return new TensorMaps(held[0], sides);
   }

@@ -43,7 +43,7 @@ function samplePart(data, state, choose) {
   const label = make("bdi", {}, sample?.label ?? "");
   if (samples.length > 1) {
     const select = make("select", { "aria-label": "Sample", title: "Next sample: n", onchange: () => choose(Number(select.value)) },
-      ...samples.map((one) => make("option", { value: one, selected: one === state.sample }, shortened(data.samples[one]?.label ?? String(one), 40))));
+      ...samples.map((shown) => make("option", { value: shown, selected: shown === state.sample }, shortened(data.samples[shown]?.label ?? String(shown), 40))));
     figure.append(make("figcaption", {}, select, make("span", { class: "quiet small" }, ` ${samples.indexOf(state.sample) + 1} of ${samples.length}`)));
   } else figure.append(make("figcaption", { class: "small" }, label));
   const inputs = sample?.inputs.map(([name, how]) => make("p", { class: "quiet small" }, make("bdi", { class: "mono" }, name), " ", make("bdi", {}, how))) ?? [];
@@ -57,12 +57,12 @@ function tensorFacts(data, place) {
   const { range, reference_range: reference } = tensor;
   const sides = reference ? [reference, range] : [range];
   const names = reference ? [data.reference, data.model] : [data.model];
-  const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((one) => make("td", { class: "n" }, of(one))));
+  const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((side) => make("td", { class: "n" }, of(side))));
   const format = tensor.format.name;
-  const rows = [row("Least", (one) => valueText(one.low, 5)), row("Most", (one) => valueText(one.high, 5)), row("RMS", (one) => valueText(one.rms, 5)), row("Nearest to 0", (one) => (one.smallest ? valueText(one.smallest, 3) : "–"))];
+  const rows = [row("Least", (values) => valueText(values.low, 5)), row("Most", (values) => valueText(values.high, 5)), row("RMS", (values) => valueText(values.rms, 5)), row("Nearest to 0", (values) => (values.smallest ? valueText(values.smallest, 3) : "–"))];
   /** @type {[string, "nan" | "inf" | "beyond" | "subnormal" | "vanishing", (value: number) => string][]} */
   const optional = [["NaN", "nan", count], ["Infinite", "inf", count], [`Beyond ${format}`, "beyond", smallShare], ["Subnormal", "subnormal", smallShare], ["Rounded to 0", "vanishing", smallShare]];
-  for (const [label, key, text] of optional) if (sides.some((one) => one[key] > 0)) rows.push(row(label, (one) => (one[key] > 0 ? text(one[key]) : "0")));
+  for (const [label, key, text] of optional) if (sides.some((side) => side[key] > 0)) rows.push(row(label, (values) => (values[key] > 0 ? text(values[key]) : "0")));
   const table = make("table", { class: "dense tensor-facts" },
     make("thead", {}, make("tr", {}, make("th", {}), ...names.map((name) => make("th", { scope: "col", class: "n" }, make("bdi", {}, shortened(name, 14)))))), make("tbody", {}, ...rows));
   const metrics = Object.entries(tensor.divergence?.metrics ?? {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${name === "snr_db" ? decibels(Number(value)) : plainMetric(Number(value))}`);
@@ -78,8 +78,8 @@ const plainMetric = (value) => (value > 0.999 && value < 1 ? plainNumber(value) 
  * @param {Tensor} tensor
  */
 function arrayLinks(data, tensor, sample) {
-  const held = tensor.maps.filter((one) => one.sample === sample && one.array);
-  return held.map((one) => make("p", { class: "small" }, make("a", { href: `./${one.array.split("/").map(encodeURIComponent).join("/")}` }, data.two ? `All values of the ${one.side}, .npy` : "All values, .npy")));
+  const held = tensor.maps.filter((candidate) => candidate.sample === sample && candidate.array);
+  return held.map((file) => make("p", { class: "small" }, make("a", { href: `./${file.array.split("/").map(encodeURIComponent).join("/")}` }, data.two ? `All values of the ${file.side}, .npy` : "All values, .npy")));
 }
 
 /**
@@ -88,16 +88,16 @@ function arrayLinks(data, tensor, sample) {
  */
 export function mapsNote(data, maps, place, look) {
   if (!maps) return "This page holds no map of this tensor.";
-  const said = [];
+  const lines = [];
   const { about } = maps;
-  if (about.scale > 1) said.push(`Each element is the largest by size of ${about.scale} × ${about.scale}, NaN and infinity first.`);
+  if (about.scale > 1) lines.push(`Each element is the largest by size of ${about.scale} × ${about.scale}, NaN and infinity first.`);
   if (look.mode === "difference" && maps.reference && maps.candidate) {
     const most = maps.largestDifference(maps.count > 1 ? place : -1);
-    said.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; this page's maps have a resolution of ${valueText(maps.resolution, 2)}.` : "Where both are finite, they are equal within the resolution of this page's maps.");
+    lines.push(most > 0 ? `The largest difference shown is ${valueText(most, 3)}; this page's maps have a resolution of ${valueText(maps.resolution, 2)}.` : "Where both are finite, they are equal within the resolution of this page's maps.");
   } else if (data.two && !(maps.reference && maps.candidate)) {
-    said.push(`Only the ${maps.candidate ? "candidate" : "reference"} has this tensor.`);
+    lines.push(`Only the ${maps.candidate ? "candidate" : "reference"} has this tensor.`);
   }
-  return said.join(" ");
+  return lines.join(" ");
 }
 
 // The table of a tensor's channels; a row opens its channel.

@@ -36,16 +36,16 @@ export class Histograms {
   draw(width) {
     if (!this.tensor) return;
     const { histogram, reference_histogram: reference } = this.tensor;
-    const found = [histogram, reference].filter(Boolean);
-    const [low, high] = [Math.min(...found.map((one) => Number(one.low))), Math.max(...found.map((one) => Number(one.high)))];
-    if (!found.length || !(high > low)) {
-      this.room.replaceChildren(make("p", { class: "quiet small" }, found.length ? `All finite values are ${valueText(low)}.` : "No finite value."));
+    const histograms = [histogram, reference].filter(Boolean);
+    const [low, high] = [Math.min(...histograms.map((shown) => Number(shown.low))), Math.max(...histograms.map((shown) => Number(shown.high)))];
+    if (!histograms.length || !(high > low)) {
+      this.room.replaceChildren(make("p", { class: "quiet small" }, histograms.length ? `All finite values are ${valueText(low)}.` : "No finite value."));
       this.about.textContent = "";
       return;
     }
     const x = scale(low, high, HISTOGRAM.left, width - HISTOGRAM.right);
     const bottom = HISTOGRAM.height - HISTOGRAM.bottom;
-    const most = Math.max(...found.flatMap(({ counts }) => counts));
+    const most = Math.max(...histograms.flatMap(({ counts }) => counts));
     const y = (value) => bottom - (bottom - HISTOGRAM.top) * (this.log ? Math.log1p(value) / Math.log1p(most) : value / most);
     const step = ticks(low, high, Math.max(3, width / 70));
     const svg = draw("svg", {
@@ -55,7 +55,7 @@ export class Histograms {
     ...(reference ? [draw("path", { class: "spread-line", d: steps(reference, x, y) })] : []),
     ...this.limits(x, low, high, bottom), draw("line", { class: "grid", x1: 0, x2: width, y1: bottom, y2: bottom }),
     ...step.map((value) => tickLabel(x(value), width, valueText(Math.abs(value) < 1e-12 * (high - low) ? 0 : value, 3))));
-    this.hover(svg, found, low, high);
+    this.hover(svg, histograms, low, high);
     this.room.replaceChildren(svg);
     this.writeAbout();
   }
@@ -68,21 +68,21 @@ export class Histograms {
 
   limits(x, low, high, bottom) {
     const format = formatOf(this.tensor);
-    const ends = [format.low ?? -format.largest, format.largest].filter((one) => one >= low && one <= high);
+    const ends = [format.low ?? -format.largest, format.largest].filter((end) => end >= low && end <= high);
     const last = ends.at(-1);
     return [
-      ...ends.map((one) => draw("line", { class: "spread-limit", x1: x(one), x2: x(one), y1: 0, y2: bottom })),
+      ...ends.map((end) => draw("line", { class: "spread-limit", x1: x(end), x2: x(end), y1: 0, y2: bottom })),
       ...(ends.length ? [draw("text", { class: "limit-name", ...(x(last) < x(high) - 90 ? { x: x(last) + 4 } : { x: x(last) - 4, "text-anchor": "end" }), y: 16 }, `${format.name} ${ends.length > 1 && !format.low ? "±" : ""}${valueText(last, 5)}`)] : [])];
   }
 
-  hover(svg, found, low, high) {
+  hover(svg, histograms, low, high) {
     svg.addEventListener("pointermove", (event) => {
       const box = svg.getBoundingClientRect();
-      const bins = found[0].counts.length;
+      const bins = histograms[0].counts.length;
       const place = clamp(Math.floor(((event.clientX - box.left - HISTOGRAM.left) / (box.width - HISTOGRAM.left - HISTOGRAM.right)) * bins), 0, bins - 1);
-      const edge = (one) => valueText(low + ((high - low) * one) / bins, 4);
-      const names = found.length > 1 ? [this.data.model, this.data.reference] : [this.data.model];
-      tooltip.show(event.clientX, event.clientY, [`${edge(place)} to ${edge(place + 1)}`, ...found.map((one, side) => `${names[side]}: ${count(one.counts[place] ?? 0)} values`)].join("\n"));
+      const edge = (bin) => valueText(low + ((high - low) * bin) / bins, 4);
+      const names = histograms.length > 1 ? [this.data.model, this.data.reference] : [this.data.model];
+      tooltip.show(event.clientX, event.clientY, [`${edge(place)} to ${edge(place + 1)}`, ...histograms.map((shown, side) => `${names[side]}: ${count(shown.counts[place] ?? 0)} values`)].join("\n"));
     });
     svg.addEventListener("pointerleave", () => tooltip.hide());
   }
@@ -90,10 +90,10 @@ export class Histograms {
   writeAbout() {
     const { tensor } = this;
     const reference = tensor.reference_histogram ? "the line is the reference," : "";
-    const said = [`${count(tensor.range.elements)} values of ${this.data.samples.length} sample${this.data.samples.length === 1 ? "" : "s"}; ${reference} grey behind: what the colours span`];
-    if (tensor.range.nan + tensor.range.inf) said.push(`${count(tensor.range.nan)} NaN and ${count(tensor.range.inf)} infinite are not in it`);
-    if (tensor.saturated || tensor.reference_saturated) said.push(`${count(tensor.saturated)} saturated${this.data.two ? ` (reference ${count(tensor.reference_saturated)})` : ""}`);
-    this.about.textContent = `${said.join("; ")}.`;
+    const sentences = [`${count(tensor.range.elements)} values of ${this.data.samples.length} sample${this.data.samples.length === 1 ? "" : "s"}; ${reference} grey behind: what the colours span`];
+    if (tensor.range.nan + tensor.range.inf) sentences.push(`${count(tensor.range.nan)} NaN and ${count(tensor.range.inf)} infinite are not in it`);
+    if (tensor.saturated || tensor.reference_saturated) sentences.push(`${count(tensor.saturated)} saturated${this.data.two ? ` (reference ${count(tensor.reference_saturated)})` : ""}`);
+    this.about.textContent = `${sentences.join("; ")}.`;
   }
 }
 

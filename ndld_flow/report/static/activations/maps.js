@@ -370,11 +370,11 @@ export class LargeView {
     const [x, y] = view.cursor;
     const place = channel * maps.size + y * maps.width + x;
     const [reference, candidate] = [maps.reference?.value(place), maps.candidate?.value(place)];
-    const said = [maps.isStrip ? `channel ${maps.numbers[x]}` : elementText(maps.about, x, y)];
-    if (reference !== undefined) said.push(`${this.names.reference} ${valueText(reference)}`);
-    if (candidate !== undefined) said.push(`${this.names.candidate} ${valueText(candidate)}`);
-    if (reference !== undefined && candidate !== undefined) said.push(`difference ${valueText(candidate - reference, 4)}`);
-    this.readout.textContent = said.join("   ");
+    const words = [maps.isStrip ? `channel ${maps.numbers[x]}` : elementText(maps.about, x, y)];
+    if (reference !== undefined) words.push(`${this.names.reference} ${valueText(reference)}`);
+    if (candidate !== undefined) words.push(`${this.names.candidate} ${valueText(candidate)}`);
+    if (reference !== undefined && candidate !== undefined) words.push(`difference ${valueText(candidate - reference, 4)}`);
+    this.readout.textContent = words.join("   ");
   }
 
   // The divider of the split mode: dragged, or moved with the arrow keys.

@@ -233,11 +233,11 @@ class Inspector {
   describe(place) {
     const { maps, tensor } = this;
     const row = tensor.channels.number.indexOf(maps.numbers[place]);
-    const found = tensor.channels;
+    const channels = tensor.channels;
     const lines = [`channel ${maps.numbers[place]}`];
-    if (row >= 0) lines.push(`${valueText(found.minimum[row], 4)} to ${valueText(found.maximum[row], 4)}, RMS ${valueText(found.rms[row], 4)}`);
-    if (found.nonfinite[row]) lines.push(`${count(found.nonfinite[row])} not finite`);
-    if (Number.isFinite(found.difference[row]) && found.difference[row] !== null) lines.push(`RMS difference ${valueText(found.difference[row], 3)}`);
+    if (row >= 0) lines.push(`${valueText(channels.minimum[row], 4)} to ${valueText(channels.maximum[row], 4)}, RMS ${valueText(channels.rms[row], 4)}`);
+    if (channels.nonfinite[row]) lines.push(`${count(channels.nonfinite[row])} not finite`);
+    if (Number.isFinite(channels.difference[row]) && channels.difference[row] !== null) lines.push(`RMS difference ${valueText(channels.difference[row], 3)}`);
     return lines.join("\n");
   }
 

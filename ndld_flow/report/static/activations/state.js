@@ -47,13 +47,13 @@ export function readState(hash, data) {
 
 /** @param {ActivationsData} data */
 export function writeState(state, data) {
-  const said = new URLSearchParams({ tensor: data.tensors[state.tensor].name });
-  if (state.sample !== (data.samplesOf(state.tensor)[0] ?? 0)) said.set("sample", state.sample);
-  if (state.channel >= 0) said.set("channel", state.channel);
+  const address = new URLSearchParams({ tensor: data.tensors[state.tensor].name });
+  if (state.sample !== (data.samplesOf(state.tensor)[0] ?? 0)) address.set("sample", state.sample);
+  if (state.channel >= 0) address.set("channel", state.channel);
   for (const [name, usual] of Object.entries(LOOK_DEFAULTS)) {
     const value = state[name];
     if (value === usual || value === null) continue;
-    said.set(name, typeof value === "number" ? Number(value.toPrecision(6)) : value === true ? "1" : value);
+    address.set(name, typeof value === "number" ? Number(value.toPrecision(6)) : value === true ? "1" : value);
   }
-  return `#${said}`;
+  return `#${address}`;
 }

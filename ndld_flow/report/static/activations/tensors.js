@@ -56,7 +56,7 @@ export class TensorList {
     this.count = make("output", { "aria-live": "polite" });
     this.box = make("div", { class: "tensor-list", role: "listbox", tabindex: 0, "aria-label": "Captured tensors", onkeydown: (event) => this.key(event), onclick: (event) => this.click(event) });
     this.rows = data.tensors.map((tensor, place) => this.row(tensor, place));
-    this.haystacks = data.tensors.map((one) => [one.name, one.node, one.op, one.dtype, one.layout, one.shape, ...tensorBadges(one).map(([word]) => word)].join("\n").toLowerCase());
+    this.haystacks = data.tensors.map((tensor) => [tensor.name, tensor.node, tensor.op, tensor.dtype, tensor.layout, tensor.shape, ...tensorBadges(tensor).map(([word]) => word)].join("\n").toLowerCase());
     host.replaceChildren(make("div", { class: "tools list-tools" }, this.field, this.select, this.count), this.box);
     this.arrange();
   }
@@ -150,7 +150,7 @@ export class DepthStrip {
     this.data = data;
     this.pick = pick;
     this.chosen = -1;
-    const views = Object.entries(DEPTH_VIEWS).filter(([name]) => name === "sizes" || data.tensors.some((one) => one.divergence?.metrics[name] !== undefined));
+    const views = Object.entries(DEPTH_VIEWS).filter(([name]) => name === "sizes" || data.tensors.some((tensor) => tensor.divergence?.metrics[name] !== undefined));
     this.view = views[0][0];
     const tools = make("div", { class: "tools" });
     if (views.length > 1) {
@@ -193,14 +193,14 @@ export class DepthStrip {
   axis({ value, log, unit }) {
     const [top, bottom] = [DEPTH.top, DEPTH.height - DEPTH.bottom];
     if (this.view === "sizes") return logAxis(SIZE_AXIS.low, SIZE_AXIS.high, bottom, top);
-    const values = this.data.tensors.map(value).filter((one) => Number.isFinite(one) && Math.abs(one) < 300 && (!log || one > 0));
+    const values = this.data.tensors.map(value).filter((amount) => Number.isFinite(amount) && Math.abs(amount) < 300 && (!log || amount > 0));
     if (log) {
       const powers = values.map(Math.log10);
       return logAxis(Math.floor(Math.min(-4, ...powers)), Math.ceil(Math.max(0, ...powers)), bottom, top);
     }
     const [low, high] = [Math.min(0, ...values), Math.max(60, ...values)];
     const y = scale(low, high, bottom, top);
-    return { y: (one) => clamp(y(one), top, bottom), marks: ticks(low, high, 5).map((one) => ({ value: one, text: `${valueText(one)} ${unit}` })) };
+    return { y: (amount) => clamp(y(amount), top, bottom), marks: ticks(low, high, 5).map((tick) => ({ value: tick, text: `${valueText(tick)} ${unit}` })) };
   }
 
   line(x, axis, { value, log }) {
@@ -234,9 +234,9 @@ export class DepthStrip {
         ...(range.rms > 0 ? [draw("rect", { class: "rms", x: x(place) + shift * wide - wide / 2, width: wide, y: axis.y(range.rms) - 1, height: 2 })] : [])];
     };
     return [
-      ...this.data.tensors.flatMap((one, place) => (one.reference_range
-        ? [...bar(one, one.reference_range, place, "of-reference", -0.55), ...bar(one, one.range, place, "of-candidate", 0.55)]
-        : bar(one, one.range, place, "of-candidate", 0))),
+      ...this.data.tensors.flatMap((tensor, place) => (tensor.reference_range
+        ? [...bar(tensor, tensor.reference_range, place, "of-reference", -0.55), ...bar(tensor, tensor.range, place, "of-candidate", 0.55)]
+        : bar(tensor, tensor.range, place, "of-candidate", 0))),
       ...limit(format.largest, `${format.name}'s largest`, -4), ...limit(format.normal, `${format.name}'s smallest in full`, -4), ...limit(format.smallest, `${format.name}'s smallest`, 13),
     ];
   }

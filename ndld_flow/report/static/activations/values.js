@@ -64,13 +64,13 @@ export const metricOf = (tensor, name) => Number(tensor.divergence?.metrics[name
 export function tensorBadges(tensor) {
   const { range, saturated } = tensor;
   const { name } = tensor.format;
-  const found = [];
-  if (range.nan) found.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
-  if (range.inf) found.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
-  if (range.beyond) found.push([`${smallShare(range.beyond)} beyond`, `larger than ${name} can hold`, "bad"]);
-  if (saturated) found.push([`${smallShare(saturated / Math.max(1, range.elements))} saturated`, "at the largest or smallest value of the type, or of the activation's bounds", "warn"]);
-  if (range.vanishing) found.push([`${smallShare(range.vanishing)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);
-  return found;
+  const badges = [];
+  if (range.nan) badges.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
+  if (range.inf) badges.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
+  if (range.beyond) badges.push([`${smallShare(range.beyond)} beyond`, `larger than ${name} can hold`, "bad"]);
+  if (saturated) badges.push([`${smallShare(saturated / Math.max(1, range.elements))} saturated`, "at the largest or smallest value of the type, or of the activation's bounds", "warn"]);
+  if (range.vanishing) badges.push([`${smallShare(range.vanishing)} to 0`, `not 0, but rounded to it in ${name}`, "warn"]);
+  return badges;
 }
 
 /** @param {Tensor} tensor */
@@ -97,9 +97,9 @@ export function rangeBar(tensor) {
   const normal = format.normal || 1e-300;
   const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} holds up to ${valueText(format.largest, 5)}`, title: `Sizes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: what ${format.name} holds in full` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
-  const mark = (tag, found, name = "") => {
-    const most = found.inf ? Infinity : largestOf(found);
-    if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(found.smallest || 1e-300)}%;right:${100 - sizePlace(most)}%` }));
+  const mark = (tag, extent, name = "") => {
+    const most = extent.inf ? Infinity : largestOf(extent);
+    if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(extent.smallest || 1e-300)}%;right:${100 - sizePlace(most)}%` }));
   };
   if (reference) mark("s", reference);
   mark("i", range);

@@ -62,8 +62,8 @@ export class Choice {
     const given = new Map(location.hash.slice(1).split("&").map((part) => /** @type {[string, string]} */ (part.split("="))));
     const { subjects, profiles } = this.payload;
     const place = (key, usual) => {
-      const found = subjects.findIndex((subject) => subject.letter === given.get(key));
-      return found < 0 ? usual : found;
+      const position = subjects.findIndex((subject) => subject.letter === given.get(key));
+      return position < 0 ? usual : position;
     };
     const base = place("base", 0);
     const profile = Math.min(Math.max(Number(given.get("profile") ?? 1) - 1 || 0, 0), Math.max(profiles.length - 1, 0));
@@ -169,17 +169,17 @@ class ComparedRows {
   // For each candidate a column of positions among the layer verdicts, which are against the first base.
   verdictsByRow() {
     const { row, candidate } = this.profile.layer_verdicts;
-    const found = new Map();
-    row.forEach((one, position) => {
-      if (!found.has(candidate[position])) found.set(candidate[position], new Map());
-      found.get(candidate[position]).set(one, position);
+    const positions = new Map();
+    row.forEach((layer, position) => {
+      if (!positions.has(candidate[position])) positions.set(candidate[position], new Map());
+      positions.get(candidate[position]).set(layer, position);
     });
-    return found;
+    return positions;
   }
 
   // The row that contains a layer of one report.
   rowOf(place, layer) {
-    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((one) => [one, row]))));
+    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((place) => [place, row]))));
     return this.homes[place].get(layer) ?? -1;
   }
 
@@ -190,8 +190,8 @@ class ComparedRows {
   // The distinct texts of a row's layers in one report.
   text(key, place, row) {
     const column = this.profile.reports[place].layers[key];
-    const found = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
-    return [...new Set(found)].join(" + ");
+    const texts = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
+    return [...new Set(texts)].join(" + ");
   }
 
   onnxNodes(place, row) {
@@ -282,13 +282,13 @@ export class RowPair {
   // Time by layer type of one report.
   types(place) {
     const { layers } = this.rows.profile.reports[place];
-    const found = new Map();
+    const totals = new Map();
     layers.ms.forEach((ms, layer) => {
       const type = this.rows.texts[layers.type[layer]];
-      const one = found.get(type) ?? { type, count: 0, ms: 0 };
-      found.set(type, { type, count: one.count + 1, ms: one.ms + ms });
+      const total = totals.get(type) ?? { type, count: 0, ms: 0 };
+      totals.set(type, { type, count: total.count + 1, ms: total.ms + ms });
     });
-    return [...found.values()];
+    return [...totals.values()];
   }
 
   // Layer time of one report, grouped by a text of its layers.
@@ -311,7 +311,7 @@ export class RowPair {
     const [before, after] = [this.timeBy(key, this.base), this.timeBy(key, this.candidate)];
     return [...new Set([...before.keys(), ...after.keys()])]
       .map((text) => ({ text, before: before.get(text) ?? 0, after: after.get(text) ?? 0 }))
-      .map((one) => ({ ...one, delta: one.after - one.before }))
+      .map((entry) => ({ ...entry, delta: entry.after - entry.before }))
       .sort((a, b) => Math.abs(b.delta) - Math.abs(a.delta));
   }
 }
@@ -345,7 +345,7 @@ export function chooser(name, label, options, choose) {
     return { input, element: make("label", {}, input, content) };
   });
   const element = make("fieldset", { class: "choice", role: "radiogroup", "aria-label": label }, make("span", { class: "quiet" }, label),
-    ...inputs.map((one) => one.element));
+    ...inputs.map((input) => input.element));
   const show = (value) => {
     for (const { input } of inputs) input.checked = input.value === String(value);
   };

@@ -15,11 +15,11 @@ const WATERFALL_TYPES = 10;
 
 /** @param {RowPair} pair */
 function waterfallSteps(pair) {
-  const all = pair.deltasBy("type").filter((one) => one.delta !== 0);
+  const all = pair.deltasBy("type").filter((delta) => delta.delta !== 0);
   const shown = all.slice(0, WATERFALL_TYPES);
   const rest = all.slice(WATERFALL_TYPES);
   if (rest.length) {
-    const sum = (key) => rest.reduce((total, one) => total + one[key], 0);
+    const sum = (key) => rest.reduce((total, change) => total + change[key], 0);
     shown.push({ text: `${rest.length} more types`, before: sum("before"), after: sum("after"), delta: sum("delta"), rest: true });
   }
   return shown;
@@ -57,7 +57,7 @@ function drawWaterfallAt(figure, view, pair, width) {
   const [base, candidate] = [view.subject(view.base), view.subject(view.candidate)];
   const svg = draw("svg", {
     height, viewBox: `0 0 ${width} ${height}`, role: "img",
-    "aria-label": `From ${milliseconds(start)} of ${base.letter} to ${milliseconds(pair.rows.sums[pair.candidate])} of ${candidate.letter}: ${steps.map((one) => `${shortened(one.text, 40)} ${signedMs(one.delta)}`).join(", ")}`,
+    "aria-label": `From ${milliseconds(start)} of ${base.letter} to ${milliseconds(pair.rows.sums[pair.candidate])} of ${candidate.letter}: ${steps.map((step) => `${shortened(step.text, 40)} ${signedMs(step.delta)}`).join(", ")}`,
   });
   const line = (row, label, value, strong) => svg.append(
     draw("text", { class: strong ? "strong" : null, x: left - 12, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, shortened(label, Math.max(8, Math.floor(left / 7.2)))),
@@ -69,16 +69,16 @@ function drawWaterfallAt(figure, view, pair, width) {
   };
   total(0, pair.base, base);
   let sum = start;
-  steps.forEach((one, position) => {
+  steps.forEach((step, position) => {
     const row = position + 1;
-    line(row, one.text || "(no type)", signedMs(one.delta));
+    line(row, step.text || "(no type)", signedMs(step.delta));
     svg.append(draw("line", { class: "grid", x1: at(sum), x2: at(sum), y1: WATERFALL_ROW * row - 5, y2: WATERFALL_ROW * (row + 1) - 5 }),
-      waterfallBar(sum, sum + one.delta, at, WATERFALL_ROW * row, {
-        class: one.delta < 0 ? "faster" : "slower",
-        onpointermove: one.rest ? null : (event) => tooltip.show(event.clientX, event.clientY, `${shortened(one.text, 80)}\n${milliseconds(one.before)} → ${milliseconds(one.after)}\n${signedMs(one.delta)}, ${changeText(one.before ? one.after / one.before : null)}`),
-        onpointerleave: one.rest ? null : () => tooltip.hide(),
+      waterfallBar(sum, sum + step.delta, at, WATERFALL_ROW * row, {
+        class: step.delta < 0 ? "faster" : "slower",
+        onpointermove: step.rest ? null : (event) => tooltip.show(event.clientX, event.clientY, `${shortened(step.text, 80)}\n${milliseconds(step.before)} → ${milliseconds(step.after)}\n${signedMs(step.delta)}, ${changeText(step.before ? step.after / step.before : null)}`),
+        onpointerleave: step.rest ? null : () => tooltip.hide(),
       }));
-    sum += one.delta;
+    sum += step.delta;
   });
   svg.append(draw("line", { class: "grid", x1: at(sum), x2: at(sum), y1: WATERFALL_ROW * (steps.length + 1) - 5, y2: WATERFALL_ROW * (steps.length + 1) + 5 }));
   total(steps.length + 1, pair.candidate, candidate);
@@ -113,9 +113,9 @@ export class Waterfall {
 const DELTAS_SHOWN = 12;
 
 // In percent, a new group has no bar: its ratio is infinite.
-function deltaBar(one, unit, most) {
-  const relative = one.before ? one.delta / one.before : null;
-  const amount = unit === "ms" ? one.delta : relative;
+function deltaBar(change, unit, most) {
+  const relative = change.before ? change.delta / change.before : null;
+  const amount = unit === "ms" ? change.delta : relative;
   const track = make("div", { class: "delta axis" });
   if (amount !== null && amount !== 0) {
     const bar = make("i", { class: amount < 0 ? "faster" : "slower" });
@@ -125,31 +125,31 @@ function deltaBar(one, unit, most) {
   return track;
 }
 
-function deltaText(one, unit) {
-  if (unit === "ms") return signedMs(one.delta);
-  if (one.before === 0) return "new";
-  return one.after === 0 ? "gone" : changeText(one.after / one.before);
+function deltaText(change, unit) {
+  if (unit === "ms") return signedMs(change.delta);
+  if (change.before === 0) return "new";
+  return change.after === 0 ? "gone" : changeText(change.after / change.before);
 }
 
-function deltaRow(one, unit, most, pick) {
-  const name = make("bdi", {}, shortened(one.text, 60) || "(none)");
+function deltaRow(change, unit, most, pick) {
+  const name = make("bdi", {}, shortened(change.text, 60) || "(none)");
   return make("tr", {},
-    make("th", { scope: "row", class: "clip" }, make("button", { type: "button", title: `Show only layers of ${shortened(one.text, 60)}`, onclick: () => pick(one.text) }, name)),
-    make("td", { class: "n quiet" }, milliseconds(one.before)), make("td", { class: "n quiet" }, milliseconds(one.after)),
-    make("td", { class: "n" }, deltaText(one, unit)), make("td", { class: "track" }, deltaBar(one, unit, most)));
+    make("th", { scope: "row", class: "clip" }, make("button", { type: "button", title: `Show only layers of ${shortened(change.text, 60)}`, onclick: () => pick(change.text) }, name)),
+    make("td", { class: "n quiet" }, milliseconds(change.before)), make("td", { class: "n quiet" }, milliseconds(change.after)),
+    make("td", { class: "n" }, deltaText(change, unit)), make("td", { class: "track" }, deltaBar(change, unit, most)));
 }
 
 /** @param {View} view */
-function deltaTable(title, found, unit, view, pick) {
-  const shown = found.slice(0, DELTAS_SHOWN);
-  const amounts = shown.map((one) => (unit === "ms" ? one.delta : one.before ? one.delta / one.before : 0));
+function deltaTable(title, deltas, unit, view, pick) {
+  const shown = deltas.slice(0, DELTAS_SHOWN);
+  const amounts = shown.map((change) => (unit === "ms" ? change.delta : change.before ? change.delta / change.before : 0));
   const most = Math.max(...amounts.map(Math.abs), 1e-12);
-  const more = found.length > shown.length ? ` (the ${shown.length} largest of ${found.length})` : "";
+  const more = deltas.length > shown.length ? ` (the ${shown.length} largest of ${deltas.length})` : "";
   return make("div", {}, make("h4", {}, `${title}${more}`),
     make("div", { class: "scroll" }, make("table", { class: "bars deltas" },
       make("thead", {}, make("tr", {}, make("th"), make("th", { class: "n", scope: "col" }, badge(view.subject(view.base))),
         make("th", { class: "n", scope: "col" }, badge(view.subject(view.candidate))), make("th", { class: "n", scope: "col" }, "Delta"), make("th"))),
-      make("tbody", {}, ...shown.map((one) => deltaRow(one, unit, most, pick))))));
+      make("tbody", {}, ...shown.map((change) => deltaRow(change, unit, most, pick))))));
 }
 
 export class Deltas {

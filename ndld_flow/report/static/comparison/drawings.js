@@ -58,7 +58,7 @@ export class Timelines {
     this.host.replaceChildren(...timed.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
     if (timed.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
     const spans = timed.map(({ report }) => new TimelineData(report.timeline, this.layersOf(report), view.texts));
-    const total = Math.max(...spans.map((one) => one.total));
+    const total = Math.max(...spans.map((span) => span.total));
     const peers = timed.map(({ place }, number) => {
       spans[number].total = total;
       const subject = view.subject(place);
@@ -119,14 +119,14 @@ export class ComparedGraph {
 
   graphOf(place) {
     const { payload, profile } = this.view;
-    const before = payload.profiles.slice(0, payload.profiles.indexOf(profile)).reduce((sum, one) => sum + one.reports.length, 0);
+    const before = payload.profiles.slice(0, payload.profiles.indexOf(profile)).reduce((sum, earlier) => sum + earlier.reports.length, 0);
     return payload.graphs[payload.graph_of[before + place]];
   }
 
   // The graph of the other one where this one has none.
   show() {
     const wanted = this.side === "base" ? [this.view.base, this.view.candidate] : [this.view.candidate, this.view.base];
-    const place = wanted.find((one) => this.graphOf(one));
+    const place = wanted.find((candidate) => this.graphOf(candidate));
     if (place === undefined) {
       this.rooms.replaceChildren(make("p", { class: "quiet" }, "These profiles have no graph, or too large a one."));
       return;
@@ -141,27 +141,27 @@ export class ComparedGraph {
   build(place) {
     const { layers } = this.view.profile.reports[place];
     const { texts } = this.view;
-    const said = (key, layer) => texts[layers[key][layer]];
+    const textOf = (key, layer) => texts[layers[key][layer]];
     const subject = this.view.subject(place);
     const room = make("div");
     this.rooms.replaceChildren(room);
     const graph = new GraphView(room, this.graphOf(place), {
       label: `layers of ${subject.letter} ${shortened(subject.label, 40)}`,
-      name: (layer) => said("name", layer),
-      type: (layer) => said("type", layer),
-      about: (layer) => this.describe(place, layer, said),
+      name: (layer) => textOf("name", layer),
+      type: (layer) => textOf("type", layer),
+      about: (layer) => this.describe(place, layer, textOf),
       modes: this.modes(place),
       pick: (layer) => this.choose(layer < 0 ? -1 : this.pair.rows.rowOf(place, layer)),
     });
     this.shown.set(place, { room, graph });
   }
 
-  describe(place, layer, said) {
+  describe(place, layer, textOf) {
     const { pair } = this;
     const row = pair.rows.rowOf(place, layer);
     const change = pair.both(row)
       ? `${milliseconds(pair.from(row))} → ${milliseconds(pair.to(row))}, ${changeText(pair.ratio(row))}` : "no pair";
-    return `${shortened(said("name", layer), 120)}\n${shortened(said("type", layer), 60)} ${said("dims", layer)} ${shortened(pair.change("precision", row), 60)}\n${change}`;
+    return `${shortened(textOf("name", layer), 120)}\n${shortened(textOf("type", layer), 60)} ${textOf("dims", layer)} ${shortened(pair.change("precision", row), 60)}\n${change}`;
   }
 
   modes(place) {

@@ -86,7 +86,7 @@ function verdictColumns(pair) {
       element: (value) => (value === null ? "–" : verdictWord(LAYER_VERDICTS[value])),
     },
     {
-      key: "q", label: "q", width: "70px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((one) => one !== null),
+      key: "q", label: "q", width: "70px", numeric: true, right: true, hidden: !pair.rows.profile.layer_verdicts.q_value.some((value) => value !== null),
       value: q, format: (value) => (value === null ? "–" : qText(value)), csv: (row) => q(row) ?? "",
     },
   ];
@@ -145,8 +145,8 @@ function describeRow(view, pair, row) {
   const lines = [["Change", both]];
   for (const place of view.profile.subjects.keys()) {
     if (!pair.rows.has(place, row)) continue;
-    const said = ["name", "type", "dims", "precision", "tactic", "provider"].map((key) => pair.rows.text(key, place, row)).filter(Boolean);
-    lines.push([badge(view.subject(place)), `${said.join(" · ")} · ${milliseconds(pair.rows.times[place][row])}`]);
+    const words = ["name", "type", "dims", "precision", "tactic", "provider"].map((key) => pair.rows.text(key, place, row)).filter(Boolean);
+    lines.push([badge(view.subject(place)), `${words.join(" · ")} · ${milliseconds(pair.rows.times[place][row])}`]);
     const nodes = pair.rows.onnxNodes(place, row);
     if (nodes.length && place === pair.base) lines.push(["ONNX nodes", nodes.join(", ")]);
   }
@@ -285,7 +285,7 @@ export class ComparedLayers {
       ...present.map((method) => make("option", { value: method }, `matched by ${method}`)));
     this.methods.value = this.method;
     const tactics = Array.from({ length: this.pair.length }, (_, row) => row).some((row) => this.pair.changed("tactic", row));
-    this.buttons.find((one) => one.dataset.choice === "tactic").hidden = !tactics && !this.chosen.has("tactic");
+    this.buttons.find((button) => button.dataset.choice === "tactic").hidden = !tactics && !this.chosen.has("tactic");
   }
 
   // Slower and faster exclude each other; all other filters combine.

@@ -16,9 +16,9 @@ class RatioScale {
   constructor(verdicts) {
     const ends = [1];
     for (const { low, high, ratio, threshold } of verdicts) {
-      ends.push(1 + 2 * threshold, 1 / (1 + 2 * threshold), ...[low, high, ratio].filter((one) => one > 0));
+      ends.push(1 + 2 * threshold, 1 / (1 + 2 * threshold), ...[low, high, ratio].filter((end) => end > 0));
     }
-    const held = ends.map((one) => Math.min(Math.max(one, 1e-3), 1e3));
+    const held = ends.map((end) => Math.min(Math.max(end, 1e-3), 1e3));
     const [least, most] = [Math.min(...held), Math.max(...held)];
     const margin = (most / least) ** 0.06;
     this.low = least / margin;
@@ -49,10 +49,10 @@ function intervalBar(verdict, ratios) {
   const at = (value) => `${ratios.place(value).toFixed(2)}%`;
   const until = (value) => `${(100 - ratios.place(value)).toFixed(2)}%`;
   const piece = (tag, left, right) => {
-    const one = make(tag);
-    one.style.left = at(left);
-    if (right !== undefined) one.style.right = until(right);
-    return one;
+    const mark = make(tag);
+    mark.style.left = at(left);
+    if (right !== undefined) mark.style.right = until(right);
+    return mark;
   };
   const spread = low === high || low === null ? ratioText(ratio) : `${ratioText(ratio)}, ${ratioText(low)} to ${ratioText(high)}`;
   return make("div", {
@@ -82,7 +82,7 @@ function deciding(choice) {
   const { payload } = choice;
   return payload.profiles.flatMap((profile) => {
     const base = profile.subjects.indexOf(choice.base);
-    const metric = profile.metrics.findIndex((one) => one.key === profile.decided_by);
+    const metric = profile.metrics.findIndex((candidate) => candidate.key === profile.decided_by);
     if (base < 0) return [];
     return profile.subjects.flatMap((subject, candidate) => {
       const verdict = verdictOf(profile, payload.texts, metric, base, candidate);
@@ -91,7 +91,7 @@ function deciding(choice) {
   });
 }
 
-const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((one) => one.verdict === word));
+const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((decision) => decision.verdict === word));
 
 /**
  * `half and tuned against main` for the chosen base.
@@ -99,7 +99,7 @@ const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((one) =
  */
 function comparedTitle(choice) {
   const { subjects } = choice.payload;
-  const others = subjects.filter((_, place) => place !== choice.base).map((one) => one.label);
+  const others = subjects.filter((_, place) => place !== choice.base).map((subject) => subject.label);
   const listed = others.length > 3 ? `${others.length} reports` : others.length > 1 ? `${others.slice(0, -1).join(", ")} and ${others.at(-1)}` : others.join("");
   return `${listed} against ${subjects[choice.base].label}`;
 }
@@ -137,14 +137,14 @@ export function drawDecision(host, choice) {
   const heads = [several && make("th", { scope: "col" }, "Profile"), make("th", { scope: "col" }, "Against ", named(choice.payload.subjects[choice.base])),
     make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "n" }, "Ratio"), make("th", { scope: "col", class: "n" }, "Change"),
     make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))];
-  const rows = decisions.flatMap((one) => [
+  const rows = decisions.flatMap((decision) => [
     make("tr", {}, ...[
-      several && make("th", { scope: "row", class: "clip" }, make("bdi", {}, one.profile)),
-      make("td", {}, named(one.subject)), make("td", {}, verdictWord(one.verdict)),
-      make("td", { class: "n" }, make("b", {}, ratioText(one.ratio))), make("td", { class: "n" }, changeText(one.ratio)),
-      make("td", { class: "plot" }, intervalBar(one, ratios)),
+      several && make("th", { scope: "row", class: "clip" }, make("bdi", {}, decision.profile)),
+      make("td", {}, named(decision.subject)), make("td", {}, verdictWord(decision.verdict)),
+      make("td", { class: "n" }, make("b", {}, ratioText(decision.ratio))), make("td", { class: "n" }, changeText(decision.ratio)),
+      make("td", { class: "plot" }, intervalBar(decision, ratios)),
     ].filter(Boolean)),
-    make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, one.why))),
+    make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why))),
   ]);
   host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "decisions" },
     make("thead", {}, make("tr", {}, ...heads.filter(Boolean))), make("tbody", {}, ...rows))));
@@ -206,7 +206,7 @@ function severalCells(view, metric, number, ratios) {
 function metricRow(view, metric, ratios) {
   const number = view.profile.metrics.indexOf(metric);
   const verdicts = view.candidates.map((place) => view.verdict(number, place)).filter(Boolean);
-  const differs = verdicts.some((one) => one.verdict !== "unchanged");
+  const differs = verdicts.some((verdict) => verdict.verdict !== "unchanged");
   const decides = number === view.deciding;
   const cells = view.candidates.length === 1
     ? pairCells(view, metric, verdicts[0], ratios) : severalCells(view, metric, number, ratios);

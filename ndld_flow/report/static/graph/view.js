@@ -278,7 +278,7 @@ export class GraphView {
   }
 
   setMode(key) {
-    const mode = this.modes.find((one) => one.key === key);
+    const mode = this.modes.find((known) => known.key === key);
     if (!mode) return;
     this.state.mode = mode;
     for (const button of all("button", this.choice)) button.setAttribute("aria-pressed", String(button.dataset.mode === key));

@@ -54,7 +54,7 @@ export class ModelData {
     });
     this.producer.forEach((node, tensor) => {
       if (node >= 0) this.home[tensor] = this.scopeOf[node];
-      else if (this.home[tensor] < 0 && this.consumers[tensor].length) this.home[tensor] = Math.min(...this.consumers[tensor].map((one) => this.scopeOf[one]));
+      else if (this.home[tensor] < 0 && this.consumers[tensor].length) this.home[tensor] = Math.min(...this.consumers[tensor].map((consumer) => this.scopeOf[consumer]));
     });
   }
 
@@ -129,12 +129,12 @@ export class ModelPlaces {
 
   // `scope name` -> position; -1 for a name that occurs twice.
   static unique(names, scopeOf) {
-    const found = new Map();
+    const places = new Map();
     names.forEach((name, place) => {
       const key = `${scopeOf(place)} ${name}`;
-      found.set(key, found.has(key) || !name ? -1 : place);
+      places.set(key, places.has(key) || !name ? -1 : place);
     });
-    return found;
+    return places;
   }
 
   write({ scope, node = -1, tensor = -1 }) {
@@ -169,8 +169,8 @@ export class ModelPlaces {
   // A body may show tensors of the scopes around it.
   findTensor(scope, name) {
     for (const place of this.data.trail(scope).reverse()) {
-      const found = this.find(this.tensors, place, name, this.data.tensors.name.length);
-      if (found >= 0) return found;
+      const match = this.find(this.tensors, place, name, this.data.tensors.name.length);
+      if (match >= 0) return match;
     }
     return -1;
   }

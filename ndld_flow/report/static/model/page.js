@@ -49,7 +49,7 @@ class ModelView {
   }
 
   makeLink(name) {
-    const tensor = this.data.scopes[0].terminals.find((one) => this.data.tensors.name[one] === name.dataset.tensor);
+    const tensor = this.data.scopes[0].terminals.find((terminal) => this.data.tensors.name[terminal] === name.dataset.tensor);
     if (tensor !== undefined) name.replaceWith(this.links.to({ scope: 0, tensor }, name.textContent, name.textContent));
   }
 
@@ -167,10 +167,10 @@ class ModelView {
 
   tellTrail(scope) {
     const trail = this.data.trail(scope);
-    const parts = trail.map((one) => (one === scope ? make("b", { "aria-current": "page" }, make("bdi", {}, shortened(this.data.scopeTitle(one), 48))) : this.links.scopeLink(one, this.data.scopeTitle(one))));
-    const others = this.data.siblings(scope).filter((one) => one !== scope);
-    const beside = others.map((one) => this.links.scopeLink(one, this.data.bodyName(one)));
-    const apart = (items, sign) => items.flatMap((one, place) => (place ? [make("span", { class: "quiet", "aria-hidden": "true" }, sign), one] : [one]));
+    const parts = trail.map((step) => (step === scope ? make("b", { "aria-current": "page" }, make("bdi", {}, shortened(this.data.scopeTitle(step), 48))) : this.links.scopeLink(step, this.data.scopeTitle(step))));
+    const others = this.data.siblings(scope).filter((sibling) => sibling !== scope);
+    const beside = others.map((other) => this.links.scopeLink(other, this.data.bodyName(other)));
+    const apart = (items, sign) => items.flatMap((item, place) => (place ? [make("span", { class: "quiet", "aria-hidden": "true" }, sign), item] : [item]));
     document.querySelector(".trail").replaceChildren(...(trail.length > 1 ? apart(parts, " › ") : []), ...(beside.length ? [make("span", { class: "quiet" }, " also "), ...apart(beside, ", ")] : []));
   }
 

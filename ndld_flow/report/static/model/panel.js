@@ -39,11 +39,11 @@ export class ModelLinks {
 
   // A limited number at first, the rest on demand.
   list(items, item, most = 12) {
-    const list = make("ul", {}, ...items.slice(0, most).map((one) => make("li", {}, item(one))));
+    const list = make("ul", {}, ...items.slice(0, most).map((entry) => make("li", {}, item(entry))));
     if (items.length <= most) return list;
     const more = make("button", { type: "button", onclick: () => {
       more.remove();
-      list.append(...items.slice(most, 2000).map((one) => make("li", {}, item(one))));
+      list.append(...items.slice(most, 2000).map((entry) => make("li", {}, item(entry))));
     } }, `${count(items.length - most)} more`);
     return make("div", {}, list, more);
   }
@@ -210,8 +210,8 @@ export function nodePanel(data, links, node) {
   parts.push(make("h2", {}, "Inputs"), portList(data, links, nodes.inputs[node], "none"));
   if (nodes.outside[node].length) parts.push(make("h2", {}, "Read by its bodies"), portList(data, links, nodes.outside[node], ""));
   parts.push(make("h2", {}, "Outputs"), portList(data, links, nodes.outputs[node], "none"));
-  if (before.length) parts.push(make("h2", {}, `Before it: ${count(before.length)}`), links.list(before, (one) => links.node(one)));
-  if (after.length) parts.push(make("h2", {}, `After it: ${count(after.length)}`), links.list(after, (one) => links.node(one)));
+  if (before.length) parts.push(make("h2", {}, `Before it: ${count(before.length)}`), links.list(before, (reader) => links.node(reader)));
+  if (after.length) parts.push(make("h2", {}, `After it: ${count(after.length)}`), links.list(after, (reader) => links.node(reader)));
   if (nodes.doc[node]) parts.push(make("h2", {}, "Doc"), longText(nodes.doc[node], 400));
   if (metadata.length) parts.push(make("h2", {}, "Metadata"), factTable(...metadata.map(([name, value]) => factRow(name, longText(value)))));
   return parts;

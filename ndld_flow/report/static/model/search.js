@@ -44,7 +44,7 @@ export class ModelSearch {
     this.hits = words.length ? this.search(text.trim(), words) : [];
     this.hit = -1;
     this.status.textContent = words.length ? `${count(this.hits.length)} found` : "";
-    this.show(words.length ? new Set(this.hits.filter((one) => one.node >= 0).map((one) => one.node)) : null);
+    this.show(words.length ? new Set(this.hits.filter((hit) => hit.node >= 0).map((hit) => hit.node)) : null);
     this.paint();
   }
 
@@ -55,8 +55,8 @@ export class ModelSearch {
       return nodes.operator.flatMap((operator, node) => (operator === wanted ? [{ node, tensor: -1 }] : []));
     }
     const fits = (hay) => words.every((word) => hay.includes(word));
-    const found = this.hay.nodes.flatMap((hay, node) => (fits(hay) ? [{ node, tensor: -1 }] : []));
-    return found.concat(this.hay.tensors.flatMap((hay, tensor) => (hay && fits(hay) ? [{ node: -1, tensor }] : [])));
+    const ofNodes = this.hay.nodes.flatMap((hay, node) => (fits(hay) ? [{ node, tensor: -1 }] : []));
+    return ofNodes.concat(this.hay.tensors.flatMap((hay, tensor) => (hay && fits(hay) ? [{ node: -1, tensor }] : [])));
   }
 
   step(by) {
@@ -77,7 +77,7 @@ export class ModelSearch {
     const first = Math.max(0, Math.min(this.hit - 20, this.hits.length - MOST_HITS_SHOWN));
     const shown = this.hits.slice(first, first + MOST_HITS_SHOWN);
     this.list.replaceChildren(
-      make("ul", {}, ...shown.map((one, place) => this.item(one, first + place))),
+      make("ul", {}, ...shown.map((hit, place) => this.item(hit, first + place))),
       shown.length < this.hits.length ? make("p", { class: "quiet" }, `${count(first + 1)} to ${count(first + shown.length)} of ${count(this.hits.length)}`) : "",
       this.hits.length ? "" : make("p", { class: "quiet" }, "No node, tensor or operator matches."));
     const [current] = all('[aria-current="true"]', this.list);

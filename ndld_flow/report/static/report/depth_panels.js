@@ -96,9 +96,9 @@ export const DEPTH = { left: 74, right: 14, errors: 270, ranges: 170, gap: 34, a
 // Powers of ten for an axis, as many as there is room for.
 export function decades(low, high, most) {
   const step = Math.max(1, Math.ceil((high - low) / most));
-  const found = [];
-  for (let power = Math.ceil(low / step) * step; power <= high + 1e-9; power += step) found.push(power);
-  return found;
+  const powers = [];
+  for (let power = Math.ceil(low / step) * step; power <= high + 1e-9; power += step) powers.push(power);
+  return powers;
 }
 
 export const powerText = (power) => (power >= -3 && power <= 4 ? plainNumber(10 ** power) : `1e${power}`);
@@ -137,16 +137,16 @@ class DepthPanel {
   // The least and the largest value in each column of pixels, so that 5,000 layers are drawn quickly.
   columns(values) {
     const { sight } = this;
-    const found = new Map();
+    const spans = new Map();
     for (let row = sight.from; row <= sight.to; row++) {
       const value = values(row);
       if (value === null) continue;
       const x = sight.crowded ? Math.round(sight.x(row)) : sight.x(row);
       const [low, high] = Array.isArray(value) ? value : [value, value];
-      const before = found.get(x);
-      found.set(x, before ? [Math.min(before[0], low), Math.max(before[1], high)] : [low, high]);
+      const before = spans.get(x);
+      spans.set(x, before ? [Math.min(before[0], low), Math.max(before[1], high)] : [low, high]);
     }
-    return found;
+    return spans;
   }
 }
 

@@ -58,11 +58,11 @@ export class NestedPie {
     const rest = types.slice(shown.length);
     if (rest.length === 0) return groups;
     const parts = new Map();
-    for (const one of rest.flatMap(({ precisions }) => [...precisions.values()])) {
-      const part = parts.get(one.precision) ?? { precision: one.precision, count: 0, ms: 0 };
-      parts.set(one.precision, { ...part, count: part.count + one.count, ms: part.ms + one.ms });
+    for (const entry of rest.flatMap(({ precisions }) => [...precisions.values()])) {
+      const part = parts.get(entry.precision) ?? { precision: entry.precision, count: 0, ms: 0 };
+      parts.set(entry.precision, { ...part, count: part.count + entry.count, ms: part.ms + entry.ms });
     }
-    const sum = (key) => rest.reduce((all, one) => all + one[key], 0);
+    const sum = (key) => rest.reduce((all, entry) => all + entry[key], 0);
     return [...groups, { name: `${count(rest.length)} more types`, type: null, count: sum("count"), ms: sum("ms"), color: null, parts: [...parts.values()] }];
   }
 

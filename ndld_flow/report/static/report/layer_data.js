@@ -128,21 +128,21 @@ export class LayerData {
   neighbours(row, side) {
     this.ends ??= { producers: this.byTensor(this.outputs), consumers: this.byTensor(this.inputs) };
     const own = side === "producers" ? this.inputs[row] : this.outputs[row];
-    const found = new Set(own.flatMap((tensor) => this.ends[side].get(this.tensors.name(tensor)) ?? []));
-    found.delete(row);
-    return [...found];
+    const rows = new Set(own.flatMap((tensor) => this.ends[side].get(this.tensors.name(tensor)) ?? []));
+    rows.delete(row);
+    return [...rows];
   }
 
   byTensor(lists) {
-    const found = new Map();
+    const rowsOf = new Map();
     lists.forEach((tensors, row) => {
       for (const tensor of tensors) {
         const name = this.tensors.name(tensor);
-        if (found.has(name)) found.get(name).push(row);
-        else found.set(name, [row]);
+        if (rowsOf.has(name)) rowsOf.get(name).push(row);
+        else rowsOf.set(name, [row]);
       }
     });
-    return found;
+    return rowsOf;
   }
 
   // Time, layers and precisions by type, the longest first.
@@ -153,9 +153,9 @@ export class LayerData {
       if (!groups.has(type)) groups.set(type, { type, count: 0, ms: 0, precisions: new Map() });
       const group = groups.get(type);
       const part = group.precisions.get(this.precision[row]) ?? { precision: this.precision[row], count: 0, ms: 0 };
-      for (const one of [group, part]) {
-        one.count += 1;
-        one.ms += this.median[row];
+      for (const counted of [group, part]) {
+        counted.count += 1;
+        counted.ms += this.median[row];
       }
       group.precisions.set(this.precision[row], part);
     }

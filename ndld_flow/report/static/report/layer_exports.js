@@ -46,7 +46,7 @@ export function layersMarkdown(data) {
   return [
     `### ${markdownText(data.label)}`, "",
     `${count(data.length)} layers, ${milliseconds(data.sumMs)} together.`, "",
-    markdownTable(["Type", "Layers", "Time", "%"], types.map((one) => [markdownText(one.type), count(one.count), milliseconds(one.ms), share(one.ms / (data.sumMs || 1))])), "",
+    markdownTable(["Type", "Layers", "Time", "%"], types.map((type) => [markdownText(type.type), count(type.count), milliseconds(type.ms), share(type.ms / (data.sumMs || 1))])), "",
     markdownTable(["Layer", "Type", "Precision", ...(mixed ? ["Reads → writes"] : []), ...(units ? ["Multiply unit"] : []), ...(asked ? ["Asked"] : []), "Median", "%"], order.map((row) =>
       [markdownText(data.name[row]), markdownText(data.type[row]), markdownText(data.precision[row]), ...(mixed ? [markdownText(data.types(row))] : []), ...(units ? [markdownText(data.unit[row])] : []), ...(asked ? [markdownText(data.asked[row])] : []), milliseconds(data.median[row]), share(data.share(row))])), "",
   ].join("\n");

@@ -19,9 +19,9 @@ export class CurvePlot {
     this.data = data;
     this.curve = curve;
     this.pick = pick;
-    this.one = data.dimensions[curve.dimension];
+    this.dimension = data.dimensions[curve.dimension];
     this.room = make("div");
-    host.append(make("div", {}, make("h3", {}, make("bdi", {}, this.one.label), make("span", { class: "quiet" }, " by "), make("bdi", {}, curve.axis)),
+    host.append(make("div", {}, make("h3", {}, make("bdi", {}, this.dimension.label), make("span", { class: "quiet" }, " by "), make("bdi", {}, curve.axis)),
       make("figure", { class: "picture curve" }, this.room), this.legend()));
     drawAtWidth(this.room, (width) => this.draw(width));
   }
@@ -36,16 +36,16 @@ export class CurvePlot {
   draw(width) {
     const { lines, log } = this.curve;
     this.labels = [];
-    const points = lines.map(({ rows, x }) => rows.map((row, place) => ({ row, x: x[place], y: this.one.numbers[row] })).filter(({ y }) => y !== null));
+    const points = lines.map(({ rows, x }) => rows.map((row, place) => ({ row, x: x[place], y: this.dimension.numbers[row] })).filter(({ y }) => y !== null));
     const at = this.scales(points.flat(), width, log);
     const svg = draw("svg", {
       height: CURVE.height, viewBox: `0 0 ${width} ${CURVE.height}`, role: "application", "aria-roledescription": "line chart", tabindex: 0,
-      "aria-label": `${this.one.label} by ${this.curve.axis}. ${lines.map((line) => this.words(line)).join(" ")} Arrow keys move through points, Enter selects.`,
+      "aria-label": `${this.dimension.label} by ${this.curve.axis}. ${lines.map((line) => this.words(line)).join(" ")} Arrow keys move through points, Enter selects.`,
     });
     svg.append(...this.grid(points.flat(), at, width), ...lines.map((line, place) => this.line(points[place], line, place, at)));
     const spots = points.flat().map((point) => ({
       x: at.x(point.x), y: at.y(point.y), row: point.row,
-      text: [this.data.title(point.row), this.data.settings(point.row), `${this.one.short} ${this.one.text(point.row)}`, ...this.data.againWords(point.row)].join("\n"),
+      text: [this.data.title(point.row), this.data.settings(point.row), `${this.dimension.short} ${this.dimension.text(point.row)}`, ...this.data.againWords(point.row)].join("\n"),
     }));
     new Spots(svg, spots, { pick: this.pick });
     this.room.replaceChildren(svg);
@@ -53,7 +53,7 @@ export class CurvePlot {
 
   words({ label, rows, x, saturated }) {
     const end = saturated === null ? "not saturated" : `saturated at ${x[saturated]}`;
-    return `${label ? `${label}: ` : ""}${this.one.text(rows[0])} to ${this.one.text(rows.at(-1))}, ${end}.`;
+    return `${label ? `${label}: ` : ""}${this.dimension.text(rows[0])} to ${this.dimension.text(rows.at(-1))}, ${end}.`;
   }
 
   // The axis starts at zero unless all values would be at the top.
@@ -78,11 +78,11 @@ export class CurvePlot {
     const every = Math.ceil(own.length / Math.max(2, Math.floor(width / 70)));
     at.plain = at.x;
     at.x = (value) => at.plain(at.along(value));
-    const factor = this.one.unit === "bytes" ? binaryUnit(this.range[1]).factor : 1;
+    const factor = this.dimension.unit === "bytes" ? binaryUnit(this.range[1]).factor : 1;
     return [
       ...ticks(this.range[0] / factor, this.range[1] / factor, 5).map((tick) => tick * factor).flatMap((tick) => [
         draw("line", { class: "grid", x1: CURVE.left, x2: width - CURVE.right, y1: at.y(tick), y2: at.y(tick) }),
-        draw("text", { x: CURVE.left - 8, y: at.y(tick) + 4, "text-anchor": "end" }, tick === 0 ? "0" : quantityText(tick, this.one.unit))]),
+        draw("text", { x: CURVE.left - 8, y: at.y(tick) + 4, "text-anchor": "end" }, tick === 0 ? "0" : quantityText(tick, this.dimension.unit))]),
       ...own.filter((_, place) => place % every === 0).map((value) =>
         draw("text", { x: at.x(value), y: bottom + 18, "text-anchor": "middle" }, plainNumber(value))),
       draw("text", { x: width - CURVE.right, y: CURVE.height - 4, "text-anchor": "end" }, shortened(this.curve.axis, 50)),
@@ -91,7 +91,7 @@ export class CurvePlot {
 
   // Rings may be close to each other: a label is placed where it covers no other.
   hasRoom(x, y) {
-    if (this.labels.some((one) => Math.abs(one.y - y) < 14 && Math.abs(one.x - x) < 100)) return false;
+    if (this.labels.some((label) => Math.abs(label.y - y) < 14 && Math.abs(label.x - x) < 100)) return false;
     this.labels.push({ x, y });
     return true;
   }

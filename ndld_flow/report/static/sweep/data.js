@@ -17,7 +17,7 @@ class Dimension {
     this.unit = column.unit;
     this.direction = column.direction;
     this.log = column.log;
-    this.telling = column.telling;
+    this.isDefault = column.is_default;
     this.numbers = column.numbers;
     this.levels = column.levels;
     this.texts = column.texts?.map((place) => texts[place]);
@@ -87,11 +87,11 @@ function roundMarks({ low, high, isLog, unit }, most) {
   if (!(high - low > 1e-300 && high - low < 1e300)) return [low, high];
   const inside = (value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
   if (isLog) {
-    const found = [];
+    const marks = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
-      found.push(...(high / low > 10 ** most ? [1] : high / low > 200 ? [1, 3] : [1, 2, 5]).map((digit) => digit * 10 ** power));
+      marks.push(...(high / low > 10 ** most ? [1] : high / low > 200 ? [1, 3] : [1, 2, 5]).map((digit) => digit * 10 ** power));
     }
-    const kept = found.filter(inside);
+    const kept = marks.filter(inside);
     return kept.length > 1 ? kept.filter((_, place) => place % Math.ceil(kept.length / most) === 0) : [low, high];
   }
   const factor = unit === "bytes" ? binaryUnit(high).factor : 1;
@@ -127,19 +127,19 @@ export class SweepData {
   }
 
   of(kind) {
-    return this.dimensions.filter((one) => one.kind === kind);
+    return this.dimensions.filter((dimension) => dimension.kind === kind);
   }
 
   byKey(key) {
-    return this.dimensions.find((one) => one.key === key);
+    return this.dimensions.find((dimension) => dimension.key === key);
   }
 
   // Shorten `speed.threads` to `threads` where that is unique.
   shorten() {
     const tail = (label) => label.split(".").slice(1).join(".") || label;
     const times = new Map();
-    for (const one of this.dimensions) times.set(tail(one.label), (times.get(tail(one.label)) ?? 0) + 1);
-    for (const one of this.dimensions) one.short = times.get(tail(one.label)) === 1 ? tail(one.label) : one.label;
+    for (const dimension of this.dimensions) times.set(tail(dimension.label), (times.get(tail(dimension.label)) ?? 0) + 1);
+    for (const dimension of this.dimensions) dimension.short = times.get(tail(dimension.label)) === 1 ? tail(dimension.label) : dimension.label;
   }
 
   passed(row) {
@@ -155,11 +155,11 @@ export class SweepData {
   // `measured again: latency.min 899 µs`, for points that were.
   againWords(row) {
     const again = this.again[row];
-    return again ? [`measured again: ${this.of("objective").map((one, place) => `${one.short} ${quantityText(again.objectives[place], one.unit)}`).join(", ")}`] : [];
+    return again ? [`measured again: ${this.of("objective").map((dimension, place) => `${dimension.short} ${quantityText(again.objectives[place], dimension.unit)}`).join(", ")}`] : [];
   }
 
   settings(row) {
-    return this.of("axis").filter((one) => one.texts.length > 1).map((one) => `${one.short} ${shortened(one.text(row), 30)}`).join(", ");
+    return this.of("axis").filter((dimension) => dimension.texts.length > 1).map((dimension) => `${dimension.short} ${shortened(dimension.text(row), 30)}`).join(", ");
   }
 }
 

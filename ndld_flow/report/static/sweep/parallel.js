@@ -15,49 +15,49 @@ class Brushes {
     this.parts = new Map();
   }
 
-  of(one) {
-    return this.parts.get(one) ?? [0, 1];
+  of(dimension) {
+    return this.parts.get(dimension) ?? [0, 1];
   }
 
-  set(one, low, high) {
+  set(dimension, low, high) {
     const [from, to] = [Math.max(0, Math.min(low, high)), Math.min(1, Math.max(low, high))];
-    if (from <= 0 && to >= 1) this.parts.delete(one);
-    else this.parts.set(one, [from, to]);
+    if (from <= 0 && to >= 1) this.parts.delete(dimension);
+    else this.parts.set(dimension, [from, to]);
     this.changed();
   }
 
-  clear(one) {
-    if (one ? !this.parts.delete(one) : this.parts.size === 0) return;
-    if (!one) this.parts.clear();
+  clear(dimension) {
+    if (dimension ? !this.parts.delete(dimension) : this.parts.size === 0) return;
+    if (!dimension) this.parts.clear();
     this.changed();
   }
 
   keeps(row) {
-    for (const [one, [low, high]] of this.parts) {
-      const place = one.fraction(row);
+    for (const [part, [low, high]] of this.parts) {
+      const place = part.fraction(row);
       if (place === null || place < low - 1e-9 || place > high + 1e-9) return false;
     }
     return true;
   }
 
   // `from 2 to 8`, for screen readers.
-  words(one) {
-    const [low, high] = this.of(one);
-    if (!this.parts.has(one)) return "every value";
-    const [from, to] = [one.at(low), one.at(high)];
+  words(dimension) {
+    const [low, high] = this.of(dimension);
+    if (!this.parts.has(dimension)) return "every value";
+    const [from, to] = [dimension.at(low), dimension.at(high)];
     return from === to ? from : `${from} to ${to}`;
   }
 
   // Up and down move the upper end, with Shift the lower one: by a value of the axis, or a twentieth of it.
-  key(one, event) {
+  key(dimension, event) {
     const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
-    if (["Escape", "Delete", "Backspace"].includes(event.key)) this.clear(one);
+    if (["Escape", "Delete", "Backspace"].includes(event.key)) this.clear(dimension);
     else if (by) {
-      const step = one.isText ? 1 / Math.max(1, one.texts.length - 1) : 0.05;
-      const [low, high] = this.of(one);
+      const step = dimension.isText ? 1 / Math.max(1, dimension.texts.length - 1) : 0.05;
+      const [low, high] = this.of(dimension);
       const move = (end) => Math.round((end + by * step) * 1e6) / 1e6;
-      if (event.shiftKey) this.set(one, Math.min(move(low), high), high);
-      else this.set(one, low, Math.max(move(high), low));
+      if (event.shiftKey) this.set(dimension, Math.min(move(low), high), high);
+      else this.set(dimension, low, Math.max(move(high), low));
     } else return;
     event.preventDefault();
   }
@@ -79,7 +79,7 @@ export class Parallel {
     this.selected = [];
     this.alive = (_row) => true;
     this.near = -1;
-    this.shown = new Set(data.dimensions.filter((one) => one.telling).slice(0, 12));
+    this.shown = new Set(data.dimensions.filter((dimension) => dimension.isDefault).slice(0, 12));
     this.brushes = new Brushes(() => {
       this.paint();
       this.showStatus();
@@ -95,19 +95,19 @@ export class Parallel {
   }
 
   get axes() {
-    return this.data.dimensions.filter((one) => this.shown.has(one) && (one.isText || one.low <= one.high));
+    return this.data.dimensions.filter((dimension) => this.shown.has(dimension) && (dimension.isText || dimension.low <= dimension.high));
   }
 
   chooser() {
-    const choices = this.data.dimensions.map((one) => {
-      const box = make("input", { type: "checkbox", checked: this.shown.has(one) });
+    const choices = this.data.dimensions.map((dimension) => {
+      const box = make("input", { type: "checkbox", checked: this.shown.has(dimension) });
       box.addEventListener("change", () => {
-        if (box.checked) this.shown.add(one);
-        else this.shown.delete(one);
-        this.brushes.clear(one);
+        if (box.checked) this.shown.add(dimension);
+        else this.shown.delete(dimension);
+        this.brushes.clear(dimension);
         this.picture.again();
       });
-      return make("label", {}, box, shortened(one.label, 60));
+      return make("label", {}, box, shortened(dimension.label, 60));
     });
     return make("details", { class: "chooser" }, make("summary", {}, "Axes"), make("div", {}, ...choices));
   }
@@ -123,7 +123,7 @@ export class Parallel {
     const { parts } = this.brushes;
     this.clear.hidden = parts.size === 0;
     this.about.textContent = parts.size === 0 ? `${count(this.data.length)} points`
-      : [...parts.keys()].map((one) => `${one.short}: ${this.brushes.words(one)}`).join("; ");
+      : [...parts.keys()].map((part) => `${part.short}: ${this.brushes.words(part)}`).join("; ");
   }
 
   draw(width) {
@@ -137,7 +137,7 @@ export class Parallel {
     this.svg = draw("svg", { width: this.width, height: PARALLEL.height, viewBox: `0 0 ${this.width} ${PARALLEL.height}` });
     this.svg.style.width = `${this.width}px`;
     this.brushMarks = new Map();
-    this.svg.append(...axes.map((one, place) => this.axis(one, this.x[place], gap || 200)));
+    this.svg.append(...axes.map((axis, place) => this.axis(axis, this.x[place], gap || 200)));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => this.hoverAt(-1));
     this.svg.addEventListener("click", (event) => this.near >= 0 && this.pick(this.near, event.shiftKey || event.ctrlKey || event.metaKey));
@@ -156,52 +156,52 @@ export class Parallel {
   layRows() {
     const none = PARALLEL.height - 12;
     this.rows = Array.from({ length: this.data.length }, (_, row) =>
-      this.axes.map((one) => {
-        const place = one.fraction(row);
+      this.axes.map((axis) => {
+        const place = axis.fraction(row);
         return place === null ? none : this.y(place);
       }));
-    const lacking = this.axes.findIndex((one) => !one.isText && one.numbers.includes(null));
+    const lacking = this.axes.findIndex((axis) => !axis.isText && axis.numbers.includes(null));
     if (lacking >= 0) this.svg.append(draw("text", { x: this.x[lacking], y: none + 11, "text-anchor": "middle" }, "not reached"));
   }
 
-  axis(one, x, gap) {
+  axis(dimension, x, gap) {
     const [top, bottom] = [PARALLEL.top, PARALLEL.height - PARALLEL.bottom];
     const letters = Math.max(8, Math.floor(gap / 7.4));
-    const better = one.kind === "objective" ? { minimize: " ↓", maximize: " ↑" }[one.direction] : "";
+    const better = dimension.kind === "objective" ? { minimize: " ↓", maximize: " ↑" }[dimension.direction] : "";
     const mark = draw("rect", { class: "brush", x: x - 9, width: 18, rx: 3 });
     const hit = draw("rect", { class: "brush-hit", x: x - 20, width: 40, y: top - 8, height: bottom - top + 16 });
     const group = draw("g", {
-      class: `axis${one.kind === "objective" ? " goal" : ""}`, tabindex: 0, role: "slider", "aria-orientation": "vertical", "aria-label": one.label,
+      class: `axis${dimension.kind === "objective" ? " goal" : ""}`, tabindex: 0, role: "slider", "aria-orientation": "vertical", "aria-label": dimension.label,
       "aria-valuemin": 0, "aria-valuemax": 100,
-      onkeydown: (event) => this.brushes.key(one, event),
+      onkeydown: (event) => this.brushes.key(dimension, event),
     },
-    draw("title", {}, one.label),
+    draw("title", {}, dimension.label),
     draw("line", { class: "axis-line", x1: x, x2: x, y1: top, y2: bottom }),
-    ...axisName(one.short + better, x, letters, this.width),
-    mark, ...this.marks(one, x, letters), hit);
-    this.brushMarks.set(one, { mark, group });
-    hit.addEventListener("pointerdown", (event) => this.drag(one, event, hit));
-    hit.addEventListener("dblclick", () => this.brushes.clear(one));
+    ...axisName(dimension.short + better, x, letters, this.width),
+    mark, ...this.marks(dimension, x, letters), hit);
+    this.brushMarks.set(dimension, { mark, group });
+    hit.addEventListener("pointerdown", (event) => this.drag(dimension, event, hit));
+    hit.addEventListener("dblclick", () => this.brushes.clear(dimension));
     return group;
   }
 
-  marks(one, x, letters) {
-    const all = one.marks(6);
+  marks(dimension, x, letters) {
+    const all = dimension.marks(6);
     const every = Math.ceil(all.length / 14);
     return all.filter((_, place) => place % every === 0).flatMap(({ value, text }) => {
-      const y = this.y(one.fractionOf(value));
+      const y = this.y(dimension.fractionOf(value));
       return [draw("line", { class: "axis-line", x1: x - 3, x2: x + 3, y1: y, y2: y }),
         draw("text", { x: x + 7, y: y + 4 }, shortened(text, Math.min(16, letters - 1)))];
     });
   }
 
-  drag(one, event, hit) {
+  drag(dimension, event, hit) {
     const box = this.svg.getBoundingClientRect();
     const place = (moved) => (this.y(0) - (moved.clientY - box.top)) / (this.y(0) - this.y(1));
     const start = place(event);
     hit.setPointerCapture(event.pointerId);
-    this.brushMarks.get(one).group.focus({ preventScroll: true });
-    const move = (moved) => Math.abs(place(moved) - start) > 0.01 && this.brushes.set(one, start, place(moved));
+    this.brushMarks.get(dimension).group.focus({ preventScroll: true });
+    const move = (moved) => Math.abs(place(moved) - start) > 0.01 && this.brushes.set(dimension, start, place(moved));
     hit.addEventListener("pointermove", move);
     hit.addEventListener("pointerup", () => hit.removeEventListener("pointermove", move), { once: true });
   }
@@ -211,7 +211,7 @@ export class Parallel {
     if (event.buttons) return;
     const box = this.svg.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const right = this.x.findIndex((one) => one >= x);
+    const right = this.x.findIndex((place) => place >= x);
     if (right < 1) return void this.hoverAt(-1);
     const part = (x - this.x[right - 1]) / (this.x[right] - this.x[right - 1]);
     let [best, far] = [-1, 8];
@@ -223,7 +223,7 @@ export class Parallel {
   }
 
   hoverAt(row, event) {
-    if (row >= 0) tooltip.show(event.clientX, event.clientY, [this.data.title(row), ...this.axes.map((one) => `${one.short} ${shortened(one.text(row), 40)}`), ...this.data.againWords(row)].join("\n"));
+    if (row >= 0) tooltip.show(event.clientX, event.clientY, [this.data.title(row), ...this.axes.map((axis) => `${axis.short} ${shortened(axis.text(row), 40)}`), ...this.data.againWords(row)].join("\n"));
     else tooltip.hide();
     if (row === this.near) return;
     this.near = row;
@@ -232,12 +232,12 @@ export class Parallel {
 
   paint() {
     if (!this.canvas) return;
-    for (const [one, { mark, group }] of this.brushMarks) {
-      const [low, high] = this.brushes.of(one);
-      const on = this.brushes.parts.has(one);
+    for (const [dimension, { mark, group }] of this.brushMarks) {
+      const [low, high] = this.brushes.of(dimension);
+      const on = this.brushes.parts.has(dimension);
       mark.setAttribute("y", this.y(high) - 2);
       mark.setAttribute("height", on ? this.y(low) - this.y(high) + 4 : 0);
-      group.setAttribute("aria-valuetext", this.brushes.words(one));
+      group.setAttribute("aria-valuetext", this.brushes.words(dimension));
       group.setAttribute("aria-valuenow", Math.round(high * 100));
     }
     paintLines(this);

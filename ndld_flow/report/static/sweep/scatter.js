@@ -16,13 +16,13 @@ const SCATTER = { height: 400, left: 74, right: 26, top: 18, bottom: 46 };
  * @param {SweepData} data
  */
 function scatterChoice(data) {
-  const numeric = data.dimensions.filter((one) => !one.isText && one.low < one.high);
-  const objectives = numeric.filter((one) => one.kind === "objective");
-  const metrics = numeric.filter((one) => one.kind === "metric");
+  const numeric = data.dimensions.filter((dimension) => !dimension.isText && dimension.low < dimension.high);
+  const objectives = numeric.filter((dimension) => dimension.kind === "objective");
+  const metrics = numeric.filter((dimension) => dimension.kind === "metric");
   const paid = [/(^|\.)(cosine|top1|accuracy|snr_db)$/, /engine_bytes$/, /build_s$/, /initializer_bytes$/, /peak_bytes$/];
-  const found = paid.map((end) => metrics.find((one) => end.test(one.label))).find(Boolean) ?? metrics.find((one) => one.telling) ?? metrics[0];
-  const [y, x] = objectives.length > 1 ? objectives : [objectives[0] ?? metrics.find((one) => one !== found) ?? found, found];
-  const across = x && x !== y ? x : numeric.find((one) => one.kind === "axis");
+  const cost = paid.map((end) => metrics.find((metric) => end.test(metric.label))).find(Boolean) ?? metrics.find((metric) => metric.isDefault) ?? metrics[0];
+  const [y, x] = objectives.length > 1 ? objectives : [objectives[0] ?? metrics.find((metric) => metric !== cost) ?? cost, cost];
+  const across = x && x !== y ? x : numeric.find((dimension) => dimension.kind === "axis");
   return y && across ? { x: across, y } : null;
 }
 
@@ -41,7 +41,7 @@ export class Scatter {
       host.replaceChildren(make("p", { class: "quiet" }, "No measured quantity differs."));
       return;
     }
-    this.axes = Object.fromEntries(Object.entries(choice).map(([side, one]) => [side, { one, sign: one.direction === "maximize" ? -1 : 1 }]));
+    this.axes = Object.fromEntries(Object.entries(choice).map(([side, dimension]) => [side, { dimension, sign: dimension.direction === "maximize" ? -1 : 1 }]));
     this.room = make("div");
     this.about = make("p", { class: "quiet small", "aria-live": "polite" });
     host.replaceChildren(
@@ -51,16 +51,16 @@ export class Scatter {
   }
 
   choice(side, label) {
-    const options = this.data.dimensions.filter((one) => !one.isText && one.low <= one.high);
+    const options = this.data.dimensions.filter((dimension) => !dimension.isText && dimension.low <= dimension.high);
     const select = make("select", {
       "aria-label": `${label}: quantity`,
       onchange: () => {
-        const one = this.data.byKey(select.value);
-        this.axes[side] = { one, sign: one.direction === "maximize" ? -1 : 1 };
+        const dimension = this.data.byKey(select.value);
+        this.axes[side] = { dimension, sign: dimension.direction === "maximize" ? -1 : 1 };
         sign.value = String(this.axes[side].sign);
         this.again();
       },
-    }, ...options.map((one) => make("option", { value: one.key, selected: one === this.axes[side].one }, shortened(one.label, 48))));
+    }, ...options.map((option) => make("option", { value: option.key, selected: option === this.axes[side].dimension }, shortened(option.label, 48))));
     const sign = make("select", {
       "aria-label": `${label}: which way is better`,
       onchange: () => {
@@ -85,23 +85,23 @@ export class Scatter {
 
   points() {
     const { x, y } = this.axes;
-    const found = [];
+    const points = [];
     for (let row = 0; row < this.data.length; row++) {
-      const [a, b] = [x.one.numbers[row], y.one.numbers[row]];
-      if (a !== null && b !== null) found.push({ row, x: a, y: b });
+      const [a, b] = [x.dimension.numbers[row], y.dimension.numbers[row]];
+      if (a !== null && b !== null) points.push({ row, x: a, y: b });
     }
-    return found;
+    return points;
   }
 
   draw(width) {
     const points = this.points();
     const { x, y } = this.axes;
-    const at = { x: spread(x.one, SCATTER.left, width - SCATTER.right), y: spread(y.one, SCATTER.height - SCATTER.bottom, SCATTER.top) };
+    const at = { x: spread(x.dimension, SCATTER.left, width - SCATTER.right), y: spread(y.dimension, SCATTER.height - SCATTER.bottom, SCATTER.top) };
     const placed = points.map((point) => ({ ...point, left: at.x(point.x), top: at.y(point.y) }));
     const front = paretoFront(placed.filter(({ row }) => this.data.passed(row)), [x.sign, y.sign]);
     const svg = draw("svg", {
       height: SCATTER.height, viewBox: `0 0 ${width} ${SCATTER.height}`, role: "application", "aria-roledescription": "scatter plot", tabindex: 0,
-      "aria-label": `${y.one.label} against ${x.one.label}, ${count(points.length)} points, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
+      "aria-label": `${y.dimension.label} against ${x.dimension.label}, ${count(points.length)} points, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
     });
     this.marks = draw("g");
     this.placed = placed;
@@ -128,7 +128,7 @@ export class Scatter {
 
   describe(row) {
     const { x, y } = this.axes;
-    return [this.data.title(row), this.data.settings(row), `${y.one.short} ${y.one.text(row)}`, `${x.one.short} ${x.one.text(row)}`, ...this.data.againWords(row)].join("\n");
+    return [this.data.title(row), this.data.settings(row), `${y.dimension.short} ${y.dimension.text(row)}`, `${x.dimension.short} ${x.dimension.text(row)}`, ...this.data.againWords(row)].join("\n");
   }
 
   grid(width, at) {
@@ -136,14 +136,14 @@ export class Scatter {
     const { x, y } = this.axes;
     const better = (sign, less, more) => (sign > 0 ? less : more);
     return [
-      ...x.one.marks(Math.max(2, Math.floor(width / 130))).flatMap(({ value, text }) => [
+      ...x.dimension.marks(Math.max(2, Math.floor(width / 130))).flatMap(({ value, text }) => [
         draw("line", { class: "grid", x1: at.x(value), x2: at.x(value), y1: SCATTER.top, y2: bottom }),
         draw("text", { x: at.x(value), y: bottom + 18, "text-anchor": "middle" }, text)]),
-      ...y.one.marks(6).flatMap(({ value, text }) => [
+      ...y.dimension.marks(6).flatMap(({ value, text }) => [
         draw("line", { class: "grid", x1: SCATTER.left, x2: width - SCATTER.right, y1: at.y(value), y2: at.y(value) }),
         draw("text", { x: SCATTER.left - 8, y: at.y(value) + 4, "text-anchor": "end" }, text)]),
-      draw("text", { class: "strong", x: width - SCATTER.right, y: SCATTER.height - 8, "text-anchor": "end" }, `${better(x.sign, "← ", "")}${shortened(x.one.label, 44)}${better(x.sign, "", " →")}`),
-      draw("text", { class: "strong", x: 0, y: 10 }, `${better(y.sign, "↓", "↑")} ${shortened(y.one.label, 44)}`),
+      draw("text", { class: "strong", x: width - SCATTER.right, y: SCATTER.height - 8, "text-anchor": "end" }, `${better(x.sign, "← ", "")}${shortened(x.dimension.label, 44)}${better(x.sign, "", " →")}`),
+      draw("text", { class: "strong", x: 0, y: 10 }, `${better(y.sign, "↓", "↑")} ${shortened(y.dimension.label, 44)}`),
     ];
   }
 
@@ -179,7 +179,7 @@ export class Scatter {
       const text = String(this.data.number[row]);
       const wide = 8 * text.length;
       const x = left + 10 + wide > width ? left - 10 - wide : left + 10;
-      if (taken.some((one) => Math.abs(one.y - top) < 13 && x < one.x + one.wide + 4 && one.x < x + wide + 4)) continue;
+      if (taken.some((label) => Math.abs(label.y - top) < 13 && x < label.x + label.wide + 4 && label.x < x + wide + 4)) continue;
       taken.push({ x, y: top, wide });
       texts.push(draw("text", { class: "point-number", x, y: top - 5 }, text));
     }
@@ -211,9 +211,9 @@ function scatterLegend(data) {
 }
 
 // A scale from values to pixels, with room at both ends.
-function spread(one, from, to) {
+function spread(dimension, from, to) {
   const room = 0.05;
-  return (value) => from + (to - from) * (room + (1 - 2 * room) * one.fractionOf(value));
+  return (value) => from + (to - from) * (room + (1 - 2 * room) * dimension.fractionOf(value));
 }
 
 // The front as steps: every point behind them is dominated.

@@ -14,22 +14,22 @@ import { selectionSummary } from "../widgets.js";
 // Room for the whole label and the arrow of the sort order.
 const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
 
-function dimensionColumn(one, hidden) {
-  const label = shortened(one.short, 26);
+function dimensionColumn(dimension, hidden) {
+  const label = shortened(dimension.short, 26);
   // Room for its values, too, where they are texts: up to 22 letters.
-  const longest = one.isText ? one.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
-  const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${one.isText ? 1 : 0.8}fr)`;
-  const spread = /\.latency\.(spread|cov)$/.test(one.label);
-  const format = (_, row) => (spread && one.numbers[row] !== null ? share(one.numbers[row]) : shortened(one.text(row), 60));
-  const shared = { key: one.key, label, longLabel: shortened(one.label, 60), csvLabel: one.unit ? `${one.label} ${one.unit}` : one.label, width: wide, hidden };
-  if (one.kind === "axis" && one.isText) {
-    return { ...shared, tally: true, value: (row) => one.text(row), format: (value) => shortened(value, 60) };
+  const longest = dimension.isText ? dimension.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
+  const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${dimension.isText ? 1 : 0.8}fr)`;
+  const spread = /\.latency\.(spread|cov)$/.test(dimension.label);
+  const format = (_, row) => (spread && dimension.numbers[row] !== null ? share(dimension.numbers[row]) : shortened(dimension.text(row), 60));
+  const shared = { key: dimension.key, label, longLabel: shortened(dimension.label, 60), csvLabel: dimension.unit ? `${dimension.label} ${dimension.unit}` : dimension.label, width: wide, hidden };
+  if (dimension.kind === "axis" && dimension.isText) {
+    return { ...shared, tally: true, value: (row) => dimension.text(row), format: (value) => shortened(value, 60) };
   }
-  const csv = (row) => (one.kind === "axis" ? one.text(row) : one.numbers[row] ?? "");
+  const csv = (row) => (dimension.kind === "axis" ? dimension.text(row) : dimension.numbers[row] ?? "");
   return {
-    ...shared, numeric: true, right: true, position: one.direction === "minimize" || one.kind === "axis",
-    measure: one.kind === "axis" ? undefined : "mean", value: (row) => one.numbers[row], format, csv,
-    summaryLabel: shortened(one.short, 40),
+    ...shared, numeric: true, right: true, position: dimension.direction === "minimize" || dimension.kind === "axis",
+    measure: dimension.kind === "axis" ? undefined : "mean", value: (row) => dimension.numbers[row], format, csv,
+    summaryLabel: shortened(dimension.short, 40),
   };
 }
 
@@ -40,20 +40,20 @@ function dimensionColumn(one, hidden) {
 function againColumns(data) {
   if (!data.again.some(Boolean)) return [];
   /** @type {Column[]} */
-  const columns = data.of("objective").map((one, place) => ({
-    key: `again_${place}`, label: `${shortened(one.short, 20)} again`, longLabel: `${shortened(one.label, 50)} again`, csvLabel: `${one.label} again${one.unit ? ` ${one.unit}` : ""}`,
-    width: `minmax(${wideEnough(`${shortened(one.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: one.direction === "minimize", hidden: place > 0,
+  const columns = data.of("objective").map((objective, place) => ({
+    key: `again_${place}`, label: `${shortened(objective.short, 20)} again`, longLabel: `${shortened(objective.label, 50)} again`, csvLabel: `${objective.label} again${objective.unit ? ` ${objective.unit}` : ""}`,
+    width: `minmax(${wideEnough(`${shortened(objective.short, 20)} again`)}px, 0.8fr)`, numeric: true, right: true, position: objective.direction === "minimize", hidden: place > 0,
     value: (row) => data.again[row]?.objectives[place] ?? null,
-    format: (value) => (value === null ? "" : quantityText(value, one.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
+    format: (value) => (value === null ? "" : quantityText(value, objective.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
   }));
   const interval = (row) => data.again[row]?.ratio ?? [null, null, null];
-  const said = (row) => {
+  const reasonOf = (row) => {
     const [ratio, low, high] = interval(row);
     return ratio === null ? "" : low === null ? ratioText(ratio) : `${ratioText(low)} to ${ratioText(high)}`;
   };
   columns.push({
     key: "interval", label: "To the best", longLabel: "Ratio to the best, 95 % interval", width: "minmax(142px, 0.7fr)", hidden: false, right: true,
-    value: (row) => said(row),
+    value: (row) => reasonOf(row),
   });
   return columns;
 }
@@ -65,17 +65,17 @@ function constraintColumn(data) {
     const { length } = data.constraints[row];
     return length === 0 ? "" : broken(row).length ? `broken: ${broken(row).join("; ")}` : "hold";
   };
-  return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.constraints.some((one) => one.length) };
+  return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.constraints.some((constraint) => constraint.length) };
 }
 
 const MARK_WORDS = { best: "best", tie: "tie", front: "front", "": "" };
 
 /** @param {SweepData} data */
 function pointColumns(data) {
-  const varies = (one) => (one.isText ? new Set(one.levels).size > 1 : one.low < one.high);
-  const axes = data.of("axis").map((one) => dimensionColumn(one, data.length > 1 && !varies(one)));
-  const goals = data.of("objective").map((one) => dimensionColumn(one, false));
-  const metrics = data.of("metric").map((one) => dimensionColumn(one, !(one.telling || /\.latency\.spread$/.test(one.label))));
+  const varies = (dimension) => (dimension.isText ? new Set(dimension.levels).size > 1 : dimension.low < dimension.high);
+  const axes = data.of("axis").map((dimension) => dimensionColumn(dimension, data.length > 1 && !varies(dimension)));
+  const goals = data.of("objective").map((dimension) => dimensionColumn(dimension, false));
+  const metrics = data.of("metric").map((dimension) => dimensionColumn(dimension, !(dimension.isDefault || /\.latency\.spread$/.test(dimension.label))));
   const ranked = data.rank.some((rank) => rank !== null);
   const number = {
     key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.number[row],
@@ -152,7 +152,7 @@ export class PointsTable extends TableView {
   // Select a point of a chart, alone or in addition.
   pick(row, more) {
     if (!more) this.choose([row]);
-    else this.choose(this.model.selected.has(row) ? [...this.model.selected].filter((one) => one !== row) : [...this.model.selected, row]);
+    else this.choose(this.model.selected.has(row) ? [...this.model.selected].filter((other) => other !== row) : [...this.model.selected, row]);
   }
 }
 
@@ -209,12 +209,12 @@ function describePoint(row, data) {
   const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
   if (data.text("reason", row)) add(data.text("failed_step", row) || "reason", data.text("reason", row));
   for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
-  for (const one of data.dimensions.filter(({ kind }) => kind !== "metric")) add(one.label, one.text(row));
+  for (const dimension of data.dimensions.filter(({ kind }) => kind !== "metric")) add(dimension.label, dimension.text(row));
   const again = data.again[row];
-  if (again) data.of("objective").forEach((one, place) => add(`${one.label} again`, quantityText(again.objectives[place], one.unit)));
+  if (again) data.of("objective").forEach((objective, place) => add(`${objective.label} again`, quantityText(again.objectives[place], objective.unit)));
   const metrics = make("dl");
-  for (const one of data.of("metric").filter((metric) => metric.numbers[row] !== null)) {
-    metrics.append(make("dt", {}, make("bdi", {}, one.label)), make("dd", {}, one.text(row)));
+  for (const dimension of data.of("metric").filter((metric) => metric.numbers[row] !== null)) {
+    metrics.append(make("dt", {}, make("bdi", {}, dimension.label)), make("dd", {}, dimension.text(row)));
   }
   return [pointHead(row, data), make("div", { class: "summary point-detail" },
     make("div", {}, list, data.steps[row].length ? make("div", { class: "scroll" }, stepsList(row, data)) : ""),
@@ -227,12 +227,12 @@ function describePoint(row, data) {
  * @param {SweepData} data
  */
 function describeTwo(first, second, data) {
-  const differing = data.dimensions.filter((one) => (one.kind !== "metric" || one.telling) && one.text(first) !== one.text(second));
-  const change = (one) => (one.kind !== "axis" && one.numbers[first] > 0 && one.numbers[second] !== null ? changeText(one.numbers[second] / one.numbers[first]) : "");
+  const differing = data.dimensions.filter((dimension) => (dimension.kind !== "metric" || dimension.isDefault) && dimension.text(first) !== dimension.text(second));
+  const change = (dimension) => (dimension.kind !== "axis" && dimension.numbers[first] > 0 && dimension.numbers[second] !== null ? changeText(dimension.numbers[second] / dimension.numbers[first]) : "");
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.number[row]}`)), make("th", { class: "n", scope: "col" }, "Change"))),
-    make("tbody", {}, ...differing.map((one) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, one.label)),
-      ...[first, second].map((row) => make("td", { class: "n" }, make("bdi", {}, shortened(one.text(row), 40)))), make("td", { class: "n" }, change(one))))));
+    make("tbody", {}, ...differing.map((dimension) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, dimension.label)),
+      ...[first, second].map((row) => make("td", { class: "n" }, make("bdi", {}, shortened(dimension.text(row), 40)))), make("td", { class: "n" }, change(dimension))))));
   return [make("h4", {}, `Compare point ${data.number[first]}, the base, with point ${data.number[second]}`),
     copyBox(`ndld-flow compare ${reference(data, first)} ${reference(data, second)}`), make("div", { class: "scroll" }, table)];
 }

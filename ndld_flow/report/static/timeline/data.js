@@ -61,15 +61,15 @@ export class TimelineData {
 
   // One row of the canvas for each depth of each lane, spans in order of start.
   rows() {
-    const found = new Map();
+    const byLane = new Map();
     for (let span = 0; span < this.length; span++) {
       const key = `${this.lane[span]} ${this.depth[span]}`;
-      if (!found.has(key)) found.set(key, { lane: this.lane[span], depth: this.depth[span], spans: [], longest: 0 });
-      const row = found.get(key);
+      if (!byLane.has(key)) byLane.set(key, { lane: this.lane[span], depth: this.depth[span], spans: [], longest: 0 });
+      const row = byLane.get(key);
       row.spans.push(span);
       row.longest = Math.max(row.longest, this.duration[span]);
     }
-    const rows = [...found.values()].sort((a, b) => a.lane - b.lane || a.depth - b.depth);
+    const rows = [...byLane.values()].sort((a, b) => a.lane - b.lane || a.depth - b.depth);
     for (const row of rows) row.spans.sort((a, b) => this.start[a] - this.start[b]);
     return rows;
   }
