@@ -163,7 +163,7 @@ def collect_build(build: Build) -> BuiltView:
 
 
 def library_name(build: Build) -> str:
-    """Library and version: `TensorRT-RTX 1.7.1.116`."""
+    """Return library and version: `TensorRT-RTX 1.7.1.116`."""
     return f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}"
 
 

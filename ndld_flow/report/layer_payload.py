@@ -108,7 +108,7 @@ def nanoseconds(values_ms: Iterable[float]) -> list[int]:
 
 
 def timeline_payload(profile: Profile, texts: Texts) -> TimelinePayload:
-    """One pass; `timeline/data.js` reads it, with the texts that its names are positions in."""
+    """Return one pass; `timeline/data.js` reads it. Names are positions in `texts`."""
     spans, layers = profile.timeline, profile.layers
     start = nanoseconds(span.start_ms for span in spans)
     duration = nanoseconds(span.duration_ms for span in spans)

@@ -1,6 +1,6 @@
 """Types of the data that the scripts of a page read.
 
-Python builds the data, and `json_values.packed` puts them into the page. `static/page_data.d.ts` declares the same
+Python builds the data, and `encoding.packed` puts them into the page. `static/page_data.d.ts` declares the same
 types to TypeScript; `python -m tests.support.page_data_types` writes it. A column is a list with an item for each row.
 """
 
@@ -464,7 +464,7 @@ class ChannelColumns(TypedDict):
 
 
 class TensorDivergence(TypedDict):
-    """How far a tensor is from the reference's."""
+    """Distance of a tensor from the reference's."""
 
     metrics: dict[str, NumberText]
     nonfinite: int

@@ -322,7 +322,7 @@ def test_steps_tell_what_they_did(tmp_path: Path) -> None:
         ("Slice", -16),
     ]
     assert sanitize.change.totals[0] == ("nodes", 672, 329, "")
-    assert sanitize.made == "computed 3 days before this run, in 4 ms"
+    assert sanitize.reuse == "computed 3 days before this run, in 4 ms"
     assert half.reason == "settings changed"
     assert half.change is not None
     assert half.change.casts_added == 8

@@ -159,7 +159,7 @@ class _Read:
         return _packed(codes)
 
     def letters_of_one(self) -> float:
-        """Estimated number of characters per channel."""
+        """Return the estimated number of characters per channel."""
         channels = self.ranked[: max(1, _TRIED // self.plane)]
         return len(self.letters(channels)) / len(channels)
 

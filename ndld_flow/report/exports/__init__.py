@@ -1,5 +1,5 @@
 """Exports for pull requests, CI systems, spreadsheets, notebooks and trace viewers.
 
-One module per format, based on records. `profiles[i][j]` is always the profile that `comparison.profiles[i]` has at
+Everything is based on records. `profiles[i][j]` is always the profile that `comparison.profiles[i]` has at
 position j of its subjects.
 """

@@ -123,7 +123,7 @@ def _ancestors(step: str, run: RunRecord) -> set[str]:
 
 
 def cost_words(cost: Cost, kept: int) -> str:
-    """`0.4 % of the multiply-accumulates, 6 Casts, 112 µs of 18.2 ms (0.6 %) in their layers (profile speed)`."""
+    """Return `0.4 % of the multiply-accumulates; 6 Casts in half; their layers take 112 µs of 18.2 ms (0.6 %)`."""
     if not kept:
         return "nothing: no node is kept."
     parts = [_work(cost.macs_share), _casts(cost), _time(cost)]

@@ -423,7 +423,7 @@ interface ChannelColumns {
   difference: NumberText[];
 }
 
-/** How far a tensor is from the reference's. */
+/** Distance of a tensor from the reference's. */
 interface TensorDivergence {
   metrics: Record<string, NumberText>;
   nonfinite: number;

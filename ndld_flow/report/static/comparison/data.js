@@ -179,7 +179,7 @@ class ComparedRows {
 
   // The row that contains a layer of one report.
   rowOf(place, layer) {
-    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((place) => [place, row]))));
+    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((own) => [own, row]))));
     return this.homes[place].get(layer) ?? -1;
   }
 
