@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ndld_flow.drawing.families import FAMILIES, TITLES, Family
+from ndld_flow.drawing.families import FAMILIES, TITLES
 from ndld_flow.drawing.graph import Box, Direction, DrawnGraph, DrawnNode, Layout, Point, Route
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.drawing.palettes import Colours
@@ -113,7 +113,7 @@ class _Composer:
         for family in FAMILIES:
             if not counts[family]:
                 continue
-            text = f"{_title(family)} {counts[family]:,}"
+            text = f"{TITLES[family]} {counts[family]:,}"
             wide = 20 + text_width(text, 11) + 14
             if x > start and x + wide > right:
                 x, self.top = start, self.top + 20
@@ -169,10 +169,6 @@ class _Composer:
             )
         y = box.y + box.height / 2 + _EDGE / 3
         return Text(box.x + box.width + 4 + lower, y, label, _EDGE, self.colours.quiet, anchor="start")
-
-
-def _title(family: Family) -> str:
-    return TITLES[family]
 
 
 def _heading(points: tuple[Point, ...], style: Style) -> Point:

@@ -71,7 +71,8 @@ def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
     """Return a graph of layers, each with its precision and first ONNX node; with `shapes`, edges show dimensions."""
     edges, terminals = edges_of(profile)
     layers = profile.layers
-    usual = _usual_dtype(layers)
+    dtypes = Counter(tensor.dtype for layer in layers for tensor in layer.outputs)
+    usual = max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
     written = {tensor.name: tensor for layer in layers for tensor in layer.outputs}
     tensors = {tensor.name: tensor for tensor in profile.inputs} | written
     ends = [
@@ -111,11 +112,6 @@ def _label(tensor: TensorInfo | None, usual: str) -> str:
         return ""
     dims = TIMES.join("?" if dim < 0 else str(dim) for dim in tensor.shape)
     return dims if tensor.dtype == usual else f"{tensor.dtype} {dims}".strip()
-
-
-def _usual_dtype(layers: tuple[Layer, ...]) -> str:
-    dtypes = Counter(tensor.dtype for layer in layers for tensor in layer.outputs)
-    return max(dtypes, key=lambda dtype: (dtypes[dtype], dtype), default="")
 
 
 def _subtitle(profile: Profile, usual: str) -> Iterator[str]:

@@ -147,7 +147,8 @@ def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable])
     """Assign layers and route a trunk through them for each bundle; edges of one node and bundle share it."""
     order, back = topological_order(count, edges)
     onward = [(target, source) if place in back else (source, target) for place, (source, target) in enumerate(edges)]
-    layer = assign_layers(order, _constraints(onward))
+    # Each pair of connected nodes once: repeated edges add no constraint.
+    layer = assign_layers(order, list(dict.fromkeys(edge for edge in onward if edge[0] != edge[1])))
     numbers = {old: new for new, old in enumerate(sorted(set(layer)))}
     layer = [numbers[one] for one in layer]
     graph = Layered(count, [[] for _ in numbers], [[] for _ in layer], [[] for _ in layer], [], back)
@@ -159,11 +160,6 @@ def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable])
     ]
     _add_chains(graph, onward, layer, keys)
     return graph
-
-
-def _constraints(edges: Sequence[Edge]) -> list[Edge]:
-    """Return each pair of connected nodes once; repeated edges add no constraint."""
-    return list(dict.fromkeys(edge for edge in edges if edge[0] != edge[1]))
 
 
 def _add_chains(graph: Layered, edges: Sequence[Edge], layer: Sequence[int], keys: Sequence[Hashable]) -> None:

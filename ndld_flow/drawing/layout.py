@@ -104,7 +104,8 @@ def _lay_out_part(
     own = [(number[edges[place][0]], number[edges[place][1]]) for place in inside]
     graph = build_layers(len(nodes), own, [tensors[place] for place in inside])
     reduce_crossings(graph)
-    widths = _widths(graph, sizes)
+    passages = len(graph.above) - graph.count
+    widths = [max(size.width, size.breadth) + _GAP_ACROSS for size in sizes] + [_GAP_OF_PASSAGE] * passages
     cuts = choose_cuts(graph, widths, _heights(graph, sizes), aspect) if aspect else []
     apart = cut_apart(graph, cuts)
     across = [round(x) for x in place_across(apart, widths, find_spines(graph))]
@@ -114,11 +115,6 @@ def _lay_out_part(
     boxes = [router.box(vertex) for vertex in range(graph.count)]
     routes = [router.route(place, edge) for place, edge in enumerate(own)]
     return _Part(nodes, inside, boxes, routes, columns.width, columns.height)
-
-
-def _widths(graph: Layered, sizes: Sequence[Extent]) -> list[float]:
-    passages = len(graph.above) - graph.count
-    return [max(size.width, size.breadth) + _GAP_ACROSS for size in sizes] + [_GAP_OF_PASSAGE] * passages
 
 
 def _heights(graph: Layered, sizes: Sequence[Extent]) -> list[float]:

@@ -87,7 +87,9 @@ def pieces_of(points: tuple[Point, ...], upright: bool) -> tuple[Piece, ...]:
             first, second = ((x0, middle[1]), (x1, middle[1])) if upright else ((middle[0], y0), (middle[0], y1))
             pieces.append((first, second, (x1, y1)))
         elif number + 2 < len(points) and _turns(points[number], (x1, y1), points[number + 2]):
-            pieces.extend(_rounded(points[number], (x1, y1), points[number + 2]))
+            corner = (x1, y1)
+            pieces.append((_towards(corner, points[number]),))
+            pieces.append((corner, corner, _towards(corner, points[number + 2])))
         else:
             pieces.append(((x1, y1),))
     return tuple(pieces)
@@ -97,11 +99,6 @@ def _turns(before: Point, corner: Point, after: Point) -> bool:
     """Return whether two straight pieces meet at a right angle."""
     (x0, y0), (x, y), (x1, y1) = before, corner, after
     return (x0 == x and y1 == y and y0 != y and x1 != x) or (y0 == y and x1 == x and x0 != x and y1 != y)
-
-
-def _rounded(before: Point, corner: Point, after: Point) -> tuple[Piece, ...]:
-    start, end = _towards(corner, before), _towards(corner, after)
-    return (start,), (corner, corner, end)
 
 
 def _towards(corner: Point, other: Point) -> Point:

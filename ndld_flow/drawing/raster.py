@@ -78,7 +78,7 @@ class _Painter:
         self.scale = scale
         self.mode = mode
         self.background = picture.background or ("#ffffff" if mode == "RGB" else None)
-        self.shapes = [(*_ends(shape), shape) for shape in _in_order(picture)]
+        self.shapes = [(*_ends(shape), shape) for shape in (*picture.grid, *picture.lines, *picture.shapes)]
         self.flattened: dict[int, tuple[Point, ...]] = {}
 
     def strip(self, width: int, top: int, height: int) -> Image:
@@ -169,12 +169,6 @@ def _font_folder() -> Path:
     """Return the folder of matplotlib's fonts without importing it, which takes 0.4 s."""
     found = find_spec("matplotlib")
     return Path((found and found.origin) or "").parent / "mpl-data" / "fonts" / "ttf"
-
-
-def _in_order(picture: Picture) -> Iterator[Line | Rectangle | Text]:
-    yield from picture.grid
-    yield from picture.lines
-    yield from picture.shapes
 
 
 def _ends(shape: Line | Rectangle | Text) -> tuple[float, float]:

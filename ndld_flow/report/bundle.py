@@ -84,7 +84,10 @@ def modules_of(entry: str, root: Traversable, panels: str = "") -> list[Module]:
     """Return the modules of a page, each after those that it imports. Raises as `bundle` does."""
     modules = _read_all([entry, *_panels(panels, root)], root)
     for module in modules.values():
-        _check_imports(module, modules)
+        for path, names in module.imports.items():
+            missing = [name for name in names if name.split(":")[0] not in modules[path].exports]
+            if missing:
+                raise BundleError(f"{module.path} imports {', '.join(missing)}, which {path} does not export")
     if "start" not in modules[entry].exports:
         raise BundleError(f"{entry} does not export `start`")
     return [modules[path] for path in _in_order(modules)]
@@ -127,15 +130,8 @@ def read_module(path: str, text: str) -> Module:
 
 def _names(names: str | None) -> tuple[str, ...]:
     parts = (part.split() for part in (names or "").split(",") if part.strip())
-    # `name as alias` is called `name: alias` where an object is Stages of a pass.
+    # `name as alias` is called `name: alias` in a destructured object.
     return tuple(f"{words[0]}: {words[-1]}" if len(words) > 1 else words[0] for words in parts)
-
-
-def _check_imports(module: Module, modules: dict[str, Module]) -> None:
-    for path, names in module.imports.items():
-        missing = [name for name in names if name.split(":")[0] not in modules[path].exports]
-        if missing:
-            raise BundleError(f"{module.path} imports {', '.join(missing)}, which {path} does not export")
 
 
 def _in_order(modules: dict[str, Module]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import count, number
@@ -138,16 +138,17 @@ def collect_depth(
         curves=tuple(curves),
         layers=layers,
         kept=tuple(place for place, layer in enumerate(layers) if kept(layer.record)),
-        first=_place_of(first, layers),
+        first=next(
+            (
+                place
+                for place, layer in enumerate(layers)
+                if first and first in (layer.record.node, layer.record.tensor)
+            ),
+            None,
+        ),
         bound=bound,
         precision=precision,
     )
-
-
-def _place_of(name: str, layers: Collection[DepthLayer]) -> int | None:
-    if not name:
-        return None
-    return next((place for place, layer in enumerate(layers) if name in (layer.record.node, layer.record.tensor)), None)
 
 
 def bound_of(tolerance: Mapping[str, float]) -> Bound | None:
@@ -256,8 +257,11 @@ def _ranges(view: DepthView) -> DepthRanges:
 
 def _short(values: Iterable[float | None]) -> list[float | None]:
     """Return values rounded to three digits, finer than a pixel. The run's files have all digits."""
-    return [None if value is None or not math.isfinite(value) else _three_digits(value) for value in values]
-
-
-def _three_digits(value: float) -> float:
-    return int(value) if value in (0, 1, NOT_FINITE) else float(f"{value:.3g}")
+    return [
+        None
+        if value is None or not math.isfinite(value)
+        else int(value)
+        if value in (0, 1, NOT_FINITE)
+        else float(f"{value:.3g}")
+        for value in values
+    ]

@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import count, size
 from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, missed_precisions
-from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
+from ndld_flow.records.build import Build, BuildMemory, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_layers import (
@@ -26,7 +26,7 @@ from ndld_flow.report.collect_layers import (
     types_text,
 )
 from ndld_flow.report.collect_profiles import machine_settings
-from ndld_flow.report.value_text import Setting, settings_of, shape_text
+from ndld_flow.report.value_text import Setting, settings_of, shape_text, value_text
 
 LIBRARIES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 
@@ -142,7 +142,10 @@ def collect_build(build: Build) -> BuiltView:
         built_at=build.built_at,
         typing=short_name(build.typing),
         memory=tuple(_memory(build.memory)),
-        profiles=tuple(map(_profile, build.profiles)),
+        profiles=tuple(
+            ProfileRows(short_name(profile.basis, 60), tuple(map(_range, profile.inputs, profile.inputs.values())))
+            for profile in build.profiles
+        ),
         constraints=_constraints(build.constraints),
         constraint_outcomes=tuple(outcomes.most_common(8)),
         constraint_count=len(build.constraints),
@@ -185,26 +188,19 @@ def _memory(memory: BuildMemory) -> Iterator[tuple[str, int]]:
     return ((what, bytes_) for what, bytes_ in sizes.items() if bytes_)
 
 
-def _profile(profile: BuiltProfile) -> ProfileRows:
-    return ProfileRows(
-        basis=short_name(profile.basis, 60), rows=tuple(_range(name, one) for name, one in profile.inputs.items())
-    )
-
-
 def _range(name: str, shapes: ShapeRange) -> RangeRow:
-    text_of = _values_text if shapes.values else shape_text
+    low, opt, high = (
+        value_text(list(shape)) if shapes.values else shape_text(shape)
+        for shape in (shapes.min, shapes.opt, shapes.max)
+    )
     return RangeRow(
         input=short_name(name),
-        low=text_of(shapes.min),
-        opt=text_of(shapes.opt),
-        high=text_of(shapes.max),
+        low=low,
+        opt=opt,
+        high=high,
         is_fixed=shapes.min == shapes.opt == shapes.max,
         is_values=shapes.values,
     )
-
-
-def _values_text(values: Sequence[int]) -> str:
-    return f"[{', '.join(map(str, values))}]"
 
 
 def _constraints(constraints: Sequence[Constraint]) -> tuple[ConstraintRow, ...]:

@@ -193,6 +193,7 @@ def _kind(tensor: TensorInfo | None) -> str:
 UNKNOWN = "unknown"
 """Displayed for a precision or multiply unit without evidence."""
 _TYPES_SHOWN = 12
+_MOVING_ROLES = ("reformat", "cast", "quantize", "copy")
 _ROWS_WITHOUT_SCRIPT = 20
 
 
@@ -306,13 +307,6 @@ def has_timed_layers(profile: Profile) -> bool:
     return any(layer.samples_ms for layer in profile.layers)
 
 
-def _explained(layers_ms: float, profile: Profile) -> str:
-    latency_ms = profile.latency.median_ms if profile.latency_ms else 0.0
-    if not 0 < layers_ms < latency_ms:
-        return ""
-    return f"{share(layers_ms / latency_ms)} of the latency of {milliseconds(latency_ms)}"
-
-
 def _view(step: str, title: str, profile: Profile) -> LayersView:
     layers = profile.layers
     subject = Subject(profile)
@@ -328,12 +322,16 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
     bound, insights = collect_diagnosis(subject)
     missed = missed_precisions(profile)
     has_units = knows_units(layers)
+    latency_ms = profile.latency.median_ms if profile.latency_ms else 0.0
+    explained = f"{share(times.sum_ms / latency_ms)} of the latency of {milliseconds(latency_ms)}" if latency_ms else ""
+    roles = group_layers(layers, medians, [layer.role for layer in layers])
+    tactics = group_layers(layers, medians, [layer.tactic for layer in layers])
     return LayersView(
         step=visible_name(step),
         label=title,
         layer_count=len(layers),
         times=times,
-        explained=_explained(times.sum_ms, profile),
+        explained=explained if 0 < times.sum_ms < latency_ms else "",
         pass_ms=statistics.median(profile.layer_pass_ms) if profile.layer_pass_ms else 0.0,
         passes=passes,
         runs=max(len(profile.layer_runs), 1),
@@ -342,9 +340,9 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         precisions=group_layers(layers, medians, [layer.precision or UNKNOWN for layer in layers]),
         units=group_layers(layers, medians, [layer.unit or UNKNOWN for layer in layers]) if has_units else (),
         tensor_cores=profile.tensor_cores,
-        movers=_movers(layers, medians),
+        movers=tuple(group for group in roles if group.name in _MOVING_ROLES),
         missed=missed,
-        tactics=_tactics(layers, medians),
+        tactics=tuple(group for group in tactics if group.name),
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile),
         timeline=collect_timeline(profile),
@@ -400,16 +398,6 @@ def _row(layer: Layer, place: int, times: LayerTimes, known: tuple[bool, bool]) 
         min_ms=times.min_ms[place],
         max_ms=times.max_ms[place],
     )
-
-
-def _movers(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGroup, ...]:
-    groups = group_layers(layers, medians, [layer.role for layer in layers])
-    return tuple(group for group in groups if group.name in ("reformat", "cast", "quantize", "copy"))
-
-
-def _tactics(layers: Sequence[Layer], medians: Sequence[float]) -> tuple[LayerGroup, ...]:
-    groups = group_layers(layers, medians, [layer.tactic for layer in layers])
-    return tuple(group for group in groups if group.name)
 
 
 def _by_type(groups: Sequence[LayerGroup]) -> tuple[TypeTime, ...]:

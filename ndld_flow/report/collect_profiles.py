@@ -37,16 +37,6 @@ class TensorView:
 
 
 @dataclass(frozen=True)
-class BatchView:
-    """One batch size of a sweep."""
-
-    batch: int
-    latency: LatencySummary
-    """Latency of the whole batch."""
-    items_per_s: float
-
-
-@dataclass(frozen=True)
 class RunView:
     """One process run of the timing pass."""
 
@@ -100,7 +90,7 @@ class ProfileView:
     peak_memory_bytes: int
     overhead: float
     """Latency with the profiler over latency without it; 0 if layers were not profiled."""
-    batches: tuple[BatchView, ...]
+    batches: tuple[BatchPoint, ...]
     warmup_passes: int
     warmup_ms: float
     stopped_because: str
@@ -128,7 +118,11 @@ def collect_profiles(profiles: dict[str, Profile]) -> tuple[ProfileView, ...]:
             titles[step],
             profile,
             step=step,
-            in_turns_with=_in_turns_with(step, profiles, titles),
+            in_turns_with=tuple(
+                titles[other]
+                for other, measured in profiles.items()
+                if profile.sitting and measured.sitting == profile.sitting and other != step
+            ),
             series=with_samples.index(step) % _SERIES if step in with_samples else 0,
         )
         for step, profile in profiles.items()
@@ -161,13 +155,6 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
     return tuple(Setting(name, short_name(value)) for name, value in named.items() if value)
 
 
-def _in_turns_with(step: str, profiles: dict[str, Profile], titles: dict[str, str]) -> tuple[str, ...]:
-    sitting = profiles[step].sitting
-    return tuple(
-        titles[other] for other, profile in profiles.items() if sitting and profile.sitting == sitting and other != step
-    )
-
-
 def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, ...], series: int) -> ProfileView:
     samples = profile.latency_ms
     latency = profile.latency if samples else None
@@ -180,14 +167,18 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         profiler=profile.profiler,
         quartiles_ms=(percentile(samples, 25), percentile(samples, 75)) if samples else (0.0, 0.0),
         runs=tuple(run.latency_ms for run in profile.runs),
-        process_runs=_process_runs(profile, latency) if latency else (),
+        process_runs=tuple(
+            _process_run(number, run, latency)
+            for number, run in enumerate(profile.runs, start=1)
+            if latency and run.latency_ms
+        ),
         in_turns_with=in_turns_with,
         series=series,
         stages=_stages(profile, latency) if latency else (),
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
         overhead=_overhead(profile, latency) if latency else 0.0,
-        batches=tuple(map(_batch, profile.batches)),
+        batches=profile.batches,
         warmup_passes=profile.warmup_passes,
         warmup_ms=profile.warmup_ms,
         stopped_because=short_name(profile.stopped_because),
@@ -206,10 +197,6 @@ def _overhead(profile: Profile, latency: LatencySummary) -> float:
     if not profile.layer_pass_ms or not latency.median_ms:
         return 0.0
     return statistics.median(profile.layer_pass_ms) / latency.median_ms
-
-
-def _process_runs(profile: Profile, whole: LatencySummary) -> tuple[RunView, ...]:
-    return tuple(_process_run(number, run, whole) for number, run in enumerate(profile.runs, start=1) if run.latency_ms)
 
 
 def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView:
@@ -245,10 +232,6 @@ def _stages(profile: Profile, whole: LatencySummary) -> tuple[StageView, ...]:
 def short_provider(provider: str) -> str:
     """Shorten `CPUExecutionProvider` to `CPU`."""
     return short_name(provider.removesuffix("ExecutionProvider") or provider, 40)
-
-
-def _batch(point: BatchPoint) -> BatchView:
-    return BatchView(point.batch, point.latency, point.items_per_s)
 
 
 def _tensor(info: TensorInfo) -> TensorView:

@@ -40,13 +40,12 @@ def _setting_text(value: JsonValue, given: JsonValue) -> str:
     defaults."""
     shown = given if isinstance(given, list) else value
     if isinstance(shown, list) and any(isinstance(item, dict) for item in shown):
-        return "\n".join(f"- {_item_text(item)}" for item in shown)
+        texts = [(item, value_text(item)) for item in shown]
+        # An operation without settings is shown without braces.
+        return "\n".join(
+            f"- {text[1:-1] if isinstance(item, dict) and len(item) == 1 else text}" for item, text in texts
+        )
     return value_text(value)
-
-
-def _item_text(item: JsonValue) -> str:
-    text = value_text(item)
-    return text[1:-1] if isinstance(item, dict) and len(item) == 1 else text
 
 
 def value_text(value: JsonValue) -> str:

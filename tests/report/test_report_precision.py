@@ -223,7 +223,7 @@ def test_curves_are_put_above_each_other_by_tensor(whole: list[int], found: list
     if view is None:
         assert everywhere == []
         return
-    assert [one.layer.position for one in view.layers] == everywhere
+    assert [one.record.position for one in view.layers] == everywhere
     assert view.kept == tuple(row for row, position in enumerate(everywhere) if position % 2 == 0)
     assert view.first == (everywhere.index(first) if first in everywhere else None)
     payload = depth_payload(view, Texts())
@@ -238,7 +238,7 @@ def test_the_layers_furthest_off_come_first_where_nothing_draws_them() -> None:
     errors = [0.1, math.nan, 0.5, 0.0, 0.2]
     view = collect_depth({"a": divergences(5, errors)}, lambda one: False, "", None)
     assert view is not None
-    assert [one.layer.position for one in view.worst] == [1, 2, 4, 0, 3]
+    assert [one.record.position for one in view.worst] == [1, 2, 4, 0, 3]
     assert [one.words for one in view.worst][:2] == [("900 NaN or infinite",), ("0.5",)]
 
 

@@ -97,6 +97,23 @@ def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
     assert "where the recipe's own settings (point 9) failed" in said(failed)
 
 
+@pytest.mark.parametrize(
+    ("best_ms", "own_ms", "words"),
+    [
+        (8.59, 8.77, "1.021× faster than the recipe's own settings (point 9), by the first measurement"),
+        (8.59, 8.5901, "against 8.59 ms of the recipe's own settings (point 9), by the first measurement"),
+        (8.59, 8.59, "against 8.59 ms of the recipe's own settings (point 9), by the first measurement"),
+        (8.59, 8.0, "against 8.00 ms of the recipe's own settings (point 9), by the first measurement"),
+        (0.0, 8.0, "against 8.00 ms of the recipe's own settings (point 9), by the first measurement"),
+    ],
+)
+def test_only_a_gain_that_can_be_seen_is_a_factor(best_ms: float, own_ms: float, words: str) -> None:
+    record = changed(made.session(), 9, again=None, objectives=(own_ms,))
+    record = changed(record, 21, again=None, objectives=(best_ms,))
+    assert words in said(record)
+    assert ("faster" in said(record)) == ("faster" in words)
+
+
 def test_both_sides_of_a_gain_are_measured_under_the_same_conditions() -> None:
     """The best measured again is not held against what the recipe was at first, which was another sitting."""
     record = changed(made.session(), 9, again=None, objectives=(17.18,))

@@ -156,7 +156,9 @@ class _Read:
             # Two models differ little: their XOR has small numbers, which compress far better.
             mixed = int.from_bytes(codes) ^ int.from_bytes(self._cut(self.base, channels))
             codes = mixed.to_bytes(len(codes))
-        return _packed(codes)
+        # High bytes hardly change between elements, so they are stored together.
+        packed = gzip.compress(codes[0::2] + codes[1::2], compresslevel=4, mtime=0)
+        return base64.b64encode(packed).decode()
 
     def letters_of_one(self) -> float:
         """Return the estimated number of characters per channel."""
@@ -190,11 +192,6 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
             _note_left_out(packed, (kept, len(samples)), limit if limit < most else None)
             break
     return packed
-
-
-def _packed(codes: bytes) -> str:
-    # High bytes hardly change between elements, so they are stored together.
-    return base64.b64encode(gzip.compress(codes[0::2] + codes[1::2], compresslevel=4, mtime=0)).decode()
 
 
 def _read_maps(record: Activations, folder: Path, notes: list[str]) -> Iterator[_Read]:

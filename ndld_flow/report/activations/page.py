@@ -151,12 +151,13 @@ class ActivationsPage:
 
 def collect_page(record: Activations, maps: PackedMaps, files: str) -> ActivationsPage:
     """Convert a record and its packed maps to page data. `files` is the path of the record's files from the page."""
+    conditions = {"On": record.provider, "Noise": record.noise, "Stopped at": record.stopped_at}
     return ActivationsPage(
         title=title_of(record),
         verdict="failed" if not_finite(record) else "passed",
         result=result_of(record),
         arithmetic=_ARITHMETIC.get(record.arithmetic, short_name(record.arithmetic, 80)),
-        ran=tuple((what, short_name(how, 300)) for what, how in _ran(record) if how),
+        ran=tuple((name, short_name(value, 300)) for name, value in conditions.items() if value),
         figures=figures(record),
         rows=collect_tensors(record),
         two=bool(record.reference),
@@ -185,10 +186,6 @@ def result_of(record: Activations) -> str:
     if not bad:
         return "Every captured value is finite"
     return f"{count(bad)} of {count(total)} tensors hold{'s' if bad == 1 else ''} NaN or infinity"
-
-
-def _ran(record: Activations) -> tuple[tuple[str, str], ...]:
-    return (("On", record.provider), ("Noise", record.noise), ("Stopped at", record.stopped_at))
 
 
 def figures(record: Activations) -> tuple[Figure, ...]:

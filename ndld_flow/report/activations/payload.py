@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, TensorRange
-from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram, SampleShown
+from ndld_flow.records.activations import Activations, CapturedTensor, ChannelStatistics, Histogram
 from ndld_flow.report.activations.maps import PackedMap, PackedMaps, is_within_folder
 from ndld_flow.report.encoding import packed
 from ndld_flow.report.page_data import (
@@ -37,7 +37,10 @@ def activations_payload(record: Activations, maps: PackedMaps, files: str) -> st
         "samples": [
             {
                 "label": short_name(sample.label, 120),
-                "inputs": _fed(sample),
+                "inputs": [
+                    (short_name(name, 80), short_name(_short_path(source, sample.label), 200))
+                    for name, source in sample.inputs.items()
+                ],
                 "picture": maps.pictures.get(place, -1),
             }
             for place, sample in enumerate(record.samples)
@@ -59,14 +62,8 @@ def number_text(value: float | None) -> NumberText:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def _fed(sample: SampleShown) -> list[tuple[str, str]]:
-    """Return (input, origin of its values), with the path of a file as short as the sample's label."""
-    return [
-        (short_name(name, 80), short_name(_short_path(how, sample.label), 200)) for name, how in sample.inputs.items()
-    ]
-
-
 def _short_path(how: str, label: str) -> str:
+    """Return the origin of values, with the path of a file as short as in the sample's label."""
     places = [place for part in label.split(", ") if part and (place := how.rfind(f"/{part}")) >= 0]
     kind = "image " if how.startswith("image ") else ""
     return f"{kind}{how[places[0] + 1 :]}" if places else how

@@ -121,14 +121,16 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
     shown = [times[k].layers[i] for k in (0, candidate) for i in row.layers[k]]
     precisions = [[times[k].layers[i].precision or UNKNOWN for i in row.layers[k]] for k in (0, candidate)]
     both = base_ms is not None and candidate_ms is not None
+    delta = _delta(row, times, candidate)
+    before, after = ("+".join(dict.fromkeys(map(visible_name, names))) for names in precisions)
     return AlignedRow(
         name=short_name(" + ".join(layer.name for layer in (_of(row, times, 0) or shown))),
         type=short_name(" + ".join(dict.fromkeys(layer.type for layer in (_of(row, times, 0) or shown))), 60),
         base_ms=base_ms,
         candidate_ms=candidate_ms,
-        delta=_signed_ms(_delta(row, times, candidate)),
+        delta=f"{'+' if delta > 0 else MINUS if delta < 0 else ''}{milliseconds(abs(delta))}",
         change=change(base_ms or 0.0, candidate_ms or 0.0) if both else ("gone" if candidate_ms is None else "new"),
-        precision=_arrow(*("+".join(dict.fromkeys(map(visible_name, precision))) for precision in precisions)),
+        precision=short_name(before if before == after else f"{before or ABSENT} → {after or ABSENT}", 60),
         method=row.methods[candidate] if both else "unmatched",
         confidence=row.confidence_between(0, candidate),
         verdict=verdict.verdict if verdict else "",
@@ -136,13 +138,5 @@ def _aligned(comparison: ProfileComparison, times: Sequence[LayerTimes], candida
     )
 
 
-def _signed_ms(value: float) -> str:
-    return f"{'+' if value > 0 else MINUS if value < 0 else ''}{milliseconds(abs(value))}"
-
-
 def _of(row: LayerRow, times: Sequence[LayerTimes], profile: int) -> list[Layer]:
     return [times[profile].layers[place] for place in row.layers[profile]]
-
-
-def _arrow(before: str, after: str) -> str:
-    return short_name(before if before == after else f"{before or ABSENT} → {after or ABSENT}", 60)

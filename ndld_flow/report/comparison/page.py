@@ -107,6 +107,7 @@ def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profi
     decisions, scale = collect_decisions(comparison)
     times = [collect_aligned(profile, own) for profile, own in zip(comparison.profiles, profiles, strict=True)]
     subjects = collect_subjects(comparison.subjects)
+    ratio = comparison.geometric_mean_ratio
     return ComparisonPage(
         title=_title(subjects),
         verdict=comparison.verdict,
@@ -115,7 +116,7 @@ def collect_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profi
         decisions=decisions,
         rounds=collect_rounds(comparison),
         ticks=scale.ticks(),
-        geometric_mean=_geometric_mean(comparison),
+        geometric_mean="" if ratio is None else f"{ratio_text(ratio)} ({change(1, ratio)})",
         gates=collect_gates(comparison),
         differences=collect_differences(comparison),
         noise=short_name(comparison.noise, 400),
@@ -146,11 +147,6 @@ def _title(subjects: Sequence[SubjectView]) -> str:
         return f"{len(others)} reports against {subjects[0].label}"
     listed = f"{', '.join(others[:-1])} and {others[-1]}" if len(others) > 1 else "".join(others)
     return f"{listed} against {subjects[0].label}"
-
-
-def _geometric_mean(comparison: Comparison) -> str:
-    ratio = comparison.geometric_mean_ratio
-    return "" if ratio is None else f"{ratio_text(ratio)} ({change(1, ratio)})"
 
 
 COMPARISON_PAGE = PageParts(

@@ -10,7 +10,7 @@ from typing import get_args
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MatchMethod, ProfileComparison
 from ndld_flow.records.measurement import LatencySummary, percentile
-from ndld_flow.records.profile import Layer, Profile
+from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.report.collect_layers import UNKNOWN
 from ndld_flow.report.collect_profiles import short_provider
@@ -118,9 +118,10 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
 
 def _report(profile: Profile, times: LayerTimes, texts: Texts) -> ComparedReport:
     samples = profile.latency_ms
+    numbers = LatencySummary.of(samples).model_dump() if samples else {}
     return {
         "label": short_name(profile.label, 60),
-        "latency": _latency(samples),
+        "latency": {name: _number(value) for name, value in numbers.items()},
         "quartiles_ms": [_number(percentile(samples, percent)) for percent in (25, 75)] if samples else [],
         "samples": _spread(samples),
         "sample_count": len(samples),
@@ -129,11 +130,6 @@ def _report(profile: Profile, times: LayerTimes, texts: Texts) -> ComparedReport
         "layers": _layers(times, texts),
         "timeline": timeline_payload(profile, texts) if profile.timeline else None,
     }
-
-
-def _latency(samples: Sequence[float]) -> dict[str, float | None]:
-    numbers = LatencySummary.of(samples).model_dump() if samples else {}
-    return {name: _number(value) for name, value in numbers.items()}
 
 
 def _spread(samples: Sequence[float]) -> list[float | None]:
@@ -151,16 +147,12 @@ def _layers(times: LayerTimes, texts: Texts) -> ComparedLayers:
         "name": texts.places(visible_name(layer.name) for layer in layers),
         "type": texts.places(visible_name(layer.type) for layer in layers),
         "precision": texts.places(visible_name(layer.precision or UNKNOWN) for layer in layers),
-        "dims": texts.places(_dims(layer) for layer in layers),
+        "dims": texts.places(shape_text(layer.outputs[0].shape) if layer.outputs else "" for layer in layers),
         "role": texts.places(layer.role for layer in layers),
         "tactic": texts.places(visible_name(layer.tactic) for layer in layers),
         "provider": texts.places(short_provider(layer.provider) for layer in layers),
         "onnx": [texts.places(map(visible_name, layer.onnx_nodes)) for layer in layers],
     }
-
-
-def _dims(layer: Layer) -> str:
-    return shape_text(layer.outputs[0].shape) if layer.outputs else ""
 
 
 def _rows(comparison: ProfileComparison) -> RowColumns:

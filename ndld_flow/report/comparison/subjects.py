@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from string import ascii_uppercase
@@ -158,13 +158,12 @@ def _tensors(profile: Profile) -> dict[str, str]:
 
 def _rows(mappings: Sequence[Mapping[str, JsonValue]]) -> tuple[SettingRow, ...]:
     names = dict.fromkeys(name for mapping in mappings for name in mapping)
-    rows = [_row(name, [mapping.get(name) for mapping in mappings]) for name in names]
+    rows = []
+    for name in names:
+        values = [mapping.get(name) for mapping in mappings]
+        texts = tuple("" if value in (None, "") else value_text(value) for value in values)
+        rows.append(SettingRow(short_name(name), texts, len(set(texts)) > 1))
     return tuple(row for row in rows if any(row.values))
-
-
-def _row(name: str, values: Iterable[JsonValue]) -> SettingRow:
-    texts = tuple("" if value in (None, "") else value_text(value) for value in values)
-    return SettingRow(short_name(name), texts, len(set(texts)) > 1)
 
 
 @dataclass(frozen=True)

@@ -203,17 +203,11 @@ def _verdict_view(verdict: MetricVerdict, scale: IntervalScale) -> VerdictView:
         verdict=verdict.verdict,
         ratio=ratio_text(verdict.ratio),
         change=change(1, verdict.ratio) if finite else "",
-        interval=_interval_text(verdict),
+        interval="" if verdict.low == verdict.high else f"{ratio_text(verdict.low)} to {ratio_text(verdict.high)}",
         plot=scale.plot(verdict),
         threshold=f"±{verdict.threshold * 100:.3g} %",
         why=short_name(verdict.why, 600),
     )
-
-
-def _interval_text(verdict: MetricVerdict) -> str:
-    if verdict.low == verdict.high:
-        return ""
-    return f"{ratio_text(verdict.low)} to {ratio_text(verdict.high)}"
 
 
 _WORST_FIRST = ("failed", "incomparable", "inconclusive", "passed")

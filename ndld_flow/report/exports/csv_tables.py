@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.text import visible_name
-from ndld_flow.records.comparison import Comparison, LayerRow, ProfileComparison
+from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, median_ms
 from ndld_flow.report.tables import Table, Value
@@ -121,7 +121,8 @@ def _compared(
         changes = sorted(layer_changes(compared, measured, candidate), key=lambda change: change.row)
         for change in changes:
             names: list[Value] = [compared.name, labels[0], labels[candidate]]
-            yield [*names, *_change(change), *_match(compared.rows[change.row], candidate)]
+            row = compared.rows[change.row]
+            yield [*names, *_change(change), row.methods[candidate], row.confidence_between(0, candidate)]
 
 
 def _change(change: LayerChange) -> list[Value]:
@@ -138,10 +139,6 @@ def _change(change: LayerChange) -> list[Value]:
         verdict.verdict if verdict is not None else None,
         verdict.q_value if verdict is not None else None,
     ]
-
-
-def _match(row: LayerRow, candidate: int) -> list[Value]:
-    return [row.methods[candidate], row.confidence_between(0, candidate)]
 
 
 def _layer(layer: Layer, median: float, part: float) -> list[Value]:

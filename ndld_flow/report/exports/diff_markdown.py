@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff_page import DiffLine, DiffPart, DiffRow, collect_diff
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
@@ -50,13 +48,8 @@ def _part(part: DiffPart) -> str:
 def _cells(row: DiffRow) -> list[str]:
     name = f"{code(row.was)} → {code(row.name)}" if row.was else code(row.name)
     scope = f" in {code(row.scope)}" if row.scope else ""
-    return [f"`{row.sign}`", name + scope, code(row.kind), "<br>".join(_descriptions(row))]
-
-
-def _descriptions(row: DiffRow) -> Iterator[str]:
-    if row.detail:
-        yield prose(row.detail)
-    yield from map(_line, row.lines)
+    descriptions = [*([prose(row.detail)] if row.detail else []), *map(_line, row.lines)]
+    return [f"`{row.sign}`", name + scope, code(row.kind), "<br>".join(descriptions)]
 
 
 def _line(line: DiffLine) -> str:

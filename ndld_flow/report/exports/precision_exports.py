@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.quantities import count, number, seconds
-from ndld_flow.records.accuracy import Accuracy, LayerDivergence, TensorRange
+from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_divergence import NOT_FINITE, DepthView, error_of
-from ndld_flow.report.collect_layers import InsightView, Passage
+from ndld_flow.report.collect_layers import Passage
 from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import code, details, prose, table
 from ndld_flow.report.exports.picture_file import (
@@ -56,15 +56,15 @@ def depth_csv(view: DepthView) -> str:
     kept = set(view.kept)
     rows = (
         [
-            row.layer.position,
-            row.layer.node,
-            row.layer.op_type,
-            row.layer.tensor,
-            "x".join(map(str, row.layer.shape)),
+            row.record.position,
+            row.record.node,
+            row.record.op_type,
+            row.record.tensor,
+            "x".join(map(str, row.record.shape)),
             int(place in kept),
             int(place == view.first),
             *(cell for layer, names in zip(row.of_curves, metrics, strict=True) for cell in _measured(layer, names)),
-            *_range_cells(row.range),
+            *(None if row.range is None else getattr(row.range, name) for name in _RANGE),
         ]
         for place, row in enumerate(view.layers)
     )
@@ -81,10 +81,6 @@ def _measured(layer: LayerDivergence | None, names: Sequence[str]) -> list[Value
     if layer is None:
         return [None] * len(names)
     return [*(layer.metrics.get(name) for name in names[:-1]), layer.nonfinite]
-
-
-def _range_cells(values: TensorRange | None) -> list[Value]:
-    return [None if values is None else getattr(values, name) for name in _RANGE]
 
 
 def trials_csv(search: PrecisionSearch) -> str:
@@ -162,7 +158,10 @@ def search_markdown(view: SearchView, picture: str = "") -> str:
     parts = [
         f"### {_SIGN[view.outcome.passed]} {code(view.step)}: {prose(view.outcome.bound_outcome)}\n",
         "".join(f"- {sentence}\n" for sentence in sentences),
-        *(f"- **Open**: {_insight(insight)}\n" for insight in view.insights),
+        *(
+            f"- **Open**: {prose(insight.title)}. {_passages(insight.evidence)} {_passages(insight.next_step)}\n"
+            for insight in view.insights
+        ),
         f"![Divergence along the depth of the network]({picture})\n" if picture else "",
         _kept(view),
         _trials(view),
@@ -178,10 +177,6 @@ def prose_piece(text: str) -> str:
     """Return a part of a sentence, preserving blanks at both ends."""
     lead, trail = text[: len(text) - len(text.lstrip())], text[len(text.rstrip()) :]
     return f"{lead}{prose(text.strip())}{trail}"
-
-
-def _insight(insight: InsightView) -> str:
-    return f"{prose(insight.title)}. {_passages(insight.evidence)} {_passages(insight.next_step)}"
 
 
 def _kept(view: SearchView) -> str:
@@ -364,7 +359,7 @@ def _marks(axes: Axes, view: DepthView, positions: Sequence[int]) -> None:
                   label="kept")  # fmt: skip
     if view.first is None:
         return
-    layer = view.layers[view.first].layer
+    layer = view.layers[view.first].record
     x = positions[view.first]
     axes.axvline(x, color=CRIMSON, lw=1.2)
     is_left = view.first < 0.6 * len(positions)

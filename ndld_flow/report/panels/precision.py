@@ -64,7 +64,7 @@ class Cost:
 
 def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) -> Cost:
     """Return the cost of the result of `step` in the models that use it."""
-    users = _users(step, documents.run)
+    users = [name for name, record in _records(documents.run).items() if step in _found_by(record)]
     first = users[0] if users else None
     record = _records(documents.run).get(first) if first else None
     return Cost(
@@ -77,10 +77,6 @@ def collect_cost(step: str, search: PrecisionSearch, documents: RunDocuments) ->
 
 def _records(run: RunRecord) -> dict[str, StepRecord]:
     return {step.name: step.record for step in run.steps if step.record is not None}
-
-
-def _users(step: str, run: RunRecord) -> list[str]:
-    return [name for name, record in _records(run).items() if step in _found_by(record)]
 
 
 def _found_by(record: StepRecord) -> Collection[str]:
@@ -328,7 +324,7 @@ def _kept_rows(
 ) -> tuple[KeptRow, ...]:
     shown = sorted(search.kept, key=lambda node: _CAUSES.index(node.cause))[:_KEPT_SHOWN]
     layers = _layer_places({node.node for node in shown if node.node}, list(profiles.values()))
-    rows = {depth.layers[row].layer.tensor: row for row in depth.kept} if depth else {}
+    rows = {depth.layers[row].record.tensor: row for row in depth.kept} if depth else {}
     of_node = [next((rows[name] for name in node.outputs if name in rows), None) for node in shown]
     return tuple(_kept_row(node, search, row, layers.get(node.node)) for node, row in zip(shown, of_node, strict=True))
 
@@ -410,17 +406,14 @@ def search_payload(view: SearchView, texts: Texts) -> SearchPayload:
         "passed": [int(trial.passed) for trial in trials],
         "wall_s": [rounded(trial.wall_s) for trial in trials],
         "note": texts.places(map(trial_note, trials)),
-        "metrics": {visible_name(metric): _metric_values(trials, metric) for metric in metrics},
+        "metrics": {
+            visible_name(metric): [_metric_value(trial.metrics.get(metric)) for trial in trials] for metric in metrics
+        },
     }
 
 
-def _metric_values(trials: Sequence[Trial], metric: str) -> list[NumberText]:
-    """Return values with nine digits, as a cosine near 1 differs in the last ones; `NaN` as text, None if not
-    measured."""
-    return [_metric_value(trial.metrics.get(metric)) for trial in trials]
-
-
 def _metric_value(value: float | None) -> NumberText:
+    """Return nine digits, as a cosine near 1 differs in the last ones; `NaN` as text, None if not measured."""
     if value is None:
         return None
     return float(f"{value:.9g}") if math.isfinite(value) else str(value)

@@ -195,7 +195,7 @@ def _step_view(number: int, step: RunStep, given: JsonValue, run: RunRecord, lon
         wall_share=step.wall_s / longest,
         reuse=_reuse(step, run),
         summary=short_name(record.summary, 400) if record else "",
-        reads=_reads(step, given),
+        reads=tuple((short_name(name), short_name(parent)) for name, parent in parent_names(step, given).items()),
         change=_change_view(record.change) if record and record.change else None,
         settings=settings_of(record.parts.settings if record else given, given),
         metrics=_metrics(record),
@@ -211,11 +211,6 @@ def _reuse(step: RunStep, run: RunRecord) -> str:
         return ""
     age = (run.started_at - step.record.started_at).total_seconds()
     return f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"
-
-
-def _reads(step: RunStep, given: JsonValue) -> tuple[tuple[str, str], ...]:
-    names = parent_names(step, given)
-    return tuple((short_name(what), short_name(whom)) for what, whom in names.items())
 
 
 def _metrics(record: StepRecord | None) -> tuple[tuple[str, str], ...]:

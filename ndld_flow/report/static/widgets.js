@@ -110,7 +110,7 @@ export function selectionSummary(model) {
     if (tallies.length === 1 && tallies[0][0] === "") continue;
     list.append(make("dt", {}, column.label), make("dd", {}, make("bdi", {}, tallyText(tallies))));
   }
-  const lines = model.columns.filter((column) => column.measure).map((column) => ({ column, summary: measure(rows, column) })).filter(({ found: measured }) => measured);
+  const lines = model.columns.filter((column) => column.measure).map((column) => ({ column, summary: measure(rows, column) })).filter(({ summary }) => summary);
   const cell = (column, value) => make("td", { class: "n" }, value === null ? "–" : column.format(value));
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),

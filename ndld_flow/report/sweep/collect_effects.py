@@ -84,7 +84,8 @@ def _observed(record: SweepRecord, place: int) -> list[Observed]:
 
 
 def _view(objective: SweepObjective, effects: Sequence[Effect]) -> EffectsView:
-    ends = [end for effect in effects for level in effect.levels for end in _shown_values(level)]
+    observed = [level.observed for effect in effects for level in effect.levels]
+    ends = [end for values in observed for end in (values if len(values) <= _DOTS else median_interval(values))]
     scale = _Scale(min(ends), max(ends))
     return EffectsView(
         objective=short_name(objective.text, 100),
@@ -93,10 +94,6 @@ def _view(objective: SweepObjective, effects: Sequence[Effect]) -> EffectsView:
         ticks=scale.ticks(objective),
         paired=all(effect.paired for effect in effects),
     )
-
-
-def _shown_values(level: Level) -> Sequence[float]:
-    return level.observed if len(level.observed) <= _DOTS else median_interval(level.observed)
 
 
 def _effect(effect: Effect, objective: SweepObjective, scale: _Scale) -> EffectView:

@@ -119,7 +119,9 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         mark=_MARKS[again.standing] if again else "",
         ratio=ratio_text(ratio) if ratio is not None else "",
         interval=f"{ratio_text(low)} to {ratio_text(high)}" if low is not None and high is not None else "",
-        plot=_plot(ratio, low, high, scale) if ratio is not None and ratio > 0 else None,
+        plot=IntervalPlot(*(round(scale.place(end), 2) for end in (low or ratio, ratio, high or ratio, 1.0, 1.0)))
+        if ratio is not None and ratio > 0
+        else None,
         on_front=point.on_front,
         tied=point.tied,
         lines=recipe_lines(point, record.recipe),
@@ -159,11 +161,6 @@ def _fitting_ticks(ticks: Sequence[tuple[float, str]]) -> tuple[tuple[float, str
         if all(abs(place - other) >= _APART for other, _ in kept):
             kept.append((place, text))
     return tuple(sorted(kept))
-
-
-def _plot(ratio: float, low: float | None, high: float | None, scale: IntervalScale) -> IntervalPlot:
-    ends = (low or ratio, ratio, high or ratio, 1.0, 1.0)
-    return IntervalPlot(*(round(scale.place(end), 2) for end in ends))
 
 
 def _result(points: list[SweepPoint], unit: str) -> str:

@@ -256,12 +256,13 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
     dimensions = collect_dimensions(record)
     curves = collect_curves(record, dimensions)
     measured = [point for point in record.points if point.metrics]
+    ordered = sorted(record.points, key=lambda point: (point.rank is None, point.rank or 0, point.number))
     return SweepPage(
         head=collect_head(record, sweep_verdict(record)),
         axes=tuple(short_names([axis.name for axis in record.axes]).values()),
         objectives=tuple(short_name(objective.text, 60) for objective in record.objectives),
         point_count=len(record.points),
-        plain=_plain(record.points, record),
+        plain=tuple(_plain_row(point, record) for point in ordered[:_PLAIN_ROWS]),
         winners=collect_winners(record),
         has_pictures=len(measured) > 1,
         curves=curves,
@@ -273,11 +274,6 @@ def collect_page(record: SweepRecord, churn: Sequence[ChurnView] = ()) -> SweepP
         repeat=collect_repeat(record),
         payload=sweep_payload(record, dimensions, curves),
     )
-
-
-def _plain(points: Sequence[SweepPoint], record: SweepRecord) -> tuple[PlainRow, ...]:
-    ordered = sorted(points, key=lambda point: (point.rank is None, point.rank or 0, point.number))
-    return tuple(_plain_row(point, record) for point in ordered[:_PLAIN_ROWS])
 
 
 def _plain_row(point: SweepPoint, record: SweepRecord) -> PlainRow:
