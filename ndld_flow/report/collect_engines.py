@@ -14,18 +14,20 @@ from ndld_flow.base.text import short_name, shortened, visible_name
 from ndld_flow.profiles.diagnose.diagnose import insights_of_engine
 from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, missed_precisions
 from ndld_flow.records.build import Build, BuildMemory, Constraint, ShapeRange, TimingCacheUse
-from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.records.profile import Profile, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_layers import (
+    ROWS_WITHOUT_SCRIPT,
     UNKNOWN,
     InsightView,
     ReformatsView,
     collect_reformats,
     has_timed_layers,
     insight_view,
-    types_text,
+    layer_table,
 )
 from ndld_flow.report.collect_profiles import machine_settings
+from ndld_flow.report.tables import Table
 from ndld_flow.report.value_text import Setting, settings_of, shape_text, value_text
 
 LIBRARIES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
@@ -250,7 +252,6 @@ def _tensors(tensors: Sequence[TensorInfo], is_input: bool) -> Iterator[BoundTen
         yield BoundTensor(short_name(one.name), tensor, is_input)
 
 
-_ROWS_WITHOUT_SCRIPT = 20
 _TACTICS = 12
 _FEW_TACTICS = 4
 
@@ -280,25 +281,6 @@ class LayerCount:
 
 
 @dataclass(frozen=True)
-class EngineRow:
-    """One layer of the table for pages without a script."""
-
-    index: int
-    name: str
-    type: str
-    dims: str
-    precision: str
-    types: str
-    """Types of inputs and outputs; empty if equal to the precision."""
-    asked: str
-    """Requested precision; empty for none."""
-    is_missed: bool
-    """True if it certainly has another precision."""
-    nodes: int
-    """Number of its ONNX nodes."""
-
-
-@dataclass(frozen=True)
 class EngineView:
     """One engine: its build, if known, and its layers."""
 
@@ -325,7 +307,8 @@ class EngineView:
     reformats: ReformatsView | None
     footprint: FootprintView | None
     insights: tuple[InsightView, ...]
-    first: tuple[EngineRow, ...]
+    first: Table
+    """The first layers, for paper and for pages without a script."""
     notes: tuple[str, ...]
     profile: Profile
     """The layers for the page data."""
@@ -366,7 +349,7 @@ def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
         reformats=collect_reformats(layers, profile.inputs, profile.outputs),
         footprint=collect_footprint(profile) if layers else None,
         insights=tuple(map(insight_view, insights_of_engine(EngineSubject(profile, build)))),
-        first=tuple(_row(layer, place in missed) for place, layer in enumerate(layers[:_ROWS_WITHOUT_SCRIPT])),
+        first=layer_table(profile, range(min(len(layers), ROWS_WITHOUT_SCRIPT)), missed),
         notes=tuple(short_name(note, 1000) for note in profile.notes),
         profile=profile,
     )
@@ -378,17 +361,3 @@ def count_layers(keys: Iterable[str]) -> tuple[LayerCount, ...]:
     total = counts.total() or 1
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(LayerCount(visible_name(name), number, number / total) for name, number in ordered)
-
-
-def _row(layer: Layer, is_missed: bool) -> EngineRow:
-    return EngineRow(
-        index=layer.index,
-        name=visible_name(layer.name),
-        type=visible_name(layer.type),
-        dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
-        precision=visible_name(layer.precision or UNKNOWN),
-        types=types_text(layer),
-        asked=visible_name(layer.asked_precision),
-        is_missed=is_missed,
-        nodes=len(layer.onnx_nodes),
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import milliseconds, share
@@ -16,6 +16,7 @@ from ndld_flow.profiles.diagnose.subject import Insight, Subject
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_profiles import TimelineView, collect_timeline, profile_titles, short_provider
+from ndld_flow.report.tables import Column, Table, Value
 from ndld_flow.report.value_text import shape_text
 
 # Maximum number of rows that a link selects, to limit the size of pages.
@@ -192,36 +193,25 @@ def _kind(tensor: TensorInfo | None) -> str:
 
 UNKNOWN = "unknown"
 """Displayed for a precision or multiply unit without evidence."""
+_REQUESTED = Column("Requested", "label")
+_COLUMNS = (
+    Column("#", "number"),
+    Column("Name", "name"),
+    Column("Type", "label"),
+    Column("Dims", "label"),
+    Column("Provider", "label"),
+    Column("Precision", "label"),
+    Column("Reads → writes", "label"),
+    Column("Multiply unit", "label"),
+    _REQUESTED,
+    Column("ONNX nodes", "number"),
+    Column("%", "number", share),
+    Column("Median", "number", milliseconds),
+)
+"""Columns of layers, the same in a report and in Markdown."""
 _TYPES_SHOWN = 12
 _MOVING_ROLES = ("reformat", "cast", "quantize", "copy")
-_ROWS_WITHOUT_SCRIPT = 20
-
-
-@dataclass(frozen=True)
-class LayerRow:
-    """One layer of the table for pages without a script."""
-
-    index: int
-    name: str
-    type: str
-    dims: str
-    """Dimensions of its first output."""
-    provider: str
-    precision: str
-    """Precision of its computation."""
-    types: str
-    """Types of inputs and outputs; empty if equal to the precision."""
-    unit: str
-    """Multiply unit; empty if that of no layer is known."""
-    asked: str
-    """Requested precision; empty for none."""
-    is_missed: bool
-    """True if it certainly has another precision."""
-    share: float
-    """Median over the sum of all layers' medians, 0 to 1."""
-    median_ms: float
-    min_ms: float
-    max_ms: float
+ROWS_WITHOUT_SCRIPT = 20
 
 
 @dataclass(frozen=True)
@@ -287,8 +277,8 @@ class LayersView:
 
     only_compute: bool
     """True if the table first shows only layers that compute."""
-    slowest: tuple[LayerRow, ...]
-    """Rows for paper and for pages without a script."""
+    slowest: Table
+    """The slowest layers, for paper and for pages without a script."""
 
     @property
     def moving_ms(self) -> float:
@@ -351,10 +341,7 @@ def _view(step: str, title: str, profile: Profile) -> LayersView:
         has_work=any(layer.macs for layer in layers),
         roofs=short_name(profile.roofs.how, 200) if profile.roofs else "",
         only_compute=profile.options.get("hide_non_compute") is True,
-        slowest=tuple(
-            _row(layers[place], place, times, (place in missed, has_units))
-            for place in subject.listed[:_ROWS_WITHOUT_SCRIPT]
-        ),
+        slowest=layer_table(profile, subject.listed[:ROWS_WITHOUT_SCRIPT], missed, medians),
     )
 
 
@@ -379,25 +366,38 @@ def channels_text(layer: Layer) -> str:
     return f"{channels.inputs} → {channels.outputs}{odd}"
 
 
-def _row(layer: Layer, place: int, times: LayerTimes, known: tuple[bool, bool]) -> LayerRow:
-    """Return the row of a layer. `known`: whether it misses the requested precision, and whether units are shown."""
-    is_missed, has_units = known
-    return LayerRow(
-        index=layer.index,
-        name=visible_name(layer.name),
-        type=visible_name(layer.type),
-        dims=shape_text(layer.outputs[0].shape) if layer.outputs else "",
-        provider=short_provider(layer.provider),
-        precision=visible_name(layer.precision or UNKNOWN),
-        types=types_text(layer),
-        unit=(layer.unit or UNKNOWN) if has_units else "",
-        asked=visible_name(layer.asked_precision),
-        is_missed=is_missed,
-        share=times.median_ms[place] / times.sum_ms if times.sum_ms else 0.0,
-        median_ms=times.median_ms[place],
-        min_ms=times.min_ms[place],
-        max_ms=times.max_ms[place],
-    )
+def layer_table(
+    profile: Profile, places: Sequence[int], missed: Collection[int], medians_ms: Sequence[float] = ()
+) -> Table:
+    """Return the layers at these places. Columns in which all are empty are left out.
+
+    `missed` are the places of layers without the requested precision. `medians_ms` are those of all layers, empty for
+    an engine that was not run.
+    """
+    total = sum(medians_ms)
+    units = knows_units(profile.layers)
+    columns: dict[Column, list[Value]] = {column: [] for column in _COLUMNS}
+    for place in places:
+        layer = profile.layers[place]
+        cells: tuple[Value, ...] = (
+            layer.index,
+            visible_name(layer.name),
+            visible_name(layer.type),
+            shape_text(layer.outputs[0].shape) if layer.outputs else "",
+            short_provider(layer.provider) if layer.provider else "",
+            visible_name(layer.precision or UNKNOWN),
+            types_text(layer),
+            (layer.unit or UNKNOWN) if units else "",
+            ("≠ " if place in missed else "") + visible_name(layer.asked_precision),
+            None if medians_ms else len(layer.onnx_nodes),
+            medians_ms[place] / total if total else None,
+            medians_ms[place] if medians_ms else None,
+        )
+        for column, cell in zip(_COLUMNS, cells, strict=True):
+            columns[column].append(cell)
+    shown = [column for column, values in columns.items() if any(value not in (None, "") for value in values)]
+    bad = {(row, shown.index(_REQUESTED)) for row, place in enumerate(places) if place in missed}
+    return Table(tuple(shown), tuple(zip(*(columns[column] for column in shown), strict=True)), frozenset(bad))
 
 
 def _by_type(groups: Sequence[LayerGroup]) -> tuple[TypeTime, ...]:

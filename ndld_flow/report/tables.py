@@ -21,8 +21,10 @@ class Column:
     """One column."""
 
     title: str
-    kind: Literal["text", "name", "number", "outcome"] = "text"
-    """`name`: a name in a model or a file. `number`: right-aligned. `outcome`: a word with a sign and a colour."""
+    kind: Literal["text", "label", "name", "number", "outcome"] = "text"
+    """`label`: a text of one line. `name`: a name in a model or a file. `number`: right-aligned. `outcome`: a word with
+    a sign and a colour.
+    """
     text: Callable[[float], str] | None = None
     """Text of a number, with its unit; without it, a number is displayed as it is."""
 

@@ -73,9 +73,11 @@ def test_the_roll_up_is_of_what_layers_compute(int8: Profile) -> None:
     assert [(one.name, round(one.share, 2)) for one in view.units] == [
         ("tensor core INT8", 0.7), ("unknown", 0.2), ("none", 0.1),
     ]  # fmt: skip
-    rows = {row.name: row for row in view.slowest}
-    assert (rows["Conv_3 + Add_4"].precision, rows["Conv_3 + Add_4"].types) == ("int8", "int8 + float16 → float16")
-    assert rows["Conv_5"].unit == "unknown"
+    titles = [column.title for column in view.slowest.columns]
+    rows = {row[1]: dict(zip(titles, row, strict=True)) for row in view.slowest.rows}
+    conv = rows["Conv_3 + Add_4"]
+    assert (conv["Precision"], conv["Reads → writes"]) == ("int8", "int8 + float16 → float16")
+    assert rows["Conv_5"]["Multiply unit"] == "unknown"
     assert [one.name for one in view.movers] == ["quantize"]
 
 

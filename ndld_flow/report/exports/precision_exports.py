@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.quantities import count, number, seconds
+from ndld_flow.base.quantities import count, seconds
 from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.report.collect_divergence import NOT_FINITE, DepthView, error_of
 from ndld_flow.report.collect_layers import Passage
 from ndld_flow.report.exports.csv_tables import csv_text
-from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
 from ndld_flow.report.exports.picture_file import (
     BLUE,
     CRIMSON,
@@ -147,7 +147,6 @@ def _sample_rows(accuracy: Accuracy, metrics: Sequence[str], scores: Sequence[st
 
 
 _KEPT = 30
-_TRIALS = 50
 _SIGN = {True: "✅", False: "❌"}
 
 
@@ -196,22 +195,10 @@ def _kept_cells(row: KeptRow) -> list[str]:
 def _trials(view: SearchView) -> str:
     if not view.trials:
         return ""
-    metric = view.outcome.metric
-    rows = [
-        [
-            str(trial.number),
-            trial.phase,
-            prose(trial.what),
-            count(trial.kept_count),
-            number(trial.metrics[metric]) if metric in trial.metrics else "\N{EN DASH}",
-            _SIGN[trial.passed],
-            seconds(trial.wall_s),
-        ]
-        for trial in view.trials[:_TRIALS]
-    ]
-    head = ["#", "Phase", "What", "Kept", prose(metric) or "Metric", "Passed", "Took"]
+    shown = len(view.trial_table.rows)
+    more = "" if len(view.trials) <= shown else f"\n{count(len(view.trials) - shown)} more are in `trials.csv`.\n"
     return details(
-        f"{count(len(view.trials))} trials in {seconds(view.wall_s)}", table(head, rows, numbers=(0, 3, 4, 6))
+        f"{count(len(view.trials))} trials in {seconds(view.wall_s)}", table_markdown(view.trial_table) + more
     )
 
 

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from ndld_flow.base.quantities import count, milliseconds, share, size, three_digits
-from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.collect_layers import knows_units, types_text
-from ndld_flow.report.exports.github_markdown import code, details, prose, table
+from ndld_flow.base.quantities import count, milliseconds, share, three_digits
+from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.collect_layers import layer_table
+from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
 from ndld_flow.report.exports.layer_changes import median_ms
 from ndld_flow.report.value_text import shape_text
 
 _LAYERS = 20
 _NONE = "\N{EN DASH}"
-
-
-class _Known(NamedTuple):
-    """The optional columns that a profile has."""
-
-    asked: bool
-    units: bool
-    types: bool
 
 
 def profile_markdown(profile_label: str, profile: Profile) -> str:
@@ -63,40 +55,14 @@ def _latency(profile: Profile) -> str:
 
 
 def _layers(profile: Profile) -> str:
-    timed = [(layer, median_ms(layer)) for layer in profile.layers]
-    total = math.fsum(ms for _, ms in timed)
+    medians = [median_ms(layer) for layer in profile.layers]
+    total = math.fsum(medians)
     if not total:
         return ""
-    slowest = sorted(timed, key=lambda pair: -pair[1])[:_LAYERS]
-    known = _Known(
-        asked=any(layer.asked_precision for layer, _ in slowest),
-        units=knows_units(profile.layers),
-        types=any(types_text(layer) for layer, _ in slowest),
-    )
-    more = {"Reads → writes": known.types, "Multiply unit": known.units, "Asked": known.asked}
-    shown = [title for title, is_known in more.items() if is_known]
-    head = ["#", "Layer", "Type", "Precision", *shown, "Output", "Median", "Of layers"]
-    rows = [_row(layer, ms, total, known) for layer, ms in slowest]
-    title = f"Slowest {len(rows)} of {count(len(timed))} layers, which take {milliseconds(total)} together"
-    title += tensor_cores_text(profile)
-    return details(title, table(head, rows, numbers=(0, len(head) - 2, len(head) - 1)))
-
-
-def _row(layer: Layer, ms: float, total: float, known: _Known) -> list[str]:
-    dims = shape_text(layer.outputs[0].shape) if layer.outputs else _NONE
-    weights = f", {size(layer.weight_bytes)} of weights" if layer.weight_bytes else ""
-    return [
-        str(layer.index),
-        code(layer.name),
-        code(layer.type, 40),
-        code(layer.precision or "unknown", 30),
-        *([code(types_text(layer), 60) or _NONE] if known.types else []),
-        *([layer.unit or "unknown"] if known.units else []),
-        *([code(layer.asked_precision, 20) or _NONE] if known.asked else []),
-        f"{prose(dims)}{weights}",
-        milliseconds(ms),
-        share(ms / total),
-    ]
+    slowest = sorted(range(len(medians)), key=lambda place: -medians[place])[:_LAYERS]
+    title = f"Slowest {len(slowest)} of {count(len(medians))} layers, which take {milliseconds(total)} together"
+    layers = layer_table(profile, slowest, missed_precisions(profile), medians)
+    return details(title + tensor_cores_text(profile), table_markdown(layers))
 
 
 def tensor_cores_text(profile: Profile) -> str:

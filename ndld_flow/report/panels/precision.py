@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from ndld_flow.base.quantities import count, milliseconds, number, share
+from ndld_flow.base.quantities import count, milliseconds, number, seconds, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.profiles.diagnose.rules_search import SearchSubject, insights_of_search
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
@@ -23,6 +23,7 @@ from ndld_flow.report.page_data import NumberText, SearchPayload
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
+from ndld_flow.report.tables import Column, Table
 from ndld_flow.report.value_text import Setting, settings_of
 
 FOUND_BY = "found_by"
@@ -174,21 +175,6 @@ class KeptRow:
 
 
 @dataclass(frozen=True)
-class TrialRow:
-    """One trial of the table for pages without a script."""
-
-    number: int
-    phase: str
-    what: str
-    kept_count: int
-    metrics: tuple[str, ...]
-    """One per displayed metric."""
-    passed: bool
-    wall_s: float
-    note: str
-
-
-@dataclass(frozen=True)
 class AlwaysKept:
     """Nodes that always stay at higher precision, for one reason."""
 
@@ -218,9 +204,8 @@ class SearchView:
     causes: tuple[tuple[str, int], ...]
     """(cause, number of kept nodes)."""
     trials: tuple[Trial, ...]
-    trial_metrics: tuple[str, ...]
-    trial_rows: tuple[TrialRow, ...]
-    """The first trials, for pages without a script."""
+    trial_table: Table
+    """The first trials, for pages without a script and for pull requests."""
     always_kept: tuple[AlwaysKept, ...]
     always_count: int
     node_count: int
@@ -260,8 +245,7 @@ def _view(step: str, search: PrecisionSearch, documents: RunDocuments) -> Search
         kept_count=len(search.kept),
         causes=tuple(sorted(causes.items(), key=lambda item: -item[1])),
         trials=search.trials,
-        trial_metrics=tuple(short_name(metric, 40) for metric in trial_metrics),
-        trial_rows=tuple(_trial_row(trial, trial_metrics) for trial in search.trials[:_TRIALS_SHOWN]),
+        trial_table=_trial_table(search.trials[:_TRIALS_SHOWN], trial_metrics),
         always_kept=_always_kept(search.always_kept),
         always_count=len(search.always_kept),
         node_count=search.node_count,
@@ -366,17 +350,29 @@ def _always_kept(always: Mapping[str, str]) -> tuple[AlwaysKept, ...]:
 # --- trials ---
 
 
-def _trial_row(trial: Trial, metrics: Sequence[str]) -> TrialRow:
-    return TrialRow(
-        number=trial.number,
-        phase=trial.phase,
-        what=short_name(trial.what, 300),
-        kept_count=trial.kept_count,
-        metrics=tuple(_number(trial.metrics.get(metric)) for metric in metrics),
-        passed=trial.passed,
-        wall_s=trial.wall_s,
-        note=trial_note(trial),
+def _trial_table(trials: Sequence[Trial], metrics: Sequence[str]) -> Table:
+    columns = (
+        Column("#", "number"),
+        Column("Phase"),
+        Column("Trial"),
+        Column("Kept", "number", count),
+        *(Column(short_name(metric, 40), "number", _number) for metric in metrics),
+        Column("Outcome", "outcome"),
+        Column("Duration", "number", seconds),
     )
+    rows = (
+        (
+            trial.number,
+            trial.phase,
+            ", ".join(filter(None, (short_name(trial.what, 300), trial_note(trial)))),
+            trial.kept_count,
+            *(trial.metrics.get(metric) for metric in metrics),
+            "passed" if trial.passed else "failed",
+            trial.wall_s,
+        )
+        for trial in trials
+    )
+    return Table(columns, tuple(rows))
 
 
 def trial_note(trial: Trial) -> str:
