@@ -123,7 +123,9 @@ class _Composer:
         self.top += 13
 
     def _right(self, head: list[Rectangle | Text]) -> float:
-        return max([one.x + text_width(one.text, one.size) for one in head if isinstance(one, Text)], default=0.0)
+        return max(
+            [shape.x + text_width(shape.text, shape.size) for shape in head if isinstance(shape, Text)], default=0.0
+        )
 
     def _grid(self, width: float, height: float) -> Iterator[Line]:
         for number in range(1, int(width // _GRID) + 1):

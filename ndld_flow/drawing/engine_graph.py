@@ -94,7 +94,7 @@ def _node(layer: Layer) -> DrawnNode:
         id=told,
         label=layer_word(layer.type, layer.name) or "layer",
         family=family_of_layer(layer.type, layer.name),
-        details=tuple(one for one in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if one),
+        details=tuple(text for text in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if text),
     )
 
 

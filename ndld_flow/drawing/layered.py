@@ -61,10 +61,10 @@ def assign_layers(order: Sequence[int], edges: Sequence[Edge]) -> list[int]:
     layer = [0] * len(order)
     for node in order:
         if before[node]:
-            layer[node] = 1 + max(layer[one] for one in before[node])
+            layer[node] = 1 + max(layer[neighbour] for neighbour in before[node])
     for node in reversed(order):
         if len(after[node]) > len(before[node]):  # moving it to a later layer shortens more edges than it lengthens
-            layer[node] = min(layer[one] for one in after[node]) - 1
+            layer[node] = min(layer[neighbour] for neighbour in after[node]) - 1
     for _ in range(_ROUNDS):
         if not _move_blocks(layer, edges):
             break
@@ -88,7 +88,7 @@ def _move_blocks(layer: list[int], edges: Sequence[Edge]) -> bool:
             slack = layer[target] - layer[source] - 1
             room[mine] = min(room.get(mine, slack), slack)
     # Blocks that move at the same time could collide: only blocks whose readers stay are moved.
-    moved = {one: by for one, by in room.items() if pull[one] > 0 and by > 0}
+    moved = {block_: by for block_, by in room.items() if pull[block_] > 0 and by > 0}
     for source, target in edges:
         if block[source] != block[target] and block[target] in moved:
             moved.pop(block[source], None)
@@ -150,7 +150,7 @@ def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable])
     # Each pair of connected nodes once: repeated edges add no constraint.
     layer = assign_layers(order, list(dict.fromkeys(edge for edge in onward if edge[0] != edge[1])))
     numbers = {old: new for new, old in enumerate(sorted(set(layer)))}
-    layer = [numbers[one] for one in layer]
+    layer = [numbers[node] for node in layer]
     graph = Layered(count, [[] for _ in numbers], [[] for _ in layer], [[] for _ in layer], [], back)
     for node in order:
         graph.layers[layer[node]].append(node)
@@ -300,7 +300,9 @@ def _sweep(layers: Sequence[list[int]], neighbours: Sequence[Sequence[int]]) -> 
                 if len(near) == 1:
                     keys[vertex] = float(position[near[0]])
                 else:
-                    keys[vertex] = sum([position[one] for one in near]) / len(near) if near else float(place)
+                    keys[vertex] = (
+                        sum([position[neighbour] for neighbour in near]) / len(near) if near else float(place)
+                    )
             layer.sort(key=keys.__getitem__)
         for place, vertex in enumerate(layer):
             position[vertex] = place
@@ -324,7 +326,7 @@ def _crossings_below(upper: Sequence[int], below: Sequence[Sequence[int]], posit
     crossings = 0
     passed: list[int] = []
     for vertex in upper:
-        ends = [position[one] for one in below[vertex]]
+        ends = [position[neighbour] for neighbour in below[vertex]]
         for end in ends:
             if passed and passed[-1] > end:
                 crossings += len(passed) - bisect_right(passed, end)

@@ -136,7 +136,8 @@ def _bands(graph: Layered, sizes: Sequence[Extent], across: Sequence[float]) -> 
         right = max(across[vertex] + half for vertex, half in halves)
         bands.append(Band(top, bottom, left, right))
         farthest = max(
-            [abs(across[one] - across[vertex]) for vertex in layer for one in graph.below[vertex]], default=0
+            [abs(across[neighbour] - across[vertex]) for vertex in layer for neighbour in graph.below[vertex]],
+            default=0,
         )
         top = bottom + round(min(_WIDEST_GAP, _GAP_BETWEEN_LAYERS + 0.07 * farthest))
     return bands

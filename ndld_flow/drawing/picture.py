@@ -136,7 +136,7 @@ def shown(text: str, limit: int) -> str:
     Marks that change the writing direction count as unprintable, so that a name cannot reorder the text next to it.
     """
     text = shortened(text, limit)
-    return text if text.isprintable() else "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

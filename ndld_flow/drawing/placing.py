@@ -47,7 +47,7 @@ def _pieces(graph: Layered, across: Sequence[float], spine: Sequence[int]) -> li
     place_of: dict[int, int] = {}
     for layer in graph.layers:
         for vertex in layer:
-            upper = next((one for one in graph.above[vertex] if spine[one] == spine[vertex]), -1)
+            upper = next((neighbour for neighbour in graph.above[vertex] if spine[neighbour] == spine[vertex]), -1)
             if upper >= 0 and across[upper] == across[vertex]:
                 place_of[vertex] = place_of[upper]
                 pieces[place_of[vertex]].append(vertex)
@@ -77,19 +77,23 @@ def _move(
     sides: tuple[Sequence[int], Sequence[int]],
 ) -> bool:
     now = across[piece[0]]
-    places = sorted([across[one] for one in joined])
+    places = sorted([across[neighbour] for neighbour in joined])
     # Any position between the middle two is equally good: the piece stays.
     target = min(max(now, places[(len(places) - 1) // 2]), places[len(places) // 2])
     if target == now:
         return False
     if target < now:
         bounds = [
-            across[one] + (widths[one] + widths[vertex]) / 2 for vertex in piece if (one := sides[0][vertex]) >= 0
+            across[neighbour] + (widths[neighbour] + widths[vertex]) / 2
+            for vertex in piece
+            if (neighbour := sides[0][vertex]) >= 0
         ]
         target = max([target, *bounds])
     else:
         bounds = [
-            across[one] - (widths[one] + widths[vertex]) / 2 for vertex in piece if (one := sides[1][vertex]) >= 0
+            across[neighbour] - (widths[neighbour] + widths[vertex]) / 2
+            for vertex in piece
+            if (neighbour := sides[1][vertex]) >= 0
         ]
         target = min([target, *bounds])
     if abs(target - now) < 0.5:
@@ -125,12 +129,12 @@ def _straightened(
     """Return the neighbours to align with. Vertices of one spine stay aligned, and nodes align with nodes rather than
     with passing edges. No vertex aligns with one whose own spine continues that way (`onward`).
     """
-    goes_on = [any(spine[one] == spine[vertex] for one in near) for vertex, near in enumerate(onward)]
+    goes_on = [any(spine[neighbour] == spine[vertex] for neighbour in near) for vertex, near in enumerate(onward)]
     straight: list[list[int]] = []
     for vertex, near in enumerate(neighbours):
-        on_spine = [one for one in near if spine[one] == spine[vertex]]
-        free = on_spine or [one for one in near if not goes_on[one]]
-        straight.append([one for one in free if one < graph.count] or free)
+        on_spine = [neighbour for neighbour in near if spine[neighbour] == spine[vertex]]
+        free = on_spine or [neighbour for neighbour in near if not goes_on[neighbour]]
+        straight.append([neighbour for neighbour in free if neighbour < graph.count] or free)
     return straight
 
 
@@ -169,7 +173,7 @@ def _best(vertex: int, near: Sequence[int], longest: Sequence[int], count: int) 
         return -1
     if len(near) == 1:
         return near[0]
-    return max(near, key=lambda one: ((one < count) == (vertex < count), longest[one], -one))
+    return max(near, key=lambda neighbour: ((neighbour < count) == (vertex < count), longest[neighbour], -neighbour))
 
 
 def _marked_crossings(graph: Layered, spine: Sequence[int]) -> set[tuple[int, int]]:
@@ -179,7 +183,7 @@ def _marked_crossings(graph: Layered, spine: Sequence[int]) -> set[tuple[int, in
         place = {vertex: number for number, vertex in enumerate(upper)}
         low, scanned = 0, 0
         for number, vertex in enumerate(lower):
-            inner = next((one for one in graph.above[vertex] if spine[one] == spine[vertex]), None)
+            inner = next((neighbour for neighbour in graph.above[vertex] if spine[neighbour] == spine[vertex]), None)
             if inner is None and number < len(lower) - 1:
                 continue
             high = len(upper) if inner is None else place[inner]
@@ -217,14 +221,14 @@ def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Seque
     """Return the coordinate of each vertex, with blocks as close to their left neighbours as possible, then pulled
     right.
     """
-    after: dict[int, list[tuple[int, float]]] = {one: [] for one in set(root)}
+    after: dict[int, list[tuple[int, float]]] = {end: [] for end in set(root)}
     waiting = dict.fromkeys(after, 0)
     for layer in layers:
         for left, right in pairwise(layer):
             after[root[left]].append((root[right], (widths[left] + widths[right]) / 2))
             waiting[root[right]] += 1
     place = dict.fromkeys(after, 0.0)
-    order = [one for layer in layers for one in layer if root[one] == one and not waiting[one]]
+    order = [vertex for layer in layers for vertex in layer if root[vertex] == vertex and not waiting[vertex]]
     for block in order:  # grows while it is read
         for other, apart in after[block]:
             place[other] = max(place[other], place[block] + apart)
@@ -234,7 +238,7 @@ def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Seque
     for block in reversed(order):
         if after[block]:
             place[block] = max(place[block], min(place[other] - apart for other, apart in after[block]))
-    return [place[one] for one in root]
+    return [place[end] for end in root]
 
 
 def _between(found: Sequence[Sequence[float]], widths: Sequence[float]) -> list[float]:

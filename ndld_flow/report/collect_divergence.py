@@ -213,7 +213,7 @@ def _order(error: float | None) -> float:
 def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
     """Return columns, one place for each layer; `report/depth_panels.js` reads them."""
     records = [layer.record for layer in view.layers]
-    nonfinite = [[one.nonfinite if one else 0 for one in curve] for curve in _by_curve(view)]
+    nonfinite = [[layer.nonfinite if layer else 0 for layer in curve] for curve in _by_curve(view)]
     limits = LIMITS.get(view.precision)
     return {
         "curves": list(view.curves),
@@ -222,7 +222,7 @@ def depth_payload(view: DepthView, texts: Texts) -> DepthPayload:
         "tensor": texts.places((record.tensor for record in records), visible_name),
         "dims": texts.places(shape_text(record.shape) if record.shape else "" for record in records),
         "position": steps([record.position for record in records]),
-        "error": [_short(error_of(one, view.metric) for one in curve) for curve in _by_curve(view)],
+        "error": [_short(error_of(layer, view.metric) for layer in curve) for curve in _by_curve(view)],
         "distance": [_short(map(_distance, curve)) for curve in _by_curve(view)],
         "nonfinite": list(nonfinite) if any(map(any, nonfinite)) else None,
         "ranges": _ranges(view) if view.has_ranges else None,
@@ -242,7 +242,7 @@ def _ranges(view: DepthView) -> DepthRanges:
     ranges = [layer.range for layer in view.layers]
 
     def column(name: str) -> list[float | None]:
-        return _short(None if one is None else getattr(one, name) for one in ranges)
+        return _short(None if range_ is None else getattr(range_, name) for range_ in ranges)
 
     return {
         "largest_abs": column("largest_abs"),
@@ -251,7 +251,7 @@ def _ranges(view: DepthView) -> DepthRanges:
         "beyond_share": column("beyond_share"),
         "subnormal_share": column("subnormal_share"),
         "vanishing_share": column("vanishing_share"),
-        "nonfinite": [one.nan_count + one.inf_count if one else 0 for one in ranges],
+        "nonfinite": [range_.nan_count + range_.inf_count if range_ else 0 for range_ in ranges],
     }
 
 

@@ -157,7 +157,7 @@ def collect_build(build: Build) -> BuiltView:
         notes=tuple(short_name(note, 1000) for note in build.notes),
         chosen=chosen,
         usual=usual,
-        flags=tuple(short_name(one, 60) for one in (*build.flags, *build.network_flags)),
+        flags=tuple(short_name(flag, 60) for flag in (*build.flags, *build.network_flags)),
         applied=settings_of(build.applied),
         tensors=(*_tensors(build.inputs, True), *_tensors(build.outputs, False)),
         machine=machine_settings(build.machine),
@@ -330,7 +330,7 @@ def collect_untimed(profiles: dict[str, Profile]) -> tuple[EngineView, ...]:
 
 def _view(step: str, profile: Profile, build: Build | None) -> EngineView:
     layers = profile.layers
-    tactics = [one for one in count_layers(layer.tactic for layer in layers) if one.name]
+    tactics = [group for group in count_layers(layer.tactic for layer in layers) if group.name]
     nodes = {node for layer in layers for node in layer.onnx_nodes}
     missed = missed_precisions(profile, build)
     return EngineView(

@@ -102,8 +102,8 @@ class LatencyOutcome:
             known = "" if self.circumstances.identical else f": {_between(self.verdict.low, self.verdict.high)}"
             return "; ".join([f"{text}{known}", *self._caveats()])
         both = [self.candidate] if self.base is None else [self.candidate, self.base]
-        passes = " and ".join(map(str, sorted({one.latency.sample_count for one in both})))
-        fewest = min(one.runs for one in both)
+        passes = " and ".join(map(str, sorted({measured.latency.sample_count for measured in both})))
+        fewest = min(measured.runs for measured in both)
         text = f"median of {passes} passes in {'one process run' if fewest == 1 else f'{fewest} process runs'}"
         if self.base is None:
             return text

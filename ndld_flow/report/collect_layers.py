@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ndld_flow.base.quantities import milliseconds, share
+from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.diagnose.diagnose import bound_of, insights_of
 from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
@@ -159,7 +159,7 @@ def collect_reformats(
 ) -> ReformatsView | None:
     """Return the reformats; None if there are none."""
     bound = {output.name: f"output {short_name(output.name, 60)}" for output in outputs if output.name}
-    bound |= {one.name: f"input {short_name(one.name, 60)}" for one in inputs if one.name}
+    bound |= {tensor.name: f"input {short_name(tensor.name, 60)}" for tensor in inputs if tensor.name}
     rows = [_reformat_row(place, layer, bound) for place, layer in enumerate(layers) if layer.role == "reformat"]
     if not rows:
         return None
@@ -175,7 +175,7 @@ def _reformat_row(place: int, layer: Layer, bound: dict[str, str]) -> ReformatRo
     read = layer.inputs[0] if layer.inputs else None
     written = layer.outputs[0] if layer.outputs else None
     shown = read or written
-    ends = [one.name for one in (read, written) if one is not None]
+    ends = [tensor.name for tensor in (read, written) if tensor is not None]
     return ReformatRow(
         position=place,
         name=short_name(layer.name),
@@ -199,6 +199,7 @@ _COLUMNS = (
     Column("Name", "name"),
     Column("Type", "label"),
     Column("Dims", "label"),
+    Column("Weights", "number", size),
     Column("Provider", "label"),
     Column("Precision", "label"),
     Column("Reads → writes", "label"),
@@ -353,7 +354,7 @@ def knows_units(layers: Sequence[Layer]) -> bool:
 def types_text(layer: Layer) -> str:
     """Return input and output types, `int8 + float16 → float16`; empty if all equal the type of the computation."""
     types = (layer.input_precision, layer.output_precision)
-    return "" if set(types) <= {layer.precision, ""} else visible_name(" → ".join(one or UNKNOWN for one in types))
+    return "" if set(types) <= {layer.precision, ""} else visible_name(" → ".join(type_ or UNKNOWN for type_ in types))
 
 
 def channels_text(layer: Layer) -> str:
@@ -384,6 +385,7 @@ def layer_table(
             visible_name(layer.name),
             visible_name(layer.type),
             shape_text(layer.outputs[0].shape) if layer.outputs else "",
+            layer.weight_bytes or None,
             short_provider(layer.provider) if layer.provider else "",
             visible_name(layer.precision or UNKNOWN),
             types_text(layer),

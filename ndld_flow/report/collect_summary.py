@@ -270,7 +270,7 @@ def _accuracy_outcome(accuracies: dict[str, Accuracy]) -> AccuracyOutcome | None
         max_abs=_worst(shown, "max_abs", max),
         outputs_failed=sum(bool(output.failed) for output in shown.outputs),
         outputs=len(shown.outputs),
-        labelled_failed=tuple(short_name(one.name, 60) for one in shown.labelled if one.failed),
+        labelled_failed=tuple(short_name(metric.name, 60) for metric in shown.labelled if metric.failed),
         checks=len(accuracies),
         checks_passed=len(accuracies) - len(failed),
     )

@@ -132,7 +132,7 @@ def _part(part: Part, diff: ModelDiff) -> DiffPart:
 def _rows(part: Part, diff: ModelDiff) -> Iterator[DiffRow]:
     if part == "opsets":
         for opset in diff.opsets:
-            before, after = (None if one is None else str(one) for one in (opset.before, opset.after))
+            before, after = (None if version is None else str(version) for version in (opset.before, opset.after))
             yield _value_row(part, opset.domain or "ai.onnx", before, after, opset.scope)
     elif part == "texts":
         for text in diff.texts:

@@ -107,7 +107,7 @@ def _payload(document: ModelDocument) -> ModelPayload:
             "kind": [_KINDS.index(tensor.kind) for tensor in document.tensors],
             "held": steps([tensor.held for tensor in document.tensors]),
         },
-        "held": [_held(one) for one in document.held],
+        "held": [_held(tensor) for tensor in document.held],
         "texts": texts.as_list(),
     }
 

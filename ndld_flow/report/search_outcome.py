@@ -149,13 +149,13 @@ def _as_it_comes(search: PrecisionSearch, outcome: SearchOutcome) -> str:
 
 
 def _start(search: PrecisionSearch) -> str:
-    layers = [one for one in search.layers_whole if search.first_divergent in (one.node, one.tensor)]
+    layers = [layer for layer in search.layers_whole if search.first_divergent in (layer.node, layer.tensor)]
     called = f"`{short_name(search.first_divergent, 80)}`"
     if not layers:
         return f"It starts at {called}."
     first = layers[0]
     called = f"{short_name(first.op_type, 60)} `{short_name(first.node or first.tensor, 80)}`"
-    kept = next((one for one in search.kept if _is(one, first.node, first.tensor)), None)
+    kept = next((candidate for candidate in search.kept if _is(candidate, first.node, first.tensor)), None)
     if kept is None or not kept.evidence:
         return f"It starts at {called}."
     return f"It starts at {called}: {short_name(kept.evidence[0].sentence, 300).rstrip('.')}."

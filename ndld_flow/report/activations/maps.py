@@ -180,15 +180,15 @@ def pack_maps(record: Activations, folder: Path, budget: int = BUDGET) -> Packed
     packed = PackedMaps()
     _pack_pictures(record, folder, packed)
     maps = list(_read_maps(record, folder, packed.notes))
-    samples = sorted({one.source.sample for one in maps})
+    samples = sorted({read.source.sample for read in maps})
     room = int(0.98 * (budget - packed.letters))  # costs are estimated from a part of each map
-    costs = [one.letters_of_one() for one in maps]
-    most = max((one.source.channels for one in maps), default=1)
+    costs = [read.letters_of_one() for read in maps]
+    most = max((read.source.channels for read in maps), default=1)
     for kept in range(len(samples), 0, -1):
-        shown = [(one, cost) for one, cost in zip(maps, costs, strict=True) if one.source.sample in samples[:kept]]
+        shown = [(read, cost) for read, cost in zip(maps, costs, strict=True) if read.source.sample in samples[:kept]]
         limit = _fitting(shown, room, most)
         if limit >= min(_FEWEST, most) or kept == 1:
-            _pack([one for one, _ in shown], limit, budget, packed)
+            _pack([read for read, _ in shown], limit, budget, packed)
             _note_left_out(packed, (kept, len(samples)), limit if limit < most else None)
             break
     return packed

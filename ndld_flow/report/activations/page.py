@@ -44,7 +44,7 @@ class TensorRow:
 
 def collect_tensors(record: Activations) -> tuple[TensorRow, ...]:
     """Return all captured tensors, in execution order."""
-    divergence = {one.tensor: one for one in record.divergence}
+    divergence = {layer.tensor: layer for layer in record.divergence}
     kind = short_name(record.range_format, 20)
     return tuple(_tensor_row(tensor, divergence.get(tensor.tensor), kind) for tensor in record.tensors)
 
@@ -214,14 +214,14 @@ def _beyond(record: Activations) -> tuple[Figure, ...]:
     beyond = [tensor for tensor in record.tensors if tensor.range.beyond_share]
     if not beyond:
         return ()
-    worst = max(beyond, key=lambda one: one.range.beyond_share)
+    worst = max(beyond, key=lambda tensor: tensor.range.beyond_share)
     return (_about(f"Beyond {short_name(record.range_format, 20)}", count(len(beyond)), "most", worst.tensor),)
 
 
 def _divergence_figure(record: Activations) -> tuple[Figure, ...]:
     known = {tensor.tensor for tensor in record.tensors}
     measured = [
-        (db, one.tensor) for one in record.divergence if (db := snr_db(one)) is not None and one.tensor in known
+        (db, layer.tensor) for layer in record.divergence if (db := snr_db(layer)) is not None and layer.tensor in known
     ]
     if not measured:
         return ()

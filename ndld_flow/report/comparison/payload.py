@@ -98,12 +98,12 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
     places = {metric.metric: place for place, metric in enumerate(comparison.metrics)}
 
     def column(name: str) -> list[float | None]:
-        return [_number(getattr(one, name)) for one in ordered]
+        return [_number(getattr(verdict, name)) for verdict in ordered]
 
     return {
-        "metric": [places.get(one.metric, -1) for one in ordered],
-        "base": [one.base for one in ordered],
-        "candidate": [one.candidate for one in ordered],
+        "metric": [places.get(verdict.metric, -1) for verdict in ordered],
+        "base": [verdict.base for verdict in ordered],
+        "candidate": [verdict.candidate for verdict in ordered],
         "base_value": column("base_value"),
         "candidate_value": column("candidate_value"),
         "ratio": column("ratio"),
@@ -111,8 +111,8 @@ def _verdicts(comparison: ProfileComparison, texts: Texts) -> VerdictColumns:
         "high": column("high"),
         "threshold": column("threshold"),
         "floor": column("floor"),
-        "verdict": texts.places(one.verdict for one in ordered),
-        "why": texts.places(short_name(one.why, 600) for one in ordered),
+        "verdict": texts.places(judged.verdict for judged in ordered),
+        "why": texts.places(short_name(verdict.why, 600) for verdict in ordered),
     }
 
 
@@ -176,11 +176,11 @@ def _rows(comparison: ProfileComparison) -> RowColumns:
 def _layer_verdicts(comparison: ProfileComparison, texts: Texts) -> LayerVerdictColumns:
     ordered = comparison.layer_verdicts
     return {
-        "row": [one.row for one in ordered],
-        "candidate": [one.candidate for one in ordered],
-        "verdict": texts.places(one.verdict for one in ordered),
-        "p_value": [_number(one.p_value) for one in ordered],
-        "q_value": [_number(one.q_value) for one in ordered],
+        "row": [verdict.row for verdict in ordered],
+        "candidate": [verdict.candidate for verdict in ordered],
+        "verdict": texts.places(judged.verdict for judged in ordered),
+        "p_value": [_number(verdict.p_value) for verdict in ordered],
+        "q_value": [_number(verdict.q_value) for verdict in ordered],
     }
 
 

@@ -40,7 +40,7 @@ class IntervalScale:
         ends = [1.0]
         for verdict in verdicts:
             ends += [1 + 2 * verdict.threshold, 1 / (1 + 2 * verdict.threshold)]
-            ends += [one for one in (verdict.low, verdict.high, verdict.ratio) if math.isfinite(one) and one > 0]
+            ends += [end for end in (verdict.low, verdict.high, verdict.ratio) if math.isfinite(end) and end > 0]
         held = [min(max(end, _LEAST), _MOST) for end in ends if math.isfinite(end)]
         margin = (max(held) / min(held)) ** 0.06
         return cls(min(held) / margin, max(held) * margin)
@@ -146,7 +146,7 @@ def collect_decisions(comparison: Comparison) -> tuple[tuple[Decision, ...], Int
     """Return the decisions of all profiles and candidates, and their shared axis."""
     deciding = [(profile, verdict) for profile in comparison.profiles for verdict in profile.deciding]
     scale = IntervalScale.around(verdict for _, verdict in deciding)
-    return tuple(_decision(one, verdict, scale) for one, verdict in deciding), scale
+    return tuple(_decision(profile, verdict, scale) for profile, verdict in deciding), scale
 
 
 def collect_metrics(profile: ProfileComparison) -> tuple[MetricRow, ...]:

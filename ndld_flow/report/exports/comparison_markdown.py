@@ -149,7 +149,7 @@ def _layers(
     comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile], candidate: int
 ) -> Iterator[str]:
     """Yield the largest changes, and the time of layers without a partner."""
-    changes = [one for one in layer_changes(compared, measured, candidate)[:_LAYERS] if one.delta_ms]
+    changes = [change_ for change_ in layer_changes(compared, measured, candidate)[:_LAYERS] if change_.delta_ms]
     coverage = compared.coverage[candidate]
     of = f" of {_label(comparison, compared, candidate)}" if len(measured) > 2 else ""
     unmatched = ""
@@ -160,7 +160,7 @@ def _layers(
         )
     if changes or unmatched:
         head = ["Layer", "Type", "Base", "Candidate", "Change", ""]
-        body = table(head, [_layer(one) for one in changes], numbers=(2, 3, 4)) if changes else ""
+        body = table(head, [_layer(change_) for change_ in changes], numbers=(2, 3, 4)) if changes else ""
         yield details(f"Largest changes of layers{of}", body + unmatched)
 
 

@@ -105,7 +105,7 @@ def largest_changes(comparison: Comparison, profiles: Sequence[Sequence[Profile]
     """Return the largest changes of the first deciding profile, or of the first with layers, for the last candidate."""
     order = sorted(
         zip(comparison.profiles, profiles, strict=True),
-        key=lambda pair: all(one.verdict != comparison.verdict for one in pair[0].deciding),
+        key=lambda pair: all(judged.verdict != comparison.verdict for judged in pair[0].deciding),
     )
     for compared, measured in order:
         changes = [change for change in layer_changes(compared, measured) if change.delta_ms][:_LAYERS_SHOWN]

@@ -311,7 +311,7 @@ def _draw_divergence(view: DepthView) -> Figure:
 
 def _ends(view: DepthView) -> tuple[float, float]:
     """Return decades that cover all positive errors and the bound."""
-    errors = [error_of(layer, view.metric) for one in view.layers for layer in one.of_curves]
+    errors = [error_of(layer, view.metric) for row in view.layers for layer in row.of_curves]
     known = [error for error in errors if error is not None and error > 0]
     known += [view.bound.error] if view.bound else []
     if not known:

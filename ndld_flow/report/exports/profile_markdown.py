@@ -35,7 +35,7 @@ def _about(profile: Profile) -> Iterator[str]:
     providers = f" ({', '.join(profile.providers)})" if profile.providers else ""
     yield f"{prose(profile.backend + providers)} on {prose(device)}{f'; {prose(versions)}' if versions else ''}.\n"
     if profile.inputs:
-        inputs = ", ".join(f"{one.name} {one.dtype} {shape_text(one.shape)}" for one in profile.inputs)
+        inputs = ", ".join(f"{tensor.name} {tensor.dtype} {shape_text(tensor.shape)}" for tensor in profile.inputs)
         yield f"Inputs: {prose(inputs)}.\n"
 
 

@@ -82,7 +82,7 @@ def _trade_off(record: SweepRecord, across: Dimension, up: Dimension) -> Figure:
     rows = [row for row in range(len(record.points)) if None not in (across.at(row), up.at(row))]
     kinds = [_kind(record, row) for row in rows]
     for kind, style in _MARKS.items():
-        own = [row for row, one in zip(rows, kinds, strict=True) if one == kind]
+        own = [row for row, own_kind in zip(rows, kinds, strict=True) if own_kind == kind]
         axes.plot([across.at(row) for row in own], [up.at(row) for row in own], ls="none", **style)  # type: ignore[arg-type]
     _number(axes, record, [row for row, kind in zip(rows, kinds, strict=True) if kind in _NUMBERED], across, up)
     _scaled(axes.xaxis, across)
@@ -119,7 +119,7 @@ def _number(axes: Axes, record: SweepRecord, rows: Sequence[int], across: Dimens
     taken: list[tuple[float, float]] = []
     for row in sorted(rows, key=lambda row: record.points[row].rank or len(record.points) + 1):
         x, y = xs[row] or 0.0, ys[row] or 0.0
-        if any(abs(x - one[0]) < 0.04 and abs(y - one[1]) < 0.05 for one in taken):
+        if any(abs(x - spot[0]) < 0.04 and abs(y - spot[1]) < 0.05 for spot in taken):
             continue
         taken.append((x, y))
         place = (across.at(row), up.at(row))
@@ -207,7 +207,7 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
     axes.axis("off")
     axes.set_xlim(0, len(shown) - 1)
     axes.set_ylim(-0.1, 1.02)
-    places = [_fractions(one) for one in shown]
+    places = [_fractions(dimension) for dimension in shown]
     # The best points are drawn last, on top.
     order = sorted(range(len(record.points)), key=lambda row: -(record.points[row].rank or len(record.points) + 1))
     order = order[-_MOST_LINES:]
@@ -221,9 +221,9 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
             linestyles=[style.dashes for style in styles],
         )
     )
-    names = short_names([one.label for one in shown])
-    for place, one in enumerate(shown):
-        _parallel_axis(axes, place, one, names[one.label], len(shown))
+    names = short_names([dimension.label for dimension in shown])
+    for place, dimension in enumerate(shown):
+        _parallel_axis(axes, place, dimension, names[dimension.label], len(shown))
     if len(record.points) > len(order):
         figure.text(
             0.98, 0.01, f"the {len(order)} best of {len(record.points):,} points", size=9, color=QUIET, ha="right"
@@ -305,7 +305,7 @@ def _axis_ends(dimension: Dimension) -> list[tuple[float, str]]:
 
 def _effects(view: EffectsView) -> Figure:
     shown = view.effects[:_MOST_EFFECTS]
-    rows = sum(len(one.levels) for one in shown) + 1.2 * len(shown)
+    rows = sum(len(effect.levels) for effect in shown) + 1.2 * len(shown)
     total = 0.95 + _ROW_IN * rows
     figure = new_figure(total)
     axes = figure.add_axes((0.3, 0.45 / total, 0.5, (_ROW_IN * rows) / total))
@@ -316,8 +316,8 @@ def _effects(view: EffectsView) -> Figure:
     axes.set_yticks([])
     axes.set_xticks([place for place, _ in view.ticks], [picture_text(text, 0.9, 9.5) for _, text in view.ticks])
     at = 0.0
-    for one in shown:
-        at = _effect(axes, one, at)
+    for effect in shown:
+        at = _effect(axes, effect, at)
     legend = "median with 95 % interval (thin: range of fewer than six points)"
     paired = ", otherwise equal points" if view.paired else ", all points with the value"
     figure.text(

@@ -73,7 +73,7 @@ def collect_samples(accuracy: Accuracy) -> SamplesView | None:
         metrics=tuple(short_name(metric, 40) for metric in metrics),
         scores=tuple(short_name(name, 40) for name in scores),
         has_labels=any(sample.label is not None for sample in samples),
-        rows=tuple(_sample_row(one, metrics, scores, accuracy) for one in shown),
+        rows=tuple(_sample_row(sample, metrics, scores, accuracy) for sample in shown),
         count=len(samples),
         plot=_plot(decisive, accuracy) if decisive and len(samples) > 1 else None,
     )

@@ -330,7 +330,7 @@ def _kept_row(node: KeptNode, search: PrecisionSearch, depth_row: int | None, la
         node=short_name(node.node or next(iter(node.outputs), "")),
         op_type=short_name(node.op_type, 60),
         cause=node.cause,
-        evidence=tuple((short_name(one.sentence, 400), short_name(one.tensor, 120)) for one in node.evidence[:6]),
+        evidence=tuple((short_name(fact.sentence, 400), short_name(fact.tensor, 120)) for fact in node.evidence[:6]),
         without=tuple(f"{short_name(metric, 40)} {number(node.without[metric])}" for metric in metrics[:3]),
         depth_row=depth_row,
         layer=layer,

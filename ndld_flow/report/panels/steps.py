@@ -117,7 +117,7 @@ class ChangeView:
 
     @property
     def largest_delta(self) -> int:
-        return max((abs(one.delta) for one in self.changed), default=0)
+        return max((abs(type_.delta) for type_ in self.changed), default=0)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _change_view(change: GraphChange) -> ChangeView:
         )
         for op_type in op_types
     ]
-    by_change = sorted(types, key=lambda one: (-abs(one.delta), one.op_type))
+    by_change = sorted(types, key=lambda type_: (-abs(type_.delta), type_.op_type))
     return ChangeView(
         totals=(
             ("nodes", before.node_count, after.node_count, ""),
@@ -248,8 +248,8 @@ def _change_view(change: GraphChange) -> ChangeView:
             ("weights", before.initializer_bytes, after.initializer_bytes, "bytes"),
             ("opset", before.opset, after.opset, "version"),
         ),
-        changed=tuple(one for one in by_change if one.delta),
-        unchanged=tuple(one for one in types if not one.delta),
+        changed=tuple(type_ for type_ in by_change if type_.delta),
+        unchanged=tuple(type_ for type_ in types if not type_.delta),
         casts_added=change.casts_added,
         notes=tuple(short_name(note, 1000) for note in change.notes),
         diff=collect_diff(change.diff) if change.diff is not None else None,

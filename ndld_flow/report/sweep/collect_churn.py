@@ -139,13 +139,13 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
 
 
 def _view(step: str, builds: Sequence[_BuiltPoint]) -> ChurnView:
-    ordered = sorted(builds, key=lambda one: (one.attempt, one.point))[:_BUILDS_SHOWN]
-    churn = find_churn([one.rebuild for one in ordered])
+    ordered = sorted(builds, key=lambda built: (built.attempt, built.point))[:_BUILDS_SHOWN]
+    churn = find_churn([built.rebuild for built in ordered])
     return ChurnView(
         step=short_name(step, 100),
         summary=_summary(churn),
         labels=tuple(short_name(build.label, 40) for build in churn.builds),
-        points=tuple(one.point for one in ordered),
+        points=tuple(built.point for built in ordered),
         spreads=tuple(map(_spread, churn.spreads)),
         rows=tuple(map(_row, churn.changed[:_LAYERS_SHOWN])),
         left_out=max(0, len(churn.changed) - _LAYERS_SHOWN),

@@ -140,7 +140,7 @@ def _ends(point: SweepPoint) -> tuple[float, float] | None:
     if again is None or again.ratio_low is None or again.ratio_high is None:
         return None
     both = (again.ratio_low, again.ratio_high)
-    return both if all(math.isfinite(one) and one > 0 for one in both) else None
+    return both if all(math.isfinite(end) and end > 0 for end in both) else None
 
 
 def _scale(points: list[SweepPoint]) -> IntervalScale:
@@ -148,7 +148,7 @@ def _scale(points: list[SweepPoint]) -> IntervalScale:
     held = [1 / 1.02, 1.02]
     for point in points:
         ratio = point.again.ratio if point.again else None
-        held += [one for one in (ratio, *(_ends(point) or ())) if one is not None and 1e-3 <= one <= 1e3]
+        held += [end for end in (ratio, *(_ends(point) or ())) if end is not None and 1e-3 <= end <= 1e3]
     margin = (max(held) / min(held)) ** 0.06
     return IntervalScale(min(held) / margin, max(held) * margin)
 
@@ -170,9 +170,11 @@ def _result(points: list[SweepPoint], unit: str) -> str:
         return "The deciding objective is exact, so nothing was measured again."
     if not again:
         return "These points were not measured again: the first is best only by its first measurement."
-    numbers = {word: [one.number for one in again if one.again and one.again.standing == word] for word in _MARKS}
+    numbers = {
+        word: [point.number for point in again if point.again and point.again.standing == word] for word in _MARKS
+    }
     if not numbers["best"]:
-        return f"Measured again in turns: {points_words([one.number for one in again])}."
+        return f"Measured again in turns: {points_words([point.number for point in again])}."
     clauses = [f"Measured again in turns, point {numbers['best'][0]} is best"]
     if numbers["tie"]:
         clauses.append(

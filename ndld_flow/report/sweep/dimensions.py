@@ -80,13 +80,13 @@ def axis_numbers(axis: SweepAxis) -> AxisNumbers | None:
     if axis.numeric:
         return AxisNumbers(axis.name, {key_of(value): float(str(value)) for value in axis.values})
     lists = [value for value in axis.values if isinstance(value, list)]
-    if len(lists) < 2 or len(lists) < len(axis.values) or len({len(one) for one in lists}) > 1:
+    if len(lists) < 2 or len(lists) < len(axis.values) or len({len(items) for items in lists}) > 1:
         return None
-    differing = [place for place in range(len(lists[0])) if len({key_of(one[place]) for one in lists}) > 1]
-    if len(differing) != 1 or not all(is_number(one[differing[0]]) for one in lists):
+    differing = [place for place in range(len(lists[0])) if len({key_of(items[place]) for items in lists}) > 1]
+    if len(differing) != 1 or not all(is_number(items[differing[0]]) for items in lists):
         return None
     place = differing[0]
-    return AxisNumbers(f"{axis.name}[{place}]", {key_of(one): float(str(one[place])) for one in lists})
+    return AxisNumbers(f"{axis.name}[{place}]", {key_of(items): float(str(items[place])) for items in lists})
 
 
 def _axis(place: int, axis: SweepAxis, points: Sequence[SweepPoint]) -> Dimension:
@@ -149,8 +149,11 @@ def _metrics(record: SweepRecord) -> list[Dimension]:
     names = dict.fromkeys(name for point in record.points for name in point.metrics if name not in taken)
     metrics = [_metric_dimension(name, record.points) for name in names]
     chosen = _traded_off(metrics, [objective.text for objective in record.objectives])
-    marked = [replace(one, key=f"metric_{place}", is_default=one.label in chosen) for place, one in enumerate(metrics)]
-    return sorted(marked, key=lambda one: (not one.is_default, not _varies(one)))
+    marked = [
+        replace(metric, key=f"metric_{place}", is_default=metric.label in chosen)
+        for place, metric in enumerate(metrics)
+    ]
+    return sorted(marked, key=lambda metric: (not metric.is_default, not _varies(metric)))
 
 
 def _traded_off(metrics: Sequence[Dimension], objectives: Sequence[str]) -> list[str]:
@@ -330,7 +333,8 @@ def _best_first(lines: Sequence[Sequence[int]], quantity: Dimension) -> list[Seq
     sign = 1 if quantity.direction == "minimize" else -1
     values = quantity.numbers or ()
     return sorted(
-        lines, key=lambda rows: min((sign * one for row in rows if (one := values[row]) is not None), default=math.inf)
+        lines,
+        key=lambda rows: min((sign * value for row in rows if (value := values[row]) is not None), default=math.inf),
     )
 
 

@@ -125,7 +125,7 @@ def _gain(best: SweepPoint, own: SweepPoint, objective: SweepObjective) -> str:
         return f"within the noise of {name}"
     if best.again and own.again:
         return _gain_again(own.again, objective.direction, f"{word} than {name}")
-    new, old = (one.objectives[0] if one.objectives else None for one in (best, own))
+    new, old = (point.objectives[0] if point.objectives else None for point in (best, own))
     if new is None or old is None:
         return ""
     ratio = _ratio(new, old, objective.direction)
@@ -138,10 +138,12 @@ def _gain_again(own: MeasuredAgain, direction: str, than: str) -> str:
     """Return the gain by the second measurement: `1.26x (1.07x to 1.66x) faster than ...`."""
     if own.standing == "inconclusive":
         return f"not {than} at 95 % confidence"
-    ratios = [one for one in (own.ratio, own.ratio_low, own.ratio_high) if one is not None and 0 < one < math.inf]
+    ratios = [
+        ratio_ for ratio_ in (own.ratio, own.ratio_low, own.ratio_high) if ratio_ is not None and 0 < ratio_ < math.inf
+    ]
     if not ratios:
         return f"{than} at 95 % confidence"
-    ratio, *ends = ratios if direction == "minimize" else [1 / one for one in ratios]
+    ratio, *ends = ratios if direction == "minimize" else [1 / ratio_ for ratio_ in ratios]
     interval = f" ({ratio_text(min(ends))} to {ratio_text(max(ends))})" if len(ends) > 1 else ""
     return f"{ratio_text(ratio)}{interval} {than}"
 
@@ -184,7 +186,7 @@ def _session_view(sitting: MeasurementSession) -> SessionView:
         started_at=sitting.started_at,
         took=seconds((sitting.ended_at - sitting.started_at).total_seconds()),
         note=", ".join(notes),
-        concurrent_load="; ".join(short_name(one, 200) for one in sitting.beside[:10]),
+        concurrent_load="; ".join(short_name(process, 200) for process in sitting.beside[:10]),
     )
 
 
