@@ -325,7 +325,7 @@ def test_one_profile_in_markdown() -> None:
     rows = cells_of(markdown)
     assert "### <code>source</code>" in markdown
     assert "onnxruntime on A CPU; onnxruntime 1.2." in markdown
-    assert ["0", "Conv_0", "Conv", "float32", "1×8", "4.00 ms", "57.1 %"] in rows
+    assert ["0", "Conv_0", "Conv", "1×8", "float32", "57.1 %", "4.00 ms"] in rows
     assert rows[1][0] == "7.00 ms"
     assert rows[1][-1] == "6 in 3 process runs"
     assert "- a note" in markdown
@@ -339,7 +339,7 @@ def asked_of_first(precision: str) -> Profile:
 
 def test_what_was_asked_for_is_in_markdown_and_tables() -> None:
     rows = cells_of(profile_markdown("source", asked_of_first("fp16")))
-    assert ["0", "Conv_0", "Conv", "float32", "fp16", "1×8", "4.00 ms", "57.1 %"] in rows
+    assert ["0", "Conv_0", "Conv", "1×8", "float32", "≠ fp16", "57.1 %", "4.00 ms"] in rows
     assert layers_frame(asked_of_first("fp16"))["asked_precision"].tolist() == ["fp16", "", ""]
 
 

@@ -295,7 +295,7 @@ def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
     texts = payload_of(page)["texts"]
     assert [texts[place] for place in engine["columns"]["asked"]][-3:] == ["fp32", "fp16", ""]
     assert (engine["missed"], plain["missed"], "asked" in plain["columns"]) == ([10], [], False)
-    assert words_of(page).count("Precision Reads → writes Requested Dims") == 1
+    assert words_of(page).count("Precision Reads → writes Requested ONNX nodes") == 1
     assert re.search(r'<td class="clip bad"><bdi>≠ fp16</bdi></td>', page)
     assert "≠ fp32" not in page
 

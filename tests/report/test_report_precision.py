@@ -60,8 +60,8 @@ def view_of(documents: RunDocuments) -> SearchView:
     return collect_searches(documents)[0]
 
 
-def story(view: SearchView) -> list[str]:
-    return ["".join(text for text, _ in sentence) for sentence in (*view.story, view.cost_words)]
+def sentences_of(view: SearchView) -> list[str]:
+    return ["".join(text for text, _ in sentence) for sentence in (*view.sentences, view.cost_words)]
 
 
 def payload_of(page: Path) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def payload_of(page: Path) -> dict[str, Any]:
 
 def test_a_search_tells_what_breaks_where_it_starts_what_mends_it_and_what_that_costs(tmp_path: Path) -> None:
     view = view_of(read_run(write_search(tmp_path, search())))
-    breaks, starts, mended, cost = story(view)
+    breaks, starts, mended, cost = sentences_of(view)
     assert breaks == "With all nodes in fp16 the model is unusable: cosine 0.7712 (bound 0.999)."
     assert starts == (
         "It starts at BatchNormalization p2o.BatchNormalization.40: its variances up to 9.8e+07 are clamped to 65504."
@@ -104,11 +104,11 @@ def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
     steps = [step for step in search_steps() if step.name != "speed"]
     folder = write_search(tmp_path, search(kept_macs_share=None), steps)
     (folder / "speed/profile.json").unlink()
-    assert story(view_of(read_run(folder)))[-1] == (
+    assert sentences_of(view_of(read_run(folder)))[-1] == (
         "their share of the work is unknown; 6 Casts in half; "
         "their latency is unknown: no profile of half in this run records ONNX nodes."
     )
-    assert "no profile of a model that keeps them" in story(view_of(documents_of(search())))[-1]
+    assert "no profile of a model that keeps them" in sentences_of(view_of(documents_of(search())))[-1]
 
 
 @pytest.mark.parametrize(
@@ -124,14 +124,14 @@ def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_how_bad_it_is_depends_on_the_metric_and_its_bound(changes: dict[str, Any], told: str) -> None:
-    assert told in story(view_of(documents_of(search(**changes))))[0]
+    assert told in sentences_of(view_of(documents_of(search(**changes))))[0]
 
 
 def test_nothing_kept_is_no_failure() -> None:
     found = search(kept=(), first_divergent="", layers_found=(), metrics_whole={"cosine": 0.9998},
                    metrics_found={"cosine": 0.9998})  # fmt: skip
     view = view_of(documents_of(found))
-    assert story(view) == [
+    assert sentences_of(view) == [
         "With all nodes in fp16 the model meets its bound: cosine 0.99980 (bound 0.999).",
         "nothing: no node is kept.",
     ]
