@@ -171,18 +171,13 @@ def _lines(lines: Sequence[Line]) -> Iterator[str]:
         members = list(group)
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         yield f'<g fill="none"{_paint("stroke", stroke)} stroke-width="{_number(width)}"{dash}>'
-        yield from (f'<path d="{_path(line)}"/>' for line in members)
+        for line in members:
+            pieces = (f"{'L' if len(piece) == 1 else 'C'}{' '.join(map(_point, piece))}" for piece in line.pieces)
+            yield f'<path d="M{_point(line.start)}{"".join(pieces)}"/>'
         yield "</g>"
         heads = [f"M{'L'.join(map(_point, arrow_corners(line)))}Z" for line in members if line.arrow]
         if heads:
             yield f'<path{_paint("fill", stroke)} d="{"".join(heads)}"/>'
-
-
-def _path(line: Line) -> str:
-    drawn = [f"M{_point(line.start)}"]
-    for piece in line.pieces:
-        drawn.append(f"{'L' if len(piece) == 1 else 'C'}{' '.join(map(_point, piece))}")
-    return "".join(drawn)
 
 
 def arrow_corners(line: Line) -> tuple[tuple[float, float], ...]:

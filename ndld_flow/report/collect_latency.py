@@ -159,7 +159,11 @@ def collect_latency(documents: RunDocuments) -> LatencyOutcome | None:
     if base is None:
         return LatencyOutcome(_measured(candidate, documents))
     circumstances = circumstances_of(measured[base], measured[candidate], frozenset())
-    verdict = _recorded(documents, base, candidate) or _judge(measured[base], measured[candidate], circumstances)
+    verdict = _recorded(documents, base, candidate)
+    if verdict is None:
+        metrics = compare_metrics([Measured(0, "", measured[base]), Measured(1, "", measured[candidate])])
+        bounds = Bounds.under(Rules(), [measured[base]], [measured[candidate]], circumstances)
+        verdict = next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
     if verdict is not None and verdict.verdict != "incomparable":
         # A comparing step may allow circumstances that otherwise forbid a verdict.
         circumstances = PairCircumstances("", circumstances.caveat, circumstances.same_artifact, circumstances.causes)
@@ -214,12 +218,6 @@ def _recorded(documents: RunDocuments, base: str, candidate: str) -> MetricVerdi
         ),
         None,
     )
-
-
-def _judge(base: Profile, candidate: Profile, circumstances: PairCircumstances) -> MetricVerdict | None:
-    metrics = compare_metrics([Measured(0, "", base), Measured(1, "", candidate)])
-    bounds = Bounds.under(Rules(), [base], [candidate], circumstances)
-    return next((judge(metric, 0, 1, bounds) for metric in metrics if metric.metric == _METRIC), None)
 
 
 def _first_of(label: str, profiles: dict[str, Profile]) -> str | None:

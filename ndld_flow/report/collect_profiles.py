@@ -177,7 +177,9 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         stages=_stages(profile, latency) if latency else (),
         load_ms=statistics.median(run.load_ms for run in profile.runs) if profile.runs else 0.0,
         peak_memory_bytes=profile.peak_memory_bytes,
-        overhead=_overhead(profile, latency) if latency else 0.0,
+        overhead=statistics.median(profile.layer_pass_ms) / latency.median_ms
+        if profile.layer_pass_ms and latency and latency.median_ms
+        else 0.0,
         batches=profile.batches,
         warmup_passes=profile.warmup_passes,
         warmup_ms=profile.warmup_ms,
@@ -191,12 +193,6 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         model_digest=short_name(profile.model_digest),
         notes=tuple(short_name(note, 1000) for note in profile.notes),
     )
-
-
-def _overhead(profile: Profile, latency: LatencySummary) -> float:
-    if not profile.layer_pass_ms or not latency.median_ms:
-        return 0.0
-    return statistics.median(profile.layer_pass_ms) / latency.median_ms
 
 
 def _process_run(number: int, run: ProfileRun, whole: LatencySummary) -> RunView:

@@ -162,13 +162,10 @@ def _changed_row(part: Part, changed: _Changed) -> DiffRow:
     detail = _distance(changed) if isinstance(changed, WeightChanged) else ""
     if any(change.aspect == "body" for change in changed.changes):
         detail = "its body, listed by node"
-    was = "" if before == after and not _is_renamed(changed) else before
+    # An unnamed node is identified by its output, and may receive that name.
+    is_renamed = before != after or any(change.aspect == "name" for change in changed.changes)
+    was = before if is_renamed else ""
     return DiffRow(part, "~", after, was, _kind(changed.after), _scope(changed.after), detail, lines)
-
-
-def _is_renamed(changed: _Changed) -> bool:
-    """Return whether only the name changed. An unnamed node is identified by its output, and may receive that name."""
-    return any(change.aspect == "name" for change in changed.changes)
 
 
 def _line(change: Change) -> DiffLine:

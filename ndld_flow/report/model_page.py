@@ -169,10 +169,6 @@ def _scope(document: ModelDocument, scope: ModelScope, texts: Texts) -> ScopePay
     }
 
 
-def _extent(is_labelled: bool) -> Extent:
-    return Extent(NODE_WIDTH, NODE_HEIGHT, *((_ROOM_BELOW, NODE_WIDTH) if is_labelled else ()))
-
-
 def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNode]) -> GraphPicture:
     entering = (*scope.inputs, *scope.outside)
     sources = {tensor: len(nodes) + place for place, tensor in enumerate(entering)}
@@ -193,7 +189,12 @@ def _picture(document: ModelDocument, scope: ModelScope, nodes: Sequence[ModelNo
     terminals += [Terminal(short_name(document.tensors[place].name), False) for place in scope.outputs]
     written = [*((node.outputs[:1]) for node in nodes), *((place,) for place in (*entering, *scope.outputs))]
     layout = lay_out(
-        [_extent(any(document.tensors[tensor].label for tensor in tensors)) for tensors in written],
+        [
+            Extent(NODE_WIDTH, NODE_HEIGHT, _ROOM_BELOW, NODE_WIDTH)
+            if any(document.tensors[tensor].label for tensor in tensors)
+            else Extent(NODE_WIDTH, NODE_HEIGHT)
+            for tensors in written
+        ],
         [(edge.source, edge.target) for edge in edges],
         [edge.tensor for edge in edges],
         aspect=_ASPECT,

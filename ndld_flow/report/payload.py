@@ -12,10 +12,9 @@ from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.diff_page import diff_payload
 from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
 from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
-from ndld_flow.report.page_data import DiffPayload, ProfilePayload, ReportPayload
+from ndld_flow.report.page_data import ProfilePayload, ReportPayload
 from ndld_flow.report.panel import PanelView, panel_payloads
 from ndld_flow.report.panels.precision import search_payload
-from ndld_flow.report.panels.steps import StepsView
 
 
 def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> str:
@@ -29,6 +28,7 @@ def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> st
     layers = list(zip(views.get("layers", ()), filter(has_timed_layers, profiles), strict=True))
     engines = views.get("engines", ())
     depths = [view.depth for name in ("precision", "accuracy") for view in views.get(name, ())]
+    steps = views["steps"].steps if "steps" in views else ()
     graphs = collect_graphs([*(profile for _, profile in layers), *(engine.profile for engine in engines)])
     data: ReportPayload = {
         "profiles": [profile_payload(profile) for profile in views.get("latency", ()) if profile.latency],
@@ -37,7 +37,9 @@ def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> st
             *(engine_payload(view, texts, tensors) for view in engines),
         ],
         "panels": panel_payloads(shown, texts),
-        "diffs": _diffs(views["steps"], texts) if "steps" in views else [],
+        "diffs": [
+            diff_payload(step.change.diff, texts) if step.change and step.change.diff else None for step in steps
+        ],
         "graphs": [graph_payload(picture) for picture in graphs.pictures],
         "graph_of": list(graphs.of_profile),
         "searches": [search_payload(view, texts) for view in views.get("precision", ())],
@@ -46,12 +48,6 @@ def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> st
         "texts": texts.as_list(),
     }
     return packed(data)
-
-
-def _diffs(view: StepsView, texts: Texts) -> list[DiffPayload | None]:
-    """Return an item for every step."""
-    diffs = [step.change.diff if step.change else None for step in view.steps]
-    return [diff_payload(diff, texts) if diff else None for diff in diffs]
 
 
 def profile_payload(profile: ProfileView) -> ProfilePayload:

@@ -96,8 +96,9 @@ def collect_differences(comparison: Comparison) -> tuple[DifferenceView, ...]:
     places: dict[tuple[str, str, tuple[str, ...], str], list[str]] = {}
     for profile in comparison.profiles:
         for difference in profile.differences:
+            effect = "allowed" if difference.allowed else "forbids" if difference.forbids else "noted"
             values = _by_subject(difference, profile, len(comparison.subjects))
-            key = (difference.circumstance, difference.detail, values, _effect(difference))
+            key = (difference.circumstance, difference.detail, values, effect)
             places.setdefault(key, []).append(short_name(profile.name, 60))
     several = len(comparison.profiles) > 1
     views = [
@@ -121,12 +122,6 @@ def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
     }
     setting_groups = (SettingGroup(title, _rows(mappings)) for title, mappings in groups.items())
     return tuple(group for group in setting_groups if group.rows)
-
-
-def _effect(difference: Difference) -> str:
-    if difference.allowed:
-        return "allowed"
-    return "forbids" if difference.forbids else "noted"
 
 
 def _by_subject(difference: Difference, profile: ProfileComparison, subjects: int) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ def profile_markdown(profile_label: str, profile: Profile) -> str:
         *_about(profile),
         _latency(profile),
         _layers(profile),
-        _notes(profile),
+        details("Notes", "".join(f"- {prose(note)}\n" for note in profile.notes[:50])) if profile.notes else "",
     ]
     return "\n".join(part for part in parts if part)
 
@@ -69,9 +69,3 @@ def tensor_cores_text(profile: Profile) -> str:
     """Return `; 46.4 % of it on tensor cores, 0.0 % unknown`; empty if no unit is known."""
     shares = profile.tensor_cores
     return f"; {share(shares.on)} of it on tensor cores, {share(shares.unknown)} unknown" if shares else ""
-
-
-def _notes(profile: Profile) -> str:
-    if not profile.notes:
-        return ""
-    return details("Notes", "".join(f"- {prose(note)}\n" for note in profile.notes[:50]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
@@ -13,7 +13,7 @@ from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.render import write_page
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
-from ndld_flow.report.sweep.collect_winners import GoalCell, WinnersView, WinnerView, collect_winners
+from ndld_flow.report.sweep.collect_winners import WinnersView, WinnerView, collect_winners
 from ndld_flow.report.sweep.outcome import collect_failures, counts_words, sweep_verdict
 from ndld_flow.report.sweep.page import objective_text
 from ndld_flow.report.sweep.points import points_words
@@ -97,7 +97,7 @@ def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
         _headline(record),
         _facts(record),
         _winners(winners) if winners else "",
-        *_pictures(pictures),
+        *(f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n" for name in pictures),
         *map(_effects, collect_effects(record)),
         _troubles(record),
     ]
@@ -130,7 +130,8 @@ def _winners(view: WinnersView) -> str:
 def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
     settings = ", ".join(f"{prose(setting.name, 60)} {code(setting.value)}" for setting in winner.settings)
     settings += f" and {winner.more} more" if winner.more else ""
-    row = [str(winner.rank), str(winner.number), settings, *map(_goal, winner.goals)]
+    goals = [prose(f"{goal.decides}, first {goal.first}" if goal.first else goal.decides) for goal in winner.goals]
+    row = [str(winner.rank), str(winner.number), settings, *goals]
     if view.measured_again:
         ratio = f"{winner.ratio} ({winner.interval})" if winner.interval else winner.ratio
         row += [
@@ -140,18 +141,9 @@ def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
     return row
 
 
-def _goal(cell: GoalCell) -> str:
-    return f"{prose(cell.decides)}, first {prose(cell.first)}" if cell.first else prose(cell.decides)
-
-
 def _block(lines: str) -> str:
     """Return a code block. No line can end it: each begins with a key, and YAML does not break values."""
     return f"```yaml\n{lines}\n```\n"
-
-
-def _pictures(names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        yield f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n"
 
 
 def _effects(view: EffectsView) -> str:

@@ -215,7 +215,7 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
     styles = [_line_style(record, row, ranked) for row in order]
     axes.add_collection(
         LineCollection(
-            [[(x, _none_below(column[row])) for x, column in enumerate(places)] for row in order],
+            [[(x, -0.08 if column[row] is None else column[row]) for x, column in enumerate(places)] for row in order],
             colors=[to_rgba(style.colour, style.alpha) for style in styles],
             linewidths=[style.width for style in styles],
             linestyles=[style.dashes for style in styles],
@@ -243,10 +243,6 @@ def _line_style(record: SweepRecord, row: int, ranked: int) -> _LineStyle:
     part = 1 - (point.rank or ranked) / ranked if ranked else 0.5
     dense = min(1.0, 120 / ranked) if ranked else 1.0
     return _LineStyle(BLUE, max(0.05, (0.12 + 0.6 * part**2) * dense), 1.2)
-
-
-def _none_below(height: float | None) -> float:
-    return -0.08 if height is None else height
 
 
 def _fractions(dimension: Dimension) -> list[float | None]:

@@ -12,6 +12,7 @@ from ndld_flow.base.text import short_name
 from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement, SampleAgreement, higher_is_better
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.panel import Panel
+from ndld_flow.report.search_outcome import is_outside
 from ndld_flow.report.value_text import shape_text
 
 _ROWS_SHOWN = 40
@@ -99,18 +100,12 @@ def worst_of(sample: SampleAgreement, metric: str) -> float | None:
 
 def is_broken(sample: SampleAgreement, metric: str, accuracy: Accuracy) -> bool:
     """Return whether an output exceeds its bound on this sample."""
+    bounds = {output: accuracy.output_tolerance.get(output, accuracy.tolerance) for output in sample.outputs}
     return any(
-        _is_outside(metric, metrics[metric], accuracy.output_tolerance.get(output, accuracy.tolerance))
+        is_outside(metric, metrics[metric], bounds[output][metric])
         for output, metrics in sample.outputs.items()
-        if metric in metrics
+        if metric in metrics and metric in bounds[output]
     )
-
-
-def _is_outside(metric: str, value: float, tolerance: Mapping[str, float]) -> bool:
-    if metric not in tolerance:
-        return False
-    bound = tolerance[metric]
-    return math.isnan(value) or (value < bound if higher_is_better(metric) else value > bound)
 
 
 def _worst_first(samples: Sequence[SampleAgreement], metric: str, accuracy: Accuracy) -> list[SampleAgreement]:
@@ -296,7 +291,9 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
         sample_count=accuracy.sample_count,
         inputs=tuple((short_name(a), short_name(b)) for a, b in accuracy.inputs.items()),
         metrics=metrics,
-        tolerances=tuple(_tolerance(accuracy, metric) for metric in metrics),
+        tolerances=tuple(
+            bound_text(metric, accuracy.tolerance[metric]) if metric in accuracy.tolerance else "" for metric in metrics
+        ),
         rows=tuple(_row(output, metrics, accuracy) for output in accuracy.outputs),
         limits=_limits(accuracy),
         elementwise=_elementwise(accuracy.tolerance),
@@ -334,11 +331,6 @@ def bound_text(metric: str, value: float) -> str:
     return f"{'≥' if higher_is_better(metric) else '≤'} {number(value)}"
 
 
-def _own_tolerance(bounds: Mapping[str, float]) -> str:
-    """Return an output's own bounds in one line; empty if the common ones apply."""
-    return ", ".join(f"{short_name(metric)} {bound_text(metric, value)}" for metric, value in bounds.items())
-
-
 def _metric_names(accuracy: Accuracy) -> tuple[str, ...]:
     recorded = dict.fromkeys(
         [metric for output in accuracy.outputs for metric in output.metrics] + list(metric_bounds(accuracy.tolerance))
@@ -351,12 +343,6 @@ def metric_bounds(tolerance: Mapping[str, float]) -> dict[str, float]:
     return {metric: bound for metric, bound in tolerance.items() if metric not in ("rtol", "atol")}
 
 
-def _tolerance(accuracy: Accuracy, metric: str) -> str:
-    if metric not in accuracy.tolerance:
-        return ""
-    return bound_text(metric, accuracy.tolerance[metric])
-
-
 def _elementwise(tolerance: Mapping[str, float]) -> str:
     if "rtol" not in tolerance and "atol" not in tolerance:
         return ""
@@ -365,19 +351,17 @@ def _elementwise(tolerance: Mapping[str, float]) -> str:
 
 
 def _row(output: OutputAgreement, metrics: Iterable[str], accuracy: Accuracy) -> OutputRow:
+    own = accuracy.output_tolerance.get(output.output, {})
     return OutputRow(
         output=short_name(output.output),
         tensor=f"{short_name(output.dtype, 40)} {shape_text(output.shape)}",
-        cells=tuple(_cell(output, metric) for metric in metrics),
-        own_tolerance=_own_tolerance(accuracy.output_tolerance.get(output.output, {})),
+        cells=tuple(
+            Cell(number(output.metrics[metric]), _is_broken(output, metric)) if metric in output.metrics else None
+            for metric in metrics
+        ),
+        own_tolerance=", ".join(f"{short_name(metric)} {bound_text(metric, bound)}" for metric, bound in own.items()),
         failed=tuple(short_name(sentence, 400) for sentence in output.failed),
     )
-
-
-def _cell(output: OutputAgreement, metric: str) -> Cell | None:
-    if metric not in output.metrics:
-        return None
-    return Cell(value=number(output.metrics[metric]), failed=_is_broken(output, metric))
 
 
 def _is_broken(output: OutputAgreement, metric: str) -> bool:

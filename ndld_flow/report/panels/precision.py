@@ -123,7 +123,10 @@ def cost_words(cost: Cost, kept: int) -> str:
     """Return `0.4 % of the multiply-accumulates; 6 Casts in half; their layers take 112 µs of 18.2 ms (0.6 %)`."""
     if not kept:
         return "nothing: no node is kept."
-    parts = [_work(cost.macs_share), _casts(cost), _time(cost)]
+    casts = ""
+    if cost.casts is not None:
+        casts = f"{count(cost.casts)} Cast{'s' if cost.casts != 1 else ''} in `{cost.users[0]}`"
+    parts = [_work(cost.macs_share), casts, _time(cost)]
     return f"{'; '.join(part for part in parts if part)}."
 
 
@@ -132,12 +135,6 @@ def _work(macs_share: float | None) -> str:
         return "their share of the work is unknown"
     part = "less than 0.1 %" if 0 < macs_share < 0.001 else share(macs_share)
     return f"{part} of the multiply-accumulates"
-
-
-def _casts(cost: Cost) -> str:
-    if cost.casts is None:
-        return ""
-    return f"{count(cost.casts)} Cast{'s' if cost.casts != 1 else ''} in `{cost.users[0]}`"
 
 
 def _time(cost: Cost) -> str:

@@ -70,18 +70,12 @@ def lay_out(reads: Sequence[Sequence[int]]) -> tuple[FlowRow, ...]:
     for row, parents in enumerate(reads):
         passing = [lanes[p] for p in range(row) if last_reader[p] > row]
         ending = [lanes[p] for p in parents if last_reader[p] == row]
-        lane = _choose_lane(passing, ending)
+        # The lane that ends here, otherwise the first free one.
+        lane = ending[-1] if ending else next(free for free in range(len(passing) + 1) if free not in passing)
         lanes.append(lane)
         incoming = tuple(lanes[p] for p in parents)
         rows.append(FlowRow(lane, incoming, tuple(passing), last_reader[row] > row))
     return tuple(rows)
-
-
-def _choose_lane(passing: Sequence[int], ending: Sequence[int]) -> int:
-    """Return the lane that ends here, otherwise the first free one."""
-    if ending:
-        return ending[-1]
-    return next(lane for lane in range(len(passing) + 1) if lane not in passing)
 
 
 # The page shows the beginning of a log; the run's folder has all of it.

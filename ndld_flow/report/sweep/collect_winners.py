@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name
-from ndld_flow.records.sweep import SweepObjective, SweepPoint, SweepRecord
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.comparison.verdicts import IntervalPlot, IntervalScale, ratio_text
 from ndld_flow.report.sweep.points import (
     final,
@@ -114,7 +114,10 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         rank=point.rank or 0,
         settings=tuple(Setting(names[name], value_words(point.values[name])) for name in shown[:_SETTINGS]),
         more=max(0, len(shown) - _SETTINGS),
-        goals=_goals(point, record.objectives),
+        goals=tuple(
+            GoalCell(objective_words(decides, objective), objective_words(first, objective) if again else "")
+            for decides, first, objective in zip(final(point), point.objectives, record.objectives, strict=False)
+        ),
         comparison=again.standing if again else "",
         mark=_MARKS[again.standing] if again else "",
         ratio=ratio_text(ratio) if ratio is not None else "",
@@ -127,12 +130,6 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
         lines=recipe_lines(point, record.recipe),
         report=link(point),
     )
-
-
-def _goals(point: SweepPoint, objectives: Sequence[SweepObjective]) -> tuple[GoalCell, ...]:
-    first = [objective_words(value, objective) for value, objective in zip(point.objectives, objectives, strict=False)]
-    decides = [objective_words(value, objective) for value, objective in zip(final(point), objectives, strict=False)]
-    return tuple(GoalCell(a, b if point.again else "") for a, b in zip(decides, first, strict=False))
 
 
 def _ends(point: SweepPoint) -> tuple[float, float] | None:

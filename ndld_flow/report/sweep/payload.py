@@ -31,7 +31,14 @@ def sweep_payload(record: SweepRecord, dimensions: Sequence[Dimension], curves: 
         "rank": [point.rank for point in points],
         "sitting": [point.sitting for point in points],
         "wall_s": [rounded(point.wall_s) for point in points],
-        "steps": [_steps(point, texts) for point in points],
+        "steps": [
+            texts.places(
+                text
+                for step in point.steps
+                for text in (short_name(step.name, 80), step.outcome, short_name(step.reason, 160))
+            )
+            for point in points
+        ],
         "constraints": [_constraints(point, texts) for point in points],
         "again": [_again(point) for point in points],
         "dimensions": [_dimension(dimension, texts) for dimension in dimensions],
@@ -45,12 +52,6 @@ def _mark(point: SweepPoint, best: int | None) -> str:
     if best is not None and point.number == best:
         return "best"
     return "tie" if point.tied else "front" if point.on_front else ""
-
-
-def _steps(point: SweepPoint, texts: Texts) -> list[int]:
-    """Return name, outcome and reason of each step, flattened."""
-    step_texts = ((short_name(step.name, 80), step.outcome, short_name(step.reason, 160)) for step in point.steps)
-    return texts.places(text for step in step_texts for text in step)
 
 
 def _constraints(point: SweepPoint, texts: Texts) -> list[tuple[int, int, int]]:
