@@ -351,7 +351,7 @@ def test_without_script_the_verdict_the_steps_and_the_slowest_layers_are_there(
     page.locator("#step-3 summary").first.click()
     expect(page.locator("#step-3")).to_contain_text("3 BatchNormalization nodes stay in fp32")
     layers = open_report(reports["quickstart"], java_script_enabled=False)
-    expect(layers.locator("#layers-0 .scroll.static tbody tr")).to_have_count(20)
+    expect(layers.locator("#layers-0 .static .scroll tbody tr")).to_have_count(20)
     expect(layers.locator("#layers-1")).to_be_visible()
 
 
@@ -360,7 +360,7 @@ def test_paper_shows_what_a_screen_folds_away(open_report: Open, reports: dict[s
     page = open_report(reports["quickstart"])
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
-    expect(page.locator("#layers-1 .scroll.static")).to_be_visible()
+    expect(page.locator("#layers-1 > .static .scroll")).to_be_visible()
     expect(page.get_by_text("blocked: p2o.BatchNormalization.0")).to_be_visible()
     expect(page.get_by_label("Filter layers").first).to_be_hidden()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
