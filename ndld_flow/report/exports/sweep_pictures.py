@@ -207,7 +207,8 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
     axes.axis("off")
     axes.set_xlim(0, len(shown) - 1)
     axes.set_ylim(-0.1, 1.02)
-    places = [_fractions(dimension) for dimension in shown]
+    # Unknown values are drawn below the axes.
+    heights = [[-0.08 if place is None else place for place in _fractions(dimension)] for dimension in shown]
     # The best points are drawn last, on top.
     order = sorted(range(len(record.points)), key=lambda row: -(record.points[row].rank or len(record.points) + 1))
     order = order[-_MOST_LINES:]
@@ -215,7 +216,7 @@ def _parallel(record: SweepRecord, shown: Sequence[Dimension]) -> Figure:
     styles = [_line_style(record, row, ranked) for row in order]
     axes.add_collection(
         LineCollection(
-            [[(x, -0.08 if column[row] is None else column[row]) for x, column in enumerate(places)] for row in order],
+            [[(x, column[row]) for x, column in enumerate(heights)] for row in order],
             colors=[to_rgba(style.colour, style.alpha) for style in styles],
             linewidths=[style.width for style in styles],
             linestyles=[style.dashes for style in styles],
