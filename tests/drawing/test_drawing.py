@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.drawing.compose import Style, compose
-from ndld_flow.drawing.draw import picture_bytes
+from ndld_flow.drawing.draw import Style, compose, picture_bytes
 from ndld_flow.drawing.families import FAMILIES, TITLES, family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, Look
 from ndld_flow.drawing.palettes import PALETTES, colours_for, mix, parts

@@ -33,13 +33,13 @@ from ndld_flow.records.comparison import (
 )
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
+from ndld_flow.report.comparison.layers import layer_changes
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit, profile_benchmark_json
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import comparison_picture
 from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
 from ndld_flow.report.exports.github_markdown import code, prose, table
-from ndld_flow.report.exports.layer_changes import layer_changes
 from ndld_flow.report.exports.picture_file import picture_text
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 

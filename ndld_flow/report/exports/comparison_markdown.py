@@ -15,10 +15,10 @@ from ndld_flow.records.comparison import (
     ProfileComparison,
 )
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import paired_values
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
-from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
 
 _LAYERS = 10
 _METRICS = 40

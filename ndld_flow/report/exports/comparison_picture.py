@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.quantities import MINUS, TIMES, change, milliseconds, quantity
 from ndld_flow.records.comparison import ComparedMetric, Comparison, MetricVerdict, ProfileComparison
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes
+from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.exports.picture_file import (
     INK,
     LINE,

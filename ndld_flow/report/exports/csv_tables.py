@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.comparison import Comparison, ProfileComparison
 from ndld_flow.records.profile import Layer, Profile
-from ndld_flow.report.exports.layer_changes import LayerChange, layer_changes, median_ms
+from ndld_flow.report.comparison.layers import LayerChange, layer_changes, median_ms
 from ndld_flow.report.tables import Table, Value
 
 if TYPE_CHECKING:

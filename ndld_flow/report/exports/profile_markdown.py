@@ -9,8 +9,8 @@ from ndld_flow.base.quantities import count, milliseconds, share, three_digits
 from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import layer_table
+from ndld_flow.report.comparison.layers import median_ms
 from ndld_flow.report.exports.github_markdown import code, details, prose, table, table_markdown
-from ndld_flow.report.exports.layer_changes import median_ms
 from ndld_flow.report.value_text import shape_text
 
 _LAYERS = 20
