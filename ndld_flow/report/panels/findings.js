@@ -1,17 +1,24 @@
 // Findings of the lint steps as a table.
 
+/** @import { Column } from "../static/table.js" */
+
 import { live, make } from "../static/elements.js";
 import { count } from "../static/quantities.js";
 import { TableModel, TableView } from "../static/table.js";
 
 const SEVERITIES = ["error", "warning", "info"];
 
+/** @typedef {"severity" | "check" | "node" | "op_type" | "message" | "step"} Field */
+
 /**
  * @param {HTMLElement} host
+ * @param {FindingsPayload} findings
  * @param {string[]} texts
  */
 function findingsTable(host, findings, texts) {
+  /** @type {(key: Field) => (row: number) => string} */
   const text = (key) => (row) => texts[findings[key][row]];
+  /** @type {Column[]} */
   const columns = [
     {
       key: "severity", label: "Severity", width: "110px", numeric: true,
@@ -27,12 +34,12 @@ function findingsTable(host, findings, texts) {
     { key: "type", label: "Type", width: "140px", value: text("op_type") },
     { key: "message", label: "Message", width: "minmax(240px, 2.4fr)", value: text("message") },
   ];
-  const severityWord = { key: "level", label: "Level", value: text("severity") };
+  const severityWord = { key: "level", label: "Level", width: "", value: text("severity") };
   const model = new TableModel(columns, findings.severity.length);
   // The word is searched though the column sorts by rank.
   model.haystack = function haystack(key) {
     if (!this.haystacks.has(key)) {
-      const searched = key === "severity" ? [severityWord] : key ? [this.column(key)] : [severityWord, ...columns.slice(1)];
+      const searched = key === "severity" ? [severityWord] : key ? [this.column(key) ?? severityWord] : [severityWord, ...columns.slice(1)];
       this.haystacks.set(key, Array.from({ length: this.length }, (_, row) =>
         searched.map((column) => column.value(row)).join("\n").toLowerCase()));
     }
@@ -46,6 +53,10 @@ function findingsTable(host, findings, texts) {
   });
 }
 
+/**
+ * @param {TableModel} table
+ * @param {(key: Field) => (row: number) => string} text
+ */
 function describeFindings(table, text) {
   if (table.selected.size !== 1) {
     const hint = table.selected.size ? `${count(table.selected.size)} findings selected.` : "Select a finding for its details.";
@@ -53,7 +64,9 @@ function describeFindings(table, text) {
   }
   const [row] = table.selected;
   const list = make("dl");
-  for (const [label, key] of [["Message", "message"], ["Node", "node"], ["Type", "op_type"], ["Check", "check"], ["Step", "step"]]) {
+  /** @type {[string, Field][]} */
+  const facts = [["Message", "message"], ["Node", "node"], ["Type", "op_type"], ["Check", "check"], ["Step", "step"]];
+  for (const [label, key] of facts) {
     const value = text(key)(row);
     if (value) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
   }
@@ -65,5 +78,5 @@ export function show({ panels, texts }) {
   /** @type {FindingsPayload | undefined} */
   const findings = panels.findings;
   const host = live("findings");
-  if (findings?.severity.length) findingsTable(host, findings, texts);
+  if (host && findings?.severity.length) findingsTable(host, findings, texts);
 }

@@ -10,7 +10,7 @@ import { make } from "./elements.js";
 function roundStep(span, most) {
   const rough = span / Math.max(most, 1);
   const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough);
+  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough) ?? 10 * power;
 }
 
 /**
@@ -142,7 +142,10 @@ function drawOneWaiting() {
   pictureQueue();
 }
 
-/** @param {HTMLElement} host */
+/**
+ * @param {HTMLElement} host
+ * @param {(width: number) => void} drawing
+ */
 export const drawAtWidth = (host, drawing) => new Picture(host, drawing);
 
 export function drawAllPictures() {
@@ -160,10 +163,12 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawPict
 /**
  * The values of colour tokens at an element, for a canvas.
  * @param {HTMLElement} host
+ * @param {string[]} names
  */
 export function colorsAt(host, names) {
   const probe = make("span", { hidden: true });
   host.append(probe);
+  /** @type {Record<string, string>} */
   const colours = {};
   for (const name of names) {
     probe.style.color = `var(--${name})`;

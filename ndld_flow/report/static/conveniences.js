@@ -4,18 +4,21 @@ import { all } from "./elements.js";
 import { drawAllPictures, redrawPictures } from "./charts.js";
 import { listenForFilterKey } from "./widgets.js";
 
+/** @param {HTMLElement} button its `data-copy` is the id of the element whose text is copied */
 export async function copy(button) {
-  const text = document.getElementById(button.dataset.copy).textContent;
+  const source = document.getElementById(button.dataset.copy ?? "");
+  if (!source) return;
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(source.textContent);
     button.textContent = "Copied";
   } catch {
-    getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
+    getSelection()?.selectAllChildren(source);
     button.textContent = "Selected";
   }
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 }
 
+/** @param {HTMLTimeElement} time */
 function ago(time) {
   const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
   /** @type {[Intl.RelativeTimeFormatUnit, number][]} */
@@ -34,6 +37,7 @@ function preparePrinting() {
   const root = document.documentElement;
   /** @type {HTMLDetailsElement[]} */
   let opened = [];
+  /** @type {string | undefined} */
   let theme;
   addEventListener("beforeprint", () => {
     opened = /** @type {HTMLDetailsElement[]} */ (all("details:not([open], .chooser)"));
@@ -70,7 +74,7 @@ function openTarget() {
 }
 
 export function startConveniences() {
-  for (const time of all("[data-ago]")) ago(time);
+  for (const time of all("[data-ago]")) ago(/** @type {HTMLTimeElement} */ (time));
   for (const button of all("[data-copy]")) button.addEventListener("click", () => copy(button));
   preparePrinting();
   listenForFilterKey();

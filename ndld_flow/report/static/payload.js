@@ -18,5 +18,5 @@ export function unzipped(text) {
  * @returns {Promise<any>}
  */
 export async function readPayload() {
-  return await unzipped(document.getElementById("page-data").textContent).json();
+  return await unzipped(document.getElementById("page-data")?.textContent ?? "").json();
 }

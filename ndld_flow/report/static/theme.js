@@ -5,6 +5,7 @@
   const remembered = () => {
     try { return localStorage.getItem("ndld-flow-theme"); } catch { return null; }
   };
+  /** @param {string} theme */
   const remember = (theme) => {
     try { localStorage.setItem("ndld-flow-theme", theme); } catch { /* not remembered */ }
   };
