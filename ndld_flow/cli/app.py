@@ -38,7 +38,7 @@ VERBS = {
     "diff": "Show the differences between two models.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",
-    "draw": "Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.",
+    "draw": "Draw the graph of a model or an engine as a picture or a page.",
     "report": "Redraw the report of a run or a sweep from its records.",
     "runs": "List runs and sweeps, newest first.",
     "tag": "Give a run or a sweep a permanent name.",
@@ -46,6 +46,7 @@ VERBS = {
     "ops": "Explain an operator of any opset, or list them by family.",
     "schema": "Write the JSON Schema of recipes, for editors.",
     "init": "Write a commented recipe for a model.",
+    "completion": "Complete verbs, recipes, settings and runs in your shell.",
     "verify": "Check every stored artifact against its digest.",
     "gc": "Delete artifacts that no kept run or sweep needs.",
     "doctor": "Check what works on this machine, and how to install the rest.",
@@ -56,6 +57,10 @@ EPILOG = """
 Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
 5 a worker was killed; 130 interrupted; 141 the reader of the output closed the pipe.
 """
+
+
+COMPLETION_VARIABLE = "_NDLD_FLOW_COMPLETE"
+"""The variable by which a shell asks for completions; click derives it from the program's name."""
 
 
 class LazyGroup(click.Group):
@@ -105,6 +110,8 @@ def main() -> NoReturn:
     """Run the program and exit with the code of its outcome (`base/errors.py`)."""
     open_missing_streams()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM cleans up as Ctrl-C does
+    if COMPLETION_VARIABLE in os.environ:
+        importlib.import_module("ndld_flow.cli.completion")  # registers the program's own completion of bash
     debug = "--debug" in sys.argv[1:]
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     watch_verb(arguments)

@@ -10,7 +10,7 @@ import click
 
 from ndld_flow import api
 
-HELP = """Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.
+HELP = """Draw the graph of a model or an engine as a picture or a page.
 
 \b
   ndld-flow draw model.onnx                        model.svg, here
@@ -36,7 +36,7 @@ selection.
 """
 
 
-@click.command("draw", help=HELP, short_help="Draw the graph of a model or an engine as SVG, PNG, JPEG or a page.")
+@click.command("draw", help=HELP, short_help="Draw the graph of a model or an engine as a picture or a page.")
 @click.argument("model", type=click.Path(path_type=Path), metavar="MODEL")
 @click.option(
     "--output",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from ndld_flow.base.text import escaped_json
+from ndld_flow.cli.completers import complete_overrides
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -58,7 +59,7 @@ def recipe_options(command: Command) -> Command:
         click.option(
             "--force", "-f", multiple=True, metavar="STEP", help="Run this step (or `all`) even if nothing changed."
         ),
-        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
+        click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...", shell_complete=complete_overrides),
         click.argument("recipe", type=click.Path(path_type=Path), metavar="RECIPE.yaml"),
     ):
         command = option(command)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ndld_flow import api
+from ndld_flow.cli.completers import complete_runs
 from ndld_flow.cli.options import json_option, outputs_option, print_json
 from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.runner.list_runs import RunSummary
@@ -23,7 +24,7 @@ def _word(run: RunSummary) -> str:
 
 
 @click.command("runs", short_help="List runs and sweeps.")
-@click.argument("recipe", default="*")
+@click.argument("recipe", default="*", shell_complete=complete_runs)
 @outputs_option
 @json_option
 def command(recipe: str, outputs: Path, as_json: bool) -> None:

@@ -1,0 +1,71 @@
+"""Words that a shell completes: step types, keys of a recipe, runs and tags. Nothing here may fail or take long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from pathlib import Path
+
+import click
+
+_MOST_RECIPE_BYTES = 2**20
+_MOST_RUNS = 200
+
+Completer = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+def _quietly(words: Callable[[click.Context], Iterator[str]]) -> Completer:
+    """Return a completer that yields no words where a file is broken or missing: a shell shows no errors."""
+
+    @wraps(words)
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            return sorted({word for word in words(ctx) if word.startswith(incomplete)})
+        except Exception:
+            return []
+
+    return complete
+
+
+@_quietly
+def complete_steps(ctx: click.Context) -> Iterator[str]:
+    """Yield the names of step types."""
+    from ndld_flow.recipe.step_types import StepTypes
+
+    yield from StepTypes().names()
+
+
+@_quietly
+def complete_overrides(ctx: click.Context) -> Iterator[str]:
+    """Yield the keys of the recipe on the command line: `steps.speed.passes=`, `inputs.x.shape=`, `~steps.lint`."""
+    import yaml
+
+    from ndld_flow.recipe.step_types import StepTypes
+
+    recipe = Path(ctx.params["recipe"])
+    if recipe.stat().st_size > _MOST_RECIPE_BYTES:
+        return
+    values = yaml.safe_load(recipe.read_bytes())
+    yield "model="
+    for name in values.get("inputs") or {}:
+        yield from (f"inputs.{name}.{key}=" for key in ("shape", "data"))
+    for name, settings in (values.get("steps") or {}).items():
+        yield f"~steps.{name}"
+        step = StepTypes().find((settings or {}).get("step", name))
+        for field in step.cls.model_fields if step is not None else ():
+            yield f"steps.{name}.{field}="
+
+
+@_quietly
+def complete_runs(ctx: click.Context) -> Iterator[str]:
+    """Yield names of recipes that were run, their newest ids, and tags."""
+    outputs = Path(ctx.params.get("outputs") or "outputs")
+    yield "latest"
+    for folder in (outputs / "runs", outputs / "sweeps"):
+        for recipe in folder.iterdir() if folder.is_dir() else ():
+            yield recipe.name
+            yield from sorted((run.name for run in recipe.iterdir() if run.name[:1].isdigit()), reverse=True)[
+                :_MOST_RUNS
+            ]
+    if (outputs / "tags").is_dir():
+        yield from (tag.name for tag in (outputs / "tags").iterdir())

@@ -1,0 +1,81 @@
+"""Completion in a real bash: the script that the program prints, asked for words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and a run of another."""
+    folder = tmp_path_factory.mktemp("completion")
+    make_cnn(folder / "model.onnx")
+    (folder / "my.yaml").write_text("model: model.onnx\ninputs: {x: {}}\nsteps: {speed: {step: profile}, lint: {}}\n")
+    (folder / "outputs/runs/detector/20261122T101010Z-abcdef").mkdir(parents=True)
+    (folder / "outputs/tags").mkdir()
+    (folder / "outputs/tags/shipped").touch()
+    return folder
+
+
+def complete(folder: Path, *words: str) -> list[str]:
+    """Return the words that bash offers for the last of `words`."""
+    script = ndld_flow("completion", "bash", cwd=folder).stdout
+    asked = " ".join(f"'{word}'" for word in ("ndld-flow", *words))
+    call = f"COMP_WORDS=({asked}); COMP_CWORD={len(words)}; _ndld_flow_completion ndld-flow"
+    program = f'{script}\n{call}; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    bash = ["bash", "--norc", "-c", program]
+    done = subprocess.run(
+        bash, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=True
+    )
+    assert not done.stderr
+    return [line for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["com"], ["compare ", "completion "]),
+        (["steps", "convert"], ["convert_fp16 "]),
+        (["run", "my.yaml", "steps.speed.warmup"], ["steps.speed.warmup=", "steps.speed.warmup_passes="]),
+        (["run", "my.yaml", "inputs."], ["inputs.x.data=", "inputs.x.shape="]),
+        (["plan", "my.yaml", "~"], ["~steps.lint ", "~steps.speed "]),
+        (["tag", "det"], ["detector "]),
+        (["compare", "20"], ["20261122T101010Z-abcdef "]),
+        (["report", "ship"], ["shipped "]),
+        (["run", "nowhere.yaml", "steps."], []),
+    ],
+)
+def test_bash_completes(words: list[str], expected: list[str], folder: Path) -> None:
+    assert complete(folder, *words) == expected
+
+
+def test_a_broken_recipe_completes_nothing_and_prints_nothing(tmp_path: Path) -> None:
+    (tmp_path / "my.yaml").write_text("steps: [1, {")
+    assert complete(tmp_path, "run", "my.yaml", "steps.") == []
+
+
+def test_the_script_is_installed_where_the_shell_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    done = ndld_flow("completion", "--install", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ndld-flow" in (tmp_path / ".config/fish/completions/ndld-flow.fish").read_text()
+
+
+def test_an_unknown_shell_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHELL", "/bin/dash")
+    done = ndld_flow("completion", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "bash, zsh, fish" in done.stderr
