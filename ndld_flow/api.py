@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pandas
 
     from ndld_flow.drawing.graph import Look, Reading
-    from ndld_flow.graph.inspect.inspect_model import Query
-    from ndld_flow.models.op_listing import ListedOperator
+    from ndld_flow.graph.inspect_model import Query
+    from ndld_flow.models.op_reference import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeWishes, WrittenRecipe
@@ -253,7 +253,7 @@ def inspect(
     ``api.inspect("model.onnx", Query(nodes=NodeSelect(op_type=("Conv",))))``. `export` is a `.npy` file for the values
     of the query's tensor.
     """
-    from ndld_flow.graph.inspect.inspect_model import Query, export_tensor, inspect_model
+    from ndld_flow.graph.inspect_model import Query, export_tensor, inspect_model
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import find_model
 
@@ -337,7 +337,7 @@ def ops(
     All conditions must match: `domain` is `ai.onnx` or another, `category` a family as in `draw`, `search` words of the
     name or the documentation, `model` a file with the operators.
     """
-    from ndld_flow.models.op_listing import OpQuery, list_operators
+    from ndld_flow.models.op_reference import OpQuery, list_operators
 
     path = Path(model) if model is not None else None
     return list_operators(OpQuery(name, opset, domain, category, search, path))

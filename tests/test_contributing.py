@@ -6,21 +6,23 @@ import importlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any
 
 import onnx
 import pytest
 
 from ndld_flow import api, steps
 from ndld_flow.graph.edit import catalogue, operations
-from ndld_flow.graph.lint.run_checks import CHECKS
-from ndld_flow.graph.lint.settings import CheckName
+from ndld_flow.graph.lint import checks, run_checks
 from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
+from ndld_flow.records.inspection import Findings
 from ndld_flow.records.profile import Layer
 from ndld_flow.report import panels
 from ndld_flow.report.bundle import bundle, report_files
@@ -117,8 +119,34 @@ def layer(kind: str, ms: float) -> Layer:
     return Layer(index=0, name=kind, type=kind, samples_ms=(ms,))
 
 
-def test_the_checks_of_models_are_listed_in_both_places() -> None:
-    assert get_args(CheckName) == CHECKS
+_LINT_WITH_ONE_MORE = """
+import sys
+from pathlib import Path
+from ndld_flow.graph.lint import checks
+checks.__path__.append(sys.argv[1])
+from ndld_flow.graph.lint.run_checks import lint_file
+from ndld_flow.graph.lint.settings import LintSettings
+from ndld_flow.steps.lint import Lint
+assert sys.argv[2] in str(Lint.model_json_schema())
+print(lint_file(Path(sys.argv[3]), LintSettings(checks=(sys.argv[2],)), {}, lambda *_: None).to_json())
+"""
+
+
+def test_a_check_of_models_is_one_file(tmp_path: Path) -> None:
+    name, text = of_folder(checks.__name__.replace(".", "/"))
+    (tmp_path / name).write_text(text)
+    path = make_cnn(tmp_path / "model.onnx")
+    model = onnx.load(path)
+    model.graph.node[0].name = "n" * 201
+    onnx.save(model, path)
+    word = Path(name).stem
+    # Names of checks are types, which are built when the settings are imported.
+    command = [sys.executable, "-c", _LINT_WITH_ONE_MORE, str(tmp_path), word, str(path)]
+    findings = Findings.model_validate_json(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert findings.checks_run == (word,)
+    [finding] = findings.findings
+    assert (finding.severity, finding.check, finding.node) == ("info", word, "n" * 201)
+    assert set(findings.checks_skipped) == {check.name for check in run_checks.all_checks()}
 
 
 @pytest.mark.usefixtures("forgetting")

@@ -21,7 +21,7 @@ All sums are float64. `r` is the reference, `c` the candidate, both at the eleme
   it, only outputs whose reference rows are distributions (nothing below 0, a sum of 1 within 1 %) have a `kl`.
 
 - slice_rms, slice_max, position_rms: by slices, each against its own spread; see `slices`
-- iou_loss: of maps of class numbers; see `yardstick`
+- iou_loss: of maps of class numbers; see `ClassOverlap`
 
 Over several samples: the worst sample's cosine, snr_db, psnr_db and relative_rms, the worst element's max_abs and
 max_rel, and the rest over everything.
@@ -31,16 +31,103 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from ndld_flow.accuracy.slices import SliceErrors
-from ndld_flow.accuracy.yardstick import ClassOverlap, Yardstick
+from ndld_flow.accuracy.slices import Reference, SliceErrors, measure_reference
+from ndld_flow.models.streaming_statistics import SMALLEST, PairSums, decibels
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.accuracy import SAME_DB, higher_is_better
+from ndld_flow.records.accuracy import OutputKind, higher_is_better
 from ndld_flow.samples.generated_values import is_float
+
+Samples = Callable[[], Iterable[Array]]
+"""Yields an output's values, sample by sample; may be called more than once."""
+
+_MOST_CLASSES = 256
+_LEAST_ELEMENTS = 30
+"""Least elements for each class of a class map, on average."""
+_LEVELS = 64
+"""An 8-bit output with more distinct values than this is an image or a quantised tensor if neighbours differ."""
+_EQUAL_NEIGHBOURS = 0.5
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """The kind of judgement of an output, and the reference that its errors are measured against."""
+
+    kind: OutputKind = "exact"
+    slices: Reference | None = None
+    """The reference for numbers; None where they cannot be cut into slices."""
+
+
+def find_yardstick(samples: Samples) -> Yardstick:
+    """Choose the criterion of an output from the reference's values."""
+    first = next(iter(samples()), None)
+    if first is None or first.dtype.kind not in "biuf":
+        return Yardstick()
+    if is_float(first.dtype) or _has_levels(first, samples):
+        return Yardstick("numbers", measure_reference(samples))
+    return Yardstick("classes" if _is_class_map(samples) else "exact")
+
+
+def _is_class_map(samples: Samples) -> bool:
+    """Return True for few distinct values among many elements."""
+    classes: set[int] = set()
+    elements = 0
+    for array in samples():
+        elements += array.size
+        classes.update(np.unique(array).tolist())
+        if len(classes) > _MOST_CLASSES:
+            return False
+    return elements >= _LEAST_ELEMENTS * max(1, len(classes))
+
+
+def _has_levels(first: Array, samples: Samples) -> bool:
+    """Return True where 8-bit values are levels, such as brightness, and not class numbers, which form regions."""
+    if first.dtype.itemsize != 1 or first.dtype.kind not in "iu" or not first.ndim:
+        return False
+    levels: set[int] = set()
+    equal = steps = 0
+    for array in samples():
+        levels.update(np.unique(array).tolist())
+        equal += int(np.count_nonzero(array[..., 1:] == array[..., :-1]))
+        steps += array[..., 1:].size
+    return len(levels) > _LEVELS and equal < _EQUAL_NEIGHBOURS * steps
+
+
+class ClassOverlap:
+    """Overlap of two class maps over one or more samples.
+
+    `iou_loss` is the largest, over the classes of the reference, of 1 - (intersection + 2) / union, at least 0: the
+    loss of intersection over union (the Jaccard index) beyond two elements, which a tie may flip anywhere.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[int, Array] = {}
+        """Class -> number of elements that have it in the reference, in the candidate, in both."""
+
+    def add(self, reference: Array, candidate: Array) -> None:
+        """Add one sample; both have the same shape."""
+        same = reference[reference == candidate]
+        for place, values in enumerate((reference, candidate, same)):
+            for value, count in zip(*np.unique(values, return_counts=True), strict=True):
+                self._counts.setdefault(int(value), np.zeros(3))[place] += count
+
+    def take(self, other: ClassOverlap) -> None:
+        """Add another sample's counts."""
+        for value, counts in other._counts.items():
+            self._counts[value] = self._counts.get(value, np.zeros(3)) + counts
+
+    def worst(self) -> tuple[int, float] | None:
+        """Return the class that overlaps least and its `iou_loss`; None where nothing was added."""
+        losses = {
+            value: max(0.0, 1.0 - float((both + 2) / (mine + theirs - both)))
+            for value, (mine, theirs, both) in self._counts.items()
+            if mine or theirs > 2
+        }
+        return max(losses.items(), key=lambda item: item[1], default=None)
 
 
 @dataclass(frozen=True)
@@ -57,23 +144,6 @@ class Measuring:
     """The axis along which values form one distribution, for `kl`."""
     softmax: bool = False
     """The values are logits: `kl` is computed on their softmax."""
-
-
-SMALLEST = 2.0**-126
-"""float32's smallest normal number; smaller divisors are raised to it."""
-
-
-def cosine(dot: float, signal: float, energy: float) -> float:
-    """Return sum(r c) / (|r| |c|) from sum(r c), sum(r^2) and sum(c^2); 0 where r or c is all zero."""
-    length = math.sqrt(signal) * math.sqrt(energy)
-    return max(-1.0, min(1.0, dot / length)) if length else 0.0
-
-
-def decibels(signal: float, noise: float) -> float:
-    """Return 10 log10(signal / noise) of two energies; `SAME_DB` without noise, its negative without a signal."""
-    if noise == 0.0:
-        return SAME_DB
-    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal else -SAME_DB
 
 
 _SUM_MAY_BE_OFF = 0.01
@@ -260,26 +330,16 @@ def tally(reference: Array, candidate: Array, measuring: Measuring) -> Tally:
 
 
 def _add_numbers(found: Tally, reference: Array, candidate: Array, measuring: Measuring) -> None:
-    scale = _scale(reference, candidate)
-    dot = signal = energy = noise = 0.0
+    scale, sums = _scale(reference, candidate), PairSums()
     for raw_r, raw_c in _finite_chunks(found, reference, candidate, measuring):
         _add_distances(found, np.abs(raw_c - raw_r), raw_r)
-        r, c = raw_r * scale, raw_c * scale
-        dot += float(r @ c)
-        signal += float(r @ r)
-        energy += float(c @ c)
-        noise += float((c - r) @ (c - r))
+        sums.add(raw_r * scale, raw_c * scale)
     if not found.finite:
         return
-    found.sum_squares = noise / scale / scale
+    found.sum_squares = sums.noise / scale / scale
     peak = found.highest * scale - found.lowest * scale
-    found.ratios = {
-        # Equal outputs have a cosine of exactly 1, despite the rounding of the sums.
-        "cosine": 1.0 if noise == 0.0 else cosine(dot, signal, energy),
-        "snr_db": decibels(signal, noise),
-        "psnr_db": decibels(peak**2 * found.finite, noise) if peak or not noise else math.nan,
-        "relative_rms": math.sqrt(noise) / max(math.sqrt(signal), SMALLEST * scale * math.sqrt(found.finite)),
-    }
+    psnr = decibels(peak**2 * found.finite, sums.noise) if peak or not sums.noise else math.nan
+    found.ratios = {**sums.ratios(scale), "psnr_db": psnr}
 
 
 def _finite_chunks(

@@ -20,8 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ndld_flow.accuracy.model_comparison import Comparison
-from ndld_flow.accuracy.stored_outputs import StoredOutputs
+from ndld_flow.accuracy.model_comparison import Comparison, StoredOutputs
 from ndld_flow.accuracy.tolerance import MetricTolerance
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, shortened, suggest

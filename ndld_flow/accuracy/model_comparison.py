@@ -1,4 +1,7 @@
-"""Comparison of two models' outputs on the same samples. One session is open at a time."""
+"""Comparison of two models' outputs on the same samples.
+
+One session is open at a time; outputs are stored in files, because they may exceed memory.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from ndld_flow.accuracy.agreement import Agreement, Measuring
+import numpy as np
+
+from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
 from ndld_flow.accuracy.inside.capture import tensors_of
-from ndld_flow.accuracy.stored_outputs import Outputs, StoredOutputs, storable
-from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.declared_inputs import model_inputs, model_outputs
 from ndld_flow.models.element_types import element_of
+from ndld_flow.models.files import model_inputs, model_outputs
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
@@ -23,6 +26,58 @@ from ndld_flow.samples.generated_values import is_float, is_integer
 from ndld_flow.samples.model_matching import Pair, SharedInputs, pair_names, shared_inputs
 from ndld_flow.samples.sample_feeds import Sample, Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
+
+Outputs = Mapping[str, Array | None]
+"""Output name -> array; None for an output that is not a tensor."""
+
+
+class StoredOutputs:
+    """Stored outputs, sample by sample, in the order they were stored."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._samples: list[dict[str, Path | None]] = []
+
+    def add(self, outputs: Outputs) -> None:
+        kept: dict[str, Path | None] = {}
+        for number, (name, array) in enumerate(outputs.items()):
+            path = self._folder / f"{len(self._samples)}-{number}.npy"
+            kept[name] = None if array is None else path
+            if array is not None:
+                np.save(path, storable(array), allow_pickle=False)
+        self._samples.append(kept)
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, sample: int) -> dict[str, Array | None]:
+        """Return the outputs of one sample by name; types unknown to .npy files are converted as by `storable`."""
+        return {name: None if path is None else _load(path) for name, path in self._samples[sample].items()}
+
+    def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
+        """Return a function that yields one output, sample by sample; it yields nothing for an output that is not a
+        tensor.
+        """
+        return lambda: (array for outputs in self for array in [outputs[name]] if array is not None)
+
+    def __iter__(self) -> Iterator[dict[str, Array | None]]:
+        return (self[i] for i in range(len(self)))
+
+
+def storable(array: Array) -> Array:
+    """Return an array that a .npy file can hold: strings of fixed length, and bfloat16 and the like as float32, which
+    is exact.
+    """
+    if array.dtype.kind == "O":
+        return array.astype(str)
+    if array.dtype.isbuiltin != 1:
+        return array.astype(np.float32 if is_float(array.dtype) else np.int64)
+    return array
+
+
+def _load(path: Path) -> Array:
+    loaded: Array = np.load(path, mmap_mode="r", allow_pickle=False)
+    return loaded
 
 
 @dataclass

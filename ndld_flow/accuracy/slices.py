@@ -37,6 +37,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ndld_flow.models.streaming_statistics import BLOCK, SliceMoments
 from ndld_flow.models.tensors import Array
 
 SLICE_METRICS = ("slice_rms", "slice_max", "position_rms")
@@ -53,7 +54,6 @@ _OTHER_FLOOR = 1e-6
 _FEW = 4
 _MAP_SIDE = 16
 _EDGE = 0.5
-_CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -106,15 +106,15 @@ def measure_reference(samples: Callable[[], Iterable[Array]]) -> Reference | Non
     layout = _choose_layout(samples())
     if layout is None:
         return None
-    whole, features = _Moments(None), _Moments(layout.axis)
-    positions = {} if layout.axis is not None else {axis: _Moments(axis) for axis in layout.axes}
+    whole, features = SliceMoments(None), SliceMoments(layout.axis)
+    positions = {} if layout.axis is not None else {axis: SliceMoments(axis) for axis in layout.axes}
     for array in samples():
         for moments in (whole, *([features] if layout.axis is not None else []), *positions.values()):
             moments.add(array)
     return Reference(
         layout=layout,
-        whole=whole.scale(),
-        features=None if layout.axis is None else features.scale(),
+        whole=_scale_of(whole),
+        features=None if layout.axis is None else _scale_of(features),
         position_std={axis: np.sqrt(moments.variance) for axis, moments in positions.items()},
     )
 
@@ -154,7 +154,7 @@ class _Axes:
     sums_to_one: set[int] | None = None
     steps: dict[int, float] = field(default_factory=dict)
     """Axis -> sum over the samples of the mean square difference between neighbours."""
-    total: _Moments = field(default_factory=lambda: _Moments(None))
+    total: SliceMoments = field(default_factory=lambda: SliceMoments(None))
 
     def add(self, array: Array) -> None:
         self.shapes.add(array.shape)
@@ -213,62 +213,8 @@ def _pick_axis(rough: Mapping[int, float], ones: set[int], *, plane: bool) -> in
 # --- spreads ---
 
 
-class _Moments:
-    """Sums of powers of r - shift for each slice, where shift is the slice's mean in the first sample."""
-
-    def __init__(self, axis: int | None) -> None:
-        self._axis = axis
-        self.samples = 0
-        self.count = np.zeros(1)
-        self._shift, self._powers = np.zeros(1), np.zeros((4, 1))
-        self._low, self._high = np.zeros(1), np.zeros(1)
-
-    def add(self, array: Array) -> None:
-        if not array.size:
-            return
-        slices = 1 if self._axis is None else array.shape[self._axis]
-        if not self.samples:
-            self.count = np.zeros(slices)
-            self._shift, self._powers = np.zeros(slices), np.zeros((4, slices))
-            self._low, self._high = np.full(slices, np.inf), np.full(slices, -np.inf)
-            for rows, block in _blocks(array, self._axis):
-                self._shift[rows] += np.where(np.isfinite(block), block, 0.0).sum(axis=1) / (array.size / slices)
-        self.samples += 1
-        for rows, block in _blocks(array, self._axis):
-            centre = self._shift[rows, None]
-            away = np.where(np.isfinite(block), block, centre) - centre
-            self.count[rows] += block.shape[1]
-            self._low[rows] = np.minimum(self._low[rows], away.min(axis=1) + centre[:, 0])
-            self._high[rows] = np.maximum(self._high[rows], away.max(axis=1) + centre[:, 0])
-            power = np.ones_like(away)
-            for i in range(4):
-                power = power * away
-                self._powers[i, rows] += power.sum(axis=1)
-
-    @property
-    def mean(self) -> Array:
-        """[slices]"""
-        mean: Array = self._shift + self._powers[0] / self.count
-        return mean
-
-    @property
-    def variance(self) -> Array:
-        """[slices]"""
-        away = self._powers[0] / self.count
-        variance: Array = np.maximum(self._powers[1] / self.count - away**2, 0.0)
-        return variance
-
-    def scale(self) -> Scale:
-        """Return spreads and ranges, with the floors of each kind of slice."""
-        return _scale(self.count, self.mean, self.variance, (self._low, self._high), self._effective())
-
-    def _effective(self) -> Array:
-        p1, p2, p3, p4 = self._powers
-        mean = p1 / self.count
-        fourth = p4 - 4 * mean * p3 + 6 * mean**2 * p2 - 3 * self.count * mean**4
-        square = (self.variance * self.count) ** 2
-        found: Array = np.clip(np.divide(square, fourth, out=np.ones_like(square), where=fourth > 0), 1.0, self.count)
-        return found
+def _scale_of(moments: SliceMoments) -> Scale:
+    return _scale(moments.count, moments.mean, moments.variance, (moments.low, moments.high), moments.effective)
 
 
 def _scale(count: Array, mean: Array, variance: Array, ends: tuple[Array, Array], effective: Array) -> Scale:
@@ -304,19 +250,6 @@ def _kinds(low: Array, high: Array) -> Array:
             kind += 1
         kinds[i], above = kind, magnitude[i]
     return kinds
-
-
-def _blocks(array: Array, axis: int | None) -> Iterator[tuple[slice, Array]]:
-    """Yield slice indices and their float64 values [slices, values], a bounded number at a time."""
-    moved = array.reshape(1, -1) if axis is None else np.moveaxis(array, axis, 0)
-    length = array.size // len(moved) if len(moved) else 0
-    if not length:
-        return
-    step = max(1, _CHUNK // length)
-    for start in range(0, len(moved), step):
-        rows = moved[start : start + step].reshape(-1, length)
-        for column in range(0, length, _CHUNK):
-            yield slice(start, start + len(rows)), rows[:, column : column + _CHUNK].astype(np.float64)
 
 
 # --- errors ---
@@ -437,7 +370,7 @@ def _error_blocks(reference: Array, candidate: Array, layout: Layout) -> Iterato
     r, c = (array.reshape(1) if not array.ndim else array for array in (reference, candidate))
     lead = _leading_axis(r.shape, layout)
     r, c = np.moveaxis(r, lead, 0), np.moveaxis(c, lead, 0)
-    step = max(1, _CHUNK // max(1, r.size // len(r)))
+    step = max(1, BLOCK // max(1, r.size // len(r)))
     for start in range(0, len(r), step):
         rows = slice(start, min(start + step, len(r)))
         mine, theirs = r[rows].astype(np.float64), c[rows].astype(np.float64)

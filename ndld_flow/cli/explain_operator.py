@@ -14,10 +14,10 @@ import click
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import visible_name
 from ndld_flow.drawing.families import TITLES
-from ndld_flow.models.op_listing import ListedOperator
 from ndld_flow.models.op_reference import (
     DEFAULT_DOMAIN,
     AttributeReference,
+    ListedOperator,
     OperatorVersion,
     Port,
     body_of,

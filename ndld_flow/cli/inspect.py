@@ -13,7 +13,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.cli.options import Command, json_option, outputs_option, print_json
 
 if TYPE_CHECKING:
-    from ndld_flow.graph.inspect.inspect_model import Query
+    from ndld_flow.graph.inspect_model import Query
 
 HELP = """Look things up in a model: its summary, nodes, tensors, weights.
 
@@ -105,7 +105,7 @@ _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 def _query(said: Mapping[str, Any]) -> Query:
     """Return the query of the options. Raises RequestError for options that contradict each other."""
     from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
-    from ndld_flow.graph.inspect.inspect_model import Query
+    from ndld_flow.graph.inspect_model import Query
 
     nodes = _given(said, _NODE_WORDS) | ({"attributes": _attributes(said["attribute"])} if said["attribute"] else {})
     weights = _given(said, _WEIGHT_WORDS) | ({"constants": True} if said["constants"] else {})

@@ -11,9 +11,8 @@ import numpy as np
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.external_files import external_files
-from ndld_flow.models.files import check_model, load_model
+from ndld_flow.models.files import check_model, load_model, model_inputs
 from ndld_flow.processes.program import Program, run_program
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.store.files import copy_file

@@ -15,7 +15,7 @@ from ndld_flow.measure.layer_recording import OPTIMISED
 from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.worker_job import Answer
-from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import model_inputs
 from ndld_flow.models.layer_evidence import add_evidence
 from ndld_flow.models.tensors import TensorSpec, fix_dimensions
 from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions

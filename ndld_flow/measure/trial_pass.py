@@ -74,7 +74,7 @@ def _try_all(
     model: Path, alternatives: Sequence[dict[str, str]], progress: Callable[[int, int, str], None]
 ) -> dict[str, object]:
     from ndld_flow.base.errors import NdldFlowError
-    from ndld_flow.models.declared_inputs import model_inputs
+    from ndld_flow.models.files import model_inputs
     from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
     from ndld_flow.samples.feeds import make_feeds
 

@@ -1,19 +1,23 @@
-"""Conversion of tensors of any size to another element type, in pieces, with a count of the values that change."""
+"""Conversion of tensors of any size to another element type, in pieces, with the values that change."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count
-from ndld_flow.models.derived_tensors import Array, DerivedTensor
-from ndld_flow.models.generated_tensors import element_bytes
-from ndld_flow.models.tensor_statistics import dtype_name, element_pieces
+from ndld_flow.models.derived_tensors import Array, DerivedTensor, array_pieces, element_bytes
+from ndld_flow.models.element_types import dtype_name
+from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.tensor_statistics import element_pieces
 
 _PIECE_BYTES = 3 * 2**18
 """A multiple of every element's size."""
@@ -115,3 +119,155 @@ def _as_floats(piece: Array, dtype: ir.DataType) -> tuple[Array, Lost]:
     vanished = int(np.count_nonzero(differs & (back == 0)))
     lost = Lost(int(np.count_nonzero(beyond | nan)), vanished, int(np.count_nonzero(differs)) - vanished)
     return result, lost
+
+
+MAX_HALF = 65504.0
+"""Largest finite fp16 value."""
+MIN_HALF = 2.0**-24
+"""Smallest positive fp16 value (subnormal)."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A floating-point type and its limits."""
+
+    precision: str
+    """Common name: `fp16`."""
+    dtype: np.dtype[Any]
+    largest: float
+    """Largest finite value."""
+    smallest: float
+    """Smallest positive value (subnormal)."""
+    smallest_normal: float
+    """Smallest normal value; smaller ones have fewer bits."""
+
+
+def format_of(precision: str, dtype: ir.DataType) -> Format:
+    """Return the limits of a floating-point type of numpy or ml_dtypes."""
+    limits = ml_dtypes.finfo(dtype.numpy())
+    smallest, normal = float(limits.smallest_subnormal), float(limits.smallest_normal)
+    return Format(precision, dtype.numpy(), float(limits.max), smallest, normal)
+
+
+FORMATS: Mapping[ir.DataType, Format] = {
+    dtype: format_of(precision, dtype)
+    for dtype, precision in (
+        (ir.DataType.FLOAT16, "fp16"),
+        (ir.DataType.BFLOAT16, "bf16"),
+        (ir.DataType.FLOAT, "fp32"),
+        (ir.DataType.DOUBLE, "fp64"),
+    )
+}
+HALF = FORMATS[ir.DataType.FLOAT16]
+
+
+@dataclass
+class Loss:
+    """The changes of one tensor's values by a conversion."""
+
+    name: str
+    size: int
+    """Number of values."""
+    format: Format = HALF
+    """Target type."""
+    clamped: int = 0
+    """Finite values beyond the type's range, which become its largest value, not infinity."""
+    vanished: int = 0
+    """Nonzero values that are closer to 0 than to the type's smallest value."""
+    largest: float = 0.0
+    """Largest finite absolute value before the conversion."""
+
+
+class RoundedTensor(DerivedTensor):
+    """A floating-point tensor in another floating-point type, rounded to nearest.
+
+    Finite values beyond the range are clamped. In scalars and per-channel vectors a nonzero value never becomes 0: they
+    are divisors and epsilons. In weight matrices it may: rounding to nearest is the smaller error there.
+    """
+
+    def __init__(
+        self, source: ir.TensorProtocol, dtype: ir.DataType, name: str, writing: Callable[[str], None]
+    ) -> None:
+        super().__init__(source, dtype, name)
+        self._writing = writing
+        self.loss = Loss(name, self.size, FORMATS[dtype])
+        self._keeps_nonzero = sum(size != 1 for size in self.source.shape) <= 1
+
+    def pieces(self) -> Iterator[bytes]:
+        self._writing(self.name or "")
+        self.loss = Loss(self.name or "", self.size, self.loss.format)
+        yield from super().pieces()
+
+    def convert(self, piece: Array) -> Array:
+        """Convert elements of the source to this type; add their changes to `loss`."""
+        return rounded(piece, self._keeps_nonzero, self.loss)
+
+
+def rounded(values: Array, keeps_nonzero: bool, loss: Loss) -> Array:
+    """Round to the loss's format, clamp to its range, and count the changes."""
+    target = loss.format
+    if values.dtype == FORMATS[ir.DataType.BFLOAT16].dtype:
+        values = values.astype(np.float32)  # numpy lacks some of these operations for bf16
+    with np.errstate(over="ignore"):
+        result = values.astype(target.dtype)
+    if not values.size:
+        return result
+    largest = float(np.max(np.abs(values)))
+    if not largest <= target.largest:  # also for infinity and NaN, which stay unchanged
+        largest = _clamp(values, result, loss)
+    loss.largest = max(loss.largest, largest)
+    lost = np.count_nonzero(values) - np.count_nonzero(result)
+    if lost:
+        loss.vanished += int(lost)
+        if keeps_nonzero:
+            gone = (result == 0) & (values != 0)
+            result[gone] = np.copysign(target.smallest, values[gone]).astype(target.dtype)
+    return result
+
+
+def _clamp(values: Array, result: Array, loss: Loss) -> float:
+    """Clamp finite values to the range; return the largest of them."""
+    finite = np.isfinite(values)
+    beyond = finite & (np.abs(values) > loss.format.largest)
+    result[beyond] = np.copysign(loss.format.largest, values[beyond]).astype(result.dtype)
+    loss.clamped += int(np.count_nonzero(beyond))
+    return float(np.max(np.abs(values), initial=0.0, where=finite))
+
+
+def rounded_sparse(tensor: SparseInitializer, dtype: ir.DataType, name: str) -> tuple[SparseInitializer, Loss]:
+    """Return a sparse floating-point initializer in another type, and its loss."""
+    proto = onnx.SparseTensorProto.FromString(tensor.proto.SerializeToString())
+    values = numpy_helper.to_array(tensor.proto.values)
+    loss = Loss(name, values.size, FORMATS[dtype])
+    converted = ir.serde.serialize_tensor(ir.Tensor(rounded(values, False, loss), dtype=dtype, name=name))
+    proto.values.CopyFrom(converted)
+    return SparseInitializer(proto), loss
+
+
+_INFINITE = 1e30
+_INFINITE_SCALAR = 1e9
+"""Larger values represent infinity in masks: clamping them is intended."""
+
+
+@dataclass
+class Survey:
+    """The range of a tensor's values."""
+
+    count: int = 0
+    """Nonzero values."""
+    largest: float = 0.0
+    """Largest absolute value that does not represent infinity."""
+    small: int = 0
+    """Nonzero values whose absolute value is below the requested limit."""
+
+
+def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
+    """Survey every value of an fp32 tensor, in pieces."""
+    found = Survey()
+    end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
+    for piece in array_pieces(tensor):
+        size = np.abs(piece)
+        found.count += int(np.count_nonzero(size))
+        found.small += int(np.count_nonzero((size < min_abs) & (size > 0)))
+        found.largest = max(found.largest, float(np.max(size, initial=0.0, where=size < end)))
+    return found

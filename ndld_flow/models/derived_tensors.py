@@ -1,18 +1,23 @@
-"""Tensors computed from other tensors, piece by piece, while they are written.
+"""Tensors that are computed piece by piece while they are written: from other tensors, or generated.
 
 A weight of any size on disk is read, converted and written in a few megabytes of memory.
 """
 
 from __future__ import annotations
 
+import math
+import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from ndld_flow.base.errors import RequestError
 
 Array = npt.NDArray[Any]
 _PIECE_BYTES = 2**20
@@ -114,3 +119,115 @@ def _regrouped(parts: Iterable[bytes], size: int) -> Iterator[bytes]:
         rest = rest[whole:]
     if rest:
         yield rest
+
+
+_PIECE_ELEMENTS = 2**18
+"""Determines the numbers: another size would give others. A multiple of the elements that fill whole bytes."""
+_LARGEST_INTEGER = 100
+_ON_DISK_BYTES = 64 * 2**20
+"""Larger tensors belong in a data file."""
+
+KINDS = ("normal", "zeros", "ones", "uniform_positive", "uniform_negative")
+
+_Draw = Callable[[np.random.Generator, int], Array]
+
+
+class GeneratedTensor(StreamedTensor):
+    """Random or constant numbers; the same for the same seed, name, type and shape.
+
+    `normal`: mean 0, standard deviation 1, rounded for integers. `uniform_positive`: (0, 1], for integers 1 to 100 or
+    the type's largest value. `uniform_negative`: the same with a minus sign. Booleans are `zeros`, `ones`, or, for
+    `uniform_positive`, half of each.
+    """
+
+    def __init__(self, kind: str, dtype: ir.DataType, shape: Sequence[int], name: str, seed: int = 0) -> None:
+        """Raise `RequestError` for a kind that the dtype cannot represent."""
+        _check_kind(kind, dtype)
+        super().__init__(dtype, shape, name)
+        self._draw = _INTEGER[kind](dtype) if _is_integral(dtype) else _floating(kind, dtype)
+        self._seed = (seed, zlib.crc32(name.encode()))
+        self.belongs_outside = self.nbytes > _ON_DISK_BYTES
+        """True if it goes to a data file; set it for a tensor that replaces an external one."""
+
+    @property
+    def on_disk(self) -> bool:
+        return self.belongs_outside
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes of a quarter of a million numbers at a time."""
+        random = np.random.default_rng(self._seed)
+        left = math.prod(self.shape.numpy())
+        while left > 0:
+            count = min(left, _PIECE_ELEMENTS)
+            yield element_bytes(self._draw(random, count), self.dtype)
+            left -= count
+
+
+def element_bytes(elements: Array, dtype: ir.DataType) -> bytes:
+    """Return the numbers as a tensor stores them; types below 8 bits are packed."""
+    return ir.Tensor(elements.astype(dtype.numpy()), dtype=dtype).tobytes()
+
+
+def _is_integral(dtype: ir.DataType) -> bool:
+    return dtype.is_integer() or dtype == ir.DataType.BOOL
+
+
+def _check_kind(kind: str, dtype: ir.DataType) -> None:
+    word = dtype.name.lower()
+    if not _is_integral(dtype) and not dtype.is_floating_point():
+        raise RequestError(f"numbers of type {word} cannot be generated; give a value or a .npy file")
+    below_zero = kind in ("normal", "uniform_negative")
+    if below_zero and (dtype in (ir.DataType.BOOL, ir.DataType.FLOAT8E8M0) or not dtype.is_signed()):
+        raise RequestError(f"{kind} generates negative numbers, which {word} cannot represent; use uniform_positive")
+    if kind == "zeros" and dtype == ir.DataType.FLOAT8E8M0:
+        raise RequestError(f"{word} represents powers of 2 and not 0; use ones")
+
+
+_FLOATING: Mapping[str, _Draw] = {
+    "normal": lambda random, count: random.standard_normal(count),
+    "zeros": lambda random, count: np.zeros(count),
+    "ones": lambda random, count: np.ones(count),
+    "uniform_positive": lambda random, count: 1 - random.random(count),
+    "uniform_negative": lambda random, count: random.random(count) - 1,
+}
+
+
+def _floating(kind: str, dtype: ir.DataType) -> _Draw:
+    draw = _FLOATING[kind]
+    if not kind.startswith("uniform"):
+        return draw
+    least = float(ml_dtypes.finfo(dtype.numpy()).smallest_subnormal)
+
+    def not_zero(random: np.random.Generator, count: int) -> Array:
+        """Replace numbers that the type would round to 0 by its smallest."""
+        drawn = draw(random, count)
+        return np.copysign(np.maximum(np.abs(drawn), least), drawn)
+
+    return not_zero
+
+
+def _largest(dtype: ir.DataType) -> int:
+    return 1 if dtype == ir.DataType.BOOL else min(_LARGEST_INTEGER, int(ml_dtypes.iinfo(dtype.numpy()).max))
+
+
+def _rounded_normal(dtype: ir.DataType) -> _Draw:
+    most = _largest(dtype)
+    return lambda random, count: np.clip(np.rint(random.standard_normal(count)), -most, most).astype(np.int64)
+
+
+def _positive(dtype: ir.DataType) -> _Draw:
+    least = 0 if dtype == ir.DataType.BOOL else 1
+    return lambda random, count: random.integers(least, _largest(dtype), count, endpoint=True)
+
+
+def _negative(dtype: ir.DataType) -> _Draw:
+    return lambda random, count: -random.integers(1, _largest(dtype), count, endpoint=True)
+
+
+_INTEGER: Mapping[str, Callable[[ir.DataType], _Draw]] = {
+    "normal": _rounded_normal,
+    "zeros": lambda dtype: lambda random, count: np.zeros(count, np.int64),
+    "ones": lambda dtype: lambda random, count: np.ones(count, np.int64),
+    "uniform_positive": _positive,
+    "uniform_negative": _negative,
+}

@@ -15,9 +15,9 @@ from ndld_flow.base.quantities import count
 from ndld_flow.base.text import suggest
 from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import DrawnEdge, DrawnGraph, DrawnNode, NodeKind, Reading
-from ndld_flow.models.element_types import subgraphs_of
+from ndld_flow.models.element_types import dtype_name, subgraphs_of
 from ndld_flow.models.files import load_model
-from ndld_flow.models.node_details import constant_tensor, dims_text, dtype_text, is_constant, node_details, short_value
+from ndld_flow.models.node_details import constant_tensor, dims_text, is_constant, node_details, short_value
 from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.node_selection import op_name
 from ndld_flow.models.scopes import own_subgraphs, scopes_of
@@ -270,7 +270,7 @@ def _precision_line(node: ir.Node) -> tuple[str, ...]:
 def type_text_of(value: ir.Value) -> str:
     """Return `float32`, `seq(tensor(float))`; empty if unknown."""
     if isinstance(value.type, ir.TensorType):
-        return dtype_text(value.type.dtype)
+        return "" if value.type.dtype == ir.DataType.UNDEFINED else dtype_name(value.type.dtype)
     return "" if value.type is None else str(value.type).lower()
 
 

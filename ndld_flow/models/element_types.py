@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
@@ -43,6 +44,16 @@ def with_element(type_: str, dtype: ir.DataType) -> str:
 def dtype_of(type_: str) -> ir.DataType:
     """Return `FLOAT` for `seq(tensor(float))`."""
     return ir.DataType[element_of(type_).upper()]
+
+
+def dtype_name(dtype: ir.DataType) -> str:
+    """Return the name of an element type in numpy or ml_dtypes: `float32`, `float8_e4m3fn`.
+
+    `string` and `undefined` are those that these lack.
+    """
+    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
+        return dtype.name.lower()
+    return str(np.dtype(dtype.numpy()).name)
 
 
 def type_name(type_: ir.TypeProtocol | None) -> str | None:

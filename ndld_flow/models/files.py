@@ -1,4 +1,7 @@
-"""Loading, saving, checking and summarising of ONNX models. Weights in external data stay on disk throughout."""
+"""ONNX model files: load, save, check and summarise them, and list the inputs and outputs that they declare.
+
+Weights in external data stay on disk throughout.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from google.protobuf.message import DecodeError, EncodeError
 
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
-from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import externalised, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
 from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
@@ -29,6 +32,7 @@ from ndld_flow.models.sparse_tensors import (
     sparse_placeholders,
     write_sparse,
 )
+from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.records.model_diff import GraphChange, GraphSummary
 
 MAX_IR_VERSION = 13
@@ -260,3 +264,34 @@ def _innermost(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return one_paragraph(error)
+
+
+def model_inputs(path: Path) -> tuple[TensorSpec, ...]:
+    """Return the inputs that a model declares and has no initializer for; weights are not read.
+
+    Raises `ModelError` if the file cannot be read as ONNX.
+    """
+    graph = load_without_nodes(path).graph
+    return tuple(_declared(value) for value in graph.inputs if value.name not in graph.initializers)
+
+
+def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
+    """Return the outputs that a model declares; weights are not read.
+
+    Raises `ModelError` if the file cannot be read as ONNX.
+    """
+    return tuple(_declared(value) for value in load_model(path).graph.outputs)
+
+
+def _declared(value: ir.Value) -> TensorSpec:
+    if not isinstance(value.type, ir.TensorType):
+        return TensorSpec(str(value.name), str(value.type), None)
+    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    return TensorSpec(str(value.name), dtype_name(value.type.dtype), shape)
+
+
+def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
+    """Return a dimension; -1, which old exporters write, is a free one as in ONNX Runtime."""
+    if isinstance(dim, int):
+        return dim if dim >= 0 else None
+    return dim.value

@@ -18,8 +18,7 @@ import onnx
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import shortened
-from ndld_flow.models.declared_inputs import model_inputs
-from ndld_flow.models.files import read_proto
+from ndld_flow.models.files import model_inputs, read_proto
 from ndld_flow.models.tensors import TensorSpec
 
 _CONFIGS = ("config.json", "preprocessor_config.json")

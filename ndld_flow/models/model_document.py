@@ -37,13 +37,12 @@ from ndld_flow.models.drawn_graph import (
     too_many_nodes,
     type_text_of,
 )
-from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.files import load_model
 from ndld_flow.models.node_details import (
     attribute_text,
     constant_tensor,
     dims_text,
-    dtype_text,
     is_constant,
     node_details,
     scalar_text,
@@ -116,7 +115,7 @@ class ContentsReader:
         most = _SHOWN if len(self.found) < _MANY else _SHOWN_OF_MANY
         first = first_values(tensor, most) if self._values else ()
         return HeldTensor(
-            dtype_text(tensor.dtype) or contents.dtype,
+            contents.dtype,
             dims_text([str(dim) for dim in contents.shape]),
             contents.elements,
             contents.size_bytes,
@@ -138,7 +137,7 @@ class ContentsReader:
 
     def _unread(self, tensor: ir.TensorProtocol, reason: str) -> TensorStatistics:
         shape = tuple(int(dim) for dim in tensor.shape.numpy())
-        return TensorStatistics("", shape, tensor.size, tensor_bytes(tensor), None, reason)
+        return TensorStatistics(dtype_name(tensor.dtype), shape, tensor.size, tensor_bytes(tensor), None, reason)
 
 
 _MOST_METADATA = 400

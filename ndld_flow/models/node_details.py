@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 
 from ndld_flow.base.quantities import TIMES, count
-from ndld_flow.models.element_types import held_tensor
+from ndld_flow.models.element_types import dtype_name, held_tensor
 
 _MOST_DETAILS = 3
 _SHORT = 6
@@ -148,16 +148,9 @@ def _integers(node: ir.Node, name: str) -> Sequence[int]:
 def element_type_text(number: int) -> str:
     """Return the name of an element type by its number in ONNX; an unknown number as it is."""
     try:
-        return dtype_text(ir.DataType(number)) or str(number)
+        return dtype_name(ir.DataType(number))
     except ValueError:
         return str(number)
-
-
-def dtype_text(dtype: ir.DataType) -> str:
-    """Return `float32`, `int64`, `bool`; empty for an undefined type."""
-    if dtype == ir.DataType.UNDEFINED:
-        return ""
-    return {"FLOAT": "float32", "DOUBLE": "float64"}.get(dtype.name, dtype.name.lower())
 
 
 _MOST_CHARACTERS = 4000
@@ -176,7 +169,7 @@ def _text(attribute: ir.Attr) -> str:
     kind, value = attribute.type, attribute.value
     if kind == ir.AttributeType.TENSOR:
         tensor = held_tensor(attribute)
-        return f"{dtype_text(tensor.dtype)} tensor, {dims_text([str(dim) for dim in tensor.shape.numpy()])}"
+        return f"{dtype_name(tensor.dtype)} tensor, {dims_text([str(dim) for dim in tensor.shape.numpy()])}"
     if kind in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         return "graph" if kind == ir.AttributeType.GRAPH else f"{count(len(value))} graphs"
     if isinstance(value, tuple | list):

@@ -22,7 +22,9 @@ import onnx_ir as ir
 
 from ndld_flow.base.quantities import size
 from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.streaming_statistics import Moments
 
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 BINS = 24
@@ -107,13 +109,6 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     return 0 if tensor.dtype == ir.DataType.UNDEFINED else tensor.nbytes
 
 
-def dtype_name(dtype: ir.DataType) -> str:
-    """Return the name of a type in numpy or ml_dtypes; `string` and `undefined` for types that these lack."""
-    if dtype in (ir.DataType.STRING, ir.DataType.UNDEFINED):
-        return dtype.name.lower()
-    return str(np.dtype(dtype.numpy()).name)
-
-
 def _shape(tensor: ir.TensorProtocol) -> tuple[int, ...]:
     return tuple(int(dim) for dim in tensor.shape.numpy())
 
@@ -160,12 +155,12 @@ def _reading(tensor: ir.TensorProtocol, stored: int) -> _Reading:
 
 def _numbers_of(elements: int, read: _Reading) -> Numbers | None:
     """Return the statistics; None if there are fewer elements than the shape needs."""
-    moments = _Moments()
+    moments = Moments()
     for piece in read():
         moments.add(piece)
     if moments.count + moments.nans + moments.infinities != elements:
         return None
-    low, high = moments.span or (None, None)
+    low, high = (moments.minimum, moments.maximum) if moments.minimum <= moments.maximum else (None, None)
     return Numbers(
         low,
         high,
@@ -176,48 +171,6 @@ def _numbers_of(elements: int, read: _Reading) -> Numbers | None:
         moments.zeros,
         () if low is None or high is None else _histogram(read, float(low), float(high), moments.count),
     )
-
-
-@dataclass
-class _Moments:
-    """Running moments, updated piece by piece with Chan's formula for merging variances: stable, and one pass."""
-
-    count: int = 0
-    """Finite elements."""
-    nans: int = 0
-    infinities: int = 0
-    zeros: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    """Sum of squared distances from the mean."""
-    span: tuple[float, float] | None = None
-    """Smallest and largest finite element; None for complex ones, which have no order."""
-
-    def add(self, piece: _Array) -> None:
-        self.zeros += int(piece.size - np.count_nonzero(piece))
-        if piece.dtype.kind in "fc" and not np.isfinite(piece).all():
-            nans = int(np.isnan(piece).sum())
-            self.nans += nans
-            self.infinities += int((~np.isfinite(piece)).sum()) - nans
-            piece = piece[np.isfinite(piece)]
-        if piece.size and piece.dtype.kind != "c":
-            self._merge(piece)
-        elif piece.size:
-            self.count += piece.size
-            self.mean = self.squares = math.nan
-
-    def _merge(self, piece: _Array) -> None:
-        low, high = piece.min().item(), piece.max().item()
-        self.span = (low, high) if self.span is None else (min(low, self.span[0]), max(high, self.span[1]))
-        with np.errstate(over="ignore", invalid="ignore"):
-            doubles = piece.astype(np.float64)
-            mean = float(doubles.mean())
-            doubles -= mean
-            squares = float(np.dot(doubles, doubles))
-        total, shift = self.count + piece.size, mean - self.mean
-        self.squares += squares + shift * shift * self.count * piece.size / total
-        self.mean += shift * piece.size / total
-        self.count = total
 
 
 def _histogram(read: _Reading, low: float, high: float, count: int) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from itertools import chain
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.models.converted_tensors import FORMATS
 from ndld_flow.models.element_types import (
     Types,
     carried_into_bodies,
@@ -23,7 +24,6 @@ from ndld_flow.models.element_types import (
     subgraphs_of,
     with_element,
 )
-from ndld_flow.models.float_tensors import FORMATS
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
 
 

@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.base.text import short_name
+from ndld_flow.models.converted_tensors import FORMATS
 from ndld_flow.models.element_types import (
     Types,
     dtype_of,
@@ -23,7 +24,6 @@ from ndld_flow.models.element_types import (
     with_element,
 )
 from ndld_flow.models.files import check_model, load_model, save_model
-from ndld_flow.models.float_tensors import FORMATS
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
 from ndld_flow.models.type_groups import (
     CONTROL_FLOW,
@@ -34,8 +34,8 @@ from ndld_flow.models.type_groups import (
     is_constant,
 )
 from ndld_flow.models.unique_names import UniqueNames
-from ndld_flow.precision.fp16.constants import RoundedConstants, graph_of, type_with
 from ndld_flow.precision.fp16.convert import prepare
+from ndld_flow.precision.fp16.rewrite import RoundedConstants, graph_of, type_with
 
 Stored = Mapping[ir.Value, ir.DataType]
 

@@ -1,10 +1,12 @@
-"""The reasons why a node breaks at a reduced precision, as sentences with figures."""
+"""The reasons why a node breaks at a reduced precision or needs more than 8 bits, as sentences with figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
@@ -12,10 +14,12 @@ from ndld_flow.accuracy.inside.local_error import LocalError
 from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, FormatLimits
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
-from ndld_flow.models.float_tensors import Loss
-from ndld_flow.precision.fp16.hazards import scale_in_half
-from ndld_flow.records.accuracy import TensorRange
+from ndld_flow.models.converted_tensors import Loss
+from ndld_flow.models.tensors import Array
+from ndld_flow.precision.fp16.convert import scale_in_half
+from ndld_flow.records.accuracy import LayerDivergence, TensorRange
 from ndld_flow.records.precision_search import Evidence
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
 ROUNDING_ERROR: Mapping[str, float] = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 """The largest relative error of one rounding: half a unit in the last place of the format."""
@@ -170,3 +174,178 @@ def _vanishing(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidenc
 def percent(fraction: float) -> str:
     """Return `1.2 %` for `0.0123`."""
     return f"{number(float(f'{fraction * 100:.2g}'))} %"
+
+
+_MUCH = 0.25
+"""Error, as a share of the output's RMS, that a node may add before it is a suspect."""
+_LOST = 0.5
+"""Smallest share of values rounded to 0 that is reported."""
+_STEPS = 255
+_OUTLIERS = 32.0
+"""Smallest ratio of largest value to RMS at which a few values are taken to set the scale. Rounding alone is then 3.6 %
+of the RMS: 1 / sqrt(12) of a step."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The values of a tensor over all samples."""
+
+    tensor: str
+    minimum: float
+    maximum: float
+    rms: float
+
+    @property
+    def largest_abs(self) -> float:
+        return max(abs(self.minimum), abs(self.maximum))
+
+    @property
+    def is_set_by_few(self) -> bool:
+        """True if a few values are far larger than the others."""
+        return self.largest_abs >= _OUTLIERS * self.rms > 0
+
+
+@dataclass(frozen=True)
+class Int8Error:
+    """The error of a node that alone is quantised and reads exact inputs."""
+
+    own: float
+    """Relative RMS of its first output's error."""
+    output_error: float | None
+    """Relative RMS of the worst model output's error; None if it was not measured."""
+    share: float
+    """`output_error` squared, relative to the mean over all nodes: independent errors add as squares."""
+    lost_weights: float
+    """Share of its nonzero weights that become 0."""
+    inputs: tuple[Spread, ...] = ()
+    """Spreads of the model inputs that it reads; no node computes these, so no layer has them."""
+
+
+NO_ERROR = Int8Error(own=0.0, output_error=0.0, share=0.0, lost_weights=0.0)
+
+
+@runtime_checkable
+class MeasuresInt8(Protocol):
+    """A reducer that can measure the error of each node alone."""
+
+    def int8_errors(
+        self, samples: Collection[Mapping[str, Array]], settings: SessionSettings, scratch: Path
+    ) -> Mapping[str, Int8Error]:
+        """Return first output -> error. Raises `ModelError` if the model does not run."""
+
+
+@dataclass(frozen=True)
+class Int8Suspect:
+    """A node with its own int8 error, and the divergence of its inputs and outputs with everything in int8."""
+
+    node: ir.Node
+    layers: Mapping[str | None, LayerDivergence]
+    """Tensor -> its divergence and range."""
+    lost: Callable[[TensorRange], float]
+    """Returns the share of a tensor's nonzero values that one scale for all of them rounds to 0."""
+    error: Int8Error | None = None
+    """None if it was not measured: for nodes that are not quantised or become integer operators."""
+
+    @property
+    def observed(self) -> bool:
+        """True if its divergence may come from its neighbours: it was observed but not measured alone."""
+        return self.error is None and self._seen
+
+    @property
+    def severity(self) -> float:
+        """Effect on the model's outputs relative to the average node. If it was not measured alone: the error that it
+        adds, relative to a quarter of its output."""
+        if self.error is not None:
+            return self.error.share
+        return max(0.0, self._output_error - self._input_error) / _MUCH
+
+    @property
+    def _seen(self) -> bool:
+        return any(value.name in self.layers for value in self.node.outputs)
+
+    @property
+    def _output_error(self) -> float:
+        return max((_off(self.layers[v.name]) for v in self.node.outputs if v.name in self.layers), default=0.0)
+
+    @property
+    def _input_error(self) -> float:
+        return max((_off(layer) for layer in self._inputs()), default=0.0)
+
+    def _inputs(self) -> list[LayerDivergence]:
+        names = (value.name for value in self.node.inputs if value is not None)
+        return [self.layers[name] for name in names if name in self.layers]
+
+    def evidence(self, without: str) -> tuple[Evidence, ...]:
+        """Return the evidence, strongest first. `without` describes the result of leaving out the node."""
+        return (*self._ranges(), self._sensitivity(without))
+
+    def _ranges(self) -> Iterator[Evidence]:
+        for layer in self._inputs():
+            if layer.range is not None and (lost := self.lost(layer.range)) >= _LOST:
+                yield _too_wide(layer.range, lost)
+            elif layer.range is not None and (spread := _spread(layer.range)).is_set_by_few:
+                yield _set_by_few(spread)
+        yield from (_set_by_few(spread) for spread in self.error.inputs if spread.is_set_by_few) if self.error else ()
+        if self.error is not None and self.error.lost_weights >= _LOST:
+            lost = self.error.lost_weights
+            sentence = f"{percent(lost)} of its weights are less than half of a step of their scales and become 0"
+            yield Evidence(cause="range", sentence=sentence, value=lost, limit=_LOST)
+
+    def _sensitivity(self, without: str) -> Evidence:
+        sentence = self._measured_alone(self.error) if self.error is not None else self._measured_together()
+        value = self._output_error if self.error is None else self.error.own
+        return Evidence(cause="sensitivity", sentence=f"{sentence}; {without}" if without else sentence, value=value)
+
+    def _measured_alone(self, error: Int8Error) -> str:
+        own = f"with only this node in int8, the error of its output is {percent(error.own)} ({_sqnr(error.own)})"
+        if error.output_error is None:
+            return own
+        return f"{own} and that of the model {percent(error.output_error)}, {error.share:.2g} times the average node's"
+
+    def _measured_together(self) -> str:
+        output, input_ = percent(self._output_error), percent(self._input_error)
+        errors = f"the error of its output is {output}, of its input {input_} (relative RMS)"
+        return f"with everything in int8, {errors if self._seen else 'its outputs were not observed'}"
+
+
+def _sqnr(error: float) -> str:
+    """Format an error as a signal-to-quantisation-noise ratio."""
+    return f"SQNR {-20 * math.log10(error):.3g} dB" if error > 0 else "exact"
+
+
+def _off(layer: LayerDivergence) -> float:
+    return layer.metrics.get("relative_rms", 0.0)
+
+
+def step_of(tensor: TensorRange | Spread) -> float:
+    """Return the step of a scale that spans all of a tensor's values and 0."""
+    return (max(tensor.maximum, 0.0) - min(tensor.minimum, 0.0)) / _STEPS
+
+
+def _spread(tensor: TensorRange) -> Spread:
+    return Spread(tensor.tensor, tensor.minimum, tensor.maximum, tensor.rms)
+
+
+def _too_wide(tensor: TensorRange, lost: float) -> Evidence:
+    step = step_of(tensor)
+    return Evidence(
+        cause="range",
+        sentence=f"it reads {short_name(tensor.tensor, 60)}, whose values reach {number(tensor.largest_abs)}: "
+        f"{percent(lost)} of them are less than half of one of {_STEPS} steps ({number(step)}) and become 0",
+        tensor=tensor.tensor,
+        value=lost,
+        limit=_LOST,
+    )
+
+
+def _set_by_few(tensor: Spread) -> Evidence:
+    times = tensor.largest_abs / tensor.rms
+    return Evidence(
+        cause="range",
+        sentence=f"it reads {short_name(tensor.tensor, 60)}, whose values reach {number(tensor.largest_abs)}, "
+        f"{times:.3g} times their RMS: one of {_STEPS} steps ({number(step_of(tensor))}) is "
+        f"{percent(step_of(tensor) / tensor.rms)} of the RMS",
+        tensor=tensor.tensor,
+        value=times,
+        limit=_OUTLIERS,
+    )

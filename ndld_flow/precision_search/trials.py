@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
-from ndld_flow.accuracy.agreement import Agreement, Measuring
-from ndld_flow.accuracy.stored_outputs import StoredOutputs, storable
+from ndld_flow.accuracy.agreement import Agreement, Measuring, Yardstick, find_yardstick
+from ndld_flow.accuracy.model_comparison import StoredOutputs, storable
 from ndld_flow.accuracy.tolerance import Tolerance, outside
-from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
 from ndld_flow.base.errors import ModelError, RequestError
-from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import model_inputs
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.precision_search.minimal_set import Attempt, Kept, Outcome
 from ndld_flow.precision_search.reducers import Reducer

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import math
+import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,11 +15,38 @@ import numpy as np
 from onnxruntime.quantization.calibrate import HistogramCollector, TensorData
 
 from ndld_flow.accuracy.inside.capture import capture
+from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array
 from ndld_flow.quantize.prepared_model import PreparedModel
-from ndld_flow.quantize.quantizer_output import captured_output
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+
+_LOCK = threading.RLock()
+
+
+class _WarningCollector(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(" ".join(record.getMessage().split()))
+
+
+@contextlib.contextmanager
+def captured_output() -> Iterator[list[str]]:
+    """Collect warnings of the root logger and drop printed output; restore the logger afterwards.
+
+    The quantizer prints, and logs to the root logger, which would configure itself for the terminal.
+    """
+    root, collector = logging.getLogger(), _WarningCollector()
+    with _LOCK, contextlib.redirect_stdout(io.StringIO()):
+        before, root.handlers[:] = list(root.handlers), [collector]
+        try:
+            yield collector.lines
+        finally:
+            root.handlers[:] = before
+
 
 _Span = tuple[float, float, float]
 _BINS = {"entropy": 128, "percentile": 2048, "distribution": 2048}
@@ -66,7 +97,7 @@ def calibrate(
     wanted = list(dict.fromkeys(name for node in nodes for name in (*node.reads, *node.makes)))
     if not wanted:
         return Ranges({}, 0)
-    moments = {name: _Moments() for name in wanted}
+    energies = {name: _Energy() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     fed = _CountedSamples(samples)
     # Without optimisation every tensor of the model exists, under its own name.
@@ -76,13 +107,13 @@ def calibrate(
         progress(number, 0, "calibrating")
         for name in wanted:
             values = captured[name] if name in captured else fed.last[name]
-            moments[name].add(values)
-            if histograms is not None and moments[name].finite:
+            energies[name].add(values)
+            if histograms is not None and energies[name].is_finite:
                 histograms.add(name, values)
-    finite = {name: moment for name, moment in moments.items() if moment.finite and moment.count}
+    finite = {name: energy for name, energy in energies.items() if energy.is_finite and energy.count}
     spans = {} if histograms is None else histograms.spans(finite)
-    found = {name: moment.range(spans.get(name)) for name, moment in finite.items()}
-    return Ranges(found, fed.count, frozenset(moments.keys() - found.keys()))
+    ranges = {name: energy.range(spans.get(name)) for name, energy in finite.items()}
+    return Ranges(ranges, fed.count, frozenset(energies.keys() - ranges.keys()))
 
 
 @dataclass
@@ -101,28 +132,26 @@ class _CountedSamples:
 
 
 @dataclass
-class _Moments:
-    """Running extremes and energy of one tensor."""
+class _Energy(Extremes):
+    """Extremes and energy of one tensor."""
 
-    minimum: float = math.inf
-    maximum: float = -math.inf
     energy: float = 0.0
-    count: int = 0
-    finite: bool = True
 
-    def add(self, values: Array) -> None:
-        self.finite = self.finite and bool(np.isfinite(values).all())
-        if self.finite and values.size:
-            self.minimum = min(self.minimum, float(values.min()))
-            self.maximum = max(self.maximum, float(values.max()))
-            self.energy += float(np.square(values, dtype=np.float64).sum())
-            self.count += values.size
+    @property
+    def is_finite(self) -> bool:
+        return not (self.nans or self.infinities)
+
+    def add(self, piece: Array) -> Array:
+        finite = super().add(piece)
+        self.energy += float(np.square(finite, dtype=np.float64).sum())
+        return finite
 
     def range(self, span: _Span | None) -> Range:
         low, high, saturated = span or (self.minimum, self.maximum, 0.0)
         # Never wider than the observed values: a Relu can be absorbed into its output's range, which starts at 0.
         low, high = max(low, self.minimum), min(high, self.maximum)
-        return Range(low, high, self.minimum, self.maximum, math.sqrt(self.energy / self.count), saturated)
+        rms = math.sqrt(self.energy / self.count)
+        return Range(float(low), float(high), float(self.minimum), float(self.maximum), rms, saturated)
 
 
 class _Histograms:

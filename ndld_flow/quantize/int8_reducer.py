@@ -1,26 +1,263 @@
-"""Writer of int8 models with some nodes kept, for the precision search; writes as `quantize` does."""
+"""Models in int8 for the precision search: written with some nodes kept, and the error of each node that alone is
+quantised.
+
+For the errors, a prepared model gets a quantised copy of each quantised node; a selector input lets one copy replace
+its node.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ndld_flow.models.files import load_model
+import numpy as np
+import onnx_ir as ir
+
+from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
+from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement
+from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.node_selection import nodes_named
+from ndld_flow.models.op_signatures import is_op
 from ndld_flow.models.tensors import Array
+from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import find_kept_nodes, first_output
 from ndld_flow.precision.fp16.convert import prepare
-from ndld_flow.precision_search.int8_evidence import NO_ERROR, Int8Error, Spread
+from ndld_flow.precision_search.evidence import NO_ERROR, Int8Error, Spread
 from ndld_flow.precision_search.reducers import searched_nodes
 from ndld_flow.quantize.calibration import calibrate
-from ndld_flow.quantize.int8_errors import int8_errors, write_copies
 from ndld_flow.quantize.prepared_model import QuantizableNode, prepare_model
-from ndld_flow.quantize.quantized_model import write_quantized
+from ndld_flow.quantize.quantize_file import write_quantized
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.precision_search import PrecisionSearch
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.sample_feeds import Samples
+
+_ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class QuantizedCopies:
+    """A model in which each quantised node has a copy that reads the same values and rounds them."""
+
+    path: Path
+    copies: Mapping[str, str]
+    """First output of a node -> that of its copy."""
+    selector: str
+    """Name of an int64 input: the index in `copies` of the copy that replaces its node, or -1 for none."""
+    outputs: Mapping[str, str]
+    """Output of the model -> the tensor that holds it with the selected copy in effect."""
+    lost: Mapping[str, float]
+    """First output of a node -> share of its nonzero weights that are 0 as integers."""
+
+
+def write_copies(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Path, target: Path) -> QuantizedCopies:
+    """Write the model to `target` with copies of the quantised `nodes`.
+
+    `quantized` has Q/DQ pairs; nodes with integer operators instead get no copies. Raises `ModelError`.
+    """
+    model = load_model(prepared)
+    wanted = {node.name for node in nodes}
+    maker = _CopyMaker(model)
+    for node in load_model(quantized).graph:
+        if is_op(node, *_ROUNDING):
+            maker.copy(node)
+        elif node.name in wanted and any(map(_is_rounded, node.inputs)):
+            maker.add_copy(node)
+    outputs = maker.make_selectable()
+    model.graph.sort()
+    save_model(model, target)
+    copies = {value.name or "": copy.name or "" for value, copy in maker.copies.items()}
+    return QuantizedCopies(target, copies, maker.selector.name or "", outputs, maker.lost)
+
+
+def _is_rounded(value: ir.Value | None) -> bool:
+    return value is not None and is_op(value.producer(), "DequantizeLinear")
+
+
+def _lost(weight: ir.Value | None, rounded: ir.Value | None) -> float:
+    """Return the share of a weight's nonzero values that round to 0; 0 for an input that is no weight."""
+    source = rounded.producer() if rounded is not None else None
+    if weight is None or weight.const_value is None or source is None or not is_op(source, "DequantizeLinear"):
+        return 0.0
+    whole, zero = source.inputs[0], source.inputs[2] if len(source.inputs) > 2 else None
+    if whole is None or whole.const_value is None or not np.any(values := weight.const_value.numpy()):
+        return 0.0
+    integers = whole.const_value.numpy()
+    zeros = _along(zero.const_value.numpy(), integers, source) if zero is not None and zero.const_value else 0
+    return float(np.count_nonzero((integers == zeros) & (values != 0)) / np.count_nonzero(values))
+
+
+def _along(zeros: Array, integers: Array, node: ir.Node) -> Array:
+    """Return per-channel zero points in a shape that broadcasts with the weight."""
+    if zeros.ndim == 0:
+        return zeros
+    shape = [1] * integers.ndim
+    shape[node.attributes.get_int("axis", 1)] = -1
+    return zeros.reshape(shape)
+
+
+class _CopyMaker:
+    """Copies nodes of the quantised model, in its order, to the prepared one."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.copies: dict[ir.Value, ir.Value] = {}
+        self.lost: dict[str, float] = {}
+        self._graph = model.graph
+        self._names = UniqueNames(model)
+        self._nodes = {node.name: node for node in model.graph}
+        self._values: dict[str, ir.Value] = dict(model.graph.initializers)
+        self._values.update({value.name or "": value for value in model.graph.inputs})
+        self._values_of_copies: dict[ir.Value, ir.Value] = {}
+        self._copied_nodes: set[ir.Node] = set()
+        int64 = ir.TensorType(ir.DataType.INT64)
+        self.selector = ir.Value(name=self._names.value("which"), shape=ir.Shape([]), type=int64)
+
+    def add_copy(self, node: ir.Node) -> None:
+        """Copy a quantised node that both models have."""
+        own = self._nodes[node.name]
+        self.copies[own.outputs[0]] = self.copy(node).outputs[0]
+        lost = [_lost(*pair) for pair in zip(own.inputs, node.inputs, strict=True)]
+        self.lost[own.outputs[0].name or ""] = max(lost, default=0.0)
+
+    def make_selectable(self) -> dict[str, str]:
+        """Let the selector replace a node by its copy. Returns output of the model -> the tensor that holds it then."""
+        self._graph.inputs.append(self.selector)
+        chosen: dict[str, str] = {}
+        for number, (value, copy) in enumerate(self.copies.items()):
+            readers = [(node, index) for node, index in value.uses() if node not in self._copied_nodes]
+            this = self._add("Equal", [self.selector, self._number(number)], f"{value.name}_is_chosen")
+            either = self._add("Where", [this, copy, value], f"{value.name}_chosen")
+            for node, index in readers:
+                node.replace_input_with(index, either)
+            chosen[value.name or ""] = either.name or ""
+        names = [value.name or "" for value in self._graph.outputs]
+        return {name: chosen.get(name, name) for name in names}
+
+    def copy(self, node: ir.Node) -> ir.Node:
+        """Copy a node; the copy reads copies of Q/DQ nodes, and otherwise outputs of the prepared model's own nodes."""
+        outputs = [ir.Value(name=value.name and self._names.value(f"{value.name}_alone")) for value in node.outputs]
+        inputs = [None if value is None else self._counterpart(value) for value in node.inputs]
+        name = self._names.node(f"{node.name or node.op_type}_alone")
+        attributes = node.attributes.values()
+        copy = ir.Node(node.domain, node.op_type, inputs, attributes, outputs=outputs, name=name)
+        self._graph.append(copy)
+        self._copied_nodes.add(copy)
+        if is_op(node, *_ROUNDING):
+            self._values_of_copies.update(zip(node.outputs, outputs, strict=True))
+        return copy
+
+    def _counterpart(self, value: ir.Value) -> ir.Value:
+        """Return the prepared model's counterpart of a value; names of nodes agree, names of outputs may not."""
+        if value in self._values_of_copies:
+            return self._values_of_copies[value]
+        producer = value.producer()
+        if producer is not None:
+            return self._nodes[producer.name].outputs[value.index() or 0]
+        name = value.name or ""
+        if name not in self._values:
+            self._values[name] = self._weight(value)
+        return self._values[name]
+
+    def _add(self, op_type: str, inputs: Sequence[ir.Value], wish: str) -> ir.Value:
+        output = ir.Value(name=self._names.value(wish))
+        self._graph.append(ir.Node("", op_type, inputs, outputs=[output], name=self._names.node(wish)))
+        return output
+
+    def _number(self, number: int) -> ir.Value:
+        value = ir.Value(name=self._names.value(f"number_{number}"), shape=ir.Shape([]), type=self.selector.type)
+        value.const_value = ir.tensor(number, dtype=ir.DataType.INT64, name=value.name)
+        self._graph.register_initializer(value)
+        return value
+
+    def _weight(self, value: ir.Value) -> ir.Value:
+        """Copy a scale, a zero point or an integer weight."""
+        copy = ir.Value(name=self._names.value(value.name or ""), shape=value.shape, type=value.type)
+        copy.const_value = value.const_value
+        self._graph.register_initializer(copy)
+        return copy
+
+
+_MOST_FOLLOWED = 64
+"""The effect on the outputs is measured for this many nodes with the largest errors; each takes a run on one sample."""
+_NO_COPY = np.array(-1, np.int64)
+
+
+def int8_errors(
+    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionSettings
+) -> dict[str, Int8Error]:
+    """Return first output of a node -> its error, for each node that has a copy.
+
+    A node's own error is measured on all samples, in one run each or more if the values exceed memory; its effect on
+    the outputs on the first sample. Raises `ModelError` if the model does not run.
+    """
+    first = next(iter(samples), None)
+    if first is None:
+        return {}
+    quick = replace(settings, optimization="disabled")
+    own = _own_errors(copies, samples, quick)
+    if not own:
+        return {}
+    worst = sorted(own, key=lambda name: own[name].metrics().get("relative_rms", math.inf), reverse=True)[
+        :_MOST_FOLLOWED
+    ]
+    output_errors = _output_errors(copies, first, worst, quick)
+    mean = sum(error**2 for error in output_errors.values()) / max(len(output_errors), 1)
+    shares = {name: error**2 / mean if mean else 0.0 for name, error in output_errors.items()}
+    return {
+        name: Int8Error(
+            _relative_rms(agreement), output_errors.get(name), shares.get(name, 0.0), copies.lost.get(name, 0.0)
+        )
+        for name, agreement in own.items()
+    }
+
+
+def _own_errors(
+    copies: QuantizedCopies, samples: Collection[Mapping[str, Array]], settings: SessionSettings
+) -> dict[str, LayerAgreement]:
+    first = {**next(iter(samples)), copies.selector: _NO_COPY}
+    places = [place for place in tensors_of(copies.path) if place.name in copies.copies and place.can_be_captured]
+    sizes = {name: 2 * size for name, size in tensor_bytes(copies.path, places, first, settings).items()}
+    agreements = {name: LayerAgreement() for name in sizes}
+    for part in in_parts(sizes, BUDGET_BYTES):
+        wanted = [*part, *(copies.copies[name] for name in part)]
+        every = ({**feeds, copies.selector: _NO_COPY} for feeds in samples)
+        for arrays in capture_part(copies.path, wanted, every, settings):
+            for name in part:
+                agreements[name].add(arrays[name], arrays[copies.copies[name]])
+    return agreements
+
+
+def _output_errors(
+    copies: QuantizedCopies, feeds: Mapping[str, Array], names: Sequence[str], settings: SessionSettings
+) -> dict[str, float]:
+    """Return first output of a node -> the error of the worst output with its copy selected; 1 if that has NaN."""
+    made = {place.name for place in tensors_of(copies.path) if place.can_be_captured}
+    outputs = [name for name in dict.fromkeys(copies.outputs.values()) if name in made]
+    if not outputs:
+        return {}
+    numbers = {name: number for number, name in enumerate(copies.copies)}
+    fed = (
+        {**feeds, copies.selector: np.array(number, np.int64)} for number in (-1, *(numbers[name] for name in names))
+    )
+    runs = capture_part(copies.path, outputs, fed, settings)
+    exact = next(runs)
+    return {name: _worst_of(exact, arrays) for name, arrays in zip(names, runs, strict=True)}
+
+
+def _worst_of(exact: Mapping[str, Array], arrays: Mapping[str, Array]) -> float:
+    errors = [0.0]
+    for name, array in exact.items():
+        if array.dtype.kind == "f":
+            agreement = LayerAgreement()
+            agreement.add(array, arrays[name])
+            errors.append(1.0 if agreement.nonfinite else _relative_rms(agreement))
+    return max(errors)
+
+
+def _relative_rms(agreement: LayerAgreement) -> float:
+    return agreement.metrics().get("relative_rms", 0.0)
 
 
 class Int8Reducer:

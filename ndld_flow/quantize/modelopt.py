@@ -22,10 +22,9 @@ from ndld_flow.models.unique_names import UniqueNames
 from ndld_flow.precision.constraints.search_result import first_output
 from ndld_flow.precision.fp16.convert import prepare
 from ndld_flow.processes.program import Program, minimal_environment, run_program
-from ndld_flow.quantize.modelopt_settings import ModelOpt, find_interpreter
 from ndld_flow.quantize.prepared_model import QuantizableNode, excluded_outputs
 from ndld_flow.quantize.quantize_file import Quantization, QuantizeInputs, Workspace, file_bytes, found_outputs
-from ndld_flow.quantize.settings import WEIGHTED_OP_TYPES, QuantizeSettings
+from ndld_flow.quantize.settings import WEIGHTED_OP_TYPES, ModelOpt, QuantizeSettings, find_interpreter
 from ndld_flow.samples.sample_feeds import Samples
 from ndld_flow.store.kinds import Onnx
 

@@ -16,9 +16,8 @@ from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, Run
 from ndld_flow.store.kinds import AccuracyDocument, Onnx
 
 if TYPE_CHECKING:
-    from ndld_flow.accuracy.accuracy_record import Criteria
+    from ndld_flow.accuracy.accuracy_record import ComparedLayers, Criteria
     from ndld_flow.accuracy.labelled_comparison import LabelledComparison
-    from ndld_flow.accuracy.layers import ComparedLayers
     from ndld_flow.accuracy.model_comparison import ComparedModel, ModelPair
 
 
@@ -169,14 +168,14 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
 
     def _tensors(self, pair: ModelPair) -> Sequence[str] | None:
         """Return the tensors inside the models to compare; None for all."""
-        from ndld_flow.accuracy.layers import choose_tensors
+        from ndld_flow.accuracy.accuracy_record import choose_tensors
 
         return choose_tensors(pair, self.layers) if isinstance(self.layers, tuple) else None
 
     def _compare_layers(
         self, pair: ModelPair, tensors: Sequence[str] | None, context: Context
     ) -> ComparedLayers | None:
-        from ndld_flow.accuracy.layers import compare_layers
+        from ndld_flow.accuracy.accuracy_record import compare_layers
 
         if not self.layers:
             return None

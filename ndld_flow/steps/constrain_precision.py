@@ -72,8 +72,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
         return None if self.found_by is None else read_search_result(context.read("found_by").path)
 
     def _rules(self) -> list[Rule]:
-        from ndld_flow.precision.constraints.precision_list import read_precision_list
-        from ndld_flow.precision.constraints.rules import Rule
+        from ndld_flow.precision.constraints.rules import Rule, read_precision_list
 
         file = self.list_file
         listed = () if file is None else read_precision_list(file)

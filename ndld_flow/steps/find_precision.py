@@ -85,7 +85,7 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         return Foresight(notes=(f"{self.precision}, at most {count(self.trials)} trials in {milliseconds(self.time)}",))
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.models.declared_inputs import model_inputs
+        from ndld_flow.models.files import model_inputs
         from ndld_flow.precision_search.search import PrecisionSearcher, SearchedModel, SearchRequest, Workspace
         from ndld_flow.precision_search.trials import TrialFile, digest_samples
         from ndld_flow.samples.sample_feeds import make_samples

@@ -9,8 +9,7 @@ from pydantic import model_validator
 
 from ndld_flow.base.quantities import size_change
 from ndld_flow.inputs import InputSpec
-from ndld_flow.quantize.modelopt_settings import ModelOpt
-from ndld_flow.quantize.settings import QuantizeSettings
+from ndld_flow.quantize.settings import ModelOpt, QuantizeSettings
 from ndld_flow.records.measurement import Metric
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Foresight, Reads, Result, Returns, Step, metrics
@@ -65,12 +64,12 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return spec if self.mode == "static" else None
 
     def foresee(self) -> Foresight:
-        from ndld_flow.quantize.modelopt_settings import foresee_modelopt
+        from ndld_flow.quantize.settings import foresee_modelopt
 
         return Foresight() if self.modelopt is None else foresee_modelopt(self.modelopt.python)
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.quantize.modelopt_settings import modelopt_versions
+        from ndld_flow.quantize.settings import modelopt_versions
 
         if self.modelopt is not None:
             return super().library_versions() | modelopt_versions(self.modelopt.python)
@@ -106,7 +105,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return quantize_by_modelopt(source, out, Settings(self, self.modelopt), data, rooms, hear)
 
     def _samples(self, source: Onnx, context: Context) -> Samples | None:
-        from ndld_flow.models.declared_inputs import model_inputs
+        from ndld_flow.models.files import model_inputs
         from ndld_flow.samples.sample_feeds import make_samples
 
         if self.mode == "dynamic":

@@ -350,7 +350,7 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
 
 
 def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ndld_flow.accuracy.layers.MOST_LAYERS", 2)
+    monkeypatch.setattr("ndld_flow.accuracy.accuracy_record.MOST_LAYERS", 2)
     _, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
     assert "bigger" in {layer.tensor for layer in accuracy.layers}
     assert len(accuracy.layers) < accuracy.layers_compared

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.accuracy import slices
 from ndld_flow.accuracy.slices import SliceErrors, channel_magnitudes, measure_reference, slice_error
+from ndld_flow.models import streaming_statistics
 from ndld_flow.models.tensors import Array
 
 Slices = list[list[float]]
@@ -108,7 +109,10 @@ def arrays(seed: int, shape: tuple[int, ...], units: Sequence[float]) -> list[Ar
 def test_metrics_are_those_of_the_formulas(
     seed: int, shape: tuple[int, ...], units: list[float], values_at_once: int
 ) -> None:
-    with mock.patch.object(slices, "_CHUNK", values_at_once):
+    with (
+        mock.patch.object(slices, "BLOCK", values_at_once),
+        mock.patch.object(streaming_statistics, "BLOCK", values_at_once),
+    ):
         check_formulas(seed, shape, units)
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
-from ndld_flow.accuracy.agreement import Agreement
+from ndld_flow.accuracy.agreement import Agreement, Yardstick, find_yardstick
 from ndld_flow.accuracy.slices import measure_reference, slice_error
 from ndld_flow.accuracy.tolerance import Tolerance, outside
-from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
 from ndld_flow.models.tensors import Array
 from ndld_flow.steps.find_precision import FindPrecision
 from tests.accuracy.test_check_accuracy import compare
@@ -180,7 +179,8 @@ def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) ->
         return Agreement(None, find_yardstick(lambda: [array])).add(array, noisy)
 
     at_once = measure()
-    monkeypatch.setattr("ndld_flow.accuracy.slices._CHUNK", 1000)
+    for module in ("ndld_flow.accuracy.slices", "ndld_flow.models.streaming_statistics"):
+        monkeypatch.setattr(f"{module}.BLOCK", 1000)
     assert measure() == pytest.approx(at_once)
 
 

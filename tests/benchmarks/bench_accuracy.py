@@ -19,9 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ndld_flow.accuracy.agreement import Agreement
+from ndld_flow.accuracy.agreement import Agreement, Yardstick, find_yardstick
 from ndld_flow.accuracy.tolerance import Tolerance, outside
-from ndld_flow.accuracy.yardstick import Yardstick, find_yardstick
 from ndld_flow.models.tensors import Array
 from tests.support import accuracy_cases as cases
 from tests.support.accuracy_cases import Outputs, Subject

@@ -25,7 +25,7 @@ from ndld_flow.measure.layer_pass import measure_layers
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import FeedFile, Job, Part, write_feeds
 from ndld_flow.measure.worker_process import run_worker
-from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import model_inputs
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.samples.feeds import make_feeds
 from tests.support import models

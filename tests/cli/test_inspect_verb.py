@@ -16,7 +16,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.cli.inspect import command
 from ndld_flow.graph.edit.settings import NodeSelect
-from ndld_flow.graph.inspect.inspect_model import Query
+from ndld_flow.graph.inspect_model import Query
 from tests.support import models
 from tests.support.editing_fixtures import parse
 from tests.support.models_run import write_model

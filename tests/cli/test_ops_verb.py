@@ -16,9 +16,9 @@ from ndld_flow import api
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.cli.ops import command
 from ndld_flow.drawing.families import FAMILIES
-from ndld_flow.models.op_listing import ListedOperator
 from ndld_flow.models.op_reference import (
     SAME_SIGNATURE,
+    ListedOperator,
     Operator,
     attribute_defaults,
     body_of,

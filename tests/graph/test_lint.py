@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 import time
@@ -15,8 +16,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import BackendError, ModelError
-from ndld_flow.graph.lint import programs
-from ndld_flow.graph.lint.run_checks import CHECKS, lint_file
+from ndld_flow.graph.lint.checks import onnxruntime
+from ndld_flow.graph.lint.run_checks import all_checks, lint_file
 from ndld_flow.graph.lint.settings import CheckName, LintSettings
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.inspection import Finding, Findings
@@ -26,6 +27,26 @@ from ndld_flow.store.kinds import Onnx
 from tests.support import models
 from tests.support.models_run import specs
 
+CHECKS = (
+    "external_data",
+    "onnx.checker",
+    "shape_inference",
+    "versions",
+    "unknown_op",
+    "duplicate_name",
+    "missing_name",
+    "unused_node",
+    "unused_initializer",
+    "unused_input",
+    "dynamic_output",
+    "float64",
+    "nan_inf",
+    "fp16_range",
+    "onnxruntime",
+    "polygraphy",
+    "channel_scales",
+)
+"""In the order in which findings of equal severity are listed."""
 OWN = tuple(name for name in CHECKS if name not in ("onnxruntime", "polygraphy", "channel_scales"))
 X, Y = models.tensor("x", [2, 4]), models.tensor("y", [2, 4])
 
@@ -60,8 +81,10 @@ def step(path: Path, settings: str = "{}", **inputs: InputSpec) -> tuple[Finding
     return Findings.model_validate_json((out / "findings.json").read_text()), result
 
 
-def test_the_step_knows_the_names_of_all_checks() -> None:
-    assert get_args(CheckName) == CHECKS
+def test_the_checks_are_known_by_name_and_run_in_order() -> None:
+    assert tuple(check.name for check in all_checks()) == CHECKS
+    assert get_args(CheckName) == tuple(sorted(CHECKS))
+    assert all(check.__doc__ for check in all_checks())
 
 
 @pytest.mark.parametrize("name", ["cnn", "tfm", "ctrl", "func", "ext", "sparse"])
@@ -217,7 +240,8 @@ def test_polygraphy_runs_the_model_at_the_recipe_s_shapes(tmp_path: Path) -> Non
 
 
 def test_polygraphy_is_told_as_missing_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "polygraphy_missing", lambda: "onnx_graphsurgeon not installed")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "surgeon" in name else find_spec(name))
     path = save(tmp_path)
     assert "not installed" in lint(path, checks=()).checks_skipped["polygraphy"]
     with pytest.raises(BackendError, match="pip install"):
@@ -225,7 +249,7 @@ def test_polygraphy_is_told_as_missing_or_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_LOAD", "import time; time.sleep(60)")
+    monkeypatch.setattr(onnxruntime, "_LOAD", "import time; time.sleep(60)")
     start = time.monotonic()
     findings = lint(save(tmp_path), checks=("onnxruntime",), time_limit=500.0)
     assert time.monotonic() - start < 20
@@ -235,7 +259,7 @@ def test_a_check_that_hangs_ends_with_the_time_limit(tmp_path: Path, monkeypatch
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_check_that_crashes_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(programs, "_LOAD", "import os; os.kill(os.getpid(), 11)")
+    monkeypatch.setattr(onnxruntime, "_LOAD", "import os; os.kill(os.getpid(), 11)")
     findings = lint(save(tmp_path), checks=("onnxruntime",)).findings
     assert "crashed" in findings[0].message
 

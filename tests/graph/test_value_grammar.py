@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.value_grammar import MAX_ELEMENTS, Value, parse_dtype, parse_value, to_array
-from ndld_flow.models.tensor_statistics import dtype_name
+from ndld_flow.models.element_types import dtype_name
 
 _LEAVES = st.one_of(st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8))
 _VALUES = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=4), max_leaves=12)

@@ -20,7 +20,7 @@ from ndld_flow.base.errors import BackendError, ModelError, RequestError
 from ndld_flow.measure import layer_recording
 from ndld_flow.measure.layer_pass import LayerPass, measure_layers
 from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
-from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.read.onnxruntime_profile import read_passes
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime import onnxruntime_session

@@ -328,7 +328,7 @@ def test_weights_of_two_axes_round_to_zero(tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50), st.booleans())
 def test_rounding_is_numpys_within_range(values: list[float], vector: bool) -> None:
-    from ndld_flow.models.float_tensors import Loss, rounded
+    from ndld_flow.models.converted_tensors import Loss, rounded
 
     array = np.array(values, np.float32)
     half = rounded(array, vector, Loss("w", array.size))

@@ -29,7 +29,7 @@ from ndld_flow.precision.constraints.constraints import (
     requested_precisions,
     with_requested_precisions,
 )
-from ndld_flow.precision.constraints.precision_list import read_precision_list
+from ndld_flow.precision.constraints.rules import read_precision_list
 from ndld_flow.records.profile import Layer
 from ndld_flow.steps.apply_precision import ApplyPrecision
 from ndld_flow.steps.constrain_precision import ConstrainPrecision

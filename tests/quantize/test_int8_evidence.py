@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ndld_flow.models.declared_inputs import model_inputs
-from ndld_flow.precision_search.int8_evidence import Int8Error
+from ndld_flow.models.files import model_inputs
+from ndld_flow.precision_search.evidence import Int8Error
 from ndld_flow.quantize.int8_reducer import Int8Reducer
 from ndld_flow.quantize.settings import QuantizeSettings
 from ndld_flow.records.precision_search import PrecisionSearch
@@ -83,7 +83,7 @@ def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path,
     assert found[1].output_error == pytest.approx(found[1].own, rel=1e-6)
     assert found[1].own > 2 * found[0].own
     assert sum(each.share for each in found) == pytest.approx(2)
-    monkeypatch.setattr("ndld_flow.quantize.int8_errors._MOST_FOLLOWED", 1)
+    monkeypatch.setattr("ndld_flow.quantize.int8_reducer._MOST_FOLLOWED", 1)
     (tmp_path / "few").mkdir()
     source = make_products(tmp_path / "few/m.onnx", first, second)
     some = errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values()

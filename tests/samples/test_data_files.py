@@ -42,7 +42,7 @@ class Look(SampleSettings, Step[Onnx, Onnx]):
     uses_inputs = True
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.models.declared_inputs import model_inputs
+        from ndld_flow.models.files import model_inputs
         from ndld_flow.samples.sample_feeds import make_samples
 
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.declared_inputs import model_inputs
+from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import TensorSpec, fix_dimensions, numpy_dtype
 from ndld_flow.samples.feeds import make_feeds, note_assumed
 from tests.support.models_run import specs, write_model

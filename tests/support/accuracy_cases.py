@@ -17,7 +17,7 @@ import onnxslim
 from onnx import TensorProto, numpy_helper
 from PIL import Image
 
-from ndld_flow.accuracy.yardstick import Yardstick
+from ndld_flow.accuracy.agreement import Yardstick
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.tensors import Array
 from ndld_flow.precision.emulation import emulate_stored

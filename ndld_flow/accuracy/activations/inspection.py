@@ -13,18 +13,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.accuracy.activations.feeding import Arrays, Feeding, Noise
-from ndld_flow.accuracy.activations.layouts import Layout
 from ndld_flow.accuracy.activations.maps import MapFiles, MapLimits
 from ndld_flow.accuracy.activations.selection import ModelView, TensorSelection, choose
-from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, TensorMeter
+from ndld_flow.accuracy.activations.tensor_meter import InspectedTensor, Layout, TensorMeter
 from ndld_flow.accuracy.inside.capture import capture
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
-from ndld_flow.models.declared_inputs import model_inputs
-from ndld_flow.models.files import load_model, save_model
-from ndld_flow.models.float_tensors import Format
+from ndld_flow.models.converted_tensors import Format
+from ndld_flow.models.files import load_model, model_inputs, save_model
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.activations import Activations

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ndld_flow.accuracy.activations.layouts import plane_shape, planes
-from ndld_flow.accuracy.activations.tensor_meter import TensorMeter
+from ndld_flow.accuracy.activations.tensor_meter import TensorMeter, plane_shape, planes
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.activations import ActivationMap
 

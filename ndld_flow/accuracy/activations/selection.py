@@ -9,8 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ndld_flow.accuracy.activations.layouts import channel_places
-from ndld_flow.accuracy.activations.tensor_meter import Bounds, activation_bounds
+from ndld_flow.accuracy.activations.tensor_meter import Bounds, activation_bounds, channel_places
 from ndld_flow.accuracy.inside.capture import TensorPlace, tensors_of
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.name_patterns import is_plain, name_matcher

@@ -28,8 +28,8 @@ from ndld_flow.accuracy.inside.capture import (
 )
 from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.accuracy.slices import SLICE_METRICS
-from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.element_types import element_of
+from ndld_flow.models.files import model_inputs
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings

@@ -12,9 +12,9 @@ import onnx_ir as ir
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
 from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
+from ndld_flow.models.converted_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import infer_types, subgraphs_of, tensor_of
 from ndld_flow.models.files import load_model, proto_with_external_data, save_model
-from ndld_flow.models.float_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.node_precision import FLOATING
 from ndld_flow.models.op_signatures import Signature, is_op, signature_of
 from ndld_flow.models.sparse_tensors import SparseInitializer

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.agreement import SMALLEST, cosine, decibels
 from ndld_flow.accuracy.slices import Worst, slice_error
-from ndld_flow.models.float_tensors import FORMATS, Format, format_of
+from ndld_flow.models.converted_tensors import FORMATS, Format, format_of
+from ndld_flow.models.streaming_statistics import Extremes, PairSums
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.accuracy import TensorRange, higher_is_better
 
@@ -38,60 +37,45 @@ class RangeMeter:
     def __init__(self, tensor: str, limits: FormatLimits) -> None:
         self._tensor = tensor
         self._limits = limits
-        self._elements = self._nans = self._infinities = self._finite = 0
+        self._extremes = Extremes()
         self._beyond = self._subnormal = self._vanishing = 0
-        self._minimum, self._maximum, self._smallest = math.inf, -math.inf, math.inf
-        self._squares = 0.0
+        self._smallest, self._squares = math.inf, 0.0
 
     def add(self, array: Array) -> None:
         """Add one sample: floats, integers or bools of any shape."""
-        self._elements += array.size
         for chunk in _chunks(array.reshape(-1)):
             self._add(chunk)
 
     def range(self) -> TensorRange:
         """Return the range over all samples added."""
-        any_finite, elements = self._finite > 0, max(self._elements, 1)
+        extremes = self._extremes
+        elements = extremes.count + extremes.nans + extremes.infinities
+        total = max(elements, 1)
         return TensorRange(
             tensor=self._tensor,
-            elements=self._elements,
-            minimum=self._minimum if any_finite else 0.0,
-            maximum=self._maximum if any_finite else 0.0,
-            rms=math.sqrt(self._squares / self._finite) if any_finite else 0.0,
+            elements=elements,
+            minimum=float(extremes.minimum) if extremes.count else 0.0,
+            maximum=float(extremes.maximum) if extremes.count else 0.0,
+            rms=math.sqrt(self._squares / extremes.count) if extremes.count else 0.0,
             smallest_abs=self._smallest if self._smallest < math.inf else 0.0,
-            nan_count=self._nans,
-            inf_count=self._infinities,
-            beyond_share=self._beyond / elements,
-            subnormal_share=self._subnormal / elements,
-            vanishing_share=self._vanishing / elements,
+            nan_count=extremes.nans,
+            inf_count=extremes.infinities,
+            beyond_share=self._beyond / total,
+            subnormal_share=self._subnormal / total,
+            vanishing_share=self._vanishing / total,
         )
 
     def _add(self, chunk: Array) -> None:
-        low, high = float(chunk.min()), float(chunk.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            chunk = self._without_nonfinite(chunk)
-            if not chunk.size:
-                return
-            low, high = float(chunk.min()), float(chunk.max())
-        self._finite += chunk.size
-        self._minimum, self._maximum = min(self._minimum, low), max(self._maximum, high)
-        self._add_squares(chunk)
-        size = np.abs(chunk)
-        if max(-low, high) > self._limits.largest:
-            self._beyond += int(np.count_nonzero(size > self._limits.largest))
-        self._count_small(size)
-
-    def _without_nonfinite(self, chunk: Array) -> Array:
-        nans = int(np.count_nonzero(np.isnan(chunk)))
-        finite: Array = chunk[np.isfinite(chunk)]
-        self._nans += nans
-        self._infinities += chunk.size - finite.size - nans
-        return finite
-
-    def _add_squares(self, chunk: Array) -> None:
+        chunk = self._extremes.add(chunk)
+        if not chunk.size:
+            return
         doubles = chunk.astype(np.float64)
         with np.errstate(over="ignore"):
-            self._squares = min(self._squares + float(doubles @ doubles), np.finfo(np.float64).max)
+            self._squares = min(self._squares + float(doubles @ doubles), sys.float_info.max)
+        size = np.abs(chunk)
+        if self._extremes.largest_abs > self._limits.largest:
+            self._beyond += int(np.count_nonzero(size > self._limits.largest))
+        self._count_small(size)
 
     def _count_small(self, size: Array) -> None:
         """Count small non-zero values. Half of the smallest number rounds to 0, which is even."""
@@ -107,7 +91,9 @@ def _chunks(flat: Array) -> Iterator[Array]:
     """Yield chunks in a type that numpy computes with, exact for floats of up to 64 bits."""
     for start in range(0, flat.size, CHUNK):
         chunk = flat[start : start + CHUNK]
-        yield chunk if chunk.dtype in (np.float32, np.float64) else chunk.astype(_wider(chunk))
+        if chunk.dtype not in (np.float32, np.float64):
+            chunk = chunk.astype(np.float64 if chunk.dtype.kind in "biu" else np.float32)
+        yield chunk
 
 
 def _smallest_above_zero(size: Array) -> float:
@@ -119,46 +105,6 @@ def _smallest_above_zero(size: Array) -> float:
     least = int((bits - bits.dtype.type(1)).min())
     none = least == np.iinfo(bits.dtype).max
     return math.inf if none else float(np.array(least + 1, bits.dtype).view(size.dtype))
-
-
-def _wider(chunk: Array) -> type[np.floating]:
-    return np.float64 if chunk.dtype.kind in "biu" else np.float32
-
-
-@dataclass
-class _Sums:
-    """Sums over the elements of one sample that are finite on both sides."""
-
-    finite: int = 0
-    dot: float = 0.0
-    signal: float = 0.0
-    energy: float = 0.0
-    noise: float = 0.0
-    max_abs: float = 0.0
-
-    def add(self, r: Array, c: Array) -> bool:
-        """Add float64 values; return False and add nothing when some are not finite."""
-        difference = c - r
-        noise = float(difference @ difference)
-        if not math.isfinite(noise):
-            return False
-        self.finite += r.size
-        self.noise += noise
-        self.signal += float(r @ r)
-        self.energy += float(c @ c)
-        self.dot += float(r @ c)
-        self.max_abs = max(self.max_abs, float(difference.max()), -float(difference.min()))
-        return True
-
-    def metrics(self) -> dict[str, float]:
-        """Return the metrics of this sample."""
-        smallest = SMALLEST * math.sqrt(max(self.finite, 1))
-        return {
-            "cosine": 1.0 if self.noise == 0.0 else cosine(self.dot, self.signal, self.energy),
-            "snr_db": decibels(self.signal, self.noise),
-            "relative_rms": math.sqrt(self.noise) / max(math.sqrt(self.signal), smallest),
-            "max_abs": self.max_abs,
-        }
 
 
 class LayerAgreement:
@@ -174,16 +120,20 @@ class LayerAgreement:
 
     def add(self, reference: Array, candidate: Array) -> None:
         """Add one sample: floats of equal shapes."""
-        sums = _Sums()
+        sums, largest = PairSums(), 0.0
         flat_r, flat_c = reference.reshape(-1), candidate.reshape(-1)
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, flat_r.size, CHUNK):
                 r = flat_r[start : start + CHUNK].astype(np.float64)
                 c = flat_c[start : start + CHUNK].astype(np.float64)
-                if not sums.add(r, c):
-                    self._add_finite(sums, r, c)
-        if sums.finite:
-            for name, value in sums.metrics().items():
+                difference = sums.add(r, c)
+                if difference is None:
+                    finite = self._finite_in_both(r, c)
+                    difference = sums.add(r[finite], c[finite])
+                if difference is not None and difference.size:
+                    largest = max(largest, float(difference.max()), -float(difference.min()))
+        if sums.count:
+            for name, value in {**sums.ratios(), "max_abs": largest}.items():
                 worse = min if higher_is_better(name) else max
                 self._worst[name] = worse(self._worst.get(name, value), value)
             if self._by_slice:
@@ -202,9 +152,8 @@ class LayerAgreement:
         """
         return {name: min(value, sys.float_info.max) for name, value in self._worst.items()}
 
-    def _add_finite(self, sums: _Sums, r: Array, c: Array) -> None:
+    def _finite_in_both(self, r: Array, c: Array) -> Array:
         in_reference, in_candidate = np.isfinite(r), np.isfinite(c)
         self.nonfinite += int(np.count_nonzero(in_reference & ~in_candidate))
-        both = in_reference & in_candidate
-        if both.any():
-            sums.add(r[both], c[both])
+        both: Array = in_reference & in_candidate
+        return both

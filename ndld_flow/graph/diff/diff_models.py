@@ -12,13 +12,19 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
-from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
-from ndld_flow.graph.diff.listing import changed_text, counts_of, first, most_important, text_changes
+from ndld_flow.graph.diff.listing import (
+    attribute_key,
+    attribute_text,
+    changed_text,
+    counts_of,
+    first,
+    most_important,
+    text_changes,
+)
 from ndld_flow.graph.diff.match_models import match_models
 from ndld_flow.graph.diff.matches import Sides, side_of
 from ndld_flow.graph.diff.node_changes import diff_nodes, node_changes
-from ndld_flow.graph.diff.value_changes import diff_inputs, diff_outputs, diff_tensors
-from ndld_flow.graph.diff.weight_changes import diff_weights
+from ndld_flow.graph.diff.value_changes import diff_inputs, diff_outputs, diff_tensors, diff_weights
 from ndld_flow.models.scopes import function_address
 from ndld_flow.records.model_diff import (
     Change,

@@ -9,8 +9,15 @@ import onnx_ir as ir
 from blake3 import blake3
 
 from ndld_flow.base.text import shortened
-from ndld_flow.graph.diff.attributes import attribute_key, attribute_text
-from ndld_flow.graph.diff.listing import changed_text, counts_of, first, most_important, text_changes
+from ndld_flow.graph.diff.listing import (
+    attribute_key,
+    attribute_text,
+    changed_text,
+    counts_of,
+    first,
+    most_important,
+    text_changes,
+)
 from ndld_flow.graph.diff.matches import Matches, Pair, Side, Sides
 from ndld_flow.models.node_details import constant_tensor, is_constant
 from ndld_flow.models.node_precision import precision_of

@@ -23,9 +23,8 @@ from ndld_flow.base.text import one_paragraph, suggest
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import OperationEdits, graph_of, known_shapes, label, some_of
 from ndld_flow.graph.sanitize.edits import Dim, dims_of, int_attribute, is_standard
-from ndld_flow.models.declared_inputs import model_inputs
 from ndld_flow.models.external_data import INLINE_LIMIT_BYTES, tensors_of
-from ndld_flow.models.files import save_model
+from ndld_flow.models.files import model_inputs, save_model
 from ndld_flow.models.input_shapes import real_inputs
 from ndld_flow.models.scopes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes

@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.graph.edit.edited_model import EditedModel
-from ndld_flow.graph.sanitize.constants import detach_initializers_from_inputs
+from ndld_flow.graph.sanitize.cleanup import detach_initializers_from_inputs
 from ndld_flow.graph.sanitize.edits import Edits, is_standard
-from ndld_flow.models.derived_tensors import StreamedTensor
-from ndld_flow.models.generated_tensors import element_bytes
+from ndld_flow.models.derived_tensors import StreamedTensor, element_bytes
 from ndld_flow.models.node_precision import precision_metadata
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.unique_names import free_name, identifier

@@ -16,9 +16,9 @@ from ndld_flow.graph.edit.schemas import Schemas, port_at
 from ndld_flow.graph.edit.settings import TensorSelect
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.graph.edit.wiring import connect
-from ndld_flow.graph.sanitize.duplicates import share_equal_initializers
+from ndld_flow.graph.sanitize.cleanup import share_equal_initializers
 from ndld_flow.graph.sanitize.edits import Edits
-from ndld_flow.models.generated_tensors import GeneratedTensor
+from ndld_flow.models.derived_tensors import GeneratedTensor
 from ndld_flow.models.scopes import node_label
 from ndld_flow.models.sparse_tensors import SparseInitializer
 

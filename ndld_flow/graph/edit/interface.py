@@ -16,7 +16,7 @@ from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.value_grammar import parse_dtype
 from ndld_flow.graph.edit.wiring import is_used, prune_values
 from ndld_flow.graph.sanitize.edits import is_standard
-from ndld_flow.models.element_types import Types, dtype_of, infer_types
+from ndld_flow.models.element_types import Types, dtype_name, dtype_of, infer_types
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import (
     check_channels,
@@ -33,7 +33,6 @@ from ndld_flow.models.input_shapes import (
 )
 from ndld_flow.models.scopes import node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
-from ndld_flow.models.tensor_statistics import dtype_name
 
 Dims = Sequence[int | str | None]
 REST = "*"

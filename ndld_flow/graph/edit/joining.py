@@ -19,10 +19,10 @@ from ndld_flow.graph.edit.function_making import make_function
 from ndld_flow.graph.edit.functions import new_function_name
 from ndld_flow.graph.edit.node_groups import Renaming, deep_nodes, read_in_nodes
 from ndld_flow.graph.edit.opsets import convert_opset
+from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import real_inputs, show_shape
 from ndld_flow.models.scopes import function_address
-from ndld_flow.models.tensor_statistics import dtype_name
 from ndld_flow.models.unique_names import free_name
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

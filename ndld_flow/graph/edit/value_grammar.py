@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.models.tensor_statistics import dtype_name
+from ndld_flow.models.element_types import dtype_name
 
 Value: TypeAlias = "bool | int | float | str | list[Value]"
 Array = npt.NDArray[Any]

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.quantities import Bytes, Milliseconds
 from ndld_flow.base.settings import Settings
 
-CheckName = Literal[
-    "external_data",
-    "onnx.checker",
-    "shape_inference",
-    "versions",
-    "unknown_op",
-    "duplicate_name",
-    "missing_name",
-    "unused_node",
-    "unused_initializer",
-    "unused_input",
-    "dynamic_output",
-    "float64",
-    "nan_inf",
-    "fp16_range",
-    "onnxruntime",
-    "polygraphy",
-    "channel_scales",
-]
-"""Every check, in the order they run."""
+
+def check_name(module: str) -> str:
+    """Return the name of the check in a module of `checks`; two underscores are a dot."""
+    return module.replace("__", ".")
+
+
+# By name: the checks import the settings.
+_PLACE = importlib.import_module("ndld_flow.graph.lint.checks").__path__
+CHECK_NAMES = tuple(sorted(check_name(module.name) for module in pkgutil.iter_modules(_PLACE)))
+"""Every check, without importing one."""
+if TYPE_CHECKING:
+    CheckName = str
+else:
+    CheckName = Literal[CHECK_NAMES]
 
 
 class LintSettings(Settings):

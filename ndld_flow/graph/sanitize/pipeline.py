@@ -11,20 +11,26 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.graph.sanitize.branches import inline_decided_branches
-from ndld_flow.graph.sanitize.constants import detach_initializers_from_inputs, lift_constants
-from ndld_flow.graph.sanitize.duplicates import share_equal_initializers, share_equal_nodes
+from ndld_flow.graph.sanitize.cleanup import (
+    detach_initializers_from_inputs,
+    lift_constants,
+    make_names_unique,
+    remove_unused,
+    share_equal_initializers,
+    share_equal_nodes,
+)
 from ndld_flow.graph.sanitize.edits import Edits
 from ndld_flow.graph.sanitize.folding import fold_constants
-from ndld_flow.graph.sanitize.fuse_affine import fuse_affine
-from ndld_flow.graph.sanitize.fuse_nodes import fuse_nodes
-from ndld_flow.graph.sanitize.naming import make_names_unique
-from ndld_flow.graph.sanitize.noops import remove_noops
-from ndld_flow.graph.sanitize.reshapes import simplify_reshapes
+from ndld_flow.graph.sanitize.fusion import fuse_affine, fuse_nodes
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
-from ndld_flow.graph.sanitize.shape_values import ShapeValues, fold_shape_values, visited_shape_values
-from ndld_flow.graph.sanitize.shapes import Interface, infer_shapes
-from ndld_flow.graph.sanitize.unused import remove_unused
+from ndld_flow.graph.sanitize.shapes import (
+    Interface,
+    ShapeValues,
+    fold_shape_values,
+    infer_shapes,
+    visited_shape_values,
+)
+from ndld_flow.graph.sanitize.simplify import inline_decided_branches, remove_noops, simplify_reshapes
 from ndld_flow.models.changed_model import check_changed_model
 from ndld_flow.models.files import load_model, save_model, summarize_model
 from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes, set_shapes_of_inputs

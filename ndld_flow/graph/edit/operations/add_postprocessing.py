@@ -72,7 +72,7 @@ class AddPostprocessing(Operation):
         import onnx_ir as ir
 
         from ndld_flow.graph.sanitize.edits import FLOATS
-        from ndld_flow.models.tensor_statistics import dtype_name
+        from ndld_flow.models.element_types import dtype_name
 
         if output.type is None:
             return

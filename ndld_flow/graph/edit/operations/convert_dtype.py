@@ -48,7 +48,7 @@ class ConvertDtype(Operation):
         from ndld_flow.graph.edit.constant_tensors import find_tensors
         from ndld_flow.graph.edit.dtypes import DtypeConversion
         from ndld_flow.graph.edit.value_grammar import parse_dtype
-        from ndld_flow.models.tensor_statistics import dtype_name
+        from ndld_flow.models.element_types import dtype_name
 
         dtype = parse_dtype(self.to)
         conversion = DtypeConversion(edited, dtype)

@@ -45,8 +45,8 @@ class RemoveNoops(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
-        from ndld_flow.graph.sanitize.noops import remove_noops
-        from ndld_flow.graph.sanitize.shape_values import visited_shape_values
+        from ndld_flow.graph.sanitize.shapes import visited_shape_values
+        from ndld_flow.graph.sanitize.simplify import remove_noops
 
         op_types = {op_type for kind in self.kinds or _OP_TYPES for op_type in _OP_TYPES[kind]}
         edits = OperationEdits(edited)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.models.declared_inputs import model_inputs, model_outputs
+from ndld_flow.models.files import model_inputs, model_outputs
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.document import read_document
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession

@@ -1,1 +1,0 @@
-"""Inspection of a model. Weights are read only if their statistics are requested, and then in pieces."""

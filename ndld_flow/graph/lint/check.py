@@ -1,0 +1,148 @@
+"""The base of a check of models, and the model that it checks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import onnx
+import onnx_ir as ir
+
+from ndld_flow.graph.lint.settings import LintSettings, check_name
+from ndld_flow.inputs import InputSpec
+from ndld_flow.records.inspection import Finding, Severity
+
+_NODE = re.compile(r"op_type:\s*(?P<op>\w+), node name:\s*(?P<name>[^)]*)\)")
+_CHECKED_NODE = re.compile(r"(?:[Nn]ame|node):\s*(?P<name>\S+)\s+OpType:\s*(?P<op>\w+)")
+
+
+class TimeLimitError(Exception):
+    """The time limit was reached."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model, exactly as written: nothing repairs it, so that mistakes stay visible."""
+
+    path: Path
+    proto: onnx.ModelProto
+    model: ir.Model | None
+    """None if it cannot be loaded; `load_error` has the reason."""
+    load_error: str
+    inputs: Mapping[str, InputSpec]
+    """The recipe's inputs, for checks that run the model."""
+    deadline: float
+    """When the checks must end, by `time.monotonic`, in seconds."""
+
+    @property
+    def opset(self) -> int:
+        """Version of the default domain; 0 if none is imported."""
+        return next((o.version for o in self.proto.opset_import if o.domain in ("", "ai.onnx")), 0)
+
+    def graphs(self) -> Iterator[onnx.GraphProto]:
+        """Yield the main graph and every subgraph in it."""
+        return graphs_in(self.proto.graph)
+
+    def nodes(self) -> Iterator[onnx.NodeProto]:
+        """Yield every node of the main graph, subgraphs and functions."""
+        for graph in self.graphs():
+            yield from graph.node
+        for function in self.proto.functions:
+            for node in function.node:
+                yield node
+                for graph in subgraphs(node):
+                    for inner in graphs_in(graph):
+                        yield from inner.node
+
+    def run_python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run another Python: the model may crash it, hang it, or exhaust memory. Raises `TimeLimitError`."""
+        try:
+            return subprocess.run(
+                # -P: anybody may put a `json.py` in the temporary folder.
+                [sys.executable, "-P", *arguments],
+                capture_output=True,
+                text=True,
+                cwd=tempfile.gettempdir(),  # shape inference of large models leaves files in the current directory
+                timeout=max(self.deadline - time.monotonic(), 0.1),
+                check=False,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            raise TimeLimitError from None
+
+
+class Check:
+    """One check of a model. A subclass is alone in a file of `checks/`, whose name is the check's; two underscores are
+    a dot. The docstring describes what it finds.
+    """
+
+    order: ClassVar[int] = 500
+    """Place among the checks, which run from low to high; from 900 on they run the model."""
+    severity: ClassVar[Severity] = "warning"
+    """Usual severity of its findings. `error` is only for what makes a model wrong or unusable; what ONNX Runtime and
+    TensorRT load is at most a warning."""
+    needs_model: ClassVar[bool] = False
+    """It is skipped where the model cannot be loaded."""
+    costly: ClassVar[bool] = False
+    """It is skipped for large models, unless the settings name it."""
+
+    def __init__(self) -> None:
+        self.name = check_name(type(self).__module__.rpartition(".")[2])
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        """Yield the findings. Raises `TimeLimitError` at the subject's deadline."""
+        raise NotImplementedError
+
+    def reason_to_skip(self, subject: Subject, settings: LintSettings, large: bool) -> str:
+        """Return any other reason why it cannot run here, or an empty text. A `large` model exceeds the limit."""
+        return ""
+
+    def finding(self, message: str, node: onnx.NodeProto | None = None, severity: Severity | None = None) -> Finding:
+        """Return a finding on a node, or on the whole model."""
+        where = {"node": node.name, "op_type": node.op_type} if node is not None else {}
+        return Finding(severity=severity or self.severity, check=self.name, message=message, **where)
+
+    def finding_at(self, message: str, name: str, op_type: str) -> Finding:
+        """Return a finding on the node of a name and type, either of which may be empty."""
+        return Finding(severity=self.severity, check=self.name, message=message, node=name, op_type=op_type)
+
+
+def named_node(message: str) -> tuple[str, str]:
+    """Return the name and the type of the node that a message of onnx names; empty texts without one."""
+    match = _NODE.search(message) or _CHECKED_NODE.search(message)
+    return (match["name"].strip(), match["op"]) if match else ("", "")
+
+
+def graphs_in(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """Yield a graph and every subgraph in it."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from graphs_in(inner)
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the direct subgraphs of a node."""
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def names_read(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the tensors that a graph's nodes and outputs read."""
+    return {output.name for output in graph.output} | {name for node in graph.node for name in names_read_by(node)}
+
+
+def names_read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Yield the names that a node and its bodies read."""
+    yield from (name for name in node.input if name)
+    for body in subgraphs(node):
+        yield from names_read(body)

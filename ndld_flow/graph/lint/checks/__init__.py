@@ -1,0 +1,1 @@
+"""Checks of models, one file each; they are found by their place."""

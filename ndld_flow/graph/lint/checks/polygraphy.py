@@ -1,0 +1,96 @@
+"""Polygraphy's lint."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.base.errors import BackendError
+from ndld_flow.base.text import one_paragraph
+from ndld_flow.graph.lint.check import Check, Subject
+from ndld_flow.graph.lint.settings import LintSettings
+from ndld_flow.records.inspection import Finding, Severity
+
+_RUN = "import sys; from polygraphy.tools import main; sys.exit(main())"
+_PLAIN_NAME = re.compile(r"[\w.][\w.:/]*")
+_FIRST_IR_VERSION = 4
+"""Earlier versions list initializers as inputs, and Polygraphy drops the inputs."""
+
+
+class Polygraphy(Check):
+    """Findings of `polygraphy check lint`, on random inputs of the recipe's shapes."""
+
+    order = 920
+    needs_model = True
+
+    def reason_to_skip(self, subject: Subject, settings: LintSettings, large: bool) -> str:
+        """Return why it cannot run here. Raises `BackendError` if it is required and not installed."""
+        if settings.polygraphy == "never":
+            return "not selected"
+        if subject.proto.ir_version < _FIRST_IR_VERSION:
+            return f"Polygraphy misreads models of IR version {subject.proto.ir_version}"
+        packages = [name for name in ("polygraphy", "onnx_graphsurgeon") if importlib.util.find_spec(name) is None]
+        missing = f"{' and '.join(packages)} not installed" if packages else ""
+        if missing and settings.polygraphy == "always":
+            raise BackendError(
+                f"Polygraphy's lint cannot run: {missing}. Install it with `pip install onnx-graphsurgeon`."
+            )
+        if not missing and large and settings.polygraphy == "auto":
+            return "the model is large: set `polygraphy: always` to run it anyway"
+        return missing
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        shapes = {name: spec.run_shape for name, spec in subject.inputs.items() if spec.run_shape is not None}
+        with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
+            report = Path(folder) / "lint.json"
+            command = ["-c", _RUN, "check", "lint", str(subject.path.resolve()), "-o", str(report)]
+            given = [f"{n}:[{','.join(map(str, s))}]" for n, s in shapes.items() if _PLAIN_NAME.fullmatch(n)]
+            process = subject.run_python(*command, *(["--input-shapes", *given] if given else []))
+            if not report.exists():
+                last = (process.stderr.strip() or process.stdout.strip() or "no output").splitlines()[-1]
+                yield self.finding(f"`polygraphy check lint` itself failed: {last}")
+                return
+            entries: list[dict[str, Any]] = json.loads(report.read_text())["lint_entries"]
+        types = {node.name: node.op_type for node in subject.nodes() if node.name}
+        exact = _inputs_are_given(subject, shapes)
+        bodies = {node.name for node in subject.nodes() if any(a.HasField("g") or a.graphs for a in node.attribute)}
+        for entry in entries:
+            if entry["source"] == "onnx_graphsurgeon":
+                continue  # unused nodes, which `unused_node` also reports
+            nodes = entry.get("nodes") or [""]
+            cut_out = entry["source"] == "onnx_checker" or not bodies.isdisjoint(nodes)
+            severity, remark = _severity(entry, exact, cut_out)
+            message = one_paragraph(entry["message"]) + remark
+            for name in nodes:
+                node = "" if name.startswith("polygraphy_unnamed_node") else name
+                op_type = types.get(node, "")
+                yield Finding(severity=severity, check=self.name, message=message, node=node, op_type=op_type)
+
+
+def _severity(entry: Mapping[str, Any], exact: bool, cut_out: bool) -> tuple[Severity, str]:
+    """Return the severity of an entry, and a remark on its message."""
+    if cut_out:
+        # Polygraphy extracts nodes from the graph, whose bodies then miss outer values; `onnx.checker` and
+        # `onnxruntime` check the whole model.
+        return "info", " (about the node as extracted by Polygraphy)"
+    if entry["level"] != "exception":
+        return "warning", ""
+    if exact:
+        return "error", ""
+    # Dimensions of 1 are often too small for a valid model.
+    return "warning", " (run with free dimensions as 1: give shapes in `inputs:` to be sure)"
+
+
+def _inputs_are_given(subject: Subject, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Return True if the shapes of all inputs are static or given."""
+    graph = subject.proto.graph
+    known = {tensor.name for tensor in graph.initializer} | shapes.keys()
+    return all(
+        value.name in known or all(dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim)
+        for value in graph.input
+    )

@@ -1,0 +1,39 @@
+"""Operators that nothing defines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from ndld_flow.graph.lint.check import Check, Subject
+from ndld_flow.records.inspection import Finding
+
+_ORT_DOMAINS = (
+    "com.microsoft",
+    "com.microsoft.nchwc",
+    "com.ms.internal.nhwc",
+    "ai.onnx.ml",
+    "ai.onnx.preview.training",
+)
+
+
+class UnknownOp(Check):
+    """Operators that are unknown or deprecated at the model's opset, and those that need a library."""
+
+    order = 50
+    severity = "error"
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        opset = subject.opset
+        functions = {(function.domain, function.name) for function in subject.proto.functions}
+        for node in subject.nodes():
+            if (node.domain, node.op_type) in functions or node.domain in _ORT_DOMAINS:
+                continue
+            if node.domain not in ("", "ai.onnx"):
+                message = f"operator of domain {node.domain!r} needs a custom operator library or a plugin"
+                yield self.finding(message, node, severity="warning")
+            elif not onnx.defs.has(node.op_type, opset):
+                yield self.finding(f"ONNX has no operator {node.op_type} at opset {opset}", node)
+            elif onnx.defs.get_schema(node.op_type, opset).deprecated:
+                yield self.finding(f"{node.op_type} is deprecated at opset {opset}; convert the model", node)

@@ -1,0 +1,30 @@
+"""Versions of the format and of the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.graph.lint.check import Check, Subject
+from ndld_flow.models.files import MAX_IR_VERSION, MAX_OPSET
+from ndld_flow.records.inspection import Finding
+
+_OLDEST_OPSET = 7
+"""Oldest opset that ONNX Runtime guarantees to run."""
+
+
+class Versions(Check):
+    """Versions that ONNX Runtime does not load, or does not guarantee to run."""
+
+    order = 40
+    severity = "error"
+
+    def find(self, subject: Subject) -> Iterator[Finding]:
+        version, opset = subject.proto.ir_version, subject.opset
+        newest = "is newer than the newest that ONNX Runtime loads"
+        if version > MAX_IR_VERSION:
+            yield self.finding(f"IR version {version} {newest} ({MAX_IR_VERSION})")
+        if opset > MAX_OPSET:
+            yield self.finding(f"opset {opset} {newest} ({MAX_OPSET})")
+        if 0 < opset < _OLDEST_OPSET:
+            oldest = f"is older than the oldest that ONNX Runtime guarantees to run ({_OLDEST_OPSET})"
+            yield self.finding(f"opset {opset} {oldest}", severity="warning")

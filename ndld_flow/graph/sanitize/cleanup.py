@@ -1,0 +1,220 @@
+"""Cleanup: constants as initializers, unique names, nothing unused, nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedFunctionsPass
+
+from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Edits
+from ndld_flow.models.derived_tensors import byte_pieces
+from ndld_flow.models.element_types import subgraphs_of
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.sparse_tensors import SparseInitializer
+from ndld_flow.models.unique_names import free_name
+
+_FIRST_IR_WITH_FREE_INITIALIZERS = 4
+
+
+def detach_initializers_from_inputs(edits: Edits) -> None:
+    """Remove initializers from the inputs, where models before IR version 4 had to list them."""
+    model = edits.model
+    if model.ir_version is None or model.ir_version >= _FIRST_IR_WITH_FREE_INITIALIZERS:
+        return
+    kept = [value for value in model.graph.inputs if not value.is_initializer()]
+    if len(kept) != len(model.graph.inputs):
+        model.graph.inputs[:] = kept
+    model.ir_version = _FIRST_IR_WITH_FREE_INITIALIZERS
+
+
+def lift_constants(edits: Edits) -> None:
+    """Constant() -> initializer of the same name, unless it is a graph output"""
+    for graph in edits.model.graphs():
+        for node in tuple(graph):
+            if node.op_type == "Constant" and node.domain == "" and not node.outputs[0].is_graph_output():
+                tensor = _constant_tensor(node)
+                if tensor is not None:
+                    edits.set_constant(node.outputs[0], tensor)
+                    edits.done["constants made initializers"] += 1
+
+
+def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    if len(node.attributes) != 1:
+        return None
+    attribute = next(iter(node.attributes.values()))
+    if attribute.is_ref():
+        return None
+    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
+    if attribute.name == "value":
+        return attribute.as_tensor()
+    if attribute.name in dtypes:
+        return ir.Tensor(np.array(attribute.value, dtype=dtypes[attribute.name]))
+    return None
+
+
+def make_names_unique(edits: Edits) -> None:
+    """Make names unique; the first of several equal names is kept."""
+    _name_scope(tuple(edits.model.graphs()))
+    for function in edits.model.functions.values():
+        _name_scope((function.graph, *function.subgraphs()))
+
+
+def _name_scope(graphs: tuple[ir.Graph, ...]) -> None:
+    top = graphs[0]
+    fixed = {value.name for value in (*top.inputs, *top.outputs) if value.name}
+    taken = set(fixed)
+    keepers = {id(value) for value in (*top.inputs, *top.outputs)}
+    node_names: set[str] = set()
+    for graph in graphs:
+        values = [*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)]
+        for value in values:
+            if id(value) not in keepers and value.name:
+                keepers.add(id(value))
+                value.name = free_name(value.name, taken)
+        for node in graph:
+            node.name = free_name(node.name or f"{node.op_type}_{_first_name(node.outputs)}", node_names)
+
+
+def _first_name(values: Iterable[ir.Value]) -> str:
+    return next((value.name for value in values if value.name), "unnamed")
+
+
+def remove_unused(edits: Edits) -> None:
+    """Remove everything that no output depends on."""
+    # Inner graphs from last to first: a node in a branch may be the only reader of one outside.
+    for graph in (edits.model.graph, *(f.graph for f in edits.model.functions.values())):
+        _remove_unused_nodes(edits, graph)
+    for graph in edits.model.graphs():
+        _remove_unused_initializers(edits, graph)
+    before = len(edits.model.functions)
+    RemoveUnusedFunctionsPass()(edits.model)  # type: ignore[no-untyped-call]
+    edits.done["unused functions removed"] += before - len(edits.model.functions)
+
+
+def _remove_unused_nodes(edits: Edits, graph: ir.Graph) -> None:
+    for node in reversed(tuple(graph)):
+        if not any(out.uses() or out.is_graph_output() for out in node.outputs):
+            _release_subgraphs(node)
+            edits.remove(node)
+            edits.done["unused nodes removed"] += 1
+            continue
+        for inner in subgraphs_of(node):
+            _remove_unused_nodes(edits, inner)
+
+
+def _release_subgraphs(node: ir.Node) -> None:
+    """Remove the nodes inside a removed node, so that they do not count as readers of outer values."""
+    for graph in subgraphs_of(node):
+        graph.outputs.clear()
+        for inner in reversed(tuple(graph)):
+            _release_subgraphs(inner)
+            graph.remove(inner, safe=True)
+
+
+def _remove_unused_initializers(edits: Edits, graph: ir.Graph) -> None:
+    for name, value in tuple(graph.initializers.items()):
+        if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+            del graph.initializers[name]
+            edits.done["unused initializers removed"] += 1
+
+
+# Engine builders expect a separate Q/DQ pair at each weight and each reader.
+_NOT_SHARED = RANDOM | QUANTIZATION
+_MAX_KEY_BYTES = 4096
+"""Larger attribute tensors are not compared."""
+_PIECE_BYTES = 2**20
+
+
+def share_equal_nodes(edits: Edits) -> None:
+    """Common subexpressions: f(x) ... f(x) -> one f(x)"""
+    for graph in edits.graphs():
+        seen: dict[Hashable, ir.Node] = {}
+        for node in tuple(graph):
+            key = _node_key(node)
+            if key is None:
+                continue
+            first = seen.setdefault(key, node)
+            if first is not node and all(map(edits.replace, node.outputs, first.outputs)):
+                edits.remove(node)
+                edits.done["equal nodes shared"] += 1
+
+
+def _node_key(node: ir.Node) -> Hashable | None:
+    """Return a key that equal nodes share; None for nodes that must not be merged."""
+    if node.op_type in _NOT_SHARED or node.domain not in ("", "ai.onnx"):
+        return None
+    if any(value.is_graph_output() for value in node.outputs):
+        return None
+    attributes = tuple(sorted(_attribute_keys(node), key=str))
+    if None in attributes:
+        return None
+    used = tuple(bool(value.name) for value in node.outputs)
+    return (node.op_type, precision_of(node), tuple(id(value) for value in node.inputs), attributes, used)
+
+
+def _attribute_keys(node: ir.Node) -> Iterator[Hashable | None]:
+    for attribute in node.attributes.values():
+        yield _attribute_key(attribute)
+
+
+def _attribute_key(attribute: ir.Attr) -> Hashable | None:
+    plain = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.STRING)
+    several = (ir.AttributeType.INTS, ir.AttributeType.FLOATS, ir.AttributeType.STRINGS)
+    if attribute.is_ref():
+        return (attribute.name, "reference", attribute.ref_attr_name)
+    if attribute.type in plain:
+        return (attribute.name, attribute.type.value, attribute.value)
+    if attribute.type in several:
+        return (attribute.name, attribute.type.value, tuple(attribute.value))
+    if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().nbytes <= _MAX_KEY_BYTES:
+        tensor = attribute.as_tensor()
+        return (attribute.name, tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes())
+    return None
+
+
+def share_equal_initializers(edits: Edits) -> None:
+    """Initializers of one graph with the same type, shape and bytes -> one
+
+    Only possible duplicates are read, in pieces, and none larger than the threshold.
+    """
+    for graph in edits.model.graphs():
+        values = [v for v in graph.initializers.values() if not v.is_graph_input() and not v.is_graph_output()]
+        for look_alikes in _groups(values, partial(_shallow_key, edits.size_threshold)):
+            for equals in _groups(look_alikes, partial(_deep_key, edits.size_threshold)):
+                for value in equals[1:]:
+                    assert value.name is not None
+                    edits.replace(value, equals[0])
+                    del graph.initializers[value.name]
+                    edits.done["equal initializers shared"] += 1
+
+
+def _groups(values: list[ir.Value], key_of: Callable[[ir.TensorProtocol], Hashable | None]) -> list[list[ir.Value]]:
+    """Return the groups of at least two values with equal keys."""
+    groups: dict[Hashable, list[ir.Value]] = {}
+    for value in values:
+        key = key_of(value.const_value) if value.const_value is not None else None
+        if key is not None:
+            groups.setdefault(key, []).append(value)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _shallow_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
+    """Return type, shape and first bytes."""
+    if isinstance(tensor, SparseInitializer) or tensor.dtype == ir.DataType.STRING:
+        return None
+    key = (tensor.dtype, tuple(tensor.shape.numpy()))
+    return (*key, next(iter(byte_pieces(tensor, _MAX_KEY_BYTES)), b"")) if tensor.nbytes <= threshold else key
+
+
+def _deep_key(threshold: int, tensor: ir.TensorProtocol) -> Hashable | None:
+    """Return the digest of all bytes; for a tensor over the threshold, its location on disk."""
+    if tensor.nbytes > threshold:
+        return (tensor.path, tensor.offset) if isinstance(tensor, ir.ExternalTensor) else None
+    digest = hashlib.blake2b()
+    for piece in byte_pieces(tensor, _PIECE_BYTES):
+        digest.update(piece)
+    return digest.digest()

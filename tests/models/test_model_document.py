@@ -1,0 +1,61 @@
+"""Contents of tensors on the page of a model: what is read, and what stays within the limits."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ndld_flow.drawing.model_document import HeldTensor
+from ndld_flow.models import model_document
+from ndld_flow.models.model_document import ContentsReader
+
+LIMIT = 400
+
+
+def read(*sizes: int) -> list[HeldTensor]:
+    """Read float32 tensors with these numbers of elements, in order."""
+    reader = ContentsReader(values=True)
+    for elements in sizes:
+        reader.place(ir.tensor(np.ones(elements, np.float32)))
+    return reader.found
+
+
+def test_a_tensor_that_just_fits_is_read_and_the_next_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
+    fits, beyond = read(LIMIT // 4, 1)
+    assert fits.numbers is not None and not fits.unread
+    assert beyond.numbers is None and "were read before it" in beyond.unread
+    assert beyond.dtype == "float32" and beyond.first
+
+
+def test_smaller_tensors_are_read_after_one_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
+    read_tensors = [tensor.numbers is not None for tensor in read(50, 51, 50, 1)]
+    assert read_tensors == [True, False, True, False]
+
+
+def test_a_tensor_over_its_own_limit_is_not_one_over_that_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT - 4)
+    monkeypatch.setattr(model_document, "DEFAULT_LIMIT_BYTES", LIMIT)
+    at_limit, over = read(LIMIT // 4, LIMIT // 4 + 1)
+    assert "were read before it" in at_limit.unread
+    assert "were read before it" not in over.unread  # `tensor_statistics` decides on its own limit
+
+
+def test_strings_take_nothing_from_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
+    reader = ContentsReader(values=True)
+    reader.place(ir.StringTensor(np.array([b"x" * 300], dtype=object)))
+    reader.place(ir.tensor(np.ones(LIMIT // 4, np.float32)))
+    assert reader.found[0].unread and reader.found[1].numbers is not None
+
+
+@pytest.mark.parametrize("values", [True, False])
+def test_types_are_spelled_as_numpy_spells_them(values: bool) -> None:
+    reader = ContentsReader(values)
+    array = np.ones(3, ml_dtypes.float8_e4m3fn)
+    tensor = ir.Tensor(array, dtype=ir.DataType.FLOAT8E4M3FN)
+    assert reader.place(tensor) == reader.place(tensor) == 0
+    assert [held.dtype for held in reader.found] == ["float8_e4m3fn"]
