@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ndld_flow.runner.doctor import Check
     from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
     from ndld_flow.runner.list_runs import RunSummary
+    from ndld_flow.runner.measure_model import Profiled
     from ndld_flow.runner.plan import Decision
-    from ndld_flow.runner.profile_model import Profiled
     from ndld_flow.runner.request import AnyRecipe, Placement
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
@@ -206,7 +206,7 @@ def profile(
     An existing profile, such as an export of trtexec, is read and not measured. `command` as in `run`.
     """
     from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.profile_model import profile_model
+    from ndld_flow.runner.measure_model import profile_model
 
     return profile_model(
         str(model), settings, outputs=Path(outputs), command=tuple(command), listener=listener or ignore
@@ -235,7 +235,7 @@ def noise(
 ) -> Noise:
     """Compare a model with itself `comparisons` times; `compare` uses the result on this machine."""
     from ndld_flow.runner.events import ignore
-    from ndld_flow.runner.learn_noise import MODEL, learn_noise
+    from ndld_flow.runner.measure_model import MODEL, learn_noise
 
     chosen = str(model) if model is not None else MODEL
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from ndld_flow.base.errors import SourceError
 from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.machine.host import deciding_variables
-from ndld_flow.runner.device_locks import FOLDER_VARIABLE
+from ndld_flow.runner.devices import FOLDER_VARIABLE
 from tests.support.samples import fetch_sample
 from tests.support.started_processes import ending_processes
 from tests.support.tally import Tally, format_tallies
@@ -143,7 +143,7 @@ def isolated_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweeps leave out what they draw for others to embed: that takes half of a toy sweep's time."""
-    monkeypatch.setattr("ndld_flow.runner.sweep.sweep_folder.write_sweep_exports", lambda record, folder: None)
+    monkeypatch.setattr("ndld_flow.runner.sweep.run_sweep.write_sweep_exports", lambda record, folder: None)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from ndld_flow.cli.sweep_words import MARKS as POINT_MARKS
-from ndld_flow.cli.sweep_words import describe_point, describe_sweep_end
-from ndld_flow.cli.wording import describe_end, describe_failure
+from ndld_flow.cli.plain import MARKS as POINT_MARKS
+from ndld_flow.cli.plain import describe_end, describe_failure, describe_point, describe_sweep_end
 from ndld_flow.runner.events import (
     Event,
     Notice,

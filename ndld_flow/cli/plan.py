@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.options import json_option, outputs_option, print_json, recipe_options
 
 if TYPE_CHECKING:
     from ndld_flow.runner.plan import Decision
+    from ndld_flow.runner.sweep.plan_sweep import PlannedPoint, SweepPlan
     from ndld_flow.step import Foresight
 
 
@@ -41,8 +44,6 @@ def command(
 
     planned = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust, multirun=multirun)
     if not isinstance(planned, list):
-        from ndld_flow.cli.sweep_plan import plan_document, show_plan
-
         print_json(plan_document(planned)) if as_json else show_plan(planned)
         return 0
     return _print(planned, as_json)
@@ -82,3 +83,74 @@ def _show(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> None:
                 click.echo(f"{'':<{width}}    {click.style(sentence, fg=colour or None)}")
     todo = sum(not decision.reused for decision in decisions)
     click.echo(f"{todo} of {len(decisions)} steps to run" if todo else "nothing to do")
+
+
+_MOST_SHOWN = 12
+
+
+def plan_document(plan: SweepPlan) -> dict[str, Any]:
+    """Return a sweep's plan as JSON."""
+    return {
+        "method": plan.sweep.section.method,
+        "point_count": plan.point_count,
+        "excluded_count": plan.excluded_count,
+        "points": [
+            {"number": one.number, "values": dict(one.values), "waiting": one.waiting, "problem": one.problem}
+            for one in plan.points
+        ],
+        "steps": [
+            {"name": one.name, "step": one.step, "uses": one.uses, "distinct": one.distinct, "there": one.there}
+            for one in plan.steps
+        ],
+        "again": list(plan.again) if plan.again is not None else None,
+        "estimate": plan.estimate.model_dump(mode="json") if plan.estimate is not None else None,
+    }
+
+
+def show_plan(plan: SweepPlan) -> None:
+    """Print a sweep's plan for people."""
+    for line in _lines(plan):
+        click.echo(line)
+
+
+def _lines(plan: SweepPlan) -> Iterator[str]:
+    yield _headline(plan)
+    yield from (_point_line(point) for point in plan.points[:_MOST_SHOWN])
+    if len(plan.points) > _MOST_SHOWN:
+        yield f"      and {len(plan.points) - _MOST_SHOWN} more"
+    yield ""
+    width = max((len(one.name) for one in plan.steps), default=0)
+    for one in plan.steps:
+        shared = f", shared by {one.uses} points" if one.distinct < one.uses else ""
+        there = f", {one.there} finished" if one.there else ""
+        different = "once" if one.distinct == 1 else f"{one.distinct} times"
+        yield f"{one.name:<{width}}  {different}{shared}{there}"
+    yield _work(plan)
+
+
+def _work(plan: SweepPlan) -> str:
+    todo = sum(one.distinct - one.there for one in plan.steps)
+    if not todo:
+        points = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
+        return f"the best will be measured again: {points}" if points else "nothing to do"
+    took = f", {plan.estimate.text}" if plan.estimate is not None else ""
+    then = "; then the best are measured again" if plan.again is None else ""
+    return f"{todo} steps to run for {len(plan.points)} points{took}{then}"
+
+
+def _headline(plan: SweepPlan) -> str:
+    count = "points" if plan.point_count is None else f"at most {plan.point_count} points"
+    if plan.point_count == len(plan.points):
+        count = f"{len(plan.points)} points"
+    excluded = f", {plan.excluded_count} excluded" if plan.excluded_count else ""
+    later = "" if plan.point_count == len(plan.points) else f"; {len(plan.points)} of them are known in advance"
+    return f"{plan.sweep.section.method}: {count}{excluded}{later}"
+
+
+def _point_line(point: PlannedPoint) -> str:
+    values = visible_text(", ".join(f"{name}={json.dumps(value)}" for name, value in point.values.items()))
+    if point.problem:
+        state, colour = " ".join(point.problem.split()), "red"
+    else:
+        state, colour = (f"to run: {', '.join(point.waiting)}", "cyan") if point.waiting else ("there", "green")
+    return f"{point.number:>4}  {shortened(values, 100)}  {click.style(shortened(state, 120), fg=colour)}"

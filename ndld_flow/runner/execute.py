@@ -24,8 +24,7 @@ from ndld_flow.recipe.sources import find_model
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import GraphChange
 from ndld_flow.records.run_record import KeyParts, StepRecord
-from ndld_flow.runner.concurrent_load import LoadMonitor, announce
-from ndld_flow.runner.device_locks import Claim, holding
+from ndld_flow.runner.devices import Claim, LoadMonitor, announce, holding
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, make_key
 from ndld_flow.step import Context, Result, Turn

@@ -1,7 +1,8 @@
-"""Decide for each step whether its stored result is reused, and why not."""
+"""Decide for each step whether its stored result is reused, with the reason."""
 
 from __future__ import annotations
 
+import enum
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -11,9 +12,32 @@ from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
-from ndld_flow.runner.reasons import Reason
 from ndld_flow.step import Reuse
 from ndld_flow.store.store import Store
+
+
+class Reason(enum.Enum):
+    """Each decision of the plan has exactly one reason."""
+
+    REUSED = ("reused", "=", "green")
+    SHARED = ("shared", "=", "green")
+    """Another point of the same sweep computed it."""
+    NEW = ("new", "+", "cyan")
+    SETTINGS = ("settings changed", "~", "yellow")
+    INPUT = ("input changed", "~", "yellow")
+    VERSION = ("step version", "~", "yellow")
+    TOOL = ("tool version", "~", "yellow")
+    MACHINE = ("machine", "~", "yellow")
+    TOGETHER = ("measured in turns", "~", "yellow")
+    FORCED = ("forced", "!", "magenta")
+    NEVER = ("never reused", "!", "magenta")
+    DAMAGED = ("artifact damaged", "x", "red")
+
+    def __init__(self, text: str, symbol: str, colour: str) -> None:
+        self.text = text
+        self.symbol = symbol
+        self.colour = colour
+
 
 Unit = tuple[RecipeStep, ...]
 """Steps that run together: measuring steps that take turns, or one step."""

@@ -17,14 +17,22 @@ from ndld_flow.records.run_record import ENDINGS, RunRecord, RunStep, metrics_of
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, Notice, RunFinished, RunStarted, wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
-from ndld_flow.runner.open_run import RunOpener, RunState, choose_forced
 from ndld_flow.runner.outputs import Outputs, name_folder
-from ndld_flow.runner.plan import Decision, Unit, arrange_steps, previous_records, refuse_impossible_run
-from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps, previous_records, refuse_impossible_run
 from ndld_flow.runner.request import Placement, Request
 from ndld_flow.runner.run_folder import note_progress, recording_failure, write_run_folder
 from ndld_flow.runner.run_record import describe_run, find_artifacts, identify_run
-from ndld_flow.runner.unit_work import clear_damage, describe_end, describe_start, gather_work, place_records, skip_step
+from ndld_flow.runner.run_state import (
+    RunOpener,
+    RunState,
+    choose_forced,
+    clear_damage,
+    describe_end,
+    describe_start,
+    gather_work,
+    place_records,
+    skip_step,
+)
 from ndld_flow.runner.verify import find_run_damage
 
 

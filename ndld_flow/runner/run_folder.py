@@ -21,9 +21,9 @@ from ndld_flow.records.run_folder import COMPARISON_PAGE, RUN_RECORD, STORED, Ru
 from ndld_flow.records.run_record import ArtifactRecord, RunRecord, RunStep, StepRecord, is_complete, outcome_of_code
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Notice, RunFailed
-from ndld_flow.runner.open_run import RunState
 from ndld_flow.runner.outputs import FOLDER_LEASE, Outputs
 from ndld_flow.runner.run_record import describe_failure, describe_unfinished
+from ndld_flow.runner.run_state import RunState
 from ndld_flow.store.files import (
     copy_file,
     copy_folder,

@@ -30,8 +30,7 @@ from ndld_flow.records.run_record import (
     judge,
     metrics_of,
 )
-from ndld_flow.runner.open_run import RunState
-from ndld_flow.runner.unit_work import skip_step
+from ndld_flow.runner.run_state import RunState, skip_step
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_credentials
 

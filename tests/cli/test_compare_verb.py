@@ -20,7 +20,7 @@ from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.run_page import draw_report
-from ndld_flow.runner import learn_noise
+from ndld_flow.runner import measure_model as learn_noise
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import find_noise
 from tests.support.a100_exports import a100_exports

@@ -29,7 +29,7 @@ from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
-from ndld_flow.runner.profile_model import profile_model
+from ndld_flow.runner.measure_model import profile_model
 from ndld_flow.runtimes.device_facts import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession

@@ -17,7 +17,7 @@ from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.cli.plain import PlainLines
 from ndld_flow.records.run_record import RunRecord
-from ndld_flow.runner.device_locks import FOLDER_VARIABLE
+from ndld_flow.runner.devices import FOLDER_VARIABLE
 from ndld_flow.runner.events import Event, StepWaits
 from tests.support.models import make_cnn, make_tfm
 from tests.support.toys import Toy, make_toy, outcomes, started

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.runner.device_locks import FOLDER_VARIABLE, Claim, holding
+from ndld_flow.runner.devices import FOLDER_VARIABLE, Claim, holding
 from ndld_flow.store.store import Store
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn

@@ -28,7 +28,7 @@ from ndld_flow.records.document import Document, Record
 from ndld_flow.records.run_folder import read_run_record
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.plan import Reason
 from ndld_flow.store import store as store_format
 from ndld_flow.store.files import unseal
 from tests.support.command_line import ndld_flow

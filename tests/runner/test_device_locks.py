@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.runner import device_locks
-from ndld_flow.runner.device_locks import FOLDER_VARIABLE, Claim, holding, name_locks
+from ndld_flow.runner import devices as device_locks
+from ndld_flow.runner.devices import FOLDER_VARIABLE, Claim, holding, name_locks
 from ndld_flow.store.store import Store
 from tests.support.worker_toys import wait_until
 
@@ -27,7 +27,7 @@ HOLD = """
 import os, platform, sys, tempfile, time
 from pathlib import Path
 from ndld_flow.store.store import Store
-from ndld_flow.runner.device_locks import Claim, holding
+from ndld_flow.runner.devices import Claim, holding
 
 store, device, cpus, host, user, umask = sys.argv[1:]
 if user != "0":

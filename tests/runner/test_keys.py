@@ -9,8 +9,7 @@ import pytest
 
 from ndld_flow.records.run_record import KeyParts
 from ndld_flow.runner.keys import HIDDEN_VALUES, join_keys, make_key
-from ndld_flow.runner.plan import _explain
-from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.plan import Reason, _explain
 from tests.support.run_fixtures import StepSketch, step_record
 
 PARTS: dict[str, Any] = {

@@ -14,7 +14,7 @@ from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.executors.orders import TaskOrder, read_order, write_order
+from ndld_flow.runner.executors.messages import TaskOrder, read_order, write_order
 from ndld_flow.runner.keys import describe_key, join_keys
 from ndld_flow.step import Step
 from ndld_flow.store.kinds import Onnx

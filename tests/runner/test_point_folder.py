@@ -17,7 +17,7 @@ from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import RunRecord, RunStep
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.runner.outputs import Outputs
-from ndld_flow.runner.sweep.sweep_folder import write_point
+from ndld_flow.runner.sweep.run_sweep import write_point
 from ndld_flow.runner.sweep.winners import judge_winners
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ndld_flow.runner.device_locks import FOLDER_VARIABLE
+from ndld_flow.runner.devices import FOLDER_VARIABLE
 from ndld_flow.store.files import make_folder, write_text_atomically
 from ndld_flow.store.store import Store
 from tests.support.toys import make_toy

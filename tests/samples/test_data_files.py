@@ -14,7 +14,7 @@ from ndld_flow.inputs import names_one_file, patterns_of
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.executors.orders import read_order
+from ndld_flow.runner.executors.messages import read_order
 from ndld_flow.runner.executors.ray.transport import transfer_files
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.store import found_files

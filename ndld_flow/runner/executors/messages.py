@@ -1,15 +1,31 @@
-"""Messages between a driver and its workers: JSON, one record a line."""
+"""Messages between a driver and its workers: tasks, and their answers, as JSON, one record a line.
+
+Nothing in them has to be trusted: a worker checks that the keys of a task are those of the same steps there.
+"""
 
 from __future__ import annotations
 
 import json
-from functools import cache
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 
+from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.inputs import InputSpec
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.recipe.step_types import StepType, StepTypes
 from ndld_flow.records.document import Record
-from ndld_flow.records.run_record import StepRecord
+from ndld_flow.records.run_record import KeyParts, StepRecord
+from ndld_flow.runner.execute import Work
+from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
+from ndld_flow.store.kinds import Artifact
+from ndld_flow.store.store import Store
 
 
 class Line(Record):
@@ -99,3 +115,175 @@ def read_message(line: bytes) -> Progressed | Logged | Waits | Started | Answer 
         return _messages().validate_json(line)
     except ValidationError:
         return None
+
+
+Report = Callable[[int, int, int, str], None]
+"""`report(place, done, total, what)`: progress of the task's step at a position."""
+Log = Callable[[int, str], None]
+"""`log(place, line)`: a line of the log of the task's step at a position."""
+
+
+class ArtifactOrder(Record):
+    """An artifact that a step reads."""
+
+    kind: str
+    label: str
+    digest: str
+    path: str
+    """The main file; relative to the store if it is in it, as the store may have another path on another machine."""
+
+
+class WorkOrder(Record):
+    """A step with everything that it needs."""
+
+    name: str
+    step: str
+    """The step type, as written in the recipe."""
+    settings: dict[str, JsonValue]
+    reads: dict[str, str]
+    parts: KeyParts
+    artifacts: dict[str, ArtifactOrder]
+    inputs: dict[str, InputSpec]
+    recipe: str
+
+
+class TaskOrder(Line):
+    """Steps to compute, their store, and the user's permissions."""
+
+    works: tuple[WorkOrder, ...]
+    fresh: bool
+    timeout_s: float | None
+    held: bool
+    store: str
+    directory: str
+    """The user's current directory, to which data files in settings are relative."""
+    step_files: tuple[str, ...]
+    """Python files that define steps, besides the built-in and the installed ones."""
+    trust: bool
+    """Whether the user allows these files, and the code that settings name."""
+
+
+def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:
+    """Return a task as an order that `read_order` turns back into a task, here or elsewhere."""
+    origins = (Path(work.step.type.origin) for work in task.works)
+    return TaskOrder(
+        works=tuple(_write_work(work, store) for work in task.works),
+        fresh=task.fresh,
+        timeout_s=task.timeout_s,
+        held=task.held,
+        store=str(store.root.absolute()),
+        directory=str(Path.cwd()),
+        step_files=tuple(dict.fromkeys(str(path) for path in origins if path.is_absolute())),
+        trust=trust,
+    )
+
+
+def _write_work(work: Work, store: Store) -> WorkOrder:
+    return WorkOrder(
+        name=work.step.name,
+        step=work.step.type.name,
+        settings=work.step.step.model_dump(mode="json"),
+        reads=work.step.reads,
+        parts=work.parts,
+        artifacts={key: _write_artifact(artifact, store) for key, artifact in work.artifacts.items()},
+        inputs=dict(work.inputs),
+        recipe=work.recipe,
+    )
+
+
+def _write_artifact(artifact: Artifact, store: Store) -> ArtifactOrder:
+    path, root = artifact.path.absolute(), store.root.absolute()
+    place = path.relative_to(root) if path.is_relative_to(root) else path
+    return ArtifactOrder(kind=artifact.kind, label=artifact.label, digest=artifact.digest, path=place.as_posix())
+
+
+def read_order(order: TaskOrder, store: Store, report: Report, log: Log = lambda place, line: None) -> Task:
+    """Return the task of an order, after checking that its keys are those of the same steps on this machine.
+
+    The current directory must be the order's `directory`. Raises RequestError for steps that are missing or not
+    allowed, and BackendError where their keys differ here: another version of a library, another machine.
+    """
+    if order.step_files and not order.trust:
+        raise RequestError(
+            f"these steps come from {', '.join(order.step_files)}: read that code, then allow it with --trust."
+        )
+    types = StepTypes(tuple(Path(file) for file in order.step_files))
+    works = [
+        replace(_read_work(work, types, store, partial(report, place), trust=order.trust), logged=partial(log, place))
+        for place, work in enumerate(order.works)
+    ]
+    return Task(tuple(works), order.fresh, order.timeout_s, order.held)
+
+
+def _read_work(
+    order: WorkOrder, types: StepTypes, store: Store, progress: Callable[[int, int, str], None], *, trust: bool
+) -> Work:
+    found = types.find(order.step)
+    if found is None:
+        raise BackendError(
+            f"{_here()} has no step type {order.step!r}. Install the package that defines it there.", step=order.name
+        )
+    step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
+    if not trust and step.step.named_code():
+        raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
+    artifacts = {key: _read_artifact(artifact, found, store) for key, artifact in order.artifacts.items()}
+    digests = {key: artifact.digest for key, artifact in artifacts.items()}
+    _check_key(order, describe_key(step, digests, order.inputs, store))
+    return Work(step, order.parts, artifacts, order.inputs, progress, order.recipe)
+
+
+def _read_artifact(order: ArtifactOrder, found: StepType, store: Store) -> Artifact:
+    kinds = {kind.kind: kind for kind in _kinds(Artifact)}
+    kind = kinds.get(order.kind, found.cls.kinds()[0])
+    return kind(store.root / order.path, order.label, order.digest)
+
+
+def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:
+    """Yield all kinds of artifacts, including those of steps from files."""
+    for known in kind.__subclasses__():
+        yield known
+        yield from _kinds(known)
+
+
+def _check_key(order: WorkOrder, here: KeyParts) -> None:
+    """Raise BackendError if the step has another key here: nothing is computed under a key that is not its own."""
+    if HIDDEN_VALUES in order.parts.reads:
+        # Another store has another salt, and another machine other secrets. The order has the true values.
+        hidden = {HIDDEN_VALUES: order.parts.reads[HIDDEN_VALUES]}
+        shown = {"settings": order.parts.settings, "inputs": order.parts.inputs}
+        here = here.model_copy(update={"reads": here.reads | hidden, **shown})
+    differing = _differences(order.parts.model_copy(update={"together": ()}), here)
+    if differing:
+        raise BackendError(
+            f"{_here()} would compute something else than planned: {'; '.join(differing)}. Install the same versions "
+            "and files there, or plan on a machine like it.",
+            step=order.name,
+        )
+
+
+def _differences(asked: KeyParts, here: KeyParts) -> Sequence[str]:
+    single = {
+        "the step's version": (asked.version, here.version),
+        **_changed(asked.libraries, here.libraries),
+        "the machine": (asked.machine, here.machine),
+    }
+    reasons = [
+        *(
+            f"{name} is {mine or 'none'} instead of {meant or 'none'}"
+            for name, (meant, mine) in single.items()
+            if meant != mine
+        ),
+        *(f"its input `{name}` has other contents" for name in _changed(asked.reads, here.reads)),
+        *(f"its setting `{name}` is not the same" for name in _changed(asked.settings, here.settings)),
+        *(f"the input `{name}` is not the same" for name in _changed(asked.inputs, here.inputs)),
+    ]
+    return reasons or (["its key has other parts"] if asked != here else [])
+
+
+def _changed(asked: Mapping[str, object], here: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    names = dict.fromkeys([*asked, *here])
+    return {name: (asked.get(name), here.get(name)) for name in names if asked.get(name) != here.get(name)}
+
+
+def _here() -> str:
+    return f"the worker on {platform.node() or 'this machine'}"

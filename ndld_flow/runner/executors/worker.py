@@ -22,8 +22,19 @@ from ndld_flow.processes.watchdog import ORPHANED, run_under_watchdog
 from ndld_flow.processes.worker import ReportProgress, claim_output, throttled
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.executors.executor import compute_steps
-from ndld_flow.runner.executors.messages import Answer, Done, Failed, Line, Logged, Progressed, Refused, Started, Waits
-from ndld_flow.runner.executors.orders import TaskOrder, read_order
+from ndld_flow.runner.executors.messages import (
+    Answer,
+    Done,
+    Failed,
+    Line,
+    Logged,
+    Progressed,
+    Refused,
+    Started,
+    TaskOrder,
+    Waits,
+    read_order,
+)
 from ndld_flow.store.files import make_folder
 from ndld_flow.store.store import Store
 

@@ -30,10 +30,11 @@ from ndld_flow.runner.executors.messages import (
     Progressed,
     Refused,
     Started,
+    TaskOrder,
     Waits,
     read_message,
+    write_order,
 )
-from ndld_flow.runner.executors.orders import TaskOrder, write_order
 from ndld_flow.store.store import Store
 
 # -P: a file `json.py` in the current directory must not be imported.

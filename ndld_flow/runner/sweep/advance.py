@@ -1,22 +1,204 @@
-"""Run the steps of points, all at the same time: the results of one point are there for the others."""
+"""Run the steps of points, all at the same time, and measure in sessions: in turns on one device."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
 from ndld_flow.base.errors import NdldFlowError, OutputsError
-from ndld_flow.records.run_record import StepRecord
+from ndld_flow.machine.host import UNKNOWN_HOST
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.run_record import KeyParts, StepRecord
+from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import StepStarted
-from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.plan import Decision
-from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.session import run_session
-from ndld_flow.runner.sweep.state import SweepState
-from ndld_flow.runner.unit_work import gather_work, set_damaged_aside
+from ndld_flow.runner.execute import Work
+from ndld_flow.runner.executors.executor import Task, find_records
+from ndld_flow.runner.keys import fingerprint_machine, join_keys, make_key
+from ndld_flow.runner.plan import Decision, Reason
+from ndld_flow.runner.run_state import gather_work, set_damaged_aside
+from ndld_flow.runner.sweep.state import PointRun, SweepState
+from ndld_flow.step import Reuse
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """The computations of a session, and the steps that they belong to."""
+
+    works: tuple[Work, ...]
+    """Each distinct step once."""
+    assignments: tuple[tuple[PointRun, RecipeStep, int], ...]
+    """Point, its step, and the position of its computation in `works`."""
+
+
+def run_session(blocked: Sequence[PointRun], state: SweepState) -> list[PointRun]:
+    """Measure the next step of the first of these points, together with all that wait for the same device.
+
+    Points that a constraint refuses are not measured. Returns the points that can go on.
+    """
+    refused = [point for point in blocked if point.refuse_by(state.goals.constraints)]
+    if refused:
+        return []  # the caller tries again with the others
+    kind = _session_kind(blocked[0])
+    members = [point for point in blocked if _session_kind(point) == kind]
+    _measure(members, state)
+    return members
+
+
+def _session_kind(point: PointRun) -> tuple[str, str]:
+    step = point.waiting[0][0]
+    return step.type.name, step.step.device
+
+
+def _measure(members: Sequence[PointRun], state: SweepState) -> None:
+    """Measure points in turns; when one fails, measure the others again without it."""
+    waiting = [point for point in members if not point.finished]
+    if not waiting:
+        return
+    try:
+        plan = plan_session(waiting, state)
+    except NdldFlowError as error:  # a missing data file
+        _split(waiting, state, error)
+        return
+    found = None if _must_measure(plan, state) else find_records(plan.works, state.store)
+    if found is not None:
+        place_session(plan, found, state, reused=True)
+        return
+    for work in plan.works:
+        set_damaged_aside(work.step.name, make_key(work.parts), state.store, state.listener)
+        state.listener(
+            StepStarted(
+                name=work.step.name, step=work.step.type.name, reason=_reason(plan).text, detail=_describe_others(plan)
+            )
+        )
+    answer = state.executor.submit(_task(plan, state), state.store)
+    try:
+        place_session(plan, answer.result(), state, reused=False)
+    except OutputsError:
+        raise  # a full disk is no point's error
+    except NdldFlowError as error:
+        if _fail_culprits(plan, state, error):
+            _measure(waiting, state)
+        else:
+            _split(waiting, state, error)
+
+
+def _split(members: Sequence[PointRun], state: SweepState, error: NdldFlowError) -> None:
+    """Measure each half separately, as the error does not name its point."""
+    if len(members) == 1:
+        step = members[0].waiting[0][0]
+        members[0].fail(step, error)
+        state.report_step(members[0], step)
+        return
+    middle = len(members) // 2
+    _measure(members[:middle], state)
+    _measure(members[middle:], state)
+
+
+def plan_session(members: Sequence[PointRun], state: SweepState) -> SessionPlan:
+    """Plan a session with each distinct step once. Equal steps of one point stay two: they measure noise."""
+    places: dict[tuple[str, int], int] = {}
+    parts: list[KeyParts] = []
+    owners: list[tuple[PointRun, RecipeStep]] = []
+    assignments: list[tuple[PointRun, RecipeStep, int]] = []
+    for point in members:
+        unit, twins = point.waiting[0], dict[str, int]()
+        for step, own in zip(unit, point.run.planner.describe(unit, point.run.digests), strict=True):
+            alone = make_key(own)
+            twins[alone] = twins.get(alone, 0) + 1
+            place = places.setdefault((alone, twins[alone]), len(parts))
+            if place == len(parts):
+                parts.append(own)
+                owners.append((point, step))
+            assignments.append((point, step, place))
+    joined = [_mark_repeated(own, state.again) for own in join_keys(parts)]
+    works = tuple(
+        state.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
+        for (point, step), own in zip(owners, joined, strict=True)
+    )
+    return SessionPlan(works, tuple(assignments))
+
+
+def _mark_repeated(parts: KeyParts, again: str) -> KeyParts:
+    """Give a repeated measurement a key of its own, although all its parts are the same."""
+    return parts.model_copy(update={"together": (*parts.together, again)}) if again else parts
+
+
+def _must_measure(plan: SessionPlan, state: SweepState) -> bool:
+    steps = [step for _, step, _ in plan.assignments]
+    unknown = any(UNKNOWN_HOST in work.parts.machine for work in plan.works)
+    return unknown or any(step.name in state.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
+
+
+def _reason(plan: SessionPlan) -> Reason:
+    return Reason.TOGETHER if len(plan.works) > 1 else Reason.NEW
+
+
+def _describe_others(plan: SessionPlan) -> str:
+    others = len(plan.works) - 1
+    return f"with {others} other{'s' if others > 1 else ''}" if others else ""
+
+
+def _task(plan: SessionPlan, state: SweepState) -> Task:
+    names = {place: step.name for _, step, place in plan.assignments}
+    limits = [state.limit_s(name) for name in names.values()]
+    known = [limit for limit in limits if limit is not None]
+    return Task(plan.works, _must_measure(plan, state), sum(known) if len(known) == len(limits) else None)
+
+
+def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -> bool:
+    """Fail the points that have the step which an error names; return whether it names one."""
+    culprits = list(_culprits(plan, error))
+    started = {work.step.name for work in plan.works}
+    for point, step in culprits:
+        point.fail(step, error)
+        if f"{step.name}#{point.number}" in started:
+            state.report_step(point, step)
+    return bool(culprits)
+
+
+def _culprits(plan: SessionPlan, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
+    """Yield the points whose step an error names; all points, if all have the same step."""
+    blamed = {place for place, work in enumerate(plan.works) if work.step.name == error.step}
+    if len(blamed) == 1:
+        yield from ((point, step) for point, step, place in plan.assignments if place in blamed)
+
+
+def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: SweepState, *, reused: bool) -> None:
+    """Give each point its measurement, and add the session to the sweep."""
+    number = len(state.sessions) + 1
+    points = tuple(dict.fromkeys(point.number for point, _, _ in plan.assignments))
+    given: set[int] = set()
+    for point, step, place in plan.assignments:
+        decision = Decision(step, _reason(plan), _describe_others(plan), plan.works[place].parts)
+        is_computed = not reused and place not in given
+        (state.place_computed if is_computed else state.place_found)(point, [decision], [records[place]])
+        if place not in given and not reused:
+            state.report_step(point, step)
+        given.add(place)
+        point.session = point.session or number
+    state.sessions.append(
+        MeasurementSession(
+            number=number,
+            points=points,
+            steps=tuple(dict.fromkeys(step.name for _, step, _ in plan.assignments)),
+            device=plan.works[0].step.step.device,
+            again=bool(state.again),
+            reused=reused,
+            started_at=min(record.started_at for record in records),
+            ended_at=max(record.ended_at or record.started_at for record in records),
+            beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
+            machine=_name_other_machine(records),
+        )
+    )
+
+
+def _name_other_machine(records: Sequence[StepRecord]) -> str:
+    """Return the machine of these measurements; empty where it is of this machine's kind."""
+    machine = records[0].parts.machine.partition("; ")[0]
+    return "" if machine == fingerprint_machine() else machine
+
 
 IN_FLIGHT = 2
 """Steps for each worker: one that it computes, and one that is ready when it has finished."""

@@ -15,12 +15,10 @@ from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
 from ndld_flow.records.run_record import RunStep, StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
-from ndld_flow.runner.open_run import RunState
-from ndld_flow.runner.reasons import Reason
+from ndld_flow.runner.plan import Reason
 from ndld_flow.runner.run_record import library_versions, model_digests
-from ndld_flow.runner.sweep.judge import Judgement
-from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.state import SweepState
+from ndld_flow.runner.run_state import RunState
+from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState
 from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.runner.sweep.winners import Finalist, rank_tried
 from ndld_flow.store.digest import digest_json

@@ -1,4 +1,4 @@
-"""Run a sweep: try points, measure the winners again, write the record and the report."""
+"""Run a sweep: try points, measure the winners again, write the folder with the records and reports of all points."""
 
 from __future__ import annotations
 
@@ -6,30 +6,206 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.recipe.apply_point import apply_point
+from ndld_flow.recipe.compose import WITHOUT_SWEEP
+from ndld_flow.recipe.config_files import finds_the_same
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.records.run_folder import read_sweep_record
-from ndld_flow.records.run_record import ENDINGS, judge
-from ndld_flow.records.sweep import SweepRecord
+from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_stored_documents, read_sweep_record
+from ndld_flow.records.run_record import ENDINGS, RunFailure, RunRecord, StepRecord, judge, outcome_of_code
+from ndld_flow.records.sweep import SweepPoint, SweepRecord
+from ndld_flow.report.exports.sweep_exports import write_sweep_exports
+from ndld_flow.report.run_page import draw_documents
+from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.outcome import summarize_sweep
 from ndld_flow.runner.events import Listener, Notice, SweepFinished, SweepStarted, synchronized
 from ndld_flow.runner.executors.choose_executor import open_executor
-from ndld_flow.runner.open_run import choose_forced
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.request import Request
-from ndld_flow.runner.run_folder import recording_failure
-from ndld_flow.runner.run_record import find_artifacts
-from ndld_flow.runner.sweep.apply_best import apply_best, check_target
+from ndld_flow.runner.run_folder import (
+    draw_inspected,
+    link_stored,
+    recording_failure,
+    write_artifact,
+    write_recipe_and_command,
+    write_step_texts,
+    write_texts,
+)
+from ndld_flow.runner.run_record import Ended as EndedRun
+from ndld_flow.runner.run_record import decide_gates, describe_ended, describe_run, find_artifacts, log_line
+from ndld_flow.runner.run_state import choose_forced
 from ndld_flow.runner.sweep.conclude_sweep import Ended, describe_sweep
-from ndld_flow.runner.sweep.judge import Goals
-from ndld_flow.runner.sweep.state import SweepState
-from ndld_flow.runner.sweep.sweep_folder import write_sweep_folder
+from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
+from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_failure
 from ndld_flow.runner.sweep.try_points import TriedPoints, try_points
 from ndld_flow.runner.sweep.winners import Finalist, choose_finalists, measure_again
 from ndld_flow.runner.verify import find_sweep_damage
+from ndld_flow.store.files import make_folder, write_bytes_atomically, write_text_atomically
+from ndld_flow.store.kinds import LOG_FILE
+from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.make_search import make_search
+
+MARK = "# The best of sweep "
+"""The beginning of such a file: only files that begin so are overwritten."""
+
+
+def check_target(sweep: Sweep, request: Request) -> None:
+    """Raise RequestError, before anything runs, where `--apply` could not write the best point at the end."""
+    target = request.apply
+    if target is None:
+        return
+    if request.given is not None:
+        raise RequestError(f"--apply {target}: the recipe has no file, whose text the new recipe would keep.")
+    if not sweep.objectives:
+        raise RequestError(
+            f"--apply {target}: the sweep has no objective, so no point will be best: set `sweep.minimize=METRIC`."
+        )
+    if target.exists() and not _is_ours(target):
+        raise RequestError(f"--apply {target}: the file exists, and no sweep wrote it. Choose another name.")
+    folder = request.recipe.absolute().parent
+    values = sweep.variations.composed.file.values
+    steps_from = "steps_from" in values and target.absolute().parent != folder
+    if steps_from or not finds_the_same(values, request.recipe, target):
+        key = "steps_from" if steps_from else "defaults"
+        raise RequestError(
+            f"--apply {target}: the recipe's `{key}:` names files relative to it, so write the new one next to it: "
+            f"{folder / target.name}."
+        )
+
+
+def apply_best(record: SweepRecord, tried: TriedPoints, sweep: Sweep, request: Request) -> str:
+    """Write the recipe of the best point; return its path, or an empty text without a request or a best point.
+
+    It gets the point's true values: those of the record are without credentials, and the recipe is the user's own.
+    Raises OutputsError when it cannot be written.
+    """
+    best = next((point for point in tried.points if point.number == record.best), None)
+    if request.apply is None or best is None:
+        return ""
+    heading = f"{MARK}{record.recipe_name}/{record.id}: point {best.number}, by `ndld-flow run ... --apply`.\n"
+    text = heading + apply_point(request.recipe, best.changes, sweep.plain_overrides)
+    try:
+        write_bytes_atomically(request.apply, text.encode())
+    except OSError as error:
+        raise OutputsError(f"--apply {request.apply}: it cannot be written: {error.strerror}.") from None
+    return str(request.apply)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(len(MARK)) == MARK.encode()
+    except OSError:
+        return False
+
+
+def write_point(run: RunRecord, built: Path, folder: Path, store: Store) -> None:
+    """Write a point's record, report, recipe and log into `built`, and each step's record with a link to its artifact.
+
+    Nothing is copied. `folder` is the final path of `built`, to which links are relative. Raises OSError.
+    """
+    built.mkdir(parents=True)
+    for step in run.steps:
+        if step.record is not None:
+            _write_step(step.record, built / step.name, folder / step.name, store)
+    write_texts(run, built, folder)
+    (built / RUN_RECORD).write_text(run.to_json(), encoding="utf-8")
+    documents = read_stored_documents(run, store.object_folder)
+    draw_documents(documents, built)
+    draw_inspected(documents, built, store)
+
+
+def _write_step(record: StepRecord, target: Path, folder: Path, store: Store) -> None:
+    target.mkdir()
+    kept = store.object_folder(record.artifact.digest)
+    try:
+        link_stored(kept, target, folder)
+    except OSError:  # a system without links
+        write_artifact(record.artifact, kept, target)
+    write_step_texts(record, target)
+
+
+def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
+    """Write all reports and tables into `sweeps/<recipe>/<id>/`, and let `latest` point to it."""
+    outputs = ended.state.outputs
+    parent = outputs.sweeps / record.recipe_name
+    make_folder(parent)
+    folder = parent / record.id
+    with outputs.store.building() as aside:
+        built = aside / record.id
+        built.mkdir()
+        for point, run in zip(record.points, ended.tried.points, strict=True):
+            if point.folder:
+                final = ended.finalists.get(point.number)
+                command = _repeat_point(record, point, ended, folder)
+                ended_well = final is not None and final.judgement.outcome != "failed"
+                shown = final.point if final and ended_well else run
+                described = _describe_point(shown, f"{record.id}#{point.number}", command)
+                write_point(described, built / point.folder, folder / point.folder, outputs.store)
+        _write_texts(record, built, folder)
+        draw_sweep(record, built, outputs.store.object_folder)
+        write_sweep_exports(record, built)
+        outputs.publish(built, folder)
+    return folder
+
+
+def _describe_point(point: PointRun, run_id: str, command: tuple[str, ...]) -> RunRecord:
+    """Return the record of a point's run, finished or failed."""
+    run, error = replace(point.run, id=run_id, command=command), point.failure
+    if error is None:
+        return describe_run(run)
+    lines = tuple(map(log_line, run.logs.get(point.failed_step, ())))
+    failure = RunFailure(
+        steps=(point.failed_step,),
+        message=describe_failure(point),
+        exit_code=error.exit_code,
+        log_lines={point.failed_step: lines} if lines else {},
+    )
+    steps = tuple(
+        step.model_copy(update={"outcome": "failed", "reason": "failed"}) if step.name == point.failed_step else step
+        for step in run.steps
+    )
+    gates = decide_gates(run, as_far_as_known=True)
+    return describe_ended(run, EndedRun(steps, gates, outcome_of_code(error.exit_code), failure))
+
+
+def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: Path) -> tuple[str, ...]:
+    """Return the command that runs a point alone: with overrides, or its own recipe where Hydra cannot write a key."""
+    own_recipe = (str(folder.absolute() / point.folder / "recipe.yaml"),)
+    try:
+        changes = point_overrides(point.changes, sweep.recipe)
+        has_file = ended.sweep.variations.composed.file.has_file
+        plain = (str(ended.sweep.base.path), WITHOUT_SWEEP, *ended.sweep.plain_overrides)
+        repeated = (*plain, *changes) if has_file else own_recipe
+    except NoOverrideError:
+        repeated = own_recipe
+    outputs = ended.state.outputs.root
+    elsewhere = ("--outputs", str(outputs)) if outputs != Path("outputs") else ()
+    trust = ("--trust",) if "--trust" in sweep.command else ()
+    return ("ndld-flow", "run", *repeated, *elsewhere, *trust)
+
+
+def _write_texts(sweep: SweepRecord, built: Path, folder: Path) -> None:
+    write_recipe_and_command(sweep, "sweep", built, folder)
+    (built / LOG_FILE).write_text("\n".join(_log_lines(sweep)) + "\n", encoding="utf-8")
+    write_text_atomically(built / SWEEP_RECORD, sweep.to_json())
+
+
+def _log_lines(sweep: SweepRecord) -> list[str]:
+    lines = [f"sweep {sweep.id} of {sweep.recipe_name}, {sweep.started_at.isoformat()}, {sweep.wall_s:.3f} s"]
+    for point in sweep.points:
+        values = ", ".join(f"{name} {value}" for name, value in point.values.items())
+        lines.append(f"point {point.number} ({values}): {point.outcome} {point.reason}".rstrip())
+    for session in sweep.sittings:
+        began, ended = session.started_at.isoformat(), session.ended_at.isoformat()
+        points = ", ".join(map(str, session.points))
+        lines.append(
+            f"session {session.number} on {session.device or 'no device'}: {began} to {ended}: points {points}"
+        )
+    return [*lines, f"stopped: {sweep.stopped_because}"]
 
 
 def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinished:

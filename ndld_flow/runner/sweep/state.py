@@ -1,24 +1,224 @@
-"""The state that the points of a sweep share while it runs."""
+"""The state of a sweep while it runs: its points, their judgements, and everything that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pydantic import JsonValue
+
+from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.quantities import apart
+from ndld_flow.recipe.gates import Gate, GateError
+from ndld_flow.recipe.points import Objective
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.sweep_section import SweepSection
-from ndld_flow.records.run_record import StepRecord
-from ndld_flow.records.sweep import MeasurementSession
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.run_record import GateResult, RunStep, StepRecord, metrics_of
+from ndld_flow.records.sweep import MeasurementSession, PointOutcome
 from ndld_flow.runner.events import PointFinished, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Executor
-from ndld_flow.runner.open_run import RunOpener
-from ndld_flow.runner.plan import Decision
-from ndld_flow.runner.reasons import Reason
-from ndld_flow.runner.sweep.judge import Goals, judge_point
-from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.unit_work import describe_end, place_records
+from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps
+from ndld_flow.runner.run_state import RunOpener, RunState, describe_end, place_records, skip_step
 from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.sweep_search.search import Trial
+from ndld_flow.sweep_search.space import Assignment
+
+
+def decide_gate(gate: Gate, metrics: Mapping[str, Metric]) -> GateResult | None:
+    """Decide a gate; None where a metric is missing, or a divisor is zero."""
+    try:
+        return gate.decide(metrics)
+    except GateError:
+        return None
+
+
+@dataclass
+class PointRun:
+    """The state of one point of a sweep while it runs."""
+
+    number: int
+    """From 1, in the order in which points are tried."""
+    point: Assignment
+    changes: Mapping[str, JsonValue]
+    """Recipe key -> value."""
+    run: RunState
+    waiting: deque[Unit] = field(default_factory=deque)
+    """Steps that have not finished."""
+    failure: NdldFlowError | None = None
+    failed_step: str = ""
+    refused: bool = False
+    """A step or a constraint failed before anything was measured."""
+    session: int | None = None
+    reported: bool = False
+    """Whether its end was reported to the listener."""
+
+    @classmethod
+    def begin(cls, number: int, point: Assignment, changes: Mapping[str, JsonValue], run: RunState) -> PointRun:
+        """Create a point whose steps are all waiting."""
+        return cls(number, point, changes, run, deque(arrange_steps(run.recipe)))
+
+    @property
+    def finished(self) -> bool:
+        return not self.waiting
+
+    @property
+    def is_begun(self) -> bool:
+        """True if it is a valid recipe: its settings are consistent, and this machine can run it."""
+        return self.failure is None or bool(self.failed_step)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if every step has finished."""
+        return not self.waiting and bool(self.run.done) and all(step.record is not None for step in self.run.steps)
+
+    @property
+    def metrics(self) -> dict[str, Metric]:
+        """Return `STEP.METRIC` -> value, of all finished steps."""
+        return metrics_of(self.run.steps)
+
+    def add(self, steps: Sequence[RunStep]) -> None:
+        """Add finished steps of the first waiting unit; a failed one may stop the rest."""
+        self.run.done |= {step.name: step for step in steps}
+        unit = self.waiting[0]
+        if all(step.name in self.run.done for step in unit):
+            self.waiting.popleft()
+            failed_step = [step.name for step in unit if self.run.done[step.name].outcome == "failed"]
+            if failed_step and unit[0].step.stops_run:
+                self._skip(f"{failed_step[0]} failed")
+
+    def fail(self, step: RecipeStep, error: NdldFlowError) -> None:
+        """End the point with an error."""
+        self.failure, self.failed_step = error, step.name
+        self._skip(f"{step.name} failed")
+
+    def refuse_by(self, constraints: Sequence[Gate]) -> bool:
+        """Skip the rest of the point if a step, or a constraint that can be decided now, has failed.
+
+        Measuring such a point would be useless. Returns whether it was refused.
+        """
+        failed_step = next((step.name for step in self.run.steps if step.outcome == "failed"), "")
+        decided = (decide_gate(gate, self.metrics) for gate in constraints)
+        broken = next((result.gate for result in decided if result is not None and not result.passed), "")
+        if failed_step or broken:
+            self.refused = True
+            self._skip(f"{failed_step} failed" if failed_step else f"{broken} failed")
+        return self.refused
+
+    def _skip(self, reason: str) -> None:
+        for unit in self.waiting:
+            self.run.done |= {step.name: skip_step(step, reason) for step in unit if step.name not in self.run.done}
+        self.waiting.clear()
+
+
+@dataclass(frozen=True)
+class Goals:
+    """A sweep's objectives and constraints."""
+
+    objectives: tuple[Objective, ...] = ()
+    constraints: tuple[Gate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The result of a point."""
+
+    outcome: PointOutcome
+    reason: str
+    objectives: tuple[float | None, ...]
+    """None where a metric was not reached."""
+    constraints: tuple[GateResult, ...]
+    """Those that could be decided."""
+    violation: float
+    """0: all constraints hold."""
+    missing: str = ""
+    """A metric that objectives, constraints or gates need and that no step recorded, although all have finished."""
+
+
+def judge_point(point: PointRun, goals: Goals) -> Judgement:
+    """Judge a finished point."""
+    metrics = point.metrics
+    values = tuple(_evaluate(objective, metrics) for objective in goals.objectives)
+    missing = _describe_missing(point, goals, metrics)
+    decided = [(gate, result) for gate in goals.constraints if (result := decide_gate(gate, metrics)) is not None]
+    reason = "; ".join(_objections(point, goals, metrics))
+    outcome: PointOutcome = "passed" if not reason else "inconclusive" if _is_undecided(point, goals) else "refused"
+    if point.failure is not None:
+        outcome, reason = "failed", describe_failure(point)
+    elif missing and not reason:
+        outcome, reason = "failed", missing
+    return Judgement(
+        outcome=outcome,
+        reason=reason,
+        objectives=values,
+        constraints=tuple(result for _, result in decided),
+        violation=max((gate.violation(metrics) for gate, _ in decided), default=0.0) or float(bool(reason)),
+        missing=missing,
+    )
+
+
+def describe_trial(point: PointRun, judgement: Judgement) -> Trial:
+    """Return a point's result for its search."""
+    known = tuple(value for value in judgement.objectives if value is not None)
+    reached = judgement.outcome != "failed" and len(known) == len(judgement.objectives)
+    return Trial(point.point, known if reached else None, judgement.violation)
+
+
+def _evaluate(objective: Objective, metrics: Mapping[str, Metric]) -> float | None:
+    try:
+        return objective.expression.evaluate(metrics).value
+    except GateError:
+        return None
+
+
+def _describe_missing(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> str:
+    """Return what cannot be decided of a point whose steps have all finished; empty when all can."""
+    if not point.is_whole:
+        return ""
+    asked: list[tuple[str, Callable[[Mapping[str, Metric]], object]]] = [
+        *((objective.text, objective.expression.evaluate) for objective in goals.objectives),
+        *((gate.text, gate.decide) for gate in (*goals.constraints, *point.run.recipe.gates)),
+    ]
+    for text, decide in asked:
+        try:
+            decide(metrics)
+        except GateError as error:
+            return f"{text}: {error}"
+    return ""
+
+
+def _objections(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[str]:
+    """Yield sentences about failed or undecided steps, gates and constraints."""
+    for step in point.run.steps:
+        if step.record is not None and not step.record.passed:
+            verb = "is inconclusive" if step.record.inconclusive else "failed"
+            yield f"{step.name} {verb}: {step.record.summary}"
+    for result in _failed_gates(point, goals, metrics):
+        yield f"{result.gate} failed: {' against '.join(apart((result.left, result.right), result.unit))}"
+
+
+def _failed_gates(point: PointRun, goals: Goals, metrics: Mapping[str, Metric]) -> Iterator[GateResult]:
+    for gate in (*goals.constraints, *point.run.recipe.gates):
+        result = decide_gate(gate, metrics)
+        if result is not None and not result.passed:
+            yield result
+
+
+def _is_undecided(point: PointRun, goals: Goals) -> bool:
+    """Return whether nothing failed, although not everything passed."""
+    records = [step.record for step in point.run.steps if step.record is not None]
+    failed = any(not record.passed and not record.inconclusive for record in records)
+    return not failed and not any(_failed_gates(point, goals, point.metrics))
+
+
+def describe_failure(point: PointRun) -> str:
+    """Return a point's error with the recipe's names of steps: the point's number is shown separately."""
+    assert point.failure is not None
+    prefix = f"step {point.failed_step}: " if point.failure.step else ""
+    return prefix + re.sub(r"\bstep (\w+)#\d+", r"step \1", point.failure.message)
 
 
 @dataclass(kw_only=True)

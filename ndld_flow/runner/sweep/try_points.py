@@ -12,9 +12,7 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.runner.plan import refuse_impossible_run
 from ndld_flow.runner.sweep.advance import advance_points
-from ndld_flow.runner.sweep.judge import Judgement, describe_trial, judge_point
-from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.state import SweepState
+from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point
 from ndld_flow.sweep_search.search import Search
 from ndld_flow.sweep_search.space import Assignment
 

@@ -23,9 +23,7 @@ from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import find_noise
 from ndld_flow.runner.sweep.advance import advance_points
-from ndld_flow.runner.sweep.judge import Judgement, judge_point
-from ndld_flow.runner.sweep.point_run import PointRun
-from ndld_flow.runner.sweep.state import SweepState
+from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, judge_point
 from ndld_flow.runner.sweep.try_points import TriedPoints
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store

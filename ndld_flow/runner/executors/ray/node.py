@@ -22,8 +22,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import ON_CLUSTER
-from ndld_flow.runner.executors.messages import Done, Failed, Logged, Progressed, Refused, Waits
-from ndld_flow.runner.executors.orders import TaskOrder
+from ndld_flow.runner.executors.messages import Done, Failed, Logged, Progressed, Refused, TaskOrder, Waits
 from ndld_flow.runner.executors.ray.messages import (
     Alive,
     Died,

@@ -20,7 +20,7 @@ from ndld_flow.recipe.places import put_value
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord, StepRecord
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task, find_records
-from ndld_flow.runner.executors.orders import TaskOrder, WorkOrder, write_order
+from ndld_flow.runner.executors.messages import TaskOrder, WorkOrder, write_order
 from ndld_flow.runner.executors.ray.messages import Mirror, NodeOrder, NodeQuestion
 from ndld_flow.runner.keys import make_key
 from ndld_flow.step import DataFile, SampleData
