@@ -16,13 +16,6 @@ from ndld_flow.store.hidden_credentials import hide_credentials
 LIBRARIES = ("ndld-flow", "onnx", "onnx-ir", "onnxruntime", "numpy", "protobuf", "pydantic", "hydra-core", "click")
 
 
-def _name_error(error: BaseException) -> str:
-    """Return the exception's name and text; a worker's bug already carries both."""
-    from ndld_flow.runner.executors.workers import WorkerBugError
-
-    return str(error) if isinstance(error, WorkerBugError) else f"{type(error).__name__}: {error}"
-
-
 def write_bug(error: BaseException) -> str:
     """Write versions and the traceback to a file; return the message that names it."""
     text = "\n".join(
@@ -35,8 +28,12 @@ def write_bug(error: BaseException) -> str:
             "".join(traceback.format_exception(error)),
         ]
     )
+    from ndld_flow.runner.executors.workers import WorkerBugError
+
+    is_complete = isinstance(error, WorkerBugError)  # it has the name of the worker's exception
+    shown = str(error) if is_complete else f"{type(error).__name__}: {error}"
     return (
-        f"bug: {hide_credentials(visible_text(_name_error(error)))}\n"
+        f"bug: {hide_credentials(visible_text(shown))}\n"
         f"This is a bug in ndld_flow or in a step. {_keep(hide_credentials(text))} Finished work is kept."
     )
 

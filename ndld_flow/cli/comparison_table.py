@@ -50,7 +50,9 @@ def _sentences(comparison: Comparison) -> Iterator[Text]:
     several = len(comparison.subjects) > 2 or len(comparison.profiles) > 1
     for gate in comparison.gates:
         yield _gate_line(gate, _of(comparison, gate) if several else "")
-    yield _verdict(comparison.verdict, comparison.why)
+    sign, colour = SIGNS[comparison.verdict]
+    word = (f"{sign} {comparison.verdict.upper()}", f"bold {colour}")
+    yield Text.assemble(word, f": {short_name(comparison.why, 400)}")
 
 
 def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
@@ -91,12 +93,8 @@ def _change(verdict: MetricVerdict | None) -> list[str | Text]:
         return ["", "", ""]
     exact = verdict.low == verdict.high
     interval = "" if exact else f"{change(1, verdict.low)} … {change(1, verdict.high)}"
-    return [change(1, verdict.ratio), interval, _signed(verdict.verdict)]
-
-
-def _signed(word: str) -> Text:
-    sign, colour = SIGNS[word]
-    return Text(f"{sign} {word}", style=colour)
+    sign, colour = SIGNS[verdict.verdict]
+    return [change(1, verdict.ratio), interval, Text(f"{sign} {verdict.verdict}", style=colour)]
 
 
 def _of(comparison: Comparison, gate: ComparisonGate) -> str:
@@ -110,8 +108,3 @@ def _gate_line(gate: ComparisonGate, of: str) -> Text:
     sign, colour = SIGNS[gate.outcome]
     outcome, text = (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold")
     return Text.assemble(outcome, text, f"{of}: {short_name(gate.why, 300)}")
-
-
-def _verdict(word: str, why: str) -> Text:
-    sign, colour = SIGNS[word]
-    return Text.assemble((f"{sign} {word.upper()}", f"bold {colour}"), f": {short_name(why, 400)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.text import Text
 
@@ -62,11 +62,7 @@ def _row(row: DiffRow) -> Iterator[Text]:
         yield head.append("  ").append_text(_line(row.lines[0]))
         return
     yield head
-    yield from _indented(row.lines)
-
-
-def _indented(lines: Sequence[DiffLine]) -> Iterator[Text]:
-    for line in lines:
+    for line in row.lines:
         yield Text("      ").append_text(_line(line))
 
 

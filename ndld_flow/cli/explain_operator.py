@@ -104,7 +104,10 @@ def _page(one: ListedOperator) -> Iterator[str]:
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
     yield from _attributes(version.attributes)
-    yield from _types(version)
+    if version.variables:
+        yield from ("", click.style("Types", bold=True))
+    for name, types in version.variables.items():
+        yield from _wrapped(f"{name}: {types_text(types)}", "      ", "  ")
     yield from _body(version)
     yield from _history(one)
 
@@ -115,12 +118,9 @@ def _ports(title: str, ports: Sequence[Port]) -> Iterator[str]:
         kind = "" if port.kind == "required" else f", {port.kind}"
         if port.kind == "variadic":
             kind += f", {port.least} or more" + ("" if port.alike else " of any types")
-        yield f"  {click.style(port.name, bold=True)}: {_variable(port)}{kind}"
+        variable = types_text([port.variable]) if "(" in port.variable else port.variable
+        yield f"  {click.style(port.name, bold=True)}: {variable}{kind}"
         yield from _wrapped(port.description, "      ")
-
-
-def _variable(port: Port) -> str:
-    return types_text([port.variable]) if "(" in port.variable else port.variable
 
 
 def _attributes(attributes: Sequence[AttributeReference]) -> Iterator[str]:
@@ -134,13 +134,6 @@ def _attributes(attributes: Sequence[AttributeReference]) -> Iterator[str]:
 
 def _default(value: object) -> str:
     return f"[{', '.join(map(_default, value))}]" if isinstance(value, tuple) else repr(value).replace("'", '"')
-
-
-def _types(version: OperatorVersion) -> Iterator[str]:
-    if version.variables:
-        yield from ("", click.style("Types", bold=True))
-    for name, types in version.variables.items():
-        yield from _wrapped(f"{name}: {types_text(types)}", "      ", "  ")
 
 
 def _body(version: OperatorVersion) -> Iterator[str]:

@@ -11,7 +11,6 @@ from typing import Any, get_args
 import click
 from pydantic import BaseModel
 
-from ndld_flow.base.declared_metrics import Returns
 from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.graph.edit.operation import Heading, Operation
 from ndld_flow.recipe.step_types import StepType
@@ -32,7 +31,9 @@ def describe_step(found: StepType) -> dict[str, Any]:
         "makes": makes.kind,
         "version": found.version,
         "origin": found.origin,
-        "metrics": None if found.cls.returns is None else [_describe_metric(each) for each in found.cls.returns],
+        "metrics": None
+        if found.cls.returns is None
+        else [{"name": each.name, "unit": each.unit, "when": each.when} for each in found.cls.returns],
         "schema": found.cls.model_json_schema(),
     }
 
@@ -50,10 +51,6 @@ def explain_step(found: StepType) -> str:
         *_all_settings(found.cls),
     ]
     return "\n".join([*lines, *_list_metrics(found), *_list_parts(found)])
-
-
-def _describe_metric(metric: Returns) -> dict[str, str]:
-    return {"name": metric.name, "unit": metric.unit, "when": metric.when}
 
 
 def _list_metrics(found: StepType) -> list[str]:

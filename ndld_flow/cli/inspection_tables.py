@@ -101,9 +101,11 @@ def _parts(found: Inspection) -> Iterator[RenderableType]:
         yield from _summary(found.summary)
     if found.nodes is not None:
         yield from ([_one_node(found.nodes[0])] if len(found.nodes) == 1 else [_node_table(found.nodes)])
-    if found.tensors is not None:
-        one = len(found.tensors) == 1
-        yield from ([_one_tensor(found.tensors[0])] if one else _tensors(found.tensors))
+    if found.tensors is not None and len(found.tensors) == 1:
+        yield _one_tensor(found.tensors[0])
+    elif found.tensors is not None:
+        yield _tensor_table(found.tensors)
+        yield Text(f"{count(len(found.tensors))} tensors", style="dim")
     if found.groups is not None:
         yield _group_table(found.groups)
     if found.weights is not None:
@@ -153,7 +155,10 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
             plural = "s" if len(names) > 1 else ""
             yield _section(f"{count(len(names))} {title}{plural}", bodies_table(names, summary.nodes_by_graph))
     if summary.files:
-        yield _section("external data", _file_table(summary))
+        files = _table("", "", "")
+        for file in summary.files:
+            files.add_row(_name(file.location), size(file.size_bytes), f"{count(file.tensors)} tensors")
+        yield _section("external data", files)
     if summary.metadata:
         yield _section(
             "metadata", Text("\n".join(f"{short_name(k)}: {short_name(v)}" for k, v in summary.metadata.items()))
@@ -164,13 +169,6 @@ def _port_table(ports: Sequence[Port]) -> Table:
     table = _table("", "")
     for port in ports:
         table.add_row(_name(port.name), Text(_type(port)))
-    return table
-
-
-def _file_table(summary: ModelSummary) -> Table:
-    table = _table("", "", "")
-    for file in summary.files:
-        table.add_row(_name(file.location), size(file.size_bytes), f"{count(file.tensors)} tensors")
     return table
 
 
@@ -191,7 +189,7 @@ def _node_table(nodes: Sequence[InspectedNode]) -> Group:
         table.add_row(
             _name(_placed(node.scope, node.name)),
             _name(node.op_type, 30),
-            Text(_attributes(node, 24)),
+            Text(" ".join(f"{short_name(name, 30)}={short_name(text, 24)}" for name, text in node.attributes.items())),
             Text(", ".join(_shape(port.shape) for port in node.inputs if port.name)),
             Text(", ".join(_type(port) for port in node.outputs if port.name)),
         )
@@ -200,10 +198,6 @@ def _node_table(nodes: Sequence[InspectedNode]) -> Group:
 
 def _placed(scope: str, name: str) -> str:
     return f"{scope}: {name}" if scope else name
-
-
-def _attributes(node: InspectedNode, most: int) -> str:
-    return " ".join(f"{short_name(name, 30)}={short_name(text, most)}" for name, text in node.attributes.items())
 
 
 def _one_node(node: InspectedNode) -> Group:
@@ -231,11 +225,6 @@ def _one_node(node: InspectedNode) -> Group:
     return Group(*parts)
 
 
-def _tensors(tensors: Sequence[InspectedTensor]) -> Iterator[RenderableType]:
-    yield _tensor_table(tensors)
-    yield Text(f"{count(len(tensors))} tensors", style="dim")
-
-
 def _tensor_table(tensors: Sequence[InspectedTensor]) -> Table:
     with_sizes = any(one.size_bytes is not None for one in tensors)
     with_numbers = any(one.numbers is not None or one.unread for one in tensors)
@@ -257,12 +246,9 @@ def _tensor_table(tensors: Sequence[InspectedTensor]) -> Table:
 def _number_cells(numbers: Numbers | None) -> list[str]:
     if numbers is None:
         return ["-"] * 6
-    cells = [_number(value) for value in (numbers.minimum, numbers.maximum, numbers.mean, numbers.std)]
+    values = (numbers.minimum, numbers.maximum, numbers.mean, numbers.std)
+    cells = ["-" if value is None else number(value) for value in values]
     return [*cells, count(numbers.zeros), count(numbers.nans + numbers.infinities)]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else number(value)
 
 
 def _one_tensor(one: InspectedTensor) -> Group:
@@ -285,7 +271,9 @@ def _number_lines(one: InspectedTensor) -> Iterator[str]:
         odd = f", {count(numbers.nans)} NaN, {count(numbers.infinities)} infinite"
         yield f"values   {low} to {high}, mean {mean}, std {std}, {count(numbers.zeros)} zeros{odd}"
         if len(numbers.histogram) > 1:
-            yield f"spread   {_bars(numbers.histogram)}"
+            most = max(numbers.histogram)
+            bars = (_BARS[-(-value * (len(_BARS) - 1) // most)] for value in numbers.histogram)
+            yield f"spread   {''.join(bars)}"
     elif one.unread:
         yield f"values   {one.unread}"
     if one.first:
@@ -294,11 +282,6 @@ def _number_lines(one: InspectedTensor) -> Iterator[str]:
         )
         more = ", ..." if (one.elements or 0) > len(one.first) else ""
         yield f"first    {shown}{more}"
-
-
-def _bars(histogram: Sequence[int]) -> str:
-    most = max(histogram)
-    return "".join(_BARS[-(-value * (len(_BARS) - 1) // most)] for value in histogram)
 
 
 def _group_table(groups: Sequence[NodeGroup]) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     """List the steps, or explain one with all its settings: `convert_fp16`, `edit`, `edit.rename_nodes`."""
-    from ndld_flow.cli.explain_step import describe_step
+    from ndld_flow.cli.explain_step import describe_step, explain_part, explain_step
 
     types = api.steps(files)
     if name is not None:
-        click.echo(_explain(name, types)) if not as_json else print_json(_describe(name, types))
+        found, part = _find(name, types)
+        if as_json:
+            print_json(describe_step(found) if part is None else {"name": name, "schema": part.model_json_schema()})
+        else:
+            click.echo(explain_step(found) if part is None else explain_part(name.partition(".")[2], part))
         return
     if as_json:
         print_json([describe_step(found) for found in types])
@@ -38,20 +42,6 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     for found in types:
         origin = "" if found.origin == "built in" else f"  ({found.origin})"
         click.echo(f"{found.name:<{width}}  {found.summary}{origin}")
-
-
-def _explain(name: str, types: Sequence[StepType]) -> str:
-    from ndld_flow.cli.explain_step import explain_part, explain_step
-
-    found, part = _find(name, types)
-    return explain_step(found) if part is None else explain_part(name.partition(".")[2], part)
-
-
-def _describe(name: str, types: Sequence[StepType]) -> dict[str, Any]:
-    from ndld_flow.cli.explain_step import describe_step
-
-    found, part = _find(name, types)
-    return describe_step(found) if part is None else {"name": name, "schema": part.model_json_schema()}
 
 
 def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseModel] | None]:

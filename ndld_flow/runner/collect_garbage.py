@@ -91,7 +91,8 @@ def collect_garbage(
         if not dry_run:
             for path in leftovers:
                 remove_any(path)
-            _drop_notes(store)
+            for name in ("recipes", "digests", "externals"):  # cheap to rebuild, and their sources may be gone
+                remove_folder(store.root / name)
             store.locks.remove_unheld()
     return Freed(
         runs=tuple(map(name_folder, dropped_runs)),
@@ -235,12 +236,6 @@ def _find_needed(folders: Iterable[Path], store: Store) -> _Needed:
             needed.add_run(read_run_record(point.parent))
         needed.add_sweep(read_sweep_record(folder), store)
     return needed
-
-
-def _drop_notes(store: Store) -> None:
-    """Remove composed recipes and remembered digests: they are cheap to rebuild, and their sources may be gone."""
-    for name in ("recipes", "digests", "externals"):
-        remove_folder(store.root / name)
 
 
 def _size_bytes(path: Path) -> int:

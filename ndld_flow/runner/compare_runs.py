@@ -15,7 +15,6 @@ from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.document import read_document
-from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
 from ndld_flow.report.render import paused_garbage_collection
@@ -53,16 +52,12 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
         names = {found.name for _, found in only}
         return Pairing({names.pop() if len(names) == 1 else UNNAMED: only}, ())
     sections: dict[str, list[tuple[int, FoundProfile]]] = {}
-    for wanted in subjects[0].profiles:
-        members = [(place, _named(subject, wanted.name)) for place, subject in enumerate(subjects)]
-        sections[wanted.name] = [(place, found) for place, found in members if found is not None]
+    named = [{found.name: found for found in reversed(subject.profiles)} for subject in subjects]
+    for name in [found.name for found in subjects[0].profiles]:
+        sections[name] = [(place, profiles[name]) for place, profiles in enumerate(named) if name in profiles]
     paired = {name: members for name, members in sections.items() if len(members) > 1}
     _refuse_unpaired(subjects, paired)
     return Pairing(paired, tuple(_left_out(subjects, paired)))
-
-
-def _named(subject: FoundSubject, name: str) -> FoundProfile | None:
-    return next((found for found in subject.profiles if found.name == name), None)
 
 
 def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> None:
@@ -139,7 +134,9 @@ def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept
     subjects = find_subjects(references, kept)
     pairing = pair_profiles(subjects)
     if rules.noise is None:
-        rules = replace(rules, noise=_find_noise(kept, pairing))
+        profiles = (found.profile for members in pairing.sections.values() for _, found in members)
+        noise = next((noise for profile in profiles if (noise := find_noise(kept, profile))), None)
+        rules = replace(rules, noise=noise)
     sections = {
         name: [Measured(place, found.step, found.profile, found.metrics) for place, found in members]
         for name, members in pairing.sections.items()
@@ -149,7 +146,8 @@ def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept
 
 
 def _write(comparison: Comparison, profiles: list[list[Profile]], kept: Outputs, to: Path | None) -> Compared:
-    folder = to or _new_folder(kept)
+    name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
+    folder = to or kept.root / "comparisons" / name
     with explaining_disk(f"comparison of {', '.join(one.label for one in comparison.subjects)}", folder):
         if to is not None:
             write_comparison(comparison, profiles, folder)
@@ -168,15 +166,6 @@ def _subject(found: FoundSubject) -> Subject:
         run_id=found.run_id,
         measured_at=found.profiles[0].profile.measured_at,
     )
-
-
-def _find_noise(outputs: Outputs, pairing: Pairing) -> Noise | None:
-    profiles = (found.profile for members in pairing.sections.values() for _, found in members)
-    return next((noise for profile in profiles if (noise := find_noise(outputs, profile))), None)
-
-
-def _new_folder(outputs: Outputs) -> Path:
-    return outputs.root / "comparisons" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
 
 
 _STEPS = ("base", "speed")

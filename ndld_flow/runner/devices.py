@@ -161,8 +161,9 @@ def _file_name(text: str) -> str:
 
 @contextlib.contextmanager
 def _holding_lock(path: Path, device: str, claim: Claim, faults: list[str]) -> Iterator[None]:
+    in_store = path.name.startswith("device-") or sys.platform == "win32"
     try:
-        lock = _open_lock(path)
+        lock = Locks(path.parent).open(path.stem) if in_store else _SharedLock(path)
         _take(lock, path, device, claim.report)
     except (OSError, NotImplementedError) as error:
         faults.append(f"{path} is not locked, so others may measure on the {device} at the same time: {error}")
@@ -181,12 +182,6 @@ def _holding_lock(path: Path, device: str, claim: Claim, faults: list[str]) -> I
             yield
     finally:
         lock.release()
-
-
-def _open_lock(path: Path) -> Lock:
-    if path.name.startswith("device-") or sys.platform == "win32":
-        return Locks(path.parent).open(path.stem)
-    return _SharedLock(path)
 
 
 class _SharedLock:
@@ -216,8 +211,7 @@ class _SharedLock:
         descriptor = self._open()
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            now = self._path.lstat()
-            if (now.st_dev, now.st_ino) == _identify(descriptor):
+            if os.path.samestat(self._path.lstat(), os.fstat(descriptor)):
                 self._descriptor = descriptor
                 return True
         except (BlockingIOError, FileNotFoundError):
@@ -241,11 +235,6 @@ class _SharedLock:
         return descriptor
 
 
-def _identify(descriptor: int) -> tuple[int, int]:
-    found = os.fstat(descriptor)
-    return found.st_dev, found.st_ino
-
-
 def _take(lock: Lock, path: Path, device: str, report: Callable[[str], None]) -> None:
     reason_before, reported_at_s = "", 0.0
     while True:
@@ -264,7 +253,8 @@ def _take(lock: Lock, path: Path, device: str, report: Callable[[str], None]) ->
 @contextlib.contextmanager
 def _naming_holder(path: Path, holder: _Holder) -> Iterator[None]:
     """Write the holder next to a lock, in a file per user: nobody can replace another user's file."""
-    note = path.with_name(f"{path.stem}.{_own_user()}.holder")
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    note = path.with_name(f"{path.stem}.{user}.holder")
     with contextlib.suppress(OSError):
         note.unlink(missing_ok=True)
         with os.fdopen(open_new_file(note, 0o644), "w", encoding="utf-8") as file:
@@ -278,10 +268,6 @@ def _naming_holder(path: Path, holder: _Holder) -> Iterator[None]:
 
 def _find_run_pid() -> int:
     return os.getpid() if is_one_process() else os.getppid()
-
-
-def _own_user() -> int:
-    return os.getuid() if hasattr(os, "getuid") else 0
 
 
 def _read_holder(path: Path) -> str:

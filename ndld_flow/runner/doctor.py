@@ -132,7 +132,9 @@ def _show_trial(trial: Probe, name: str) -> Check:
 
 
 def _check_outputs(outputs: Path) -> Check:
-    name, folder = f"outputs ({outputs})", _nearest_existing(outputs)
+    name, folder = f"outputs ({outputs})", outputs
+    while not folder.exists():
+        folder = folder.parent
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -141,9 +143,3 @@ def _check_outputs(outputs: Path) -> Check:
         return Check(name=name, state="broken", found=f"cannot be written: {error.strerror}", advice=advice)
     free = shutil.disk_usage(folder).free
     return Check(name=name, state="ok", found=f"writable, {free / 2**30:,.1f} GiB free")
-
-
-def _nearest_existing(folder: Path) -> Path:
-    while not folder.exists():
-        folder = folder.parent
-    return folder

@@ -44,11 +44,13 @@ def describe_key(
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
     settings = step.settings
     specs: dict[str, JsonValue] = {
-        name: {**_plain(spec), "data": without_names(spec.data)} for name, spec in used.items()
+        name: {**spec.model_dump(mode="json"), "data": without_names(spec.data)} for name, spec in used.items()
     }
+    passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}
     shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
     imported = step.imported()
-    libraries = {**_read_versions(imported), **step.step.library_versions()}
+    versions = dict(read_module_version(module) for code in imported.values() for module in code.installed)
+    libraries = {**versions, **step.step.library_versions()}
     computes = step.step.reused_where() is Reuse.ANYWHERE and "onnxruntime" in libraries
     variables = computing_variables() if computes else {}
     return KeyParts(
@@ -58,7 +60,7 @@ def describe_key(
         inputs=shown_specs,
         reads={
             **read_digests,
-            **_digest_hidden([settings, specs], _read_passed(step), store),
+            **_digest_hidden([settings, specs], passed, store),
             **{
                 name: _digest_file(_place(step, name), path, store)
                 for name, path in {**step.data_files, **step.other_files}.items()
@@ -121,11 +123,6 @@ def _without_credentials(values: Mapping[str, JsonValue]) -> dict[str, JsonValue
     return {name: hide_all_credentials(value) for name, value in values.items()}
 
 
-def _plain(spec: InputSpec) -> dict[str, JsonValue]:
-    values: dict[str, JsonValue] = spec.model_dump(mode="json")
-    return values
-
-
 def _place(step: RecipeStep, setting: str) -> str:
     """Return the dotted path of a setting in the recipe, for messages."""
     return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
@@ -136,16 +133,6 @@ def _digest_hidden(values: list[JsonValue], passed: Mapping[str, JsonValue], sto
     if not passed and hide_all_credentials(values) == values:
         return {}
     return {HIDDEN_VALUES: store.digest_hidden([*values, {**passed}])}
-
-
-def _read_versions(imported: Mapping[str, ImportedCode]) -> dict[str, str]:
-    """Return the versions of the distributions that the step's own code imports."""
-    return dict(read_module_version(module) for code in imported.values() for module in code.installed)
-
-
-def _read_passed(step: RecipeStep) -> dict[str, JsonValue]:
-    """Return the values of the environment variables that a step passes on."""
-    return {name: os.environ.get(name) for name in step.step.passed_variables()}
 
 
 def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:

@@ -335,7 +335,8 @@ def _finished(parent: Path, recipe: str, record: str) -> list[Path]:
 
 
 def _sort_finished(records: Iterable[Path], record: str) -> list[Path]:
-    folders = [path.parent for path in records if path.is_file() and not _is_link(path.parent)]
+    folders = [path.parent for path in records if path.is_file()]
+    folders = [folder for folder in folders if not folder.is_symlink() and not folder.name.startswith(".")]
     order = _history(folders[0].parent.parent).read() if folders else Order({})
     return sorted(folders, key=lambda folder: _age(folder, record, order))
 
@@ -424,7 +425,3 @@ def _best_point(sweep: Path) -> int | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return best if isinstance(best, int) else None
-
-
-def _is_link(folder: Path) -> bool:
-    return folder.is_symlink() or folder.name.startswith(".")

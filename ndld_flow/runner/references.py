@@ -83,7 +83,8 @@ def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
     head, colon, step = reference.rpartition(":")
     # Tags, recipes and ids contain no colon; the path of a run's folder may.
     if not colon or _is_folder(reference):
-        return _read_run(reference, outputs.find(reference))
+        documents = read_run(outputs.find(reference))
+        return _subject_of_run(reference, documents, documents.profiles or _engines(documents))
     return _read_step(reference, step, outputs.find(head))
 
 
@@ -127,12 +128,6 @@ def _refuse_untimed(subject: FoundSubject) -> None:
                 "Measure the engine with the step `profile`, or use trtexec's --exportTimes and --exportProfile; "
                 f"`ndld-flow report {subject.run_id or subject.reference}` shows its layers."
             )
-
-
-def _read_run(reference: str, folder: Path) -> FoundSubject:
-    """Read the profiles of a run; without any, the engines that it built."""
-    documents = read_run(folder)
-    return _subject_of_run(reference, documents, documents.profiles or _engines(documents))
 
 
 def _read_step(reference: str, step: str, folder: Path) -> FoundSubject:
@@ -249,8 +244,9 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     else:
         folder = outputs.find(head)
     run = read_run_record(folder)
-    models = _models(run)
-    chosen = step or _last_model(run)
+    written = {step.name: artifact for step in run.steps if (artifact := _output_model(step)) is not None}
+    models = {SOURCE: run.source, **run.models, **written}
+    chosen = step or next(reversed(written), SOURCE)
     if chosen not in models:
         message = f"{reference}: run {run.recipe_name}/{run.id} has no model `{chosen}`"
         raise RequestError(f"{message}; {suggest(chosen, models)}")
@@ -271,19 +267,9 @@ def _run_folder(reference: str, outputs: Outputs) -> Path:
         raise error from None
 
 
-def _models(run: RunRecord) -> dict[str, SourceRecord | ArtifactRecord]:
-    """Return all models of a run, by their names in the recipe."""
-    found_models = {step.name: artifact for step in run.steps if (artifact := _output_model(step)) is not None}
-    return {SOURCE: run.source, **run.models, **found_models}
-
-
 def _output_model(step: RunStep) -> ArtifactRecord | None:
     artifact = step.record.artifact if step.record is not None else None
     return artifact if artifact is not None and artifact.kind == Onnx.kind else None
-
-
-def _last_model(run: RunRecord) -> str:
-    return next((step.name for step in reversed(run.steps) if _output_model(step) is not None), SOURCE)
 
 
 def _stored(reference: str, artifact: ArtifactRecord, outputs: Outputs, copied: Path) -> Path:

@@ -96,7 +96,11 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
         refuse_impossible_run(recipe, run.planner, run.digests)
         with contextlib.ExitStack() as stack:
             _run_steps(run, cache(lambda: stack.enter_context(_open_executor(listener, request))))
-        return _find_equal_run(run) or _finish_run(run)
+        equal = _find_equal_run(run)
+        if equal is not None:
+            return equal
+        record = describe_run(run)
+        return _conclude(run, record, write_run_folder(record, run.outputs, opened=run.opened), nothing_to_do=False)
 
 
 def open_single(recipe: Recipe, request: Request, listener: Listener) -> RunState:
@@ -191,12 +195,6 @@ def _find_equal_run(run: RunState) -> RunFinished | None:
     folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
     run.outputs.mend_latest(folder)
     return _conclude(run, earlier, folder, nothing_to_do=True)
-
-
-def _finish_run(run: RunState) -> RunFinished:
-    record = describe_run(run)
-    folder = write_run_folder(record, run.outputs, opened=run.opened)
-    return _conclude(run, record, folder, nothing_to_do=False)
 
 
 def _conclude(run: RunState, record: RunRecord, folder: Path, *, nothing_to_do: bool) -> RunFinished:

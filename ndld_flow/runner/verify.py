@@ -9,7 +9,7 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_folder import RUN_RECORD, STORED, read_run_record
-from ndld_flow.records.run_record import RunRecord, RunStep, is_complete
+from ndld_flow.records.run_record import RunRecord, is_complete
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage
@@ -42,14 +42,10 @@ def damaged_copies(run: RunRecord, folder: Path, digest: Callable[[Path], str]) 
     """Yield the damaged files of artifacts in a run's folder: `half/model.onnx: 812 of 1,204 bytes`."""
     for step in run.steps:
         if not (folder / step.name / STORED).is_symlink():
-            yield from _damaged_files(step, folder / step.name, digest)
-
-
-def _damaged_files(step: RunStep, folder: Path, digest: Callable[[Path], str]) -> Iterator[str]:
-    for file in step.record.artifact.files if step.record is not None else ():
-        damage = find_damage(folder / file.path, file, digest)
-        if damage:
-            yield f"{step.name}/{file.path}: {damage}"
+            for file in step.record.artifact.files if step.record is not None else ():
+                damage = find_damage(folder / step.name / file.path, file, digest)
+                if damage:
+                    yield f"{step.name}/{file.path}: {damage}"
 
 
 def _damaged_texts(folder: Path) -> Iterator[str]:

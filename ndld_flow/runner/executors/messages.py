@@ -9,7 +9,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -18,7 +18,7 @@ from pydantic import Field, JsonValue, TypeAdapter, ValidationError
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.recipe.recipe import RecipeStep
-from ndld_flow.recipe.step_types import StepType, StepTypes
+from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.document import Record
 from ndld_flow.records.run_record import KeyParts, StepRecord
 from ndld_flow.runner.execute import Work
@@ -104,17 +104,16 @@ Answer = Done | Refused | Failed
 Message = Annotated[Progressed | Logged | Waits | Started | Done | Refused | Failed, Field(discriminator="kind")]
 
 
-@cache
-def _messages() -> TypeAdapter[Progressed | Logged | Waits | Started | Answer]:
-    return TypeAdapter(Message)
+_MESSAGES: TypeAdapter[Progressed | Logged | Waits | Started | Answer] = TypeAdapter(Message)
 
 
 def read_message(line: bytes) -> Progressed | Logged | Waits | Started | Answer | None:
     """Return a worker's message; None for other text: a shell on another machine may print a greeting first."""
     try:
-        return _messages().validate_json(line)
+        message: Progressed | Logged | Waits | Started | Answer = _MESSAGES.validate_json(line)
     except ValidationError:
         return None
+    return message
 
 
 Report = Callable[[int, int, int, str], None]
@@ -226,16 +225,14 @@ def _read_work(
     step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
     if not trust and step.step.named_code():
         raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
-    artifacts = {key: _read_artifact(artifact, found, store) for key, artifact in order.artifacts.items()}
+    kinds = {kind.kind: kind for kind in _kinds(Artifact)}
+    artifacts = {
+        key: kinds.get(artifact.kind, found.cls.kinds()[0])(store.root / artifact.path, artifact.label, artifact.digest)
+        for key, artifact in order.artifacts.items()
+    }
     digests = {key: artifact.digest for key, artifact in artifacts.items()}
     _check_key(order, describe_key(step, digests, order.inputs, store))
     return Work(step, order.parts, artifacts, order.inputs, progress, order.recipe)
-
-
-def _read_artifact(order: ArtifactOrder, found: StepType, store: Store) -> Artifact:
-    kinds = {kind.kind: kind for kind in _kinds(Artifact)}
-    kind = kinds.get(order.kind, found.cls.kinds()[0])
-    return kind(store.root / order.path, order.label, order.digest)
 
 
 def _kinds(kind: type[Artifact]) -> Iterator[type[Artifact]]:

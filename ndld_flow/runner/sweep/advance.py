@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
@@ -112,17 +112,14 @@ def plan_session(members: Sequence[PointRun], state: SweepState) -> SessionPlan:
                 parts.append(own)
                 owners.append((point, step))
             assignments.append((point, step, place))
-    joined = [_mark_repeated(own, state.again) for own in join_keys(parts)]
+    # A repeated measurement has a key of its own, although all its parts are the same.
+    marks = (state.again,) if state.again else ()
+    joined = [own.model_copy(update={"together": (*own.together, *marks)}) for own in join_keys(parts)]
     works = tuple(
         state.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
         for (point, step), own in zip(owners, joined, strict=True)
     )
     return SessionPlan(works, tuple(assignments))
-
-
-def _mark_repeated(parts: KeyParts, again: str) -> KeyParts:
-    """Give a repeated measurement a key of its own, although all its parts are the same."""
-    return parts.model_copy(update={"together": (*parts.together, again)}) if again else parts
 
 
 def _must_measure(plan: SessionPlan, state: SweepState) -> bool:
@@ -149,20 +146,14 @@ def _task(plan: SessionPlan, state: SweepState) -> Task:
 
 def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -> bool:
     """Fail the points that have the step which an error names; return whether it names one."""
-    culprits = list(_culprits(plan, error))
+    blamed = {place for place, work in enumerate(plan.works) if work.step.name == error.step}
+    culprits = [(point, step) for point, step, place in plan.assignments if place in blamed and len(blamed) == 1]
     started = {work.step.name for work in plan.works}
     for point, step in culprits:
         point.fail(step, error)
         if f"{step.name}#{point.number}" in started:
             state.report_step(point, step)
     return bool(culprits)
-
-
-def _culprits(plan: SessionPlan, error: NdldFlowError) -> Iterator[tuple[PointRun, RecipeStep]]:
-    """Yield the points whose step an error names; all points, if all have the same step."""
-    blamed = {place for place, work in enumerate(plan.works) if work.step.name == error.step}
-    if len(blamed) == 1:
-        yield from ((point, step) for point, step, place in plan.assignments if place in blamed)
 
 
 def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: SweepState, *, reused: bool) -> None:
@@ -178,6 +169,7 @@ def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: Sweep
             state.report_step(point, step)
         given.add(place)
         point.session = point.session or number
+    machine = records[0].parts.machine.partition("; ")[0]
     state.sessions.append(
         MeasurementSession(
             number=number,
@@ -189,15 +181,9 @@ def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: Sweep
             started_at=min(record.started_at for record in records),
             ended_at=max(record.ended_at or record.started_at for record in records),
             beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
-            machine=_name_other_machine(records),
+            machine="" if machine == fingerprint_machine() else machine,
         )
     )
-
-
-def _name_other_machine(records: Sequence[StepRecord]) -> str:
-    """Return the machine of these measurements; empty where it is of this machine's kind."""
-    machine = records[0].parts.machine.partition("; ")[0]
-    return "" if machine == fingerprint_machine() else machine
 
 
 IN_FLIGHT = 2

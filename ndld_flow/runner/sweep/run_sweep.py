@@ -145,7 +145,9 @@ def write_sweep_folder(record: SweepRecord, ended: Ended) -> Path:
                 shown = final.point if final and ended_well else run
                 described = _describe_point(shown, f"{record.id}#{point.number}", command)
                 write_point(described, built / point.folder, folder / point.folder, outputs.store)
-        _write_texts(record, built, folder)
+        write_recipe_and_command(record, "sweep", built, folder)
+        (built / LOG_FILE).write_text("\n".join(_log_lines(record)) + "\n", encoding="utf-8")
+        write_text_atomically(built / SWEEP_RECORD, record.to_json())
         draw_sweep(record, built, outputs.store.object_folder)
         write_sweep_exports(record, built)
         outputs.publish(built, folder)
@@ -188,12 +190,6 @@ def _repeat_point(sweep: SweepRecord, point: SweepPoint, ended: Ended, folder: P
     return ("ndld-flow", "run", *repeated, *elsewhere, *trust)
 
 
-def _write_texts(sweep: SweepRecord, built: Path, folder: Path) -> None:
-    write_recipe_and_command(sweep, "sweep", built, folder)
-    (built / LOG_FILE).write_text("\n".join(_log_lines(sweep)) + "\n", encoding="utf-8")
-    write_text_atomically(built / SWEEP_RECORD, sweep.to_json())
-
-
 def _log_lines(sweep: SweepRecord) -> list[str]:
     lines = [f"sweep {sweep.id} of {sweep.recipe_name}, {sweep.started_at.isoformat()}, {sweep.wall_s:.3f} s"]
     for point in sweep.points:
@@ -228,7 +224,10 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
             finalists = _measure_winners(sweep, tried, state)
     ended = Ended(sweep, state, tried, finalists, base)
     record = describe_sweep(ended)
-    finished = _find_equal(record, ended) or _conclude(record, ended)
+    finished = _find_equal(record, ended)
+    if finished is None:
+        listener(Notice(text=f"writing the reports of {len(record.points)} points"))
+        finished = _describe_end(record, write_sweep_folder(record, ended), ended, nothing_to_do=False)
     return finished.model_copy(update={"applied": apply_best(record, tried, sweep, request)})
 
 
@@ -279,12 +278,6 @@ def _find_equal(record: SweepRecord, ended: Ended) -> SweepFinished | None:
     folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
     outputs.mend_latest(folder)
     return _describe_end(earlier, folder, ended, nothing_to_do=True)
-
-
-def _conclude(record: SweepRecord, ended: Ended) -> SweepFinished:
-    ended.state.listener(Notice(text=f"writing the reports of {len(record.points)} points"))
-    folder = write_sweep_folder(record, ended)
-    return _describe_end(record, folder, ended, nothing_to_do=False)
 
 
 def _describe_end(record: SweepRecord, folder: Path, ended: Ended, *, nothing_to_do: bool) -> SweepFinished:

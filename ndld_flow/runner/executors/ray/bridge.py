@@ -70,7 +70,9 @@ class Bridge:
         except self._ray.exceptions.RayTaskError as error:
             self.send(number, "refused", _last_line(error))
         except Exception as error:
-            self.send(number, "lost", f"{type(error).__name__}: {_first_sentence(error)}")
+            # Only the first sentence: the rest names Ray's own tools and logs.
+            line = next((line for line in str(error).splitlines() if line.strip()), "")
+            self.send(number, "lost", f"{type(error).__name__}: {line.partition('. ')[0].rstrip('.')}")
         finally:
             self._tasks.pop(number, None)
 
@@ -126,11 +128,6 @@ class Bridge:
         for number in list(self._tasks):
             self._cancel(number)
         self._ray.shutdown()
-
-
-def _first_sentence(error: Exception) -> str:
-    """Return the first sentence: the rest names Ray's own tools and logs."""
-    return next((line for line in str(error).splitlines() if line.strip()), "").partition(". ")[0].rstrip(".")
 
 
 def _last_line(error: Exception) -> str:

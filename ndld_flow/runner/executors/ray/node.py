@@ -120,14 +120,17 @@ class _NodeTask:
 
     def _mirrored(self, order: TaskOrder, mirror: Mirror) -> FinalMessage:
         """Work in a store of this node's own; inputs come from the remote store, results go there."""
-        remote, store = RemoteStore(mirror.url), Store(_own_folder())
+        caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        remote, store = RemoteStore(mirror.url), Store(Path(caches) / "ndld_flow" / "store")
         remote.damaged |= set(mirror.damaged)
         with store.locks.working():
             store.locks.use(make_key(work.parts) for work in order.works)
             lacks = [artifact.digest for artifact in mirror.reads if not remote.pull_artifact(artifact, store)]
             if lacks:
                 return MissingArtifacts(digests=tuple(lacks))
-            last = self._compute(_move(order, store), store)
+            # Files in the driver's store have other paths in this one.
+            moved = _replace_start(json.loads(order.to_line()), order.store, str(store.root))
+            last = self._compute(TaskOrder.from_line(json.dumps(moved)), store)
             if isinstance(last, Done):
                 remote.push(last.records, store)
             return last
@@ -152,17 +155,6 @@ class _NodeTask:
 
     def waits(self, name: str) -> None:
         self.outbox.put(Waits(name=name))
-
-
-def _own_folder() -> Path:
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "ndld_flow" / "store"
-
-
-def _move(order: TaskOrder, store: Store) -> TaskOrder:
-    """Return the order with the paths of files in the driver's store as they are in this one."""
-    moved = _replace_start(json.loads(order.to_line()), order.store, str(store.root))
-    return TaskOrder.from_line(json.dumps(moved))
 
 
 def _replace_start(value: JsonValue, old: str, new: str) -> JsonValue:
