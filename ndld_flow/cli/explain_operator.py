@@ -33,73 +33,73 @@ _NO_CONTRIB = (
 )
 
 
-def list_operators(found: Sequence[ListedOperator]) -> str:
+def list_operators(operators: Sequence[ListedOperator]) -> str:
     """Return one line for each operator, grouped by family."""
-    if not found:
+    if not operators:
         return "no operator matches"
-    names = [_full_name(one) for one in found]
+    names = [_full_name(operator) for operator in operators]
     width = min(max(map(len, names)), 48)
-    lines = [_head(found)]
-    for family, members in groupby(found, key=lambda one: one.family):
+    lines = [_head(operators)]
+    for family, members in groupby(operators, key=lambda operator: operator.family):
         lines += ["", click.style(TITLES[family], bold=True)]
-        lines += [_line(one, width) for one in members]
+        lines += [_line(operator, width) for operator in members]
     return "\n".join(lines if has_contrib() else [*lines, "", _NO_CONTRIB])
 
 
-def _head(found: Sequence[ListedOperator]) -> str:
-    uses = sum(one.uses for one in found)
-    what = f"{count(len(found))} operator{'s' if len(found) != 1 else ''}"
+def _head(operators: Sequence[ListedOperator]) -> str:
+    uses = sum(operator.uses for operator in operators)
+    what = f"{count(len(operators))} operator{'s' if len(operators) != 1 else ''}"
     return f"{count(uses)} node{'s' if uses != 1 else ''} of {what}" if uses else what
 
 
-def _line(one: ListedOperator, width: int) -> str:
-    text = one.note or (one.version.summary if one.version else "")
-    start = f"  {_full_name(one):<{width}}  "
-    if one.uses:
-        start += f"{count(one.uses):>6}  {_version_used(one):<22}"
+def _line(operator: ListedOperator, width: int) -> str:
+    text = operator.note or (operator.version.summary if operator.version else "")
+    start = f"  {_full_name(operator):<{width}}  "
+    if operator.uses:
+        start += f"{count(operator.uses):>6}  {_version_used(operator):<22}"
     else:
-        start += f"{_since(one):<10}"
+        start += f"{_since(operator):<10}"
     return f"{start}  {textwrap.shorten(text, max(_WIDTH - len(start), 30), placeholder='…')}".rstrip()
 
 
-def _since(one: ListedOperator) -> str:
-    if one.version is None:
+def _since(operator: ListedOperator) -> str:
+    if operator.version is None:
         return ""
-    return f"since {one.version.since_version}" if not one.version.deprecated else "deprecated"
+    return f"since {operator.version.since_version}" if not operator.version.deprecated else "deprecated"
 
 
-def _version_used(one: ListedOperator) -> str:
-    if one.operator is None or one.version is None:
+def _version_used(operator: ListedOperator) -> str:
+    if operator.operator is None or operator.version is None:
         return ""
-    newest, used = one.operator.newest.since_version, one.version.since_version
+    newest, used = operator.operator.newest.since_version, operator.version.since_version
     return f"version {used}" if newest == used else f"version {used}, newest {newest}"
 
 
-def _full_name(one: ListedOperator) -> str:
-    return visible_name(f"{one.domain}::{one.name}" if one.domain else one.name)
+def _full_name(operator: ListedOperator) -> str:
+    return visible_name(f"{operator.domain}::{operator.name}" if operator.domain else operator.name)
 
 
-def explain_operators(found: Sequence[ListedOperator]) -> str:
+def explain_operators(operators: Sequence[ListedOperator]) -> str:
     """Return the page of the first operator, and the other domains that have its name."""
-    if not found:
+    if not operators:
         return "no operator matches"
-    lines = list(_page(found[0]))
-    others = [_full_name(one) for one in found[1:]]
+    lines = list(_page(operators[0]))
+    others = [_full_name(operator) for operator in operators[1:]]
     if others:
         lines += ["", f"Also: {', '.join(others)}"]
     return "\n".join(lines)
 
 
-def _page(one: ListedOperator) -> Iterator[str]:
-    version = one.version
-    if one.operator is None or version is None:
-        yield f"{click.style(_full_name(one), bold=True)}  {one.note}"
+def _page(operator: ListedOperator) -> Iterator[str]:
+    version = operator.version
+    if operator.operator is None or version is None:
+        yield f"{click.style(_full_name(operator), bold=True)}  {operator.note}"
         return
-    facts = [TITLES[one.family], f"of {version.domain or DEFAULT_DOMAIN}", f"version {version.since_version}"]
-    facts.append(f"introduced in opset {one.operator.versions[0].since_version}")
+    facts = [TITLES[operator.family], f"of {version.domain or DEFAULT_DOMAIN}", f"version {version.since_version}"]
+    facts.append(f"introduced in opset {operator.operator.versions[0].since_version}")
     facts += ["deprecated"] if version.deprecated else []
-    facts += [f"{count(one.uses)} nodes"] if one.uses else []
-    yield f"{click.style(_full_name(one), bold=True)}  {', '.join(facts)}"
+    facts += [f"{count(operator.uses)} nodes"] if operator.uses else []
+    yield f"{click.style(_full_name(operator), bold=True)}  {', '.join(facts)}"
     yield from ("", *_untagged(version.doc or "(not documented)").splitlines())
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
@@ -109,7 +109,7 @@ def _page(one: ListedOperator) -> Iterator[str]:
     for name, types in version.variables.items():
         yield from _wrapped(f"{name}: {types_text(types)}", "      ", "  ")
     yield from _body(version)
-    yield from _history(one)
+    yield from _history(operator)
 
 
 def _ports(title: str, ports: Sequence[Port]) -> Iterator[str]:
@@ -126,10 +126,12 @@ def _ports(title: str, ports: Sequence[Port]) -> Iterator[str]:
 def _attributes(attributes: Sequence[AttributeReference]) -> Iterator[str]:
     title = click.style("Attributes", bold=True)
     yield from ("", title if attributes else f"{title}  none")
-    for one in attributes:
-        default = "required" if one.required else "none" if one.default is None else _default(one.default)
-        yield f"  {click.style(one.name, bold=True)}: {one.type} = {default}"
-        yield from _wrapped(one.description, "      ")
+    for attribute in attributes:
+        default = (
+            "required" if attribute.required else "none" if attribute.default is None else _default(attribute.default)
+        )
+        yield f"  {click.style(attribute.name, bold=True)}: {attribute.type} = {default}"
+        yield from _wrapped(attribute.description, "      ")
 
 
 def _default(value: object) -> str:
@@ -148,11 +150,11 @@ def _body(version: OperatorVersion) -> Iterator[str]:
     yield from ("", f"{title}{example}", *(f"  {line}" for line in body.text.strip().splitlines()))
 
 
-def _history(one: ListedOperator) -> Iterator[str]:
-    assert one.operator is not None and one.version is not None
+def _history(operator: ListedOperator) -> Iterator[str]:
+    assert operator.operator is not None and operator.version is not None
     yield from ("", click.style("Versions", bold=True))
-    for entry in history_of(one.operator):
-        shown = ">" if entry.since_version == one.version.since_version else " "
+    for entry in history_of(operator.operator):
+        shown = ">" if entry.since_version == operator.version.since_version else " "
         yield from _wrapped("; ".join(entry.changes), "          ", f"  {shown} {entry.since_version:>3}   ")
 
 
@@ -166,15 +168,15 @@ def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
     return textwrap.wrap(_untagged(text), _WIDTH, initial_indent=start, subsequent_indent=indent)
 
 
-def describe_operator(one: ListedOperator) -> dict[str, Any]:
+def describe_operator(operator: ListedOperator) -> dict[str, Any]:
     """Return one operator as data, with its history."""
     return {
-        "name": one.name,
-        "domain": one.domain,
-        "family": one.family,
-        "uses": one.uses or None,
-        "note": one.note,
-        "newest": one.operator.newest.since_version if one.operator else None,
-        "version": dataclasses.asdict(one.version) if one.version else None,
-        "history": [dataclasses.asdict(entry) for entry in history_of(one.operator)] if one.operator else [],
+        "name": operator.name,
+        "domain": operator.domain,
+        "family": operator.family,
+        "uses": operator.uses or None,
+        "note": operator.note,
+        "newest": operator.operator.newest.since_version if operator.operator else None,
+        "version": dataclasses.asdict(operator.version) if operator.version else None,
+        "history": [dataclasses.asdict(entry) for entry in history_of(operator.operator)] if operator.operator else [],
     }

@@ -21,45 +21,45 @@ LONGEST_DEFAULT = 60
 """Characters. A longer default is a mapping, whose settings are listed below it."""
 
 
-def describe_step(found: StepType) -> dict[str, Any]:
+def describe_step(step: StepType) -> dict[str, Any]:
     """Return a step as data: the kinds it reads and makes, its metrics, and the JSON Schema of its settings."""
-    reads, makes = found.cls.kinds()
+    reads, makes = step.cls.kinds()
     return {
-        "name": found.name,
-        "summary": found.summary,
+        "name": step.name,
+        "summary": step.summary,
         "reads": reads.kind,
         "makes": makes.kind,
-        "version": found.version,
-        "origin": found.origin,
+        "version": step.version,
+        "origin": step.origin,
         "metrics": None
-        if found.cls.returns is None
-        else [{"name": each.name, "unit": each.unit, "when": each.when} for each in found.cls.returns],
-        "schema": found.cls.model_json_schema(),
+        if step.cls.returns is None
+        else [{"name": each.name, "unit": each.unit, "when": each.when} for each in step.cls.returns],
+        "schema": step.cls.model_json_schema(),
     }
 
 
-def explain_step(found: StepType) -> str:
+def explain_step(step: StepType) -> str:
     """Return a page for people: the purpose of the step, and every setting with type, default and meaning."""
-    reads, makes = found.cls.kinds()
+    reads, makes = step.cls.kinds()
     lines = [
-        click.style(found.name, bold=True) + f"  reads {reads.kind}, makes {makes.kind}  (version {found.version})",
+        click.style(step.name, bold=True) + f"  reads {reads.kind}, makes {makes.kind}  (version {step.version})",
         "",
-        *_wrap(_doc(found.cls), ""),
+        *_wrap(_doc(step.cls), ""),
         "",
         "Settings",
-        *_setting(found.cls.read_key, "step name", "nearest earlier step", f"What to read ({reads.kind})."),
-        *_all_settings(found.cls),
+        *_setting(step.cls.read_key, "step name", "nearest earlier step", f"What to read ({reads.kind})."),
+        *_all_settings(step.cls),
     ]
-    return "\n".join([*lines, *_list_metrics(found), *_list_parts(found)])
+    return "\n".join([*lines, *_list_metrics(step), *_list_parts(step)])
 
 
-def _list_metrics(found: StepType) -> list[str]:
+def _list_metrics(step: StepType) -> list[str]:
     """Return lines on the metrics for gates and sweeps; those with the same unit and condition share one."""
     heading = "Metrics, for gates and sweeps as STEP.METRIC"
-    if found.cls.returns is None:
+    if step.cls.returns is None:
         return ["", heading, "  not declared; known only after a run"]
     groups: dict[tuple[str, str], list[str]] = {}
-    for each in found.cls.returns:
+    for each in step.cls.returns:
         groups.setdefault((each.unit, each.when), []).append(each.name)
     lines = ["", heading]
     for (unit, when), names in groups.items():
@@ -80,14 +80,14 @@ def explain_part(name: str, part: type[BaseModel]) -> str:
     return "\n".join([click.style(name, bold=True), "", *doc, "", "Settings", *_all_settings(part)])
 
 
-def _list_parts(found: StepType) -> list[str]:
+def _list_parts(step: StepType) -> list[str]:
     """Return lines on the parts that its settings name, operations under their headings."""
-    parts = found.cls.parts()
+    parts = step.cls.parts()
     if not parts:
         return []
     width = max(map(len, parts))
     headings = {heading: sorted(names) for heading, names in _by_heading(parts).items() if names}
-    lines = ["", f"Explained by `ndld-flow steps {found.name}.NAME`"]
+    lines = ["", f"Explained by `ndld-flow steps {step.name}.NAME`"]
     for heading, names in headings.items():
         lines += ["", f"  {click.style(heading, bold=True)}"] if heading else [""]
         for name in names:
@@ -99,10 +99,10 @@ def _list_parts(found: StepType) -> list[str]:
 
 def _by_heading(parts: Mapping[str, type[BaseModel]]) -> dict[str, list[str]]:
     """Return the names under each heading, in the order of `Heading`; the heading of other parts is empty."""
-    found: dict[str, list[str]] = {"": [], **{heading: [] for heading in get_args(Heading)}}
+    headings: dict[str, list[str]] = {"": [], **{heading: [] for heading in get_args(Heading)}}
     for name, part in parts.items():
-        found.setdefault(part.heading if issubclass(part, Operation) else "", []).append(name)
-    return found
+        headings.setdefault(part.heading if issubclass(part, Operation) else "", []).append(name)
+    return headings
 
 
 def _doc(model: type[BaseModel]) -> str:

@@ -82,18 +82,18 @@ def _several(name: str, text: str) -> Callable[[Command], Command]:
 )
 @outputs_option
 @json_option
-def command(model: str, export: Path | None, outputs: Path, as_json: bool, **said: Any) -> None:  # noqa: ANN401
+def command(model: str, export: Path | None, outputs: Path, as_json: bool, **choices: Any) -> None:  # noqa: ANN401
     from ndld_flow import api
 
-    if export is not None and said["tensor"] is None:
+    if export is not None and choices["tensor"] is None:
         raise RequestError("--export needs --tensor NAME, the tensor to write")
-    found = api.inspect(model, _query(said), outputs=outputs, export=export)
+    inspection = api.inspect(model, _query(choices), outputs=outputs, export=export)
     if as_json:
-        print_json(found.model_dump(mode="json", exclude_none=True))
+        print_json(inspection.model_dump(mode="json", exclude_none=True))
         return
     from ndld_flow.cli.inspection_tables import print_inspection
 
-    print_inspection(found)
+    print_inspection(inspection)
     if export is not None:
         click.echo(f"written to {export}")
 
@@ -102,61 +102,65 @@ _NODE_WORDS = ("op_type", "domain", "input", "output", "precision", "between", "
 _WEIGHT_WORDS = ("dtype", "larger_than", "smaller_than", "stored")
 
 
-def _query(said: Mapping[str, Any]) -> Query:
+def _query(choices: Mapping[str, Any]) -> Query:
     """Return the query of the options. Raises RequestError for options that contradict each other."""
     from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
     from ndld_flow.graph.inspect_model import Query
 
-    nodes = _given(said, _NODE_WORDS) | ({"attributes": _attributes(said["attribute"])} if said["attribute"] else {})
-    weights = _given(said, _WEIGHT_WORDS) | ({"constants": True} if said["constants"] else {})
-    wants_weights = said["initializers"] is not None or bool(weights) or said["stats"] or said["sort"] == "size"
-    wants_nodes = said["nodes"] is not None or bool(nodes)
-    _check_one(said, wants_nodes, wants_weights)
-    if said["hops"] and not said["near"]:
+    nodes = _given(choices, _NODE_WORDS) | (
+        {"attributes": _attributes(choices["attribute"])} if choices["attribute"] else {}
+    )
+    weights = _given(choices, _WEIGHT_WORDS) | ({"constants": True} if choices["constants"] else {})
+    wants_weights = (
+        choices["initializers"] is not None or bool(weights) or choices["stats"] or choices["sort"] == "size"
+    )
+    wants_nodes = choices["nodes"] is not None or bool(nodes)
+    _check_one(choices, wants_nodes, wants_weights)
+    if choices["hops"] and not choices["near"]:
         raise RequestError("--hops needs --near NAME, where the distance starts")
-    scope = {"scope": list(said["scope"])} if said["scope"] else {}
+    scope = {"scope": list(choices["scope"])} if choices["scope"] else {}
     if scope and not wants_weights:
         wants_nodes = True
     return Query(
-        node=said["node"],
-        tensor=said["tensor"],
-        group_by=said["group_by"],
-        nodes=_select(NodeSelect, nodes | scope, said["nodes"]) if wants_nodes else None,
-        tensors=(said["tensors"],) if said["tensors"] is not None else (),
-        initializers=_select(TensorSelect, weights | scope, said["initializers"]) if wants_weights else None,
-        by_size=said["sort"] == "size",
-        statistics=said["stats"],
+        node=choices["node"],
+        tensor=choices["tensor"],
+        group_by=choices["group_by"],
+        nodes=_select(NodeSelect, nodes | scope, choices["nodes"]) if wants_nodes else None,
+        tensors=(choices["tensors"],) if choices["tensors"] is not None else (),
+        initializers=_select(TensorSelect, weights | scope, choices["initializers"]) if wants_weights else None,
+        by_size=choices["sort"] == "size",
+        statistics=choices["stats"],
     )
 
 
-def _given(said: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
-    return {word: said[word] for word in words if said[word]}
+def _given(choices: Mapping[str, Any], words: tuple[str, ...]) -> dict[str, Any]:
+    return {word: choices[word] for word in words if choices[word]}
 
 
-def _check_one(said: Mapping[str, Any], nodes: bool, weights: bool) -> None:
+def _check_one(choices: Mapping[str, Any], nodes: bool, weights: bool) -> None:
     asked = {
-        "--node": said["node"] is not None,
-        "--tensor": said["tensor"] is not None,
-        "--tensors": said["tensors"] is not None,
+        "--node": choices["node"] is not None,
+        "--tensor": choices["tensor"] is not None,
+        "--tensors": choices["tensors"] is not None,
         "nodes": nodes,
         "weights": weights,
     }
     several = [word for word, is_asked in asked.items() if is_asked]
     if len(several) > 1:
         raise RequestError(f"ask for one list at a time: {' and '.join(several)} are separate lists")
-    if said["group_by"] and several and (several != ["nodes"] or said["group_by"] == "dtype"):
-        what = "all weights" if said["group_by"] == "dtype" else "nodes"
+    if choices["group_by"] and several and (several != ["nodes"] or choices["group_by"] == "dtype"):
+        what = "all weights" if choices["group_by"] == "dtype" else "nodes"
         raise RequestError(
-            f"--group-by {said['group_by']} counts {what}: leave out the options that select {several[0]}"
+            f"--group-by {choices['group_by']} counts {what}: leave out the options that select {several[0]}"
         )
 
 
-def _select(kind: Any, said: Mapping[str, Any], pattern: str | None) -> Any:  # noqa: ANN401 - either selection
+def _select(kind: Any, choices: Mapping[str, Any], pattern: str | None) -> Any:  # noqa: ANN401 - either selection
     """Return a selection from options, checked as a recipe's. Raises RequestError for an invalid value."""
     from pydantic import ValidationError
 
     try:
-        return kind.model_validate_json(json.dumps({**said, "name": [pattern or "*"]}))
+        return kind.model_validate_json(json.dumps({**choices, "name": [pattern or "*"]}))
     except ValidationError as error:
         first = error.errors()[0]
         word = str(first["loc"][0]).replace("_", "-")
@@ -164,15 +168,15 @@ def _select(kind: Any, said: Mapping[str, Any], pattern: str | None) -> Any:  # 
         raise RequestError(f"{option}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def _attributes(said: tuple[str, ...]) -> dict[str, Any]:
+def _attributes(texts: tuple[str, ...]) -> dict[str, Any]:
     """Parse `group=1`, `auto_pad=VALID`, `axis=null`."""
-    found: dict[str, Any] = {}
-    for text in said:
+    attributes: dict[str, Any] = {}
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise RequestError(f"--attribute {text}: write NAME=VALUE, such as group=1")
         try:
-            found[name] = json.loads(value)
+            attributes[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            attributes[name] = value
+    return attributes

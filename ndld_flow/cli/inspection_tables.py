@@ -65,11 +65,11 @@ def _owners(addresses: Sequence[str]) -> dict[str, str]:
 
 def _owners_of(address: str, owners: Mapping[str, str]) -> list[str]:
     """Return the ancestors of a graph, innermost first."""
-    found: list[str] = []
+    ancestors: list[str] = []
     while address in owners:
         address = owners[address]
-        found.append(address)
-    return found
+        ancestors.append(address)
+    return ancestors
 
 
 def _outermost(addresses: Sequence[str], owners: Mapping[str, str]) -> list[str]:
@@ -90,26 +90,26 @@ _READERS = 8
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
-def print_inspection(found: Inspection) -> None:
+def print_inspection(inspection: Inspection) -> None:
     """Print the results of a query."""
-    wide_console().print(Group(*_parts(found)))
+    wide_console().print(Group(*_parts(inspection)))
 
 
-def _parts(found: Inspection) -> Iterator[RenderableType]:
-    if found.summary is not None:
-        yield Text(short_name(found.model, 100), style="bold")
-        yield from _summary(found.summary)
-    if found.nodes is not None:
-        yield from ([_one_node(found.nodes[0])] if len(found.nodes) == 1 else [_node_table(found.nodes)])
-    if found.tensors is not None and len(found.tensors) == 1:
-        yield _one_tensor(found.tensors[0])
-    elif found.tensors is not None:
-        yield _tensor_table(found.tensors)
-        yield Text(f"{count(len(found.tensors))} tensors", style="dim")
-    if found.groups is not None:
-        yield _group_table(found.groups)
-    if found.weights is not None:
-        yield _weight_table(found.weights)
+def _parts(inspection: Inspection) -> Iterator[RenderableType]:
+    if inspection.summary is not None:
+        yield Text(short_name(inspection.model, 100), style="bold")
+        yield from _summary(inspection.summary)
+    if inspection.nodes is not None:
+        yield from ([_one_node(inspection.nodes[0])] if len(inspection.nodes) == 1 else [_node_table(inspection.nodes)])
+    if inspection.tensors is not None and len(inspection.tensors) == 1:
+        yield _one_tensor(inspection.tensors[0])
+    elif inspection.tensors is not None:
+        yield _tensor_table(inspection.tensors)
+        yield Text(f"{count(len(inspection.tensors))} tensors", style="dim")
+    if inspection.groups is not None:
+        yield _group_table(inspection.groups)
+    if inspection.weights is not None:
+        yield _weight_table(inspection.weights)
 
 
 def _table(*columns: str, right: Sequence[str] = ()) -> Table:
@@ -226,19 +226,19 @@ def _one_node(node: InspectedNode) -> Group:
 
 
 def _tensor_table(tensors: Sequence[InspectedTensor]) -> Table:
-    with_sizes = any(one.size_bytes is not None for one in tensors)
-    with_numbers = any(one.numbers is not None or one.unread for one in tensors)
+    with_sizes = any(tensor.size_bytes is not None for tensor in tensors)
+    with_numbers = any(tensor.numbers is not None or tensor.unread for tensor in tensors)
     sizes = ("size", "stored") if with_sizes else ()
     numbers = ("min", "max", "mean", "std", "zeros", "not finite") if with_numbers else ()
     table = _table("tensor", "kind", "type", *sizes, *numbers, right=("size", *numbers))
-    for one in tensors:
-        stored = ("" if one.size_bytes is None else size(one.size_bytes), one.file or one.stored or "")
+    for tensor in tensors:
+        stored = ("" if tensor.size_bytes is None else size(tensor.size_bytes), tensor.file or tensor.stored or "")
         table.add_row(
-            _name(_placed(one.scope, one.name)),
-            one.role,
-            Text(_type(one)),
+            _name(_placed(tensor.scope, tensor.name)),
+            tensor.role,
+            Text(_type(tensor)),
             *(map(_name, stored) if with_sizes else ()),
-            *(_number_cells(one.numbers) if with_numbers else ()),
+            *(_number_cells(tensor.numbers) if with_numbers else ()),
         )
     return table
 
@@ -251,21 +251,21 @@ def _number_cells(numbers: Numbers | None) -> list[str]:
     return [*cells, count(numbers.zeros), count(numbers.nans + numbers.infinities)]
 
 
-def _one_tensor(one: InspectedTensor) -> Group:
-    about = f" in {short_name(one.scope)}" if one.scope else ""
+def _one_tensor(tensor: InspectedTensor) -> Group:
+    about = f" in {short_name(tensor.scope)}" if tensor.scope else ""
     lines = [
-        f"made by  {short_name(one.made_by)}",
-        f"read by  {_some(one.read_by, _READERS) or 'nothing'}",
+        f"made by  {short_name(tensor.made_by)}",
+        f"read by  {_some(tensor.read_by, _READERS) or 'nothing'}",
     ]
-    if one.size_bytes is not None:
-        where = f"{one.file} at {count(one.offset or 0)}" if one.file else one.stored or ""
-        lines.append(f"size     {size(one.size_bytes)}, {count(one.elements or 0)} elements, {short_name(where)}")
-    title = Text(f"{short_name(one.name)}: {one.role}, {_type(one)}{about}", style="bold")
-    return Group(title, Text("\n".join([*lines, *_number_lines(one)])))
+    if tensor.size_bytes is not None:
+        where = f"{tensor.file} at {count(tensor.offset or 0)}" if tensor.file else tensor.stored or ""
+        lines.append(f"size     {size(tensor.size_bytes)}, {count(tensor.elements or 0)} elements, {short_name(where)}")
+    title = Text(f"{short_name(tensor.name)}: {tensor.role}, {_type(tensor)}{about}", style="bold")
+    return Group(title, Text("\n".join([*lines, *_number_lines(tensor)])))
 
 
-def _number_lines(one: InspectedTensor) -> Iterator[str]:
-    numbers = one.numbers
+def _number_lines(tensor: InspectedTensor) -> Iterator[str]:
+    numbers = tensor.numbers
     if numbers is not None:
         low, high, mean, std = _number_cells(numbers)[:4]
         odd = f", {count(numbers.nans)} NaN, {count(numbers.infinities)} infinite"
@@ -274,13 +274,13 @@ def _number_lines(one: InspectedTensor) -> Iterator[str]:
             most = max(numbers.histogram)
             bars = (_BARS[-(-value * (len(_BARS) - 1) // most)] for value in numbers.histogram)
             yield f"spread   {''.join(bars)}"
-    elif one.unread:
-        yield f"values   {one.unread}"
-    if one.first:
+    elif tensor.unread:
+        yield f"values   {tensor.unread}"
+    if tensor.first:
         shown = ", ".join(
-            number(value) if isinstance(value, float) else short_name(str(value), 40) for value in one.first
+            number(value) if isinstance(value, float) else short_name(str(value), 40) for value in tensor.first
         )
-        more = ", ..." if (one.elements or 0) > len(one.first) else ""
+        more = ", ..." if (tensor.elements or 0) > len(tensor.first) else ""
         yield f"first    {shown}{more}"
 
 

@@ -40,20 +40,20 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
     if model is not None and "=" in model and not Path(model).exists():
         settings, model = (model, *settings), None
     if as_json:
-        found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
-        click.echo(escaped_json(found.to_json()), nl=False)
+        noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
+        click.echo(escaped_json(noise.to_json()), nl=False)
         return
     with choose_listener(as_json=False) as listener:
-        found = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
-    ratios = sorted(abs(sample.ratio - 1) for sample in found.samples)
-    click.echo(f"{len(found.samples)} comparisons of {found.model} with itself: up to {share(ratios[-1])} apart")
+        noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
+    ratios = sorted(abs(sample.ratio - 1) for sample in noise.samples)
+    click.echo(f"{len(noise.samples)} comparisons of {noise.model} with itself: up to {share(ratios[-1])} apart")
     click.echo(
-        f"differences of {found.metric} up to {share(found.threshold)} are noise on this machine; with one process run "
-        f"a side, up to {share(found.single_run_threshold)}"
+        f"differences of {noise.metric} up to {share(noise.threshold)} are noise on this machine; with one process run "
+        f"a side, up to {share(noise.single_run_threshold)}"
     )
-    click.echo(f"process runs vary by {share(found.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
-    if found.rounds_spread is not None:
+    click.echo(f"process runs vary by {share(noise.run_cov)}; kept in {outputs / 'noise'}, `compare` uses it")
+    if noise.rounds_spread is not None:
         click.echo(
-            f"rounds vary by {share(found.rounds_spread)} at most (95 % confidence); `compare_profiles` assumes 1 % or "
+            f"rounds vary by {share(noise.rounds_spread)} at most (95 % confidence); `compare_profiles` assumes 1 % or "
             "more, and this value if its setting `noise` names the file"
         )

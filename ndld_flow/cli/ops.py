@@ -44,12 +44,12 @@ def command(
     model: Path | None,
     as_json: bool,
 ) -> None:
-    found = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
+    operators = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
     from ndld_flow.cli.explain_operator import describe_operator, explain_operators, list_operators
 
     if as_json:
-        print_json([describe_operator(operator) for operator in found])
+        print_json([describe_operator(operator) for operator in operators])
     elif name:
-        click.echo(explain_operators(found))
+        click.echo(explain_operators(operators))
     else:
-        click.echo(list_operators(found))
+        click.echo(list_operators(operators))

@@ -95,12 +95,12 @@ def plan_document(plan: SweepPlan) -> dict[str, Any]:
         "point_count": plan.point_count,
         "excluded_count": plan.excluded_count,
         "points": [
-            {"number": one.number, "values": dict(one.values), "waiting": one.waiting, "problem": one.problem}
-            for one in plan.points
+            {"number": each.number, "values": dict(each.values), "waiting": each.waiting, "problem": each.problem}
+            for each in plan.points
         ],
         "steps": [
-            {"name": one.name, "step": one.step, "uses": one.uses, "distinct": one.distinct, "there": one.there}
-            for one in plan.steps
+            {"name": each.name, "step": each.step, "uses": each.uses, "distinct": each.distinct, "there": each.there}
+            for each in plan.steps
         ],
         "again": list(plan.again) if plan.again is not None else None,
         "estimate": plan.estimate.model_dump(mode="json") if plan.estimate is not None else None,
@@ -119,17 +119,17 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
     if len(plan.points) > _MOST_SHOWN:
         yield f"      and {len(plan.points) - _MOST_SHOWN} more"
     yield ""
-    width = max((len(one.name) for one in plan.steps), default=0)
-    for one in plan.steps:
-        shared = f", shared by {one.uses} points" if one.distinct < one.uses else ""
-        there = f", {one.there} finished" if one.there else ""
-        different = "once" if one.distinct == 1 else f"{one.distinct} times"
-        yield f"{one.name:<{width}}  {different}{shared}{there}"
+    width = max((len(step.name) for step in plan.steps), default=0)
+    for step in plan.steps:
+        shared = f", shared by {step.uses} points" if step.distinct < step.uses else ""
+        there = f", {step.there} finished" if step.there else ""
+        different = "once" if step.distinct == 1 else f"{step.distinct} times"
+        yield f"{step.name:<{width}}  {different}{shared}{there}"
     yield _work(plan)
 
 
 def _work(plan: SweepPlan) -> str:
-    todo = sum(one.distinct - one.there for one in plan.steps)
+    todo = sum(step.distinct - step.there for step in plan.steps)
     if not todo:
         points = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
         return f"the best will be measured again: {points}" if points else "nothing to do"

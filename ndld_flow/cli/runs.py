@@ -29,14 +29,14 @@ def _word(run: RunSummary) -> str:
 @json_option
 def command(recipe: str, outputs: Path, as_json: bool) -> None:
     """List runs and sweeps, newest first, each with its outcome; with RECIPE, only those of one recipe."""
-    found = api.runs(recipe, outputs=outputs)
+    runs = api.runs(recipe, outputs=outputs)
     if as_json:
-        print_json([run.model_dump(mode="json") for run in found])
+        print_json([run.model_dump(mode="json") for run in runs])
         return
-    if not found:
+    if not runs:
         click.echo(f"no runs in {outputs}/runs yet; `ndld-flow run RECIPE.yaml` creates one")
-    width = max((len(run.run) for run in found), default=0)
-    for run in found:
+    width = max((len(run.run) for run in runs), default=0)
+    for run in runs:
         if run.damage:
             click.echo(f"{run.run:<{width}}  {click.style('damaged', fg='red')}: {run.damage}")
             continue

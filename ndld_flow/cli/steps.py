@@ -29,30 +29,30 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
 
     types = api.steps(files)
     if name is not None:
-        found, part = _find(name, types)
+        kind, part = _find(name, types)
         if as_json:
-            print_json(describe_step(found) if part is None else {"name": name, "schema": part.model_json_schema()})
+            print_json(describe_step(kind) if part is None else {"name": name, "schema": part.model_json_schema()})
         else:
-            click.echo(explain_step(found) if part is None else explain_part(name.partition(".")[2], part))
+            click.echo(explain_step(kind) if part is None else explain_part(name.partition(".")[2], part))
         return
     if as_json:
-        print_json([describe_step(found) for found in types])
+        print_json([describe_step(kind) for kind in types])
         return
-    width = max(len(found.name) for found in types)
-    for found in types:
-        origin = "" if found.origin == "built in" else f"  ({found.origin})"
-        click.echo(f"{found.name:<{width}}  {found.summary}{origin}")
+    width = max(len(kind.name) for kind in types)
+    for kind in types:
+        origin = "" if kind.origin == "built in" else f"  ({kind.origin})"
+        click.echo(f"{kind.name:<{width}}  {kind.summary}{origin}")
 
 
 def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseModel] | None]:
     """Return a step, and the part that its settings name: `edit.rename_nodes` is an operation of the step `edit`."""
     word, _, part = name.partition(".")
-    found = next((found for found in types if found.name == word), None)
-    if found is None:
+    kind = next((kind for kind in types if kind.name == word), None)
+    if kind is None:
         owners = [owner.name for owner in types if name in owner.cls.parts()]
-        hint = f"did you mean {owners[0]}.{name}?" if owners else suggest(name, [found.name for found in types])
+        hint = f"did you mean {owners[0]}.{name}?" if owners else suggest(name, [kind.name for kind in types])
         raise click.UsageError(f"there is no step {name!r}; {hint}")
-    parts = found.cls.parts()
+    parts = kind.cls.parts()
     if part and part not in parts:
         raise click.UsageError(f"{word} has no {part!r}; {suggest(part, parts) or 'it has no parts'}")
-    return found, parts[part] if part else None
+    return kind, parts[part] if part else None

@@ -19,21 +19,21 @@ def command(outputs: Path, as_json: bool) -> int:
     A damaged artifact is set aside, and the next run that needs it computes it again. The exit code is 1 if anything is
     damaged.
     """
-    found = api.verify(outputs=outputs)
+    checked = api.verify(outputs=outputs)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(checked.model_dump(mode="json"))
     else:
-        click.echo(f"{found.object_count} artifacts, {found.checked_bytes / 2**20:,.1f} MiB read")
-        for digest in found.damaged:
+        click.echo(f"{checked.object_count} artifacts, {checked.checked_bytes / 2**20:,.1f} MiB read")
+        for digest in checked.damaged:
             click.echo(f"damaged, set aside in {outputs}/store/damaged: {digest}")
-        for key in found.damaged_records:
+        for key in checked.damaged_records:
             click.echo(f"unreadable record, set aside in {outputs}/store/damaged: {key}")
-        for copy in found.damaged_copies:
+        for copy in checked.damaged_copies:
             click.echo(f"damaged in a run folder: {copy}")
-        if found.damaged_copies:
+        if checked.damaged_copies:
             click.echo(
                 "run the recipe again for an intact folder; `gc --keep` deletes the damaged one, or delete it yourself"
             )
-        if found.all_well:
+        if checked.all_well:
             click.echo("all artifacts match their digests")
-    return 0 if found.all_well else 1
+    return 0 if checked.all_well else 1

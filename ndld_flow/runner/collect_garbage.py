@@ -180,12 +180,12 @@ def _batches(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
 
 def _find_damage(store: Store, older_than_s: float) -> list[Path]:
     """Return damaged files that were set aside at least so long ago."""
-    found = []
+    damaged = []
     for path in (store.root / "damaged").glob("*"):
         with contextlib.suppress(OSError):
             if not older_than_s or time.time() - path.lstat().st_ctime > older_than_s:
-                found.append(path)
-    return found
+                damaged.append(path)
+    return damaged
 
 
 def _refuse_lost_records(outputs: Outputs) -> None:

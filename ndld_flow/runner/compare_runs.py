@@ -142,13 +142,13 @@ def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept
         for name, members in pairing.sections.items()
     }
     comparison = compare([_subject(subject) for subject in subjects], sections, rules, gates, pairing.left_out)
-    return _write(comparison, [[one.profile for one in members] for members in sections.values()], kept, to)
+    return _write(comparison, [[profiled.profile for profiled in members] for members in sections.values()], kept, to)
 
 
 def _write(comparison: Comparison, profiles: list[list[Profile]], kept: Outputs, to: Path | None) -> Compared:
     name = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{uuid4().hex[:6]}"
     folder = to or kept.root / "comparisons" / name
-    with explaining_disk(f"comparison of {', '.join(one.label for one in comparison.subjects)}", folder):
+    with explaining_disk(f"comparison of {', '.join(subject.label for subject in comparison.subjects)}", folder):
         if to is not None:
             write_comparison(comparison, profiles, folder)
         else:
@@ -158,13 +158,13 @@ def _write(comparison: Comparison, profiles: list[list[Profile]], kept: Outputs,
     return Compared(comparison, profiles, folder)
 
 
-def _subject(found: FoundSubject) -> Subject:
+def _subject(subject: FoundSubject) -> Subject:
     return Subject(
-        label=found.label,
-        location=found.reference,
-        kind=found.kind,
-        run_id=found.run_id,
-        measured_at=found.profiles[0].profile.measured_at,
+        label=subject.label,
+        location=subject.reference,
+        kind=subject.kind,
+        run_id=subject.run_id,
+        measured_at=subject.profiles[0].profile.measured_at,
     )
 
 

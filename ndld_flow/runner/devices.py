@@ -113,8 +113,8 @@ def _find_shared_folder() -> Path | None:
         return Path(named)
     for folder in _SHARED_FOLDERS:
         with contextlib.suppress(OSError):
-            found = folder.stat()
-            if found.st_uid == 0 and found.st_mode & _STICKY_FOR_ALL == _STICKY_FOR_ALL:
+            status = folder.stat()
+            if status.st_uid == 0 and status.st_mode & _STICKY_FOR_ALL == _STICKY_FOR_ALL:
                 return folder
     return None
 
@@ -276,10 +276,10 @@ def _read_holder(path: Path) -> str:
     It is empty without a note of a running process. Steps of one run take turns, which is worth no line in a log.
     """
     notes = (_read_note(note) for note in path.parent.glob(f"{path.stem}.*.holder"))
-    found = [(holder.since, user, holder) for holder, user in filter(None, notes)]
-    if not found:
+    holders = [(holder.since, user, holder) for holder, user in filter(None, notes)]
+    if not holders:
         return ""
-    since, user, holder = max(found, key=lambda each: each[0])
+    since, user, holder = max(holders, key=lambda each: each[0])
     begin = "its turn comes after " if holder.run_pid == _find_run_pid() else WAITS
     return (
         f"{begin}{short_name(holder.device)}, held by {short_name(holder.who)} (user {user}, pid {holder.pid}) "
@@ -292,16 +292,16 @@ def _read_note(note: Path) -> tuple[_Holder, str] | None:
     try:
         descriptor = os.open(note, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as file:
-            found = os.fstat(descriptor)
-            text = file.read(_LONGEST_NOTE) if stat.S_ISREG(found.st_mode) else b""
+            status = os.fstat(descriptor)
+            text = file.read(_LONGEST_NOTE) if stat.S_ISREG(status.st_mode) else b""
         holder = _Holder.model_validate_json(text)
     except (OSError, ValidationError):
         return None
-    return (holder, name_user(found.st_uid)) if is_running(holder.process) else None
+    return (holder, name_user(status.st_uid)) if is_running(holder.process) else None
 
 
 def _describe_device(device: str) -> str:
-    """`cpu 0-3,8`, `gpu 0`."""
+    """Return `cpu 0-3,8` or `gpu 0`."""
     if device != "cpu":
         return re.sub(r"^gpu-(\d+)$", r"gpu \1", device)
     ranges: list[list[int]] = []

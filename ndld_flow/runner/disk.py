@@ -96,20 +96,20 @@ def _explain_permissions(place: Path, folder: Path) -> str:
         return ""
     for path in (*reversed(place.absolute().parents), place.absolute()):
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             continue
         inside = path.is_relative_to(folder.absolute())
-        wanted = (os.R_OK | os.X_OK if stat.S_ISDIR(found.st_mode) else os.R_OK) | (os.W_OK if inside else 0)
-        is_object = not found.st_mode & 0o222  # the store's objects are read-only for everybody
+        wanted = (os.R_OK | os.X_OK if stat.S_ISDIR(status.st_mode) else os.R_OK) | (os.W_OK if inside else 0)
+        is_object = not status.st_mode & 0o222  # the store's objects are read-only for everybody
         if not os.access(path, wanted & ~os.W_OK if is_object else wanted):
             return _NOT_PERMITTED.format(
                 place=place,
                 me=name_user(os.geteuid()),
                 blocking="it" if path == place.absolute() else path,
-                owner=name_user(found.st_uid),
-                group=_name_group(found.st_gid),
-                mode=stat.S_IMODE(found.st_mode),
+                owner=name_user(status.st_uid),
+                group=_name_group(status.st_gid),
+                mode=stat.S_IMODE(status.st_mode),
                 folder=folder,
             )
     return ""

@@ -59,10 +59,10 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
 
 
 def _check_library(name: str) -> Check:
-    found = read_version(name)
-    if found == "not installed":
-        return Check(name=name, state="broken", found=found, advice="pip install ndld-flow")
-    return Check(name=name, state="ok", found=found)
+    version = read_version(name)
+    if version == "not installed":
+        return Check(name=name, state="broken", found=version, advice="pip install ndld-flow")
+    return Check(name=name, state="ok", found=version)
 
 
 def _check_onnxruntime_duplicates() -> Check:

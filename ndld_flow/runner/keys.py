@@ -137,12 +137,12 @@ def _digest_hidden(values: list[JsonValue], passed: Mapping[str, JsonValue], sto
 
 def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:
     """Return the digests of the modules and files that a step's code uses, by names without their folders."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for owner, code in imported.items():
-        found |= {f"module {name} (imported by {owner})": digest for name, digest in code.digests.items()}
+        digests |= {f"module {name} (imported by {owner})": digest for name, digest in code.digests.items()}
         for name, path in code.files.items():
-            found[f"file {name} (read by {owner})"] = _digest_file(owner, str(path), store)
-    return found
+            digests[f"file {name} (read by {owner})"] = _digest_file(owner, str(path), store)
+    return digests
 
 
 def _digest_samples(name: str, data: Data, store: Store, *, first: bool) -> str:

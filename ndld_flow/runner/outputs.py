@@ -41,7 +41,7 @@ class Order:
 
     @cached_property
     def _by_time(self) -> tuple[list[str], list[int]]:
-        """The sorted start times of listed folders, and the running maximum of their positions."""
+        """Return the sorted start times of listed folders, and the running maximum of their positions."""
         timed = sorted((_second(name), place) for name, place in self.noted.items())
         return [second for second, _ in timed], list(accumulate((place for _, place in timed), max, initial=0))
 
@@ -112,7 +112,7 @@ class Outputs:
 
     @property
     def store(self) -> Store:
-        """The store. Raises NewerFormatError where a later version of ndld-flow wrote it."""
+        """Return the store. Raises NewerFormatError where a later version of ndld-flow wrote it."""
         store = Store(self.root / "store")
         open_store(store.root)
         return store
@@ -153,7 +153,7 @@ class Outputs:
             point_to(folder.parent / LATEST, folder)
 
     def mend_latest(self, folder: Path) -> None:
-        """Let `latest` point to a newest run or sweep if it points to none because a process was killed."""
+        """Point `latest` to a newest run or sweep if it points to none because a process was killed."""
         with self.store.locks.hold("publish"):
             pointed = _target(folder.parent / LATEST)
             if pointed is None or not any((pointed / record).is_file() for record in (RUN_RECORD, SWEEP_RECORD)):
@@ -231,10 +231,10 @@ class Outputs:
         Raises RequestError when there is none, or more than one, and where a recipe or `latest` would mean a run that
         did not finish; NoPointError when a sweep is named without a point.
         """
-        found = self._find_in(self.runs, reference, RUN_RECORD)
-        if found is not None:
-            self._refuse_unfinished(reference, found)
-            return found
+        folder = self._find_in(self.runs, reference, RUN_RECORD)
+        if folder is not None:
+            self._refuse_unfinished(reference, folder)
+            return folder
         head, sharp, point = reference.rpartition("#")
         sweep = self._find_in(self.sweeps, head if sharp else reference, SWEEP_RECORD)
         if sweep is None:

@@ -149,32 +149,34 @@ def _subject_of_run(reference: str, documents: RunDocuments, profiles: Mapping[s
     if not profiles:
         problems = " ".join(documents.unreadable)
         raise RequestError(f"{reference}: run {run.id} has no profile to compare. {problems}".strip())
-    found = [FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()]
+    found_profiles = [
+        FoundProfile(step, profile, _known_metrics(documents, step)) for step, profile in profiles.items()
+    ]
     label = reference if is_complete(run.outcome) else f"{reference} (the run did not finish)"
-    return FoundSubject(reference, "run", label, tuple(found), f"{run.recipe_name}/{run.id}")
+    return FoundSubject(reference, "run", label, tuple(found_profiles), f"{run.recipe_name}/{run.id}")
 
 
 def _known_metrics(documents: RunDocuments, step: str) -> dict[str, Metric]:
     """Return size and nodes of the profiled model, and the metrics of accuracy checks of it."""
-    steps = {one.name: one for one in documents.run.steps}
+    steps = {step.name: step for step in documents.run.steps}
     record = steps[step].record
     model = record.parents.get("from", "") if record else ""
-    found = _model_metrics(documents.run, model, steps.get(model))
+    metrics = _model_metrics(documents.run, model, steps.get(model))
     for check, accuracy in documents.accuracies.items():
         checked = steps[check].record
         if accuracy.candidate == model and checked is not None:
-            found |= {f"{check}.{name}": metric for name, metric in checked.metrics.items()}
-    return found
+            metrics |= {f"{check}.{name}": metric for name, metric in checked.metrics.items()}
+    return metrics
 
 
 def _model_metrics(run: RunRecord, name: str, made_by: RunStep | None) -> dict[str, Metric]:
     if made_by is None or made_by.record is None:
         source = run.models.get(name, run.source)
         return {"model.bytes": Metric(value=source.artifact.size_bytes, unit="bytes")}
-    found = {"model.bytes": Metric(value=made_by.record.artifact.size_bytes, unit="bytes")}
+    metrics = {"model.bytes": Metric(value=made_by.record.artifact.size_bytes, unit="bytes")}
     if made_by.record.change is not None:
-        found["model.nodes"] = Metric(value=made_by.record.change.after.node_count)
-    return found
+        metrics["model.nodes"] = Metric(value=made_by.record.change.after.node_count)
+    return metrics
 
 
 def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
@@ -226,8 +228,8 @@ def diff_subjects(
     from ndld_flow.graph.diff.diff_models import diff_models
     from ndld_flow.models.files import load_model
 
-    one, other = (load_model(path) for path in paths)
-    return diff_models(one, other, compare_values=compare_values and "weights" in wanted).only(wanted)
+    older, newer = (load_model(path) for path in paths)
+    return diff_models(older, newer, compare_values=compare_values and "weights" in wanted).only(wanted)
 
 
 def find_model(reference: str, outputs: Outputs) -> Path:

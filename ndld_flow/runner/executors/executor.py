@@ -37,7 +37,7 @@ class Executor(Protocol):
 
     @property
     def slots(self) -> int:
-        """Tasks that it can compute at once."""
+        """Return the number of tasks that it can compute at once."""
 
     def submit(self, task: Task, store: Store) -> Future[Sequence[StepRecord]]:
         """Compute a task, or take the results from the store if another process has written them meanwhile.

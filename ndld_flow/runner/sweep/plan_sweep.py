@@ -68,7 +68,7 @@ class Estimate(Record):
 
     @property
     def text(self) -> str:
-        """The estimate in words."""
+        """Return the estimate in words."""
         about = f"about {seconds(self.seconds)} ({seconds(self.low_s)} to {seconds(self.high_s)}) from earlier runs"
         if not self.unknown:
             return about

@@ -67,12 +67,12 @@ class PointRun:
 
     @property
     def is_begun(self) -> bool:
-        """True if it is a valid recipe: its settings are consistent, and this machine can run it."""
+        """Return whether it is a valid recipe: its settings are consistent, and this machine can run it."""
         return self.failure is None or bool(self.failed_step)
 
     @property
     def is_whole(self) -> bool:
-        """True if every step has finished."""
+        """Return whether every step has finished."""
         return not self.waiting and bool(self.run.done) and all(step.record is not None for step in self.run.steps)
 
     @property

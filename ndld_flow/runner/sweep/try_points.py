@@ -41,7 +41,7 @@ def ask_batches(sweep: Sweep, search: Search) -> Iterator[Batch]:
         if mixes and len(points) > size:
             random.Random(f"{sweep.section.seed} {number}").shuffle(points)  # noqa: S311 - no secret
         for begin in range(0, len(points), size):
-            yield sorted(points[begin : begin + size], key=lambda one: one[0])
+            yield sorted(points[begin : begin + size], key=lambda numbered: numbered[0])
 
 
 def batch_size(sweep: Sweep) -> int:

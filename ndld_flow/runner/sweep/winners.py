@@ -112,7 +112,7 @@ def judge_winners(
     Noise that `ndld-flow noise` has learned here raises the threshold of 3 %.
     """
     finalists = {number: read_winner(steps, expression, outputs.store) for number, steps in finals.items()}
-    profile = next((one for finalist in finalists.values() for one in finalist.profiles.values()), None)
+    profile = next((measured for finalist in finalists.values() for measured in finalist.profiles.values()), None)
     noise = find_noise(outputs, profile) if profile is not None else None
     return compare_winners(finalists, best, Aim(expression, direction, Rules(noise=noise)))
 
@@ -152,7 +152,7 @@ def _compare(finalist: WinnerValues, best: WinnerValues, aim: Aim) -> AgainstBes
         ours, theirs = aim.expression.evaluate(finalist.metrics), aim.expression.evaluate(best.metrics)
     except GateError:
         return AgainstBest("inconclusive")
-    runs = tuple(_values_in_runs(aim.expression, one) for one in (best, finalist))
+    runs = tuple(_values_in_runs(aim.expression, winner) for winner in (best, finalist))
     if not all(runs):
         timed = any(finalist.metrics[name].unit in _TIMES for name in aim.expression.names)
         return _compare_without_runs(ours.value, theirs.value, aim, timed)
@@ -176,11 +176,11 @@ def _values_in_runs(expression: Expression, finalist: WinnerValues) -> tuple[flo
     counts = {len(values) for values in series.values()}
     if len(counts) != 1:
         return ()
-    found = []
+    objectives = []
     for run in range(counts.pop()):
         of_run = {name: Metric(value=each[run], unit=finalist.metrics[name].unit) for name, each in series.items()}
-        found.append(expression.evaluate({**finalist.metrics, **of_run}).value)
-    return tuple(found) if all(0 < value < math.inf for value in found) else ()
+        objectives.append(expression.evaluate({**finalist.metrics, **of_run}).value)
+    return tuple(objectives) if all(0 < value < math.inf for value in objectives) else ()
 
 
 def _metric_in_runs(name: str, finalist: WinnerValues) -> tuple[float, ...]:
@@ -249,7 +249,10 @@ def rank_tried(
 
 
 def _goals(sweep: Sweep) -> list[Goal]:
-    return [Goal(one.direction, Rules.threshold if is_measured(one, sweep) else 0.0) for one in sweep.objectives]
+    return [
+        Goal(objective.direction, Rules.threshold if is_measured(objective, sweep) else 0.0)
+        for objective in sweep.objectives
+    ]
 
 
 def is_measured(objective: Objective, sweep: Sweep) -> bool:

@@ -205,7 +205,7 @@ class Node:
 
     @property
     def devices(self) -> list[str]:
-        """Names of device types that were given when the node was started, and of the GPU that Ray found."""
+        """Return the names of device types that were given when the node was started, and of the GPU that Ray found."""
         names = (name.removeprefix("accelerator_type:") for name in self.resources if name not in _OWN_RESOURCES)
         return sorted(name for name in names if not name.startswith("node:"))
 

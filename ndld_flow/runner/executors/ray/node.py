@@ -119,7 +119,7 @@ class _NodeTask:
         return Refused(error=BackendError.__name__, text=f"{fault}.") if fault else self._compute(order, store)
 
     def _mirrored(self, order: TaskOrder, mirror: Mirror) -> FinalMessage:
-        """Work in a store of this node's own; inputs come from the remote store, results go there."""
+        """Compute in a store of this node's own; inputs come from the remote store, results go there."""
         caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         remote, store = RemoteStore(mirror.url), Store(Path(caches) / "ndld_flow" / "store")
         remote.damaged |= set(mirror.damaged)

@@ -148,7 +148,7 @@ class Transport(Protocol):
         """Return the records of a task that a node has finished, whether its message arrived or not."""
 
     def receive(self, records: Sequence[StepRecord], store: Store) -> bool:
-        """Bring a node's results into the driver's store; False when they did not arrive completely."""
+        """Copy a node's results into the driver's store; return False when they did not arrive completely."""
 
     def resend(self, digests: Sequence[str]) -> None:
         """Send artifacts that a node could not read again with the next order."""
