@@ -49,7 +49,10 @@ def _sentences(comparison: Comparison) -> Iterator[Text]:
         yield Text(short_name(sentence, 200), style="yellow")
     several = len(comparison.subjects) > 2 or len(comparison.profiles) > 1
     for gate in comparison.gates:
-        yield _gate_line(gate, _of(comparison, gate) if several else "")
+        sign, colour = SIGNS[gate.outcome]
+        outcome, text = (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold")
+        owner = _name_owner(comparison, gate) if several else ""
+        yield Text.assemble(outcome, text, f"{owner}: {short_name(gate.why, 300)}")
     sign, colour = SIGNS[comparison.verdict]
     word = (f"{sign} {comparison.verdict.upper()}", f"bold {colour}")
     yield Text.assemble(word, f": {short_name(comparison.why, 400)}")
@@ -97,14 +100,8 @@ def _change(verdict: MetricVerdict | None) -> list[str | Text]:
     return [change(1, verdict.ratio), interval, Text(f"{sign} {verdict.verdict}", style=colour)]
 
 
-def _of(comparison: Comparison, gate: ComparisonGate) -> str:
+def _name_owner(comparison: Comparison, gate: ComparisonGate) -> str:
     """Return the subject of a gate, and its profile if there are several."""
     profile = next(each for each in comparison.profiles if each.name == gate.name)
     label = comparison.subjects[profile.subjects[gate.candidate]].label
     return f" of {short_name(label, 40)}" + (f" {short_name(gate.name, 40)}" if len(comparison.profiles) > 1 else "")
-
-
-def _gate_line(gate: ComparisonGate, of: str) -> Text:
-    sign, colour = SIGNS[gate.outcome]
-    outcome, text = (f"{sign} {gate.outcome} ", colour), (short_name(gate.gate, 100), "bold")
-    return Text.assemble(outcome, text, f"{of}: {short_name(gate.why, 300)}")

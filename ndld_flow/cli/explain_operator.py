@@ -39,17 +39,13 @@ def list_operators(operators: Sequence[ListedOperator]) -> str:
         return "no operator matches"
     names = [_full_name(operator) for operator in operators]
     width = min(max(map(len, names)), 48)
-    lines = [_head(operators)]
+    uses = sum(operator.uses for operator in operators)
+    counted = f"{count(len(operators))} operator{'s' if len(operators) != 1 else ''}"
+    lines = [f"{count(uses)} node{'s' if uses != 1 else ''} of {counted}" if uses else counted]
     for family, members in groupby(operators, key=lambda operator: operator.family):
         lines += ["", click.style(TITLES[family], bold=True)]
         lines += [_line(operator, width) for operator in members]
     return "\n".join(lines if has_contrib() else [*lines, "", _NO_CONTRIB])
-
-
-def _head(operators: Sequence[ListedOperator]) -> str:
-    uses = sum(operator.uses for operator in operators)
-    what = f"{count(len(operators))} operator{'s' if len(operators) != 1 else ''}"
-    return f"{count(uses)} node{'s' if uses != 1 else ''} of {what}" if uses else what
 
 
 def _line(operator: ListedOperator, width: int) -> str:

@@ -18,7 +18,6 @@ from ndld_flow.records.inspection import (
     InspectedTensor,
     Inspection,
     ModelSummary,
-    NodeGroup,
     Numbers,
     Port,
     WeightGroup,
@@ -107,7 +106,10 @@ def _parts(inspection: Inspection) -> Iterator[RenderableType]:
         yield _tensor_table(inspection.tensors)
         yield Text(f"{count(len(inspection.tensors))} tensors", style="dim")
     if inspection.groups is not None:
-        yield _group_table(inspection.groups)
+        table = _table("", "nodes", "operators", right=("nodes",))
+        for group in inspection.groups:
+            table.add_row(_name(group.value or "main graph"), count(group.count), Text(_counts(group.op_types)))
+        yield table
     if inspection.weights is not None:
         yield _weight_table(inspection.weights)
 
@@ -282,13 +284,6 @@ def _number_lines(tensor: InspectedTensor) -> Iterator[str]:
         )
         more = ", ..." if (tensor.elements or 0) > len(tensor.first) else ""
         yield f"first    {shown}{more}"
-
-
-def _group_table(groups: Sequence[NodeGroup]) -> Table:
-    table = _table("", "nodes", "operators", right=("nodes",))
-    for group in groups:
-        table.add_row(_name(group.value or "main graph"), count(group.count), Text(_counts(group.op_types)))
-    return table
 
 
 def _weight_table(weights: Mapping[str, WeightGroup]) -> Table:

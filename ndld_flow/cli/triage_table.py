@@ -12,7 +12,6 @@ from rich.text import Text
 from ndld_flow.base.quantities import count, milliseconds, share, size
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
-from ndld_flow.profiles.diagnose.subject import Insight
 from ndld_flow.records.profile import Profile
 
 _BAR = 10
@@ -49,7 +48,10 @@ def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableT
         yield _section("made of", Text("\n".join(map(_counts, (triage.by_precision, triage.by_type)))))
     yield _section("bound by", Text.assemble((triage.bound.word, "bold"), f": {triage.bound.evidence}"))
     for insight in triage.insights[:_INSIGHTS]:
-        yield Padding(_insight(insight), (0, 0, 0, 2))
+        saves = f" (up to {share(insight.score)})" if insight.score else ""
+        title = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
+        body = Group(Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step))
+        yield Padding(Group(title, Padding(body, (0, 0, 0, 2))), (0, 0, 0, 2))
 
 
 def _section(title: str, content: RenderableType) -> Group:
@@ -139,10 +141,3 @@ def _table(*texts: str) -> Table:
 
 def _bar(value: float, largest: float) -> str:
     return "█" * max(1, round(_BAR * value / largest)) if largest > 0 and value > 0 else ""
-
-
-def _insight(insight: Insight) -> Group:
-    saves = f" (up to {share(insight.score)})" if insight.score else ""
-    title = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
-    body = Group(Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step))
-    return Group(title, Padding(body, (0, 0, 0, 2)))

@@ -48,6 +48,10 @@ def describe_key(
     }
     passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}
     shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
+    true_values: list[JsonValue] = [settings, specs]
+    hidden = {}
+    if passed or hide_all_credentials(true_values) != true_values:  # passed variables are always hidden
+        hidden[HIDDEN_VALUES] = store.digest_hidden([*true_values, passed])
     imported = step.imported()
     versions = dict(read_module_version(module) for code in imported.values() for module in code.installed)
     libraries = {**versions, **step.step.library_versions()}
@@ -60,7 +64,7 @@ def describe_key(
         inputs=shown_specs,
         reads={
             **read_digests,
-            **_digest_hidden([settings, specs], passed, store),
+            **hidden,
             **{
                 name: _digest_file(_place(step, name), path, store)
                 for name, path in {**step.data_files, **step.other_files}.items()
@@ -126,13 +130,6 @@ def _without_credentials(values: Mapping[str, JsonValue]) -> dict[str, JsonValue
 def _place(step: RecipeStep, setting: str) -> str:
     """Return the dotted path of a setting in the recipe, for messages."""
     return setting if setting.startswith("inputs.") else f"steps.{step.name}.{setting}"
-
-
-def _digest_hidden(values: list[JsonValue], passed: Mapping[str, JsonValue], store: Store) -> dict[str, str]:
-    """Return a digest of the true values if some must be hidden; passed variables always are."""
-    if not passed and hide_all_credentials(values) == values:
-        return {}
-    return {HIDDEN_VALUES: store.digest_hidden([*values, {**passed}])}
 
 
 def _digest_imported(imported: Mapping[str, ImportedCode], store: Store) -> dict[str, str]:

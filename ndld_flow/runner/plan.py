@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import UNKNOWN_HOST
@@ -119,9 +119,17 @@ class Planner:
             return [self._decide_later(step, unit, waits[step.name]) for step in unit]
         keys = self.describe(unit, digests)
         decisions = [self._decide_by_key(step, parts) for step, parts in zip(unit, join_keys(keys), strict=True)]
-        if len(unit) == 1 or _from_one_session(decisions):
+        # Results that were measured in turns started at the same moment.
+        beginnings = {decision.record.started_at if decision.record else None for decision in decisions}
+        if len(unit) == 1 or (len(beginnings) == 1 and None not in beginnings):
             return decisions
-        return [_repeat(decision, unit) for decision in decisions]
+        # Stored results are measured again with new ones: the machine may have drifted since.
+        return [
+            replace(decision, reason=Reason.TOGETHER, detail=_partners(decision.step, unit), record=None)
+            if decision.reused
+            else decision
+            for decision in decisions
+        ]
 
     def _decide_later(self, step: RecipeStep, unit: Unit, waits: list[str]) -> Decision:
         reason = Reason.NEW if self.previous.get(step.name) is None else Reason.INPUT
@@ -183,19 +191,6 @@ def previous_records(run: RunRecord | None) -> dict[str, StepRecord]:
     return {step.name: step.record for step in run.steps if step.record is not None} if run else {}
 
 
-def _from_one_session(decisions: list[Decision]) -> bool:
-    """Return whether all results are stored and were measured in turns: then they started at the same moment."""
-    beginnings = {decision.record.started_at if decision.record else None for decision in decisions}
-    return len(beginnings) == 1 and None not in beginnings
-
-
-def _repeat(decision: Decision, unit: Unit) -> Decision:
-    """Measure a stored result again with new ones: the machine may have drifted since."""
-    if not decision.reused:
-        return decision
-    return Decision(decision.step, Reason.TOGETHER, _partners(decision.step, unit), decision.parts)
-
-
 def _partners(step: RecipeStep, unit: Unit) -> str:
     return f"with {', '.join(other.name for other in unit if other is not step)}"
 
@@ -213,7 +208,8 @@ def _explain(parts: KeyParts, before: StepRecord | None) -> tuple[Reason, str]:
     if old.reads.get(HIDDEN_VALUES) != parts.reads.get(HIDDEN_VALUES):
         return Reason.SETTINGS, HIDDEN_VALUES
     if old.reads != parts.reads:
-        return Reason.INPUT, _changed_names(old.reads, parts.reads)
+        names = dict.fromkeys([*old.reads, *parts.reads])
+        return Reason.INPUT, ", ".join(name for name in names if old.reads.get(name) != parts.reads.get(name))
     if old.libraries != parts.libraries:
         return Reason.TOOL, _differences(old.libraries, parts.libraries)
     if old.machine != parts.machine:
@@ -235,10 +231,6 @@ def _circumstances(machine: str) -> dict[str, str]:
     kind, *facts = machine.split("; ")
     named = (fact.partition(": ") for fact in facts)
     return {"machine": kind, **{name: value for name, _, value in named}}
-
-
-def _changed_names(old: Mapping[str, object], new: Mapping[str, object]) -> str:
-    return ", ".join(name for name in dict.fromkeys([*old, *new]) if old.get(name) != new.get(name))
 
 
 def _differences(old: Mapping[str, object], new: Mapping[str, object]) -> str:

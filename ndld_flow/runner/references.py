@@ -180,20 +180,24 @@ def _model_metrics(run: RunRecord, name: str, made_by: RunStep | None) -> dict[s
 
 
 def _with_own_labels(subjects: Sequence[FoundSubject]) -> list[FoundSubject]:
-    """Make labels unique: two files may have the same name, and a subject may be compared with itself."""
+    """Make labels unique: two files may have the same name, and a subject may be compared with itself.
+
+    Equal labels get the folder of their file, or become the reference; if they are still equal, they get numbers.
+    """
     times = Counter(subject.label for subject in subjects)
-    by_place = [_longer_label(subject) if times[subject.label] > 1 else subject.label for subject in subjects]
+    longer = [
+        subject.reference if subject.kind == "run" else "/".join(Path(subject.reference).parts[-2:])
+        for subject in subjects
+    ]
+    by_place = [
+        label if times[subject.label] > 1 else subject.label for subject, label in zip(subjects, longer, strict=True)
+    ]
     again, seen = Counter(by_place), Counter[str]()
     apart = []
     for subject, label in zip(subjects, by_place, strict=True):
         seen[label] += 1
         apart.append(replace(subject, label=f"{label} ({seen[label]})" if again[label] > 1 else label))
     return apart
-
-
-def _longer_label(subject: FoundSubject) -> str:
-    """Return the label of a file with its folder, or the reference of another subject."""
-    return "/".join(Path(subject.reference).parts[-2:]) if subject.kind != "run" else subject.reference
 
 
 def find_noise(outputs: Outputs, profile: Profile) -> Noise | None:
@@ -246,8 +250,9 @@ def find_model(reference: str, outputs: Outputs) -> Path:
     else:
         folder = outputs.find(head)
     run = read_run_record(folder)
-    written = {step.name: artifact for step in run.steps if (artifact := _output_model(step)) is not None}
-    models = {SOURCE: run.source, **run.models, **written}
+    artifacts = {step.name: step.record.artifact for step in run.steps if step.record is not None}
+    written = {name: artifact for name, artifact in artifacts.items() if artifact.kind == Onnx.kind}
+    models: dict[str, SourceRecord | ArtifactRecord] = {SOURCE: run.source, **run.models, **written}
     chosen = step or next(reversed(written), SOURCE)
     if chosen not in models:
         message = f"{reference}: run {run.recipe_name}/{run.id} has no model `{chosen}`"
@@ -267,11 +272,6 @@ def _run_folder(reference: str, outputs: Outputs) -> Path:
         if "/" in reference or reference.endswith(".onnx"):
             raise RequestError(f"{reference}: there is no such model file, and no such run. Check the path.") from None
         raise error from None
-
-
-def _output_model(step: RunStep) -> ArtifactRecord | None:
-    artifact = step.record.artifact if step.record is not None else None
-    return artifact if artifact is not None and artifact.kind == Onnx.kind else None
 
 
 def _stored(reference: str, artifact: ArtifactRecord, outputs: Outputs, copied: Path) -> Path:

@@ -14,7 +14,6 @@ from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.store.digest import digest_file, find_damage
 from ndld_flow.store.kinds import LOG_FILE
-from ndld_flow.store.store import Store
 
 _PAGE = "report.html"
 _TEXTS = ("recipe.yaml", "command.txt", LOG_FILE)
@@ -100,20 +99,17 @@ def verify_outputs(outputs: Outputs, progress: Callable[[int, int, str], None]) 
             else:
                 checked_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         progress(len(folders), len(folders), "done")
+        keys = sorted(path.stem for path in (store.root / "records").glob("*/*.json"))
+        broken = [key for key in keys if store.find_broken_record(key)]
+        for key in broken:
+            store.clear(key)
         return Verified(
             object_count=len(folders),
             checked_bytes=checked_bytes,
             damaged=tuple(damaged),
-            damaged_records=tuple(_set_records_aside(store)),
+            damaged_records=tuple(broken),
             damaged_copies=tuple(_find_damaged_copies(outputs)),
         )
-
-
-def _set_records_aside(store: Store) -> Iterator[str]:
-    for path in sorted((store.root / "records").glob("*/*.json")):
-        if store.find_broken_record(path.stem):
-            store.clear(path.stem)
-            yield path.stem
 
 
 def _find_damaged_copies(outputs: Outputs) -> Iterator[str]:

@@ -104,7 +104,9 @@ def add_up(pending: Pending, durations: Durations) -> Estimate | None:
             continue
         mean = statistics.fmean(times)
         total += count * mean
-        variance += _spread(times, mean) ** 2 * (count + count**2 / len(times))
+        least = _LEAST_SPREAD * mean
+        deviation = _ASSUMED_SPREAD * mean if len(times) < 2 else max(statistics.stdev(times), least)
+        variance += deviation**2 * (count + count**2 / len(times))
     if types == set(unknown):
         return None
     off = 2 * math.sqrt(variance)
@@ -115,13 +117,6 @@ def add_up(pending: Pending, durations: Durations) -> Estimate | None:
         step_type_count=len(types),
         unknown=tuple(unknown),
     )
-
-
-def _spread(times: Sequence[float], mean: float) -> float:
-    """Return the standard deviation of a step's durations, in seconds."""
-    if len(times) < 2:
-        return _ASSUMED_SPREAD * mean
-    return max(statistics.stdev(times), _LEAST_SPREAD * mean)
 
 
 def read_own_times(recipe: str, outputs: Outputs) -> Durations:
