@@ -19,8 +19,8 @@ from ndld_flow.records.run_record import ENDINGS, RunFailure, RunRecord, StepRec
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.sweep_exports import write_sweep_exports
 from ndld_flow.report.run_page import draw_documents
-from ndld_flow.report.sweep.draw import draw_sweep
 from ndld_flow.report.sweep.outcome import summarize_sweep
+from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.events import Listener, Notice, SweepFinished, SweepStarted, synchronized
 from ndld_flow.runner.executors.choose_executor import open_executor
 from ndld_flow.runner.outputs import Outputs, name_folder
