@@ -10,6 +10,7 @@
     │   ├── BackendError        a library, execution provider or device is missing
     │   ├── NewerFormatError    a document or a store was written by a later version
     │   └── OutputsError        the outputs folder cannot be written, or the disk is full
+    │       └── PageError       a page cannot be written
     └── KilledError         5   a worker process was killed by a signal, or ran out of memory
 
 A check, gate or step that fails is a result, not an error; the exit code is 1 (all codes: `records/run_record.py`).
@@ -101,6 +102,10 @@ class NewerFormatError(RequestError):
 
 class OutputsError(RequestError):
     """The outputs folder cannot be written."""
+
+
+class PageError(OutputsError):
+    """A page cannot be written; the cause is the system's error."""
 
 
 @contextlib.contextmanager

@@ -49,9 +49,9 @@ def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableT
     yield _section("bound by", Text.assemble((triage.bound.word, "bold"), f": {triage.bound.evidence}"))
     for insight in triage.insights[:_INSIGHTS]:
         saves = f" (up to {share(insight.score)})" if insight.score else ""
-        title = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
+        heading = Text.assemble(("\n• ", "cyan"), (insight.title, "bold"), (saves, "dim"))
         body = Group(Text(insight.evidence), Text.assemble(("try: ", "green"), insight.next_step))
-        yield Padding(Group(title, Padding(body, (0, 0, 0, 2))), (0, 0, 0, 2))
+        yield Padding(Group(heading, Padding(body, (0, 0, 0, 2))), (0, 0, 0, 2))
 
 
 def _section(title: str, content: RenderableType) -> Group:

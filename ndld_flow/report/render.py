@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from ndld_flow.base import quantities
-from ndld_flow.base.errors import OutputsError
+from ndld_flow.base.errors import PageError
 from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.collect_profiles import profiler_words
 from ndld_flow.report.panel import panel_folders
@@ -134,10 +134,6 @@ def environment() -> Environment:
         "relative_change": quantities.relative_change,
     }
     return templates
-
-
-class PageError(OutputsError):
-    """Raised when a page cannot be written; its cause is the system's error."""
 
 
 def write_page(path: Path, text: str, again: str) -> Path:

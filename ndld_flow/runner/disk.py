@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError
-from ndld_flow.report.render import PageError
+from ndld_flow.base.errors import NdldFlowError, OutputsError, PageError, RecipeError
 
 ALMOST_NOTHING_BYTES = 2**20
 _REMEDY = "Finished results are kept; free some space (`ndld-flow gc` removes what no run needs) and run again."
