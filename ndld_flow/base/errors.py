@@ -61,6 +61,13 @@ class NdldFlowError(Exception):
         return f"step {self.step}: {self.message}" if self.step else self.message
 
 
+def is_interruption(error: BaseException) -> bool:
+    """Return whether Ctrl-C caused an error: Python 3.11 reports it as a `RuntimeError` where a class is created."""
+    return isinstance(error, KeyboardInterrupt) or (
+        isinstance(error, RuntimeError) and isinstance(error.__cause__, KeyboardInterrupt)
+    )
+
+
 class RequestError(NdldFlowError):
     """The request cannot be carried out as it is."""
 

@@ -54,8 +54,17 @@ def seconds(value: float) -> str:
     return f"{round(whole / 86_400)} days"
 
 
+def _as_float(value: float) -> float:
+    """Return a number as a float: infinite for an integer beyond all floats, which a stranger's record may hold."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def binary_unit(value: float) -> tuple[float, str]:
     """Return the factor and the name of the binary unit that fits this number of bytes."""
+    value = _as_float(value)
     power = 0
     while abs(value) >= 1024 and power < len(_BINARY_UNITS) - 1:
         value /= 1024
@@ -65,12 +74,14 @@ def binary_unit(value: float) -> tuple[float, str]:
 
 def size(value: float) -> str:
     """Format a number of bytes: `512 B`, `4.49 MiB`."""
+    value = _as_float(value)
     factor, unit = binary_unit(value)
     return f"{value:,.0f} B" if unit == "B" else f"{three_digits(value / factor)} {unit}"
 
 
 def size_change(before: float, after: float) -> str:
     """Format a change of size, `4.49 -> 2.36 MiB`, in the unit of the larger unless the smaller would round to 0."""
+    before, after = _as_float(before), _as_float(after)
     factor, unit = binary_unit(max(before, after))
     if min(before, after) < 0.01 * factor or unit == "B":
         return f"{size(before)} -> {size(after)}"
@@ -100,7 +111,7 @@ def apart(values: Sequence[float], unit: str) -> tuple[str, ...]:
 
 def count(value: float) -> str:
     """Format a count: `4,712,345`."""
-    return f"{value:,.0f}"
+    return f"{_as_float(value):,.0f}"
 
 
 def signed(value: float) -> str:

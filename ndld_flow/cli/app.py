@@ -19,7 +19,7 @@ from typing import NoReturn
 import click
 
 from ndld_flow import __version__
-from ndld_flow.base.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError
+from ndld_flow.base.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError, is_interruption
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.watch import watch_verb
@@ -126,8 +126,7 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
     try:
         return program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns KeyboardInterrupt into Abort
-        click.echo("interrupted; finished work is kept, run again to continue", err=True)
-        _leave(130)
+        return _interrupted()
     except click.ClickException as error:
         message = io.StringIO()
         error.show(message)
@@ -136,9 +135,16 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
     except ReaderGoneError:
         raise
     except Exception as error:
+        if is_interruption(error):
+            return _interrupted()
         if debug:
             raise
         return _explain(error)
+
+
+def _interrupted() -> NoReturn:
+    click.echo("interrupted; finished work is kept, run again to continue", err=True)
+    _leave(130)
 
 
 def _flush(code: int) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.base.errors import NdldFlowError, RequestError, is_interruption
 from ndld_flow.base.text import shortened, visible_name, visible_text
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
@@ -174,7 +174,7 @@ def _exit_code(error: BaseException) -> int:
     if isinstance(error, NdldFlowError):
         return error.exit_code
     # A reader of the output that goes away has ended the run as Ctrl-C does.
-    is_bug = isinstance(error, Exception) and not isinstance(error, BrokenPipeError)
+    is_bug = isinstance(error, Exception) and not isinstance(error, BrokenPipeError) and not is_interruption(error)
     return ENDINGS["bug" if is_bug else "interrupted"].exit_code
 
 

@@ -28,7 +28,7 @@ TIMED = """async (changes) => {
     return [done - start, performance.now() - start];
 }"""
 ACTS: dict[str, dict[str, object]] = {
-    "another tensor": {"tensor": 7},
+    "another tensor": {"tensor": 1},
     "another sample": {"sample": 1},
     "a scale": {"scale": 0.3, "shift": 0.1},
     "split": {"mode": "split", "split": 0.3},

@@ -37,9 +37,9 @@ class Ending:
 
     @property
     def is_refusal(self) -> bool:
-        """Exit code 2 with one short paragraph."""
+        """Return whether it ended with one short paragraph: the request is invalid, or a worker was killed."""
         said = self.said.strip()
-        return self.code == 2 and said.startswith("error: ") and "\n" not in said and len(said) < _MOST_LETTERS
+        return self.code in (2, 5) and said.startswith("error: ") and "\n" not in said and len(said) < _MOST_LETTERS
 
     @property
     def is_work(self) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
+from ndld_flow.records.run_record import is_complete
 from ndld_flow.runner.outputs import Outputs
 from tests.reliability.attacked import Attacked, FaultServer
 from tests.reliability.fault_plan import CUT_TO_NOTHING, Fault, FaultPlan
@@ -78,7 +79,8 @@ class Scene:
         faults = [*self._check_state(), *find_unfinished(self.outputs)]
         assert again.code == self.ends_with, f"{told} ({place}), then: {again.code} {again.err}"
         assert not faults, f"{told} ({place}), then: {faults}"
-        assert self._read_results() == self._results, f"{told} ({place}), then: other results"
+        results = self._read_results()
+        assert results == self._results, f"{told} ({place}), then: {results} instead of {self._results}"
         count.lost -= 1
         count.refused += attacked.code == 2
         count.survived += attacked.code != 2
@@ -127,10 +129,12 @@ def _check_end(attacked: Attacked, fault: Fault, done: int) -> Iterator[str]:
 
 
 def _read_results(outputs: Outputs) -> object:
-    """Return the results of each recipe's newest run and sweep, and the tags."""
+    """Return the results of each recipe's newest complete run and its newest sweep, and the tags."""
     runs, sweeps = {}, {}
     for folder in outputs.folders():
         run = read_run_record(folder)
+        if not is_complete(run.outcome):  # the attacked run failed, and says so
+            continue
         steps = [(step.name, step.record and (step.record.artifact, step.record.metrics)) for step in run.steps]
         runs[run.recipe_name] = (steps, run.gates, run.passed)
     for folder in outputs.sweep_folders():

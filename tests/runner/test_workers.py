@@ -24,6 +24,7 @@ from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import InProcess, StepTimeoutError
 from ndld_flow.runner.executors.workers import COMMAND, WorkerBugError, Workers
 from ndld_flow.runner.keys import make_key
+from tests.support.started_processes import POOLS
 from tests.support.worker_toys import Deeds, processes_with, wait_until
 
 on_linux = pytest.mark.skipif(
@@ -46,9 +47,11 @@ def deeds(in_folder: Path) -> Deeds:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    """Two for all tests: they last."""
-    with closing(Workers(2, trust=True)) as made:
-        yield made
+    """Two workers for all tests."""
+    with closing(Workers(2, trust=True)) as pool:
+        POOLS.append(lambda: {worker.pid for worker in pool._pool._living or ()})
+        yield pool
+        POOLS.pop()
 
 
 def building(deeds: Deeds) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from tests.support.process_runs import ProcessRun
 
 SERVERS: set[int] = set()
 """Processes that a test starts for those after it as well; their fixtures end them."""
+POOLS: list[Callable[[], Iterable[int]]] = []
+"""Functions that return the processes of pools that serve several tests; their fixtures end them."""
 
 
 @contextlib.contextmanager
 def ending_processes() -> Iterator[None]:
-    """Kill what the block starts and leaves running, but for servers."""
+    """Kill what the block starts and leaves running, except servers and pools."""
     before = _children()
     try:
         yield
@@ -25,7 +27,8 @@ def ending_processes() -> Iterator[None]:
         for run in ProcessRun.started:
             run.send_signal(signal.SIGKILL)
         ProcessRun.started.clear()
-        for process in _children() - before - SERVERS - _servers_of_python():
+        kept = SERVERS.union(*(pool() for pool in POOLS))
+        for process in _children() - before - kept - _servers_of_python():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
