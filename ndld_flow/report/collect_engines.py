@@ -28,7 +28,7 @@ from ndld_flow.report.collect_layers import (
 )
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.tables import Table
-from ndld_flow.report.value_text import Setting, settings_of, shape_text, value_text
+from ndld_flow.report.value_text import Fact, facts_of, settings_of, shape_text, value_text
 
 LIBRARIES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 
@@ -117,17 +117,16 @@ class BuiltView:
     warnings: tuple[str, ...]
     warning_count: int
     notes: tuple[str, ...]
-    chosen: tuple[Setting, ...]
+    chosen: tuple[Fact, ...]
     """Settings that are not at their defaults."""
-    usual: tuple[Setting, ...]
+    usual: tuple[Fact, ...]
     flags: tuple[str, ...]
     """Builder flags, then those of the network."""
-    applied: tuple[Setting, ...]
+    applied: tuple[Fact, ...]
     tensors: tuple[BoundTensor, ...]
-    machine: tuple[Setting, ...]
-    versions: tuple[tuple[str, str], ...]
-    model_digest: str
-    engine_digest: str
+    machine: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
+    digests: tuple[Fact, ...]
 
 
 def collect_build(build: Build) -> BuiltView:
@@ -161,9 +160,8 @@ def collect_build(build: Build) -> BuiltView:
         applied=settings_of(build.applied),
         tensors=(*_tensors(build.inputs, True), *_tensors(build.outputs, False)),
         machine=machine_settings(build.machine),
-        versions=tuple((short_name(a), short_name(b)) for a, b in build.versions.items()),
-        model_digest=short_name(build.model_digest),
-        engine_digest=short_name(build.engine_digest),
+        versions=facts_of(build.versions),
+        digests=facts_of({"model": build.model_digest[:16], "engine": build.engine_digest[:16]}),
     )
 
 
@@ -231,7 +229,7 @@ def _cache(cache: TimingCacheUse) -> str:
     return f"{short_name(cache.file, 80)}: {counts}" + (f"; {note}" if note else "")
 
 
-def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Setting, ...], tuple[Setting, ...]]:
+def _settings(options: dict[str, JsonValue]) -> tuple[tuple[Fact, ...], tuple[Fact, ...]]:
     """Return the settings that were chosen, and those at their defaults. Members of `advanced` count separately."""
     advanced = options.get("advanced")
     flat = {name: value for name, value in options.items() if name != "advanced"}

@@ -12,7 +12,7 @@ from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name
 from ndld_flow.records.measurement import LatencySummary, Machine, percentile
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Span, TensorInfo
-from ndld_flow.report.value_text import Setting, settings_of, shape_text
+from ndld_flow.report.value_text import Fact, facts_of, settings_of, shape_text
 
 
 def profile_titles(profiles: Mapping[str, Profile]) -> dict[str, str]:
@@ -96,10 +96,10 @@ class ProfileView:
     stopped_because: str
     inputs: tuple[TensorView, ...]
     outputs: tuple[TensorView, ...]
-    options: tuple[Setting, ...]
-    conditions: tuple[Setting, ...]
-    machine: tuple[Setting, ...]
-    versions: tuple[tuple[str, str], ...]
+    options: tuple[Fact, ...]
+    conditions: tuple[Fact, ...]
+    machine: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
     model_digest: str
     notes: tuple[str, ...]
 
@@ -140,7 +140,7 @@ def profiler_words(views: Sequence[ProfileView]) -> str:
     }.get("".join(states), "not recorded whether a profiler was attached")
 
 
-def machine_settings(machine: Machine) -> tuple[Setting, ...]:
+def machine_settings(machine: Machine) -> tuple[Fact, ...]:
     """Return a machine's description without empty fields."""
     named = {
         "system": machine.system,
@@ -152,7 +152,7 @@ def machine_settings(machine: Machine) -> tuple[Setting, ...]:
         "driver": machine.driver,
         "python": machine.python,
     }
-    return tuple(Setting(name, short_name(value)) for name, value in named.items() if value)
+    return tuple(Fact(name, short_name(value)) for name, value in named.items() if value)
 
 
 def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, ...], series: int) -> ProfileView:
@@ -189,7 +189,7 @@ def _view(title: str, profile: Profile, *, step: str, in_turns_with: tuple[str, 
         options=settings_of(profile.options),
         conditions=settings_of(profile.conditions),
         machine=machine_settings(profile.machine),
-        versions=tuple((short_name(a), short_name(b)) for a, b in profile.versions.items()),
+        versions=facts_of(profile.versions),
         model_digest=short_name(profile.model_digest),
         notes=tuple(short_name(note, 1000) for note in profile.notes),
     )

@@ -16,6 +16,7 @@ from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture
 from ndld_flow.report.encoding import Texts, packed, steps
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
 from ndld_flow.report.render import MODEL_PAGE, paused_garbage_collection, render, write_page
+from ndld_flow.report.value_text import Fact
 
 _ASPECT = 1.4
 """Width over height of the graph's area."""
@@ -50,7 +51,7 @@ class ModelPage:
 
     title: str
     node_count: int
-    facts: tuple[tuple[str, str], ...]
+    facts: tuple[Fact, ...]
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     operators: tuple[OperatorRow, ...]
@@ -72,7 +73,7 @@ def collect_model_page(document: ModelDocument) -> ModelPage:
     return ModelPage(
         short_name(document.title),
         len(document.nodes),
-        tuple((visible_name(name), visible_text(value)) for name, value in document.facts if value),
+        tuple(Fact(visible_name(name), visible_text(value)) for name, value in document.facts if value),
         tuple(_port(document, place) for place in main.inputs),
         tuple(_port(document, place) for place in main.outputs),
         tuple(map(_operator_row, document.operators)),

@@ -16,7 +16,7 @@ from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.panel import PanelView, panels_of
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import PROFILE_REPORT, paused_garbage_collection, render, write_page
-from ndld_flow.report.value_text import Setting
+from ndld_flow.report.value_text import Fact
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class ProfilePage:
     payload: str
     latency: None = None
     """There is no base for its latency."""
-    machine: tuple[Setting, ...] = ()
+    machine: tuple[Fact, ...] = ()
 
     @property
     def views(self) -> dict[str, Any]:

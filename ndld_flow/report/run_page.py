@@ -18,7 +18,7 @@ from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import RUN_REPORT, paused_garbage_collection, render, write_page
-from ndld_flow.report.value_text import Setting
+from ndld_flow.report.value_text import Fact
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RunPage:
 
     summary: Summary
     panels: tuple[PanelView, ...]
-    machine: tuple[Setting, ...]
+    machine: tuple[Fact, ...]
     """Machine of the run; profiles of the same machine do not repeat it."""
     comparison_pages: Mapping[str, str]
     """Comparing step -> path of its own page, relative to the report."""

@@ -1,4 +1,4 @@
-"""Settings, options and shapes as short text, in recipe syntax."""
+"""Facts of a report, and settings, options and shapes as short text, in recipe syntax."""
 
 from __future__ import annotations
 
@@ -14,22 +14,27 @@ from ndld_flow.base.text import short_name
 
 
 @dataclass(frozen=True)
-class Setting:
-    """One setting in force."""
+class Fact:
+    """A name with a value, such as a setting in force; `facts` in `macros.html.j2` draws a table of them."""
 
     name: str
     value: str
     given: bool = True
-    """False if the recipe does not set it, or its value is null or empty."""
+    """False for a setting that the recipe does not set, or whose value is null or empty."""
 
 
-def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Setting, ...]:
+def facts_of(values: Mapping[str, str]) -> tuple[Fact, ...]:
+    """Return the names and texts of a mapping, shortened."""
+    return tuple(Fact(short_name(name), short_name(value)) for name, value in values.items())
+
+
+def settings_of(values: JsonValue, given: JsonValue = None) -> tuple[Fact, ...]:
     """Return the settings of a mapping; empty for other values."""
     if not isinstance(values, Mapping):
         return ()
     named = given if isinstance(given, Mapping) else values
     return tuple(
-        Setting(short_name(name), _setting_text(value, named.get(name)), name in named and value not in (None, [], {}))
+        Fact(short_name(name), _setting_text(value, named.get(name)), name in named and value not in (None, [], {}))
         for name, value in values.items()
         if name != "step"
     )

@@ -171,8 +171,8 @@ def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
     compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
     page = page_of(compared)
     assert page.verdict == "improved"
-    (coverage,) = page.profiles[0].coverage
-    assert coverage.matched_share == pytest.approx(0.913, abs=0.005)
+    ((place, coverage),) = page.profiles[0].coverage
+    assert place == 1 and coverage.matched_share == pytest.approx(0.913, abs=0.005)
     assert page.profiles[0].largest[0].name == "Conv_0 + Relu_1"
     assert page.profiles[0].timelines == 2
     assert len(draw(compared, tmp_path)) < 400_000

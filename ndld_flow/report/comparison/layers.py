@@ -39,19 +39,6 @@ class AlignedRow:
     q_value: float | None
 
 
-@dataclass(frozen=True)
-class CoverageView:
-    """The part of a candidate's layer time that is matched with the base."""
-
-    candidate: int
-    """Position among the compared profiles."""
-    matched_ms: float
-    unmatched_ms: float
-    matched_share: float
-    by_method: tuple[tuple[str, float, float], ...]
-    """(method, ms, share of the total)"""
-
-
 class LayerTimes:
     """Times of the layers of one profile: the median over process runs of their medians."""
 
@@ -84,23 +71,6 @@ def largest_changes(
     deltas = [(abs(_delta(row, times, candidate)), place) for place, row in enumerate(comparison.rows)]
     largest = sorted(deltas, key=lambda delta: (-delta[0], delta[1]))[:_ROWS_WITHOUT_SCRIPT]
     return tuple(_aligned(comparison, times, candidate, place) for _, place in largest)
-
-
-def collect_coverage(comparison: ProfileComparison) -> tuple[CoverageView, ...]:
-    """Return the coverage of every candidate with layers."""
-    return tuple(
-        CoverageView(
-            candidate=place,
-            matched_ms=one.matched_ms,
-            unmatched_ms=one.unmatched_ms,
-            matched_share=one.matched_share,
-            by_method=tuple(
-                (method, ms, ms / ((one.matched_ms + one.unmatched_ms) or 1)) for method, ms in one.by_method.items()
-            ),
-        )
-        for place, one in enumerate(comparison.coverage)
-        if one is not None
-    )
 
 
 def _typical_ms(layer: Layer, ends: Sequence[tuple[int, int]]) -> float:

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from ndld_flow.base.quantities import change
 from ndld_flow.base.text import short_name
-from ndld_flow.records.comparison import Comparison, ProfileComparison
+from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.layers import (
     AlignedRow,
-    CoverageView,
     LayerTimes,
     collect_aligned,
-    collect_coverage,
     largest_changes,
 )
 from ndld_flow.report.comparison.payload import comparison_payload
@@ -52,7 +50,8 @@ class ProfileView:
     largest: tuple[AlignedRow, ...]
     """Largest changes of the first candidate relative to the base."""
     row_count: int
-    coverage: tuple[CoverageView, ...]
+    coverage: tuple[tuple[int, Coverage], ...]
+    """(position among the compared profiles, part of its layer time that is matched with the base)"""
     settings: tuple[SettingGroup, ...]
     timelines: int
     """Number of profiles with a timeline."""
@@ -134,7 +133,7 @@ def _view(comparison: ProfileComparison, profiles: Sequence[Profile], times: Seq
         metrics=collect_metrics(comparison),
         largest=largest_changes(comparison, times),
         row_count=len(comparison.rows),
-        coverage=collect_coverage(comparison),
+        coverage=tuple((place, coverage) for place, coverage in enumerate(comparison.coverage) if coverage is not None),
         settings=collect_settings(profiles),
         timelines=sum(bool(profile.timeline) for profile in profiles),
     )

@@ -152,7 +152,7 @@ def _effects(view: EffectsView) -> str:
         levels = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
         rows.append([code(effect.axis), effect.size, "<br>".join(levels)])
     how = "otherwise equal points" if view.paired else "all points with the value, other settings confounded"
-    head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
+    head = ["Fact", "Effect", f"Median of {code(view.objective)}, {how}"]
     return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
 
 

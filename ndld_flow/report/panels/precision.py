@@ -24,7 +24,7 @@ from ndld_flow.report.panel import Panel
 from ndld_flow.report.panels.accuracy import bound_text
 from ndld_flow.report.search_outcome import SearchOutcome, search_outcome, search_sentences
 from ndld_flow.report.tables import Column, Table
-from ndld_flow.report.value_text import Setting, settings_of
+from ndld_flow.report.value_text import Fact, settings_of
 
 FOUND_BY = "found_by"
 """Name of the input with which a step reads a search."""
@@ -210,7 +210,7 @@ class SearchView:
     wall_s: float
     sample_count: int
     inputs: tuple[tuple[str, str], ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[Fact, ...]
     notes: tuple[str, ...]
     depth: DepthView | None
 

@@ -12,7 +12,7 @@ from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Setting
+from ndld_flow.report.value_text import Fact, facts_of
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class RepeatView:
     """Resolved recipe as YAML."""
     identity: str
     started_at: datetime
-    source: tuple[Setting, ...]
+    source: tuple[Fact, ...]
     files: tuple[tuple[str, int, str], ...]
     """(path, bytes, digest) of the source's files"""
-    machine: tuple[Setting, ...]
-    versions: tuple[tuple[str, str], ...]
+    machine: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
     keys: tuple[StepKey, ...]
 
 
@@ -53,17 +53,17 @@ def collect_repeat(run: RunRecord) -> RepeatView:
         identity=run.identity,
         started_at=run.started_at,
         source=(
-            Setting("location", short_name(run.source.location)),
-            Setting("read from", short_name(run.source.path)),
-            Setting("digest", run.source.artifact.digest),
+            Fact("location", short_name(run.source.location)),
+            Fact("read from", short_name(run.source.path)),
+            Fact("digest", run.source.artifact.digest),
             *(
-                Setting(f"model {short_name(name)}", f"{short_name(model.location)}, {model.artifact.digest}")
+                Fact(f"model {short_name(name)}", f"{short_name(model.location)}, {model.artifact.digest}")
                 for name, model in run.models.items()
             ),
         ),
         files=tuple((short_name(file.path), file.size_bytes, file.digest) for file in run.source.artifact.files),
         machine=machine_settings(run.machine),
-        versions=tuple((short_name(a), short_name(b)) for a, b in sorted(run.versions.items())),
+        versions=facts_of(dict(sorted(run.versions.items()))),
         keys=_keys(run),
     )
 

@@ -14,7 +14,7 @@ from ndld_flow.records.run_record import RunRecord, RunStep, StepRecord
 from ndld_flow.report.collect_summary import has_failed_check
 from ndld_flow.report.diff_page import DiffView, collect_diff
 from ndld_flow.report.panel import Panel
-from ndld_flow.report.value_text import Setting, settings_of
+from ndld_flow.report.value_text import Fact, settings_of
 
 SOURCE = "source"
 
@@ -135,8 +135,8 @@ class StepView:
     reads: tuple[tuple[str, str], ...]
     """(input, step that it was read from)"""
     change: ChangeView | None
-    settings: tuple[Setting, ...]
-    metrics: tuple[tuple[str, str], ...]
+    settings: tuple[Fact, ...]
+    metrics: tuple[Fact, ...]
     log: str
     artifact: str
     artifact_bytes: int
@@ -207,11 +207,11 @@ def _reuse(step: RunStep, run: RunRecord) -> str:
     return f"computed {seconds(max(age, 0))} before this run, in {seconds(step.record.wall_s)}"
 
 
-def _metrics(record: StepRecord | None) -> tuple[tuple[str, str], ...]:
+def _metrics(record: StepRecord | None) -> tuple[Fact, ...]:
     if record is None:
         return ()
     return tuple(
-        (short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
+        Fact(short_name(name), quantity(metric.value, short_name(metric.unit, 20)))
         for name, metric in record.metrics.items()
     )
 

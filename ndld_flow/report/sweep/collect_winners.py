@@ -18,7 +18,7 @@ from ndld_flow.report.sweep.points import (
     short_names,
     value_words,
 )
-from ndld_flow.report.value_text import Setting
+from ndld_flow.report.value_text import Fact
 
 _SETTINGS = 8
 _SHOWN = 5
@@ -46,7 +46,7 @@ class WinnerView:
 
     number: int
     rank: int
-    settings: tuple[Setting, ...]
+    settings: tuple[Fact, ...]
     """The first varied settings."""
     more: int
     """Number of further settings."""
@@ -112,7 +112,7 @@ def _winner(point: SweepPoint, record: SweepRecord, scale: IntervalScale) -> Win
     return WinnerView(
         number=point.number,
         rank=point.rank or 0,
-        settings=tuple(Setting(names[name], value_words(point.values[name])) for name in shown[:_SETTINGS]),
+        settings=tuple(Fact(names[name], value_words(point.values[name])) for name in shown[:_SETTINGS]),
         more=max(0, len(shown) - _SETTINGS),
         goals=tuple(
             GoalCell(objective_words(decides, objective), objective_words(first, objective) if again else "")

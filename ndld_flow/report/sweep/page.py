@@ -39,7 +39,7 @@ from ndld_flow.report.sweep.points import (
     short_names,
     value_words,
 )
-from ndld_flow.report.value_text import Setting
+from ndld_flow.report.value_text import Fact, facts_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class BestView:
     """The recipe lines and command for the best point."""
 
     number: int
-    settings: tuple[Setting, ...]
+    settings: tuple[Fact, ...]
     lines: str
     """Lines for the recipe."""
     command: str
@@ -87,8 +87,8 @@ class RepeatView:
     recipe: str
     identity: str
     id: str
-    machine: tuple[Setting, ...]
-    versions: tuple[tuple[str, str], ...]
+    machine: tuple[Fact, ...]
+    versions: tuple[Fact, ...]
 
 
 def collect_head(record: SweepRecord, verdict: SweepVerdict) -> HeadView:
@@ -116,7 +116,7 @@ def collect_repeat(record: SweepRecord) -> RepeatView:
         identity=record.identity,
         id=short_name(record.id),
         machine=machine_settings(record.machine),
-        versions=tuple((short_name(a), short_name(b)) for a, b in sorted(record.versions.items())),
+        versions=facts_of(dict(sorted(record.versions.items()))),
     )
 
 
@@ -147,7 +147,7 @@ def _best_view(record: SweepRecord) -> BestView | None:
         return None
     return BestView(
         number=best.number,
-        settings=tuple(Setting(short_name(name), value_words(value)) for name, value in best.values.items()),
+        settings=tuple(Fact(short_name(name), value_words(value)) for name, value in best.values.items()),
         lines=recipe_lines(best, record.recipe),
         command=apply_command(record),
     )
