@@ -118,7 +118,12 @@ def read_module(path: str, text: str) -> Module:
     """Take a module apart. Raises `BundleError` for syntax that this module does not know."""
     text = _COMMENT.sub("", f"{text.rstrip()}\n")
     imports = {
-        posixpath.normpath(posixpath.join(posixpath.dirname(path), statement["path"])): _names(statement["names"])
+        posixpath.normpath(posixpath.join(posixpath.dirname(path), statement["path"])): tuple(
+            # `name as alias` is called `name: alias` in a destructured object.
+            re.sub(r"\s+as\s+", ": ", part.strip())
+            for part in (statement["names"] or "").split(",")
+            if part.strip()
+        )
         for statement in _IMPORT.finditer(text)
     }
     exports = tuple(statement["name"] for statement in _EXPORT.finditer(text))
@@ -126,12 +131,6 @@ def read_module(path: str, text: str) -> Module:
     if other := _OTHER_SYNTAX.search(code):
         raise BundleError(f"{path}: `{other[0]}` is not a form of import or export that a page can hold")
     return Module(path, code, imports, exports)
-
-
-def _names(names: str | None) -> tuple[str, ...]:
-    parts = (part.split() for part in (names or "").split(",") if part.strip())
-    # `name as alias` is called `name: alias` in a destructured object.
-    return tuple(f"{words[0]}: {words[-1]}" if len(words) > 1 else words[0] for words in parts)
 
 
 def _in_order(modules: dict[str, Module]) -> list[str]:

@@ -11,7 +11,7 @@ from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.families import FAMILIES
 from ndld_flow.drawing.layout import Extent, lay_out
-from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelOperator, ModelScope
+from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNode, ModelScope
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
 from ndld_flow.report.encoding import Texts, packed, steps
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
@@ -76,7 +76,16 @@ def collect_model_page(document: ModelDocument) -> ModelPage:
         tuple(Fact(visible_name(name), visible_text(value)) for name, value in document.facts if value),
         tuple(_port(document, place) for place in main.inputs),
         tuple(_port(document, place) for place in main.outputs),
-        tuple(map(_operator_row, document.operators)),
+        tuple(
+            OperatorRow(
+                visible_name(operator.name),
+                FAMILIES.index(operator.family),
+                operator.uses,
+                operator.version,
+                operator.summary,
+            )
+            for operator in document.operators
+        ),
         sum(held.size_bytes for held in document.held),
         document.has_values,
         packed(_payload(document)),
@@ -86,12 +95,6 @@ def collect_model_page(document: ModelDocument) -> ModelPage:
 def _port(document: ModelDocument, place: int) -> Port:
     tensor = document.tensors[place]
     return Port(visible_name(tensor.name), visible_name(tensor.dtype), visible_name(tensor.dims))
-
-
-def _operator_row(operator: ModelOperator) -> OperatorRow:
-    return OperatorRow(
-        visible_name(operator.name), FAMILIES.index(operator.family), operator.uses, operator.version, operator.summary
-    )
 
 
 def _payload(document: ModelDocument) -> ModelPayload:

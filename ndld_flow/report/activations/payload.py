@@ -18,7 +18,6 @@ from ndld_flow.report.page_data import (
     MapPayload,
     NumberText,
     RangePayload,
-    TensorDivergence,
     TensorPayload,
 )
 from ndld_flow.report.value_text import shape_text
@@ -88,7 +87,12 @@ def _tensor(tensor: CapturedTensor, divergence: LayerDivergence | None, maps: li
         "channel_count": tensor.channel_count,
         "channels_by": short_name(tensor.channels_by, 40),
         "channels": _channels(tensor.channels),
-        "divergence": _divergence(divergence),
+        "divergence": None
+        if divergence is None
+        else {
+            "metrics": {short_name(name, 40): number_text(value) for name, value in divergence.metrics.items()},
+            "nonfinite": divergence.nonfinite,
+        },
         "maps": maps,
     }
 
@@ -128,13 +132,6 @@ def _channels(channels: Sequence[ChannelStatistics]) -> ChannelColumns:
         "saturated": [channel.saturated for channel in channels],
         "difference": column(channel.difference_rms for channel in channels),
     }
-
-
-def _divergence(divergence: LayerDivergence | None) -> TensorDivergence | None:
-    if divergence is None:
-        return None
-    metrics = {short_name(name, 40): number_text(value) for name, value in divergence.metrics.items()}
-    return {"metrics": metrics, "nonfinite": divergence.nonfinite}
 
 
 def _map(packed_map: PackedMap, files: str) -> MapPayload:

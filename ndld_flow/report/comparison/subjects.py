@@ -118,7 +118,13 @@ def collect_settings(profiles: Sequence[Profile]) -> tuple[SettingGroup, ...]:
         ],
         "Versions": [profile.versions for profile in profiles],
         "Measured": [_measured(profile) for profile in profiles],
-        "Inputs and outputs": [_tensors(profile) for profile in profiles],
+        "Inputs and outputs": [
+            {
+                tensor.name: f"{tensor.dtype} {shape_text(tensor.shape)}" + (f", {tensor.data}" if tensor.data else "")
+                for tensor in (*profile.inputs, *profile.outputs)
+            }
+            for profile in profiles
+        ],
     }
     setting_groups = (SettingGroup(title, _rows(mappings)) for title, mappings in groups.items())
     return tuple(group for group in setting_groups if group.rows)
@@ -141,13 +147,6 @@ def _measured(profile: Profile) -> dict[str, JsonValue]:
         "measured at": profile.measured_at.isoformat(" ", "seconds") if profile.measured_at else "",
         "stopped because": profile.stopped_because,
         "model": profile.model_digest[:16],
-    }
-
-
-def _tensors(profile: Profile) -> dict[str, str]:
-    return {
-        one.name: f"{one.dtype} {shape_text(one.shape)}" + (f", {one.data}" if one.data else "")
-        for one in (*profile.inputs, *profile.outputs)
     }
 
 

@@ -40,7 +40,8 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
     ]
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         parts.extend(_profile(comparison, compared, measured))
-    parts.extend(_remarks(comparison))
+    parts += [f"- {prose(sentence)}\n" for sentence in comparison.left_out[:_SENTENCES]]
+    parts += [f"Noise: {prose(comparison.noise)}\n"] if comparison.noise else []
     return "\n".join(that_fit(part for part in parts if part))
 
 
@@ -192,10 +193,3 @@ def _differences(comparison: Comparison, compared: ProfileComparison) -> str:
     summary = f"{len(rows)} {'difference' if len(rows) == 1 else 'differences'} in circumstances"
     serious = sum(difference.forbids and not difference.allowed for difference in compared.differences)
     return details(f"{summary}, {serious} of which forbid a verdict" if serious else summary, table(head, rows))
-
-
-def _remarks(comparison: Comparison) -> Iterator[str]:
-    for sentence in comparison.left_out[:_SENTENCES]:
-        yield f"- {prose(sentence)}\n"
-    if comparison.noise:
-        yield f"Noise: {prose(comparison.noise)}\n"

@@ -123,7 +123,8 @@ def _winners(view: WinnersView) -> str:
     if view.measured_again:
         head += ["Verdict", f"Ratio of {code(view.objectives[0])}"]
     rows = [_winner(row, view) for row in view.rows]
-    lines = "\n".join(f"Point {row.number}:\n\n{_block(row.lines)}" for row in view.rows[:3])
+    # No line can end a code block: each begins with a key, and YAML does not break values.
+    lines = "\n".join(f"Point {row.number}:\n\n```yaml\n{row.lines}\n```\n" for row in view.rows[:3])
     return f"{prose(view.result)}\n\n{table(head, rows, numbers)}\n{details('For the recipe', lines)}"
 
 
@@ -141,18 +142,13 @@ def _winner(winner: WinnerView, view: WinnersView) -> list[str]:
     return row
 
 
-def _block(lines: str) -> str:
-    """Return a code block. No line can end it: each begins with a key, and YAML does not break values."""
-    return f"```yaml\n{lines}\n```\n"
-
-
 def _effects(view: EffectsView) -> str:
     rows = []
     for effect in view.effects[:_MOST_EFFECTS]:
         levels = [f"{code(level.label)} {prose(level.median)} (n {level.count})" for level in effect.levels]
         rows.append([code(effect.axis), effect.size, "<br>".join(levels)])
     how = "otherwise equal points" if view.paired else "all points with the value, other settings confounded"
-    head = ["Fact", "Effect", f"Median of {code(view.objective)}, {how}"]
+    head = ["Setting", "Effect", f"Median of {code(view.objective)}, {how}"]
     return details(f"Effect of each setting on {code(view.objective)}", table(head, rows, (1,)))
 
 

@@ -12,7 +12,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, quantity, share
 from ndld_flow.base.text import short_name, shortened
 from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
-from ndld_flow.records.comparison import ChangedLayer, Spread, TacticChurn
+from ndld_flow.records.comparison import ChangedLayer, TacticChurn
 from ndld_flow.records.run_folder import read_documents, read_run_record, read_stored_documents
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 
@@ -146,7 +146,14 @@ def _view(step: str, builds: Sequence[_BuiltPoint]) -> ChurnView:
         summary=_summary(churn),
         labels=tuple(short_name(build.label, 40) for build in churn.builds),
         points=tuple(built.point for built in ordered),
-        spreads=tuple(map(_spread, churn.spreads)),
+        spreads=tuple(
+            SpreadRow(
+                _TITLES[spread.metric],
+                tuple(quantity(value, spread.unit) for value in spread.values),
+                share(spread.relative),
+            )
+            for spread in churn.spreads
+        ),
         rows=tuple(map(_row, churn.changed[:_LAYERS_SHOWN])),
         left_out=max(0, len(churn.changed) - _LAYERS_SHOWN),
         notes=tuple(_notes(churn, len(builds))),
@@ -163,11 +170,6 @@ def _summary(churn: TacticChurn) -> str:
     came_out = f"{count(len(churn.changed))} of {count(churn.row_count)} layers differ"
     time = "" if churn.time_share is None else f", {share(churn.time_share)} of the time of all layers"
     return f"{builds} builds, {alike}: {came_out} ({share(churn.layer_share)}){time}"
-
-
-def _spread(spread: Spread) -> SpreadRow:
-    values = tuple(quantity(value, spread.unit) for value in spread.values)
-    return SpreadRow(_TITLES[spread.metric], values, share(spread.relative))
 
 
 def _row(layer: ChangedLayer) -> ChurnRow:

@@ -55,11 +55,12 @@ def sweep_verdict(record: SweepRecord) -> SweepVerdict:
     own = find_own_point(record)
     is_own = own is not None and own.number == best.number
     gain = "" if is_own else _gain(best, own, record.objectives[0]) if own else "no point has the recipe's own settings"
+    trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
+    decided_by = f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
     tied = [point.number for point in record.points if point.tied]
     unsure = [point.number for point in record.points if point.again and point.again.standing == "inconclusive"]
     parts = [
-        f"Point {best.number} is best{_in_what(record)}{', the recipe unchanged' if is_own else ''}: "
-        f"{values_words(best)}",
+        f"Point {best.number} is best{decided_by}{', the recipe unchanged' if is_own else ''}: {values_words(best)}",
         ", ".join(filter(None, [objectives_words(final(best), record.objectives), gain if own else ""])),
         f"{points_words(tied)} {'tie' if len(tied) > 1 else 'ties'}" if tied else "",
         f"{points_words(unsure)} may be as good" if unsure else "",
@@ -89,12 +90,6 @@ def _without_best(record: SweepRecord) -> str:
     if not record.objectives:
         return f"There is no objective, so that no point is best: {counts_words(record)}."
     return f"No point is best, as none has all objectives: {counts_words(record)}."
-
-
-def _in_what(record: SweepRecord) -> str:
-    """Return a clause on the deciding objective if other points are better in others."""
-    trade = len(record.objectives) > 1 and sum(point.on_front for point in record.points) > 1
-    return f" in {short_name(record.objectives[0].text, 60)}" if trade else ""
 
 
 def _front(record: SweepRecord) -> str:

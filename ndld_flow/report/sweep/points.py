@@ -115,7 +115,11 @@ def recipe_lines(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> str:
 
 def find_own_point(record: SweepRecord) -> SweepPoint | None:
     """Return the point with the recipe's own values, including defaults; None if there is none."""
-    return next((point for point in record.points if _is_own(point, record.recipe)), None)
+    for point in record.points:
+        changes = point.changes.items()
+        if changes and all(_is_same(_value_at(key, record.recipe), value) for key, value in changes):
+            return point
+    return None
 
 
 def _find_place(key: str, recipe: Mapping[str, JsonValue]) -> tuple[list[str], list[str], JsonValue]:
@@ -162,10 +166,6 @@ def _value_at(key: str, recipe: Mapping[str, JsonValue]) -> JsonValue:
         else:
             value = value.get(item) if isinstance(value, dict) else None
     return value
-
-
-def _is_own(point: SweepPoint, recipe: Mapping[str, JsonValue]) -> bool:
-    return bool(point.changes) and all(_is_same(_value_at(key, recipe), value) for key, value in point.changes.items())
 
 
 def _is_same(own: JsonValue, value: JsonValue) -> bool:
