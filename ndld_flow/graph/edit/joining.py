@@ -31,10 +31,10 @@ _Key = tuple[str, str, str]
 Connections = Mapping[str, str]
 
 
-def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Value], prefix: str) -> None:
-    """Rename a guest's dimensions to those of the model that they equal; other names that the model uses get `prefix`.
+def join_dims(model: ir.Model, added: ir.Model, connect: Mapping[ir.Value, ir.Value], prefix: str) -> None:
+    """Rename dimensions of an added model to equal ones of the model; other names that the model uses get `prefix`.
 
-    `connect`: the guest's tensor -> the model's tensor with which it is merged.
+    `connect`: tensor of the added model -> the model's tensor with which it is merged.
     """
     bound: dict[str, int | str | None] = {}
     for theirs, ours in connect.items():
@@ -43,11 +43,11 @@ def join_dims(model: ir.Model, guest: ir.Model, connect: Mapping[ir.Value, ir.Va
             if name and ours_dim:
                 bound.setdefault(name, ours_dim)
     taken = {name for value in _values(model) for dim in value.shape or () if (name := _name(dim))}
-    for name in dict.fromkeys(name for value in _values(guest) for dim in value.shape or () if (name := _name(dim))):
+    for name in dict.fromkeys(name for value in _values(added) for dim in value.shape or () if (name := _name(dim))):
         if name not in bound and name in taken:
             bound[name] = free_name(f"{prefix}{name}", taken)
     changed = {name: dim for name, dim in bound.items() if name != dim}
-    for value in _values(guest):
+    for value in _values(added):
         if value.shape is not None and any(_touches(dim, changed) for dim in value.shape):
             # An expression of changed names becomes unknown: shape inference computes it again.
             dims = [changed.get(_name(dim)) if _touches(dim, changed) else dim for dim in value.shape]
@@ -68,50 +68,50 @@ def _touches(dim: object, changed: Mapping[str, object]) -> bool:
     return name in changed or any(word in changed for word in _WORD.findall(name))
 
 
-def join_functions(model: ir.Model, guest: ir.Model, name: str) -> None:
-    """Add a guest's functions to a model.
+def join_functions(model: ir.Model, added: ir.Model, name: str) -> None:
+    """Add the functions of another model to a model.
 
-    A function of the same name and body is not added twice. One of the same name and another body is renamed, and so
+    A function of the same name and body is not added again. One of the same name and another body is renamed, and so
     are the functions that call it.
 
     Raises `RequestError` when a function of one model is a custom operator of the other.
     """
-    _check_custom_operators(model, guest, name)
-    _rename(model, guest, _differing(model, guest))
-    for key, function in guest.functions.items():
+    _check_custom_operators(model, added, name)
+    _rename(model, added, _differing(model, added))
+    for key, function in added.functions.items():
         model.functions.setdefault(key, function)
 
 
-def _differing(model: ir.Model, guest: ir.Model) -> list[_Key]:
-    """Return the guest's functions that differ from the model's of the same name, also by what they call."""
-    shared = [key for key in guest.functions if key in model.functions]
-    different = {key for key in shared if _text(guest.functions[key]) != _text(model.functions[key])}
+def _differing(model: ir.Model, added: ir.Model) -> list[_Key]:
+    """Return the functions of the added model that differ from those of the same name, also by what they call."""
+    shared = [key for key in added.functions if key in model.functions]
+    different = {key for key in shared if _text(added.functions[key]) != _text(model.functions[key])}
     while True:
         callers = {
             key
             for key in shared
             if key not in different
-            and any(node.op_identifier() in different for node in deep_nodes(guest.functions[key].graph))
+            and any(node.op_identifier() in different for node in deep_nodes(added.functions[key].graph))
         }
         if not callers:
             return [key for key in shared if key in different]
         different |= callers
 
 
-def _rename(model: ir.Model, guest: ir.Model, keys: list[_Key]) -> None:
-    taken = {function.name for each in (model, guest) for function in each.functions.values()}
+def _rename(model: ir.Model, added: ir.Model, keys: list[_Key]) -> None:
+    taken = {function.name for each in (model, added) for function in each.functions.values()}
     renamed = {key: free_name(key[1], taken) for key in keys}
     for key, name in renamed.items():
-        function = guest.functions.pop(key)
+        function = added.functions.pop(key)
         function.name = name
-        guest.functions[function.identifier()] = function
-    for graph in all_graphs(guest):
+        added.functions[function.identifier()] = function
+    for graph in all_graphs(added):
         for node in graph:
             node.op_type = renamed.get(node.op_identifier(), node.op_type)
 
 
-def _check_custom_operators(model: ir.Model, guest: ir.Model, name: str) -> None:
-    for owner, other in ((model, guest), (guest, model)):
+def _check_custom_operators(model: ir.Model, added: ir.Model, name: str) -> None:
+    for owner, other in ((model, added), (added, model)):
         called = {node.op_identifier() for graph in all_graphs(other) for node in graph}
         for key, function in owner.functions.items():
             if key in called and key not in other.functions:
@@ -126,15 +126,15 @@ def _text(function: ir.Function) -> bytes:
     return bytes(ir.serde.serialize_function(function).SerializeToString(deterministic=True))
 
 
-def join_opsets(edited: EditedModel, guest: EditedModel, name: str) -> None:
-    """Convert the model with the older default opset to the newer one, and import the guest's domains.
+def join_opsets(edited: EditedModel, added: EditedModel, name: str) -> None:
+    """Convert the model with the older default opset to the newer one, and import the domains of the added one.
 
     Raises `RequestError` where that cannot be, and for two versions of another domain that both models use.
     """
-    ours, theirs = edited.model.opset_imports, guest.model.opset_imports
+    ours, theirs = edited.model.opset_imports, added.model.opset_imports
     old, new = sorted([ours.get("", 0), theirs.get("", 0)])
     if old and old != new:
-        older = edited if ours[""] == old else guest
+        older = edited if ours[""] == old else added
         try:
             convert_opset(older, new)
         except RequestError as error:
@@ -142,12 +142,12 @@ def join_opsets(edited: EditedModel, guest: EditedModel, name: str) -> None:
         whose = "this model" if older is edited else f"model {name!r}"
         edited.note(f"{whose} was converted from opset {old} to {new}")
     for domain, version in theirs.items():
-        _join_domain(edited.model, guest.model, domain, version, name)
+        _join_domain(edited.model, added.model, domain, version, name)
 
 
-def _join_domain(model: ir.Model, guest: ir.Model, domain: str, version: int, name: str) -> None:
+def _join_domain(model: ir.Model, added: ir.Model, domain: str, version: int, name: str) -> None:
     own = model.opset_imports.setdefault(domain, version)
-    if own == version or not _uses(guest, domain):
+    if own == version or not _uses(added, domain):
         return
     if _uses(model, domain):
         raise RequestError(
@@ -175,8 +175,8 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Guest:
-    """Another model that is inserted into the edited one."""
+class AddedModel:
+    """Another model, whose nodes are added to the edited one."""
 
     name: str
     """Its name in the recipe."""
@@ -205,39 +205,39 @@ class Guest:
         return _lookup("output", name, self.outputs, self.name)
 
 
-def load_guest(edited: EditedModel, name: str) -> Guest:
+def load_added_model(edited: EditedModel, name: str) -> AddedModel:
     """Load another model of the recipe, and convert the model with the older opset.
 
     Each output gets a node of its own. Raises `RequestError` where the models cannot have one opset.
     """
-    guest = Guest(name, EditedModel(edited.other(name), edited.others[name], log=edited.log))
-    join_opsets(edited, guest.edited, name)
-    make_outputs(guest.model.graph, guest.edited.names())
-    return guest
+    added = AddedModel(name, EditedModel(edited.other(name), edited.others[name], log=edited.log))
+    join_opsets(edited, added.edited, name)
+    make_outputs(added.model.graph, added.edited.names())
+    return added
 
 
 def join(
     edited: EditedModel,
-    guest: Guest,
+    added: AddedModel,
     connect: Mapping[ir.Value, ir.Value],
     prefix: str | None = None,
     same: Mapping[ir.Value, ir.Value] | None = None,
 ) -> Joined:
-    """Move a guest's nodes, weights and functions into the model; `connect`: its input -> tensor to read instead.
+    """Move the nodes, weights and functions of an added model into the model; `connect`: its input -> tensor to read.
 
-    `same`: other tensors of the guest that are merged with a tensor of the model.
+    `same`: other tensors of the added model that are merged with a tensor of the model.
 
-    All names of the guest get `prefix`; without one, only names that are already used get the guest's name as a prefix.
+    All its names get `prefix`; without one, only names that are already used get the added model's name as a prefix.
     Functions of the same name and names of dimensions are reconciled. Raises `RequestError` for connected tensors of
     different dtypes or of shapes that cannot be equal.
     """
-    if_taken = f"{guest.name}_"
+    if_taken = f"{added.name}_"
     for theirs, ours in connect.items():
         check_fits(theirs, ours)
-    join_functions(edited.model, guest.model, guest.name)
-    join_dims(edited.model, guest.model, {**connect, **(same or {})}, prefix or if_taken)
-    _join_metadata(edited.model, guest.model, if_taken)
-    return _move(edited.model, guest, connect, prefix or "", if_taken)
+    join_functions(edited.model, added.model, added.name)
+    join_dims(edited.model, added.model, {**connect, **(same or {})}, prefix or if_taken)
+    _join_metadata(edited.model, added.model, if_taken)
+    return _move(edited.model, added, connect, prefix or "", if_taken)
 
 
 def add_output(model: ir.Model, value: ir.Value, name: str) -> None:
@@ -285,18 +285,20 @@ def check_fits(theirs: ir.Value, ours: ir.Value) -> None:
         raise RequestError(f"{where}: their shapes are {show_shape(ours.shape)} and {show_shape(theirs.shape)}")
 
 
-def _join_metadata(model: ir.Model, guest: ir.Model, if_taken: str) -> None:
+def _join_metadata(model: ir.Model, added: ir.Model, if_taken: str) -> None:
     """Merge metadata; different values of a key are kept under two keys."""
-    for key, text in guest.metadata_props.items():
+    for key, text in added.metadata_props.items():
         if model.metadata_props.setdefault(key, text) != text:
             model.metadata_props[f"{if_taken}{key}"] = text
-    model.ir_version = max(model.ir_version or 0, guest.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
+    model.ir_version = max(model.ir_version or 0, added.ir_version or 0, FIRST_WITH_FREE_INITIALIZERS)
 
 
-def _move(model: ir.Model, guest: Guest, connect: Mapping[ir.Value, ir.Value], prefix: str, if_taken: str) -> Joined:
-    graph, inputs, outputs = guest.model.graph, guest.inputs, guest.outputs
+def _move(
+    model: ir.Model, added: AddedModel, connect: Mapping[ir.Value, ir.Value], prefix: str, if_taken: str
+) -> Joined:
+    graph, inputs, outputs = added.model.graph, added.inputs, added.outputs
     defaults = [value for value in graph.inputs if value.is_initializer()]
-    keeps_defaults = (guest.model.ir_version or 0) >= FIRST_WITH_FREE_INITIALIZERS
+    keeps_defaults = (added.model.ir_version or 0) >= FIRST_WITH_FREE_INITIALIZERS
     nodes, initializers = list(graph), list(graph.initializers.values())
     graph.inputs.clear()
     graph.outputs.clear()
@@ -336,15 +338,15 @@ def append_model(
     same name are merged, others become inputs. Its outputs follow those of this model. Connected outputs are removed,
     unless `keep_outputs`. Raises `RequestError`.
     """
-    guest = load_guest(edited, name)
+    added = load_added_model(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
     offered = [value.name or "" for value in graph.outputs]
-    pairs = connect or _paired(list(guest.inputs), offered, name)
-    read = {guest.input(theirs): edited.value(ours) for theirs, ours in pairs.items()}
+    pairs = connect or _paired(list(added.inputs), offered, name)
+    read = {added.input(theirs): edited.value(ours) for theirs, ours in pairs.items()}
     if not connect:
-        read |= {value: own[theirs] for theirs, value in guest.inputs.items() if theirs not in pairs and theirs in own}
-    joined = join(edited, guest, read, prefix)
+        read |= {value: own[theirs] for theirs, value in added.inputs.items() if theirs not in pairs and theirs in own}
+    joined = join(edited, added, read, prefix)
     if not keep_outputs:
         graph.outputs[:] = [value for value in graph.outputs if value not in read.values()]
     graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
@@ -360,21 +362,21 @@ def prepend_model(
     Without `connect`, they are paired as in `append_model`. Its inputs come first. Its outputs become outputs too;
     connected ones only with `keep_outputs`. Raises `RequestError`.
     """
-    guest = load_guest(edited, name)
+    added = load_added_model(edited, name)
     graph = edited.model.graph
     own = {value.name or "": value for value in real_inputs(edited.model)}
-    pairs = connect or _paired(list(own), list(guest.outputs), name)
+    pairs = connect or _paired(list(own), list(added.outputs), name)
     for ours in pairs:
         if ours not in own:
             raise RequestError(f"this model has no input {ours!r}; {suggest(ours, own)}")
-    fed = {own[ours]: guest.output(theirs) for ours, theirs in pairs.items()}
-    inputs = {} if connect else guest.inputs
+    fed = {own[ours]: added.output(theirs) for ours, theirs in pairs.items()}
+    inputs = {} if connect else added.inputs
     shared = {inputs[ours]: value for ours, value in own.items() if ours not in pairs and ours in inputs}
     for ours_value, theirs_value in fed.items():
         check_fits(theirs_value, ours_value)
-    nodes, first = list(graph), [shared.get(value, value) for value in guest.inputs.values()]
+    nodes, first = list(graph), [shared.get(value, value) for value in added.inputs.values()]
     graph.inputs[:] = [value for value in graph.inputs if value not in fed]
-    joined = join(edited, guest, shared, prefix, same={theirs: ours for ours, theirs in fed.items()})
+    joined = join(edited, added, shared, prefix, same={theirs: ours for ours, theirs in fed.items()})
     read_in_nodes(nodes, fed)
     graph.inputs[:] = list(dict.fromkeys([*first, *graph.inputs, *joined.defaults]))
     graph.outputs[:] = [fed.get(value, value) for value in graph.outputs]
@@ -385,12 +387,12 @@ def prepend_model(
 
 def merge_model(edited: EditedModel, name: str, share_inputs: Collection[str], prefix: str | None) -> Joined:
     """Merge a model side by side; common inputs in `share_inputs` become one. Raises `RequestError`."""
-    guest = load_guest(edited, name)
+    added = load_added_model(edited, name)
     own = {value.name or "": value for value in real_inputs(edited.model)}
     for shared in share_inputs:
         if shared not in own:
             raise RequestError(f"this model has no input {shared!r}; {suggest(shared, own)}")
-    joined = join(edited, guest, {guest.input(shared): own[shared] for shared in share_inputs}, prefix)
+    joined = join(edited, added, {added.input(shared): own[shared] for shared in share_inputs}, prefix)
     edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
     edited.model.graph.outputs.extend(joined.outputs.values())
     return joined
@@ -404,11 +406,11 @@ def import_model(
     Inputs that are not connected become inputs; other outputs become tensors for later operations.
     Raises `RequestError`.
     """
-    guest = load_guest(edited, name)
-    read = {guest.input(theirs): edited.value(ours) for theirs, ours in connect.items()}
+    added = load_added_model(edited, name)
+    read = {added.input(theirs): edited.value(ours) for theirs, ours in connect.items()}
     for theirs in outputs:
-        guest.output(theirs)
-    joined = join(edited, guest, read, prefix)
+        added.output(theirs)
+    joined = join(edited, added, read, prefix)
     edited.model.graph.inputs.extend([*joined.inputs.values(), *joined.defaults])
     for theirs, ours in outputs.items():
         add_output(edited.model, joined.outputs[theirs], ours)

@@ -17,11 +17,11 @@ from ndld_flow.graph.edit.functions import Imports
 from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.interface import types_by_signatures
 from ndld_flow.graph.edit.joining import (
-    Guest,
+    AddedModel,
     check_fits,
     join_dims,
     join_functions,
-    load_guest,
+    load_added_model,
     make_outputs,
     names_in,
 )
@@ -110,20 +110,20 @@ def subgraph_of_model(edited: EditedModel, node: ir.Node, name: str, connect: Ma
     not fit.
     """
     assert isinstance(node.graph, ir.Graph)
-    guest = load_guest(edited, name)
+    added = load_added_model(edited, name)
     given, nesting = dict(connect), Nesting(edited.model)
     if node.op_type == "If":
-        given |= {each: each for each in guest.inputs if each not in given and nesting.find(each, node.graph)}
-    read = {guest.input(own): nesting.value(outer, node.graph) for own, outer in given.items()}
+        given |= {each: each for each in added.inputs if each not in given and nesting.find(each, node.graph)}
+    read = {added.input(own): nesting.value(outer, node.graph) for own, outer in given.items()}
     for theirs, ours in read.items():
         check_fits(theirs, ours)
-    _check_all_connected(node, guest, read)
-    join_functions(edited.model, guest.model, name)
-    join_dims(edited.model, guest.model, read, f"{name}_")
-    graph = guest.model.graph
+    _check_all_connected(node, added, read)
+    join_functions(edited.model, added.model, name)
+    join_dims(edited.model, added.model, read, f"{name}_")
+    graph = added.model.graph
     graph.inputs[:] = [value for value in graph.inputs if value not in read and not value.is_initializer()]
     read_in_nodes(graph, read)
-    edited.model.ir_version = max(edited.model.ir_version or 0, guest.model.ir_version or 0)
+    edited.model.ir_version = max(edited.model.ir_version or 0, added.model.ir_version or 0)
     return graph
 
 
@@ -192,12 +192,12 @@ def _discard(graph: ir.Graph) -> None:
     prune_values(read)
 
 
-def _check_all_connected(node: ir.Node, guest: Guest, read: Mapping[ir.Value, ir.Value]) -> None:
-    rest = [name for name, value in guest.inputs.items() if value not in read]
+def _check_all_connected(node: ir.Node, added: AddedModel, read: Mapping[ir.Value, ir.Value]) -> None:
+    rest = [name for name, value in added.inputs.items() if value not in read]
     if node.op_type == "If" and rest:
         raise RequestError(
             f"a branch of an If has no inputs: give by `connect` the tensors for {', '.join(map(repr, rest))} of model "
-            f"{guest.name!r}"
+            f"{added.name!r}"
         )
 
 
