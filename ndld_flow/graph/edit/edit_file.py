@@ -29,6 +29,173 @@ from ndld_flow.models.scopes import own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.records.model_diff import GraphChange
 
+Dim = int | ir.SymbolicDim | None
+
+
+class Applies(Protocol):
+    """Interface of an operation."""
+
+    keeps_outputs: ClassVar[bool]
+
+    def apply(self, edited: EditedModel, /) -> str: ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operation with its position in the recipe, `operations[3] rename_nodes`."""
+
+    place: str
+    operation: Applies
+
+
+def edit_file(
+    edited: EditedModel,
+    entries: Sequence[Entry],
+    target: Path,
+    progress: Callable[[int, int, str], None] = lambda *_: None,
+) -> GraphChange:
+    """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
+
+    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
+    names the operation's place, and `ModelError` when the list leaves a model that is not valid.
+    """
+    before, recorded = summarize_model(edited.model), RecordedShapes(edited.model)
+    with _locating(str(edited.path)):
+        sort_model(edited.model)
+    for done, entry in enumerate(entries):
+        progress(done, len(entries), entry.place)
+        if done:
+            recorded = settle_model(edited.model, recorded)
+        with _locating(entry.place):
+            edited.forget_names()
+            edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
+            sort_model(edited.model)
+        recorded.outputs_hold = entry.operation.keeps_outputs
+    progress(len(entries), len(entries), "checking")
+    edited.notes += finish_model(edited.model, recorded)
+    for value in edited.bare:
+        if not value.is_graph_output():
+            value.shape = value.type = None
+    save_model(edited.model, target)
+    _read_back(edited.model, target)
+    _check(edited, target)
+    # The model in memory still refers to the old data files, so that unchanged weights compare equal without reading.
+    diff = diff_models(load_model(edited.path), edited.model)
+    return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
+
+
+def _read_back(model: ir.Model, target: Path) -> None:
+    """Replace tensors that were computed during writing by those of the file, so that they are not computed again."""
+    held = [(graph, value) for graph in model.graphs() for value in graph.initializers.values()]
+    if not any(isinstance(value.const_value, StreamedTensor) for _, value in held):
+        return
+    written = dict(zip(model.graphs(), load_model(target).graphs(), strict=True))
+    for graph, value in held:
+        if isinstance(value.const_value, StreamedTensor):
+            value.const_value = written[graph].initializers[value.name or ""].const_value
+
+
+def open_model(path: Path) -> ir.Model:
+    """Load the model to edit. Raises `ModelError` like `load_model`."""
+    return load_model(path)
+
+
+@contextmanager
+def _locating(place: str) -> Iterator[None]:
+    """Add the position of the operation to errors."""
+    try:
+        yield
+    except RequestError as error:
+        raise type(error)(f"{place}: {error}") from None
+
+
+def _check(edited: EditedModel, target: Path) -> None:
+    """Raise `ModelError` for an invalid result, with a remark if the source was invalid too."""
+    try:
+        check_changed_model(edited.path, target, edited.model)
+    except ModelError as error:
+        reason = str(error).removeprefix(f"{target}: ")
+        try:
+            check_model(edited.path)
+        except ModelError as old:
+            reason += f" (It was not valid before the edit either: {str(old).removeprefix(f'{edited.path}: ')})"
+        raise ModelError(f"the operations leave a model that is not valid: {reason}") from None
+
+
+def settle_model(model: ir.Model, recorded: RecordedShapes) -> RecordedShapes:
+    """Remove invalid shapes before the next operation; returns the shapes that remain.
+
+    The model must be sorted.
+    """
+    touched = recorded.touched(model)
+    if not touched:
+        return recorded
+    _infer_again(model, recorded, touched)
+    return RecordedShapes(model)
+
+
+def finish_model(model: ir.Model, recorded: RecordedShapes) -> list[str]:
+    """Sort the model, remove shapes that may be invalid, and infer them again. Returns notes for the record.
+
+    Raises `ModelError` when nodes depend on each other in a cycle, and when a model with nodes has no output left.
+    """
+    sort_model(model)
+    if len(model.graph) and not model.graph.outputs:
+        raise ModelError("the operations leave a model without outputs: add some by `add_outputs`")
+    return _infer_again(model, recorded, recorded.touched(model))
+
+
+def sort_model(model: ir.Model) -> None:
+    """Put nodes after the producers of their inputs. Raises `ModelError` when they depend on each other in a cycle.
+
+    Sorted graphs are unchanged.
+    """
+    try:
+        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+            if not _is_sorted(graph, set()):
+                graph.sort()
+    except ValueError:
+        raise ModelError("nodes depend on each other in a cycle") from None
+
+
+def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
+    for node in graph:
+        if not all(value is None or _is_available(value, before) for value in node.inputs):
+            return False
+        if not all(_is_sorted(body, before) for _, body in own_subgraphs(node)):
+            return False
+        before.add(node)
+    return all(_is_available(value, before) for value in graph.outputs)
+
+
+def _is_available(value: ir.Value, before: set[ir.Node]) -> bool:
+    producer = value.producer()
+    return producer is None or producer in before
+
+
+def _infer_again(model: ir.Model, recorded: RecordedShapes, touched: set[ir.Value]) -> list[str]:
+    # Names of declared dimensions always hold, numbers only where the operation leaves the outputs unchanged.
+    declared = {
+        value: [dim if recorded.outputs_hold or not isinstance(dim, int) else None for dim in value.shape]
+        for value in model.graph.outputs
+        if value.shape is not None
+    }
+    stale = recorded.remove_stale(touched, model)
+    infer_shapes(model)
+    drop_all_invented_names(model)
+    return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
+
+
+def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
+    """Give outputs without an inferred shape as many unknown dimensions as they had; ONNX requires a shape."""
+    if value.shape is None:
+        value.shape = ir.Shape(dims)
+        if None in dims:
+            yield f"output {value.name}: its shape could not be inferred; it is unknown"
+    elif len(value.shape) == len(dims):
+        inferred = [dim if isinstance(dim, int) or dim.value is not None else None for dim in value.shape]
+        value.shape = ir.Shape([old if new is None else new for new, old in zip(inferred, dims, strict=True)])
+
 
 @dataclass(frozen=True)
 class _Record:
@@ -173,176 +340,3 @@ def _origin(value: ir.Value) -> Hashable:
     attributes = frozenset((name, id(attribute.value)) for name, attribute in node.attributes.data.items())
     bodies = tuple(id(output) for _, body in own_subgraphs(node) for output in body.outputs) if attributes else ()
     return (id(node), node.domain, node.op_type, value.index(), tuple(map(id, node.inputs)), attributes, bodies)
-
-
-Dim = int | ir.SymbolicDim | None
-
-
-def settle_model(model: ir.Model, recorded: RecordedShapes) -> RecordedShapes:
-    """Remove invalid shapes before the next operation; returns the shapes that are recorded then.
-
-    The model must be sorted.
-    """
-    touched = recorded.touched(model)
-    if not touched:
-        return recorded
-    _infer_again(model, recorded, touched)
-    return RecordedShapes(model)
-
-
-def finish_model(model: ir.Model, recorded: RecordedShapes) -> list[str]:
-    """Sort the model, remove shapes that may be invalid, and infer them again. Returns notes for the record.
-
-    Raises `ModelError` when nodes depend on each other in a cycle, and when a model with nodes has no output left.
-    """
-    sort_model(model)
-    if len(model.graph) and not model.graph.outputs:
-        raise ModelError("the operations leave a model without outputs: make some with `add_outputs`")
-    return _infer_again(model, recorded, recorded.touched(model))
-
-
-def sort_model(model: ir.Model) -> None:
-    """Put nodes after the producers of their inputs. Raises `ModelError` when they depend on each other in a cycle.
-
-    Nodes that are in order stay as they are.
-    """
-    try:
-        for graph in (model.graph, *(function.graph for function in model.functions.values())):
-            if not _is_sorted(graph, set()):
-                graph.sort()
-    except ValueError:
-        raise ModelError("nodes depend on each other in a cycle") from None
-
-
-def _is_sorted(graph: ir.Graph, before: set[ir.Node]) -> bool:
-    for node in graph:
-        if not all(value is None or _is_made(value, before) for value in node.inputs):
-            return False
-        if not all(_is_sorted(body, before) for _, body in own_subgraphs(node)):
-            return False
-        before.add(node)
-    return all(_is_made(value, before) for value in graph.outputs)
-
-
-def _is_made(value: ir.Value, before: set[ir.Node]) -> bool:
-    producer = value.producer()
-    return producer is None or producer in before
-
-
-def _infer_again(model: ir.Model, recorded: RecordedShapes, touched: set[ir.Value]) -> list[str]:
-    # Names of declared dimensions always hold, numbers only where the operation leaves the outputs unchanged.
-    declared = {
-        value: [dim if recorded.outputs_hold or not isinstance(dim, int) else None for dim in value.shape]
-        for value in model.graph.outputs
-        if value.shape is not None
-    }
-    stale = recorded.remove_stale(touched, model)
-    infer_shapes(model)
-    drop_all_invented_names(model)
-    return [note for value, dims in declared.items() if value in stale for note in _declare(value, dims)]
-
-
-def _declare(value: ir.Value, dims: Sequence[Dim]) -> Iterator[str]:
-    """Give outputs without an inferred shape as many unknown dimensions as they had; ONNX requires a shape."""
-    if value.shape is None:
-        value.shape = ir.Shape(dims)
-        if None in dims:
-            yield f"output {value.name}: its shape could not be inferred; it is left open"
-    elif len(value.shape) == len(dims):
-        pairs = zip(value.shape, dims, strict=True)
-        value.shape = ir.Shape(
-            [
-                declared if isinstance(inferred, ir.SymbolicDim) and inferred.value is None else inferred
-                for inferred, declared in pairs
-            ]
-        )
-
-
-class Applies(Protocol):
-    """Interface of an operation."""
-
-    keeps_outputs: ClassVar[bool]
-
-    def apply(self, edited: EditedModel, /) -> str: ...
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An operation with its position in the recipe, `operations[3] rename_nodes`."""
-
-    place: str
-    operation: Applies
-
-
-def edit_file(
-    edited: EditedModel,
-    entries: Sequence[Entry],
-    target: Path,
-    progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> GraphChange:
-    """Apply operations in order to a model that was read from `edited.path`, and write the result to `target`.
-
-    The result is sorted, its shapes are inferred, and the ONNX checker has passed it. Raises a `RequestError` that
-    names the operation's place, and `ModelError` when the list leaves a model that is not valid.
-    """
-    before, recorded = summarize_model(edited.model), RecordedShapes(edited.model)
-    with _locating(str(edited.path)):
-        sort_model(edited.model)
-    for done, entry in enumerate(entries):
-        progress(done, len(entries), entry.place)
-        if done:
-            recorded = settle_model(edited.model, recorded)
-        with _locating(entry.place):
-            edited.forget_names()
-            edited.log.info("%s: %s", entry.place, entry.operation.apply(edited))
-            sort_model(edited.model)
-        recorded.outputs_hold = entry.operation.keeps_outputs
-    progress(len(entries), len(entries), "checking")
-    edited.notes += finish_model(edited.model, recorded)
-    for value in edited.bare:
-        if not value.is_graph_output():
-            value.shape = value.type = None
-    save_model(edited.model, target)
-    _read_back(edited.model, target)
-    _check(edited, target)
-    # The model in memory still refers to the old data files, so that unchanged weights compare equal without reading.
-    diff = diff_models(load_model(edited.path), edited.model)
-    return GraphChange(before=before, after=summarize_model(edited.model), notes=tuple(edited.notes), diff=diff)
-
-
-def _read_back(model: ir.Model, target: Path) -> None:
-    """Replace tensors that were computed during writing by those of the file, so that they are not computed again."""
-    held = [(graph, value) for graph in model.graphs() for value in graph.initializers.values()]
-    if not any(isinstance(value.const_value, StreamedTensor) for _, value in held):
-        return
-    written = dict(zip(model.graphs(), load_model(target).graphs(), strict=True))
-    for graph, value in held:
-        if isinstance(value.const_value, StreamedTensor):
-            value.const_value = written[graph].initializers[value.name or ""].const_value
-
-
-def open_model(path: Path) -> ir.Model:
-    """Load the model to edit. Raises `ModelError` like `load_model`."""
-    return load_model(path)
-
-
-@contextmanager
-def _locating(place: str) -> Iterator[None]:
-    """Add the position of the operation to errors."""
-    try:
-        yield
-    except RequestError as error:
-        raise type(error)(f"{place}: {error}") from None
-
-
-def _check(edited: EditedModel, target: Path) -> None:
-    """Raise `ModelError` for an invalid result, with a remark if the source was invalid too."""
-    try:
-        check_changed_model(edited.path, target, edited.model)
-    except ModelError as error:
-        reason = str(error).removeprefix(f"{target}: ")
-        try:
-            check_model(edited.path)
-        except ModelError as old:
-            reason += f" (It was not valid before the edit either: {str(old).removeprefix(f'{edited.path}: ')})"
-        raise ModelError(f"the operations leave a model that is not valid: {reason}") from None
