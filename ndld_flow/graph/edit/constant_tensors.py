@@ -1,4 +1,4 @@
-"""Constant tensors: initializers and Constant nodes that match a selection, and tensors from settings."""
+"""Constant tensors: initializers and Constant nodes, selected or added, and tensors from settings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import one_paragraph, suggest
+from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel
 from ndld_flow.graph.edit.find_nodes import find_nodes
+from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
-from ndld_flow.models.derived_tensors import element_bytes
+from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import on_disk, placement_of
+from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
@@ -386,3 +389,97 @@ def _dtype_of(array: _Array, path: Path) -> ir.DataType:
         return ir.DataType.from_numpy(array.dtype)
     except TypeError:
         raise RequestError(f"{path} holds {array.dtype}, which no tensor can hold; give its `dtype`") from None
+
+
+def add_initializer(edited: EditedModel, tensor: ir.TensorProtocol, name: str, scope: str) -> ir.Value:
+    """Add a constant to a graph; to a local function, which cannot have initializers, a Constant node.
+
+    Raises `RequestError` for a name that is already used.
+    """
+    graph = edited.graph(scope)
+    if name in edited.names():
+        raise RequestError(f"the name {name!r} is already used; `set_initializer` sets the value of an initializer")
+    edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+    if "::" in scope:
+        put_constant(graph, value, tensor)
+    else:
+        value.const_value = tensor
+        graph.register_initializer(value)
+    return value
+
+
+def put_constant(graph: ir.Graph, value: ir.Value, tensor: ir.TensorProtocol) -> ir.Node:
+    """Add a Constant node with this output at the front of a graph."""
+    node = ir.Node("", "Constant", [], [ir.AttrTensor("value", tensor)], outputs=[value], name=value.name)
+    if len(graph):
+        graph.insert_before(graph[0], node)
+    else:
+        graph.append(node)
+    return node
+
+
+def connect_readers(edited: EditedModel, value: ir.Value, places: Sequence[str]) -> None:
+    """Connect a value to inputs: `conv1.B` by the operator's name for the input, or `conv1.2` by index.
+
+    Raises `RequestError` for an unknown node or input, and for a node that cannot read the value.
+    """
+    for place in places:
+        name, dot, port = place.rpartition(".")
+        if not dot:
+            raise RequestError(
+                f"connect: {place!r} is not an input; write `node.input`, such as `conv1.B` or `conv1.2`"
+            )
+        connect(edited, [edited.node(name)], int(port) if port.isdecimal() else port, value.name or "")
+
+
+def initializer_tensor(
+    operation: InitializerOperation, name: str, dtype: ir.DataType | None = None, shape: Sequence[int] | None = None
+) -> ir.TensorProtocol:
+    """Return the tensor that an operation describes; `dtype` and `shape` apply where it gives none.
+
+    Raises `RequestError` for numbers that do not fit, and for generated numbers without a shape.
+    """
+    if operation.generate is None:
+        return make_tensor(operation, name, dtype, shape)
+    dtype = dtype if operation.dtype is None else parse_dtype(operation.dtype)
+    shape = shape if operation.shape is None else operation.shape
+    if shape is None:
+        raise RequestError(f"`generate: {operation.generate}` needs a `shape`")
+    return GeneratedTensor(operation.generate, dtype or ir.DataType.FLOAT, shape, name, operation.seed)
+
+
+def find_initializer(edited: EditedModel, name: str, scope: str) -> ConstantTensor:
+    """Return the initializer or Constant node of a name. Raises `RequestError` with the nearest name."""
+    graph = edited.graph(scope)
+    known = {held.name: held for held in constant_tensors(edited.model) if held.graph is graph}
+    if name not in known:
+        nearest = suggest(name, known) or "this graph has none"
+        raise RequestError(f"there is no initializer {name!r}; {nearest}")
+    return known[name]
+
+
+def replace_tensor(held: ConstantTensor, tensor: ir.TensorProtocol) -> None:
+    """Replace the tensor of a constant; one in a data file stays in a data file."""
+    if isinstance(tensor, GeneratedTensor):
+        tensor.belongs_outside |= held.stored == "external"
+    held.hold(tensor)
+
+
+def select_initializers(model: ir.Model, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
+    """Return the selected initializers. Raises `RequestError` when there are none, unless that is allowed."""
+    return _only(model, select, allow_empty, "initializer")
+
+
+def select_constants(model: ir.Model, select: TensorSelect, allow_empty: bool) -> list[ConstantTensor]:
+    """Return the selected Constant nodes, with or without `constants`. Raises `RequestError` as for initializers."""
+    return _only(model, select, allow_empty, "Constant node")
+
+
+def _only(model: ir.Model, select: TensorSelect, allow_empty: bool, kind: str) -> list[ConstantTensor]:
+    wants_nodes = kind == "Constant node"
+    selected = find_tensors(model, select, allow_empty, constants=wants_nodes or None)
+    selected = [constant for constant in selected if (constant.node is not None) == wants_nodes]
+    if not selected and not allow_empty:
+        raise RequestError(f"no {kind} is selected")
+    return selected

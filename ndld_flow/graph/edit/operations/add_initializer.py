@@ -28,7 +28,7 @@ class AddInitializer(InitializerOperation):
     """Inputs that read it: `conv1.B` by the operator's name for the input, or `conv1.2` by index, from 0."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import add_initializer, connect_readers, initializer_tensor
+        from ndld_flow.graph.edit.constant_tensors import add_initializer, connect_readers, initializer_tensor
 
         value = add_initializer(edited, initializer_tensor(self, self.name), self.name, self.scope)
         connect_readers(edited, value, self.connect)

@@ -55,8 +55,13 @@ class AddSparseInitializer(Operation):
     def apply(self, edited: EditedModel) -> str:
         from onnx_ir import DataType
 
-        from ndld_flow.graph.edit.constant_tensors import FIRST_WITH_SPARSE_INITIALIZERS, make_tensor, sparse_of
-        from ndld_flow.graph.edit.initializers import add_initializer, connect_readers
+        from ndld_flow.graph.edit.constant_tensors import (
+            FIRST_WITH_SPARSE_INITIALIZERS,
+            add_initializer,
+            connect_readers,
+            make_tensor,
+            sparse_of,
+        )
         from ndld_flow.graph.edit.value_grammar import parse_dtype
 
         if "::" in self.scope:

@@ -28,7 +28,22 @@ class ConstantsToInitializers(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import select_constants, to_initializers
+        import onnx_ir as ir
 
-        held = select_constants(edited, self.select, self.allow_empty)
-        return f"{to_initializers(edited, held)} Constant nodes turned into initializers"
+        from ndld_flow.graph.edit.constant_tensors import select_constants
+        from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
+
+        moved = 0
+        for constant in select_constants(edited.model, self.select, self.allow_empty):
+            node, tensor = constant.node, constant.tensor
+            if node is None or "::" in constant.scope or constant.value.is_graph_output():
+                continue
+            shape = ir.Shape(tensor.shape.numpy())
+            value = ir.Value(name=constant.name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
+            constant.value.replace_all_uses_with(value)
+            constant.graph.remove(node, safe=True)
+            constant.graph.register_initializer(value)
+            moved += 1
+        if moved:
+            edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+        return f"{moved} Constant nodes turned into initializers"

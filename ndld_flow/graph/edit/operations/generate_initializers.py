@@ -34,9 +34,12 @@ class GenerateInitializers(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_tensors import find_tensors
-        from ndld_flow.graph.edit.initializers import generate
+        from ndld_flow.graph.edit.constant_tensors import find_tensors, replace_tensor
+        from ndld_flow.models.derived_tensors import GeneratedTensor
 
-        held = find_tensors(edited.model, self.select, self.allow_empty)
-        generate(held, self.kind, self.seed)
-        return f"{len(held)} initializers filled with {self.kind}"
+        constants = find_tensors(edited.model, self.select, self.allow_empty)
+        for constant in constants:
+            shape = [int(dim) for dim in constant.tensor.shape.numpy()]
+            name = f"{constant.scope}/{constant.name}" if constant.scope else constant.name
+            replace_tensor(constant, GeneratedTensor(self.kind, constant.tensor.dtype, shape, name, self.seed))
+        return f"{len(constants)} initializers filled with {self.kind}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import SelectTensors
 
@@ -30,8 +31,24 @@ class InitializersToInputs(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import select_initializers, to_inputs
+        import onnx_ir as ir
 
-        held = select_initializers(edited, self.select, self.allow_empty)
-        to_inputs(held, self.keep_values)
-        return f"{len(held)} initializers turned into inputs"
+        from ndld_flow.graph.edit.constant_tensors import select_initializers
+
+        initializers = select_initializers(edited.model, self.select, self.allow_empty)
+        for initializer in initializers:
+            name = initializer.name
+            if initializer.scope:
+                where = f"{name!r} is in {initializer.scope!r}"
+                raise RequestError(f"initializer {where}; only inputs of the main graph can be fed")
+            if initializer.stored == "sparse":
+                raise RequestError(f"initializer {name!r} is sparse; use `make_dense` first")
+        for initializer in initializers:
+            value, tensor = initializer.value, initializer.tensor
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(tensor.shape.numpy())
+            if not value.is_graph_input():
+                initializer.graph.inputs.append(value)
+            if not self.keep_values:
+                del initializer.graph.initializers[initializer.name]
+                value.const_value = None
+        return f"{len(initializers)} initializers turned into inputs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import SelectTensors, TensorSelect
 
@@ -28,7 +29,15 @@ class RemoveInitializerInputs(Operation):
     """Succeed when none of them is an input."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import remove_from_inputs, select_initializers
+        from ndld_flow.graph.edit.constant_tensors import select_initializers
+        from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
 
-        held = select_initializers(edited, self.select, self.allow_empty)
-        return f"{remove_from_inputs(edited, held, self.allow_empty)} initializers removed from the inputs"
+        initializers = select_initializers(edited.model, self.select, self.allow_empty)
+        inputs = [initializer for initializer in initializers if initializer.value.is_graph_input()]
+        for initializer in inputs:
+            initializer.graph.inputs.remove(initializer.value)
+        if not inputs and not self.allow_empty:
+            raise RequestError("no selected initializer is an input")
+        if inputs:
+            edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+        return f"{len(inputs)} initializers removed from the inputs"

@@ -9,6 +9,9 @@ from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import SelectTensors
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ndld_flow.graph.edit.constant_tensors import ConstantTensor
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
@@ -30,15 +33,49 @@ class RemoveInitializers(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.constant_tensors import find_tensors
-        from ndld_flow.graph.edit.initializers import remove_initializer, unused_initializers
+        from ndld_flow.graph.edit.constant_tensors import constant_tensors, find_tensors
 
         if self.select is None:
-            held = unused_initializers(edited.model)
-            if not held and not self.allow_empty:
+            initializers = constant_tensors(edited.model, constants=False)
+            unused = [each for each in initializers if not each.value.uses() and not _is_interface(each.value)]
+            if not unused and not self.allow_empty:
                 raise RequestError("all initializers are used")
+            chosen = unused
         else:
-            held = find_tensors(edited.model, self.select, self.allow_empty, constants=False)
-        for initializer in held:
-            remove_initializer(edited, initializer, self.force)
-        return f"{len(held)} initializers removed"
+            chosen = find_tensors(edited.model, self.select, self.allow_empty, constants=False)
+        for initializer in chosen:
+            self._remove(edited, initializer)
+        return f"{len(chosen)} initializers removed"
+
+    def _remove(self, edited: EditedModel, initializer: ConstantTensor) -> None:
+        """Remove an initializer; with `force`, disconnect it from optional inputs first.
+
+        Raises `RequestError` when it is used, or is an input or output of its graph.
+        """
+        from ndld_flow.graph.edit.graph_edits import some_of
+        from ndld_flow.graph.edit.schemas import Schemas, port_at
+        from ndld_flow.models.scopes import node_label
+
+        value, name = initializer.value, initializer.name
+        if _is_interface(value):
+            which = "output" if value.is_graph_output() else "input"
+            raise RequestError(f"initializer {name!r} is also an {which} of its graph; remove that first")
+        readers = sorted({node_label(use.node) for use in value.uses()})
+        if readers and not self.force:
+            shown = some_of(list(map(repr, readers)))
+            raise RequestError(f"initializer {name!r} is read by {shown}; connect these to another tensor first")
+        schemas = Schemas(edited.model)
+        for use in tuple(value.uses()):
+            operator = schemas.of(use.node)
+            known = operator is not None and use.idx < len(operator.inputs)
+            if operator is None or not known or port_at(operator, use.idx).kind != "optional":
+                raise RequestError(f"node {node_label(use.node)!r} requires input {use.idx}, which is {name!r}")
+        for node, index in tuple(value.uses()):
+            node.replace_input_with(index, None)
+            while node.inputs and node.inputs[-1] is None:
+                node.resize_inputs(len(node.inputs) - 1)
+        del initializer.graph.initializers[name]
+
+
+def _is_interface(value: ir.Value) -> bool:
+    return value.is_graph_input() or value.is_graph_output()

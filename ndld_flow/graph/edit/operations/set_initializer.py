@@ -29,7 +29,7 @@ class SetInitializer(InitializerOperation):
     """Allow the new value to have another shape."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import find_initializer, initializer_tensor, replace_tensor
+        from ndld_flow.graph.edit.constant_tensors import find_initializer, initializer_tensor, replace_tensor
 
         held = find_initializer(edited, self.name, self.scope)
         shape = tuple(int(dim) for dim in held.tensor.shape.numpy())

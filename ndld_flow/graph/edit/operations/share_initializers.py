@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import Bytes
 from ndld_flow.graph.edit.operation import Operation
 
@@ -28,6 +29,12 @@ class ShareInitializers(Operation):
     """Succeed when no two are equal."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.initializers import share_initializers
+        from ndld_flow.graph.sanitize.cleanup import share_equal_initializers
+        from ndld_flow.graph.sanitize.edits import Edits
 
-        return f"{share_initializers(edited, self.up_to, self.allow_empty)} duplicate initializers removed"
+        edits = Edits(edited.model, self.up_to)
+        share_equal_initializers(edits)
+        shared = edits.done["equal initializers shared"]
+        if not shared and not self.allow_empty:
+            raise RequestError("no two initializers of one graph are equal")
+        return f"{shared} duplicate initializers removed"
