@@ -145,6 +145,23 @@ def test_constant_nodes_that_differ_become_tensor_attributes() -> None:
     checked(text, edit(text, make, {"inline_functions": {}}))
 
 
+def test_long_constants_that_differ_in_the_middle_differ() -> None:
+    nodes = []
+    for number, middle in enumerate((0, 7)):
+        values = np.zeros(2000, np.float32)
+        values[1000] = middle
+        tensor = onnx.numpy_helper.from_array(values)
+        nodes.append(onnx.helper.make_node("Constant", [], [f"c{number}"], f"constant{number}", value=tensor))
+        nodes.append(onnx.helper.make_node("Add", ["x", f"c{number}"], [f"y{number}"], f"add{number}"))
+    ends = [onnx.helper.make_tensor_value_info(name, 1, [2000]) for name in ("x", "y0", "y1")]
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    graph = onnx.helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    done = edit(model, {"make_function": {"function": "m::Shift", "select": ["constant0", "add0"]}})
+    same_outputs(model, done, {"x": np.ones(2000, np.float32)})
+    assert len(calls(done, "Shift")) == 2
+
+
 def test_attributes_that_differ_together_are_one_and_those_of_one_name_are_named_after_their_node() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) {
       [a0] t0 = Softmax <axis = 0> (x) [b0] u0 = Softmax <axis = 0> (t0) [c0] v0 = Softmax <axis = 1> (u0)
@@ -311,6 +328,14 @@ def test_an_input_that_a_function_hands_through_is_copied_to_the_output() -> Non
     <domain: "f", opset_import: ["" : 17]> Same (u) => (u, v) { v = Neg (u) }"""  # ONNX Runtime does not take this
     done = edit(text, {"inline_functions": {}})
     assert text_of(done).endswith("{\n   z = Neg (x)\n   [y_Identity] y = Identity (x)\n}")
+
+
+def test_a_copied_output_gets_a_name_that_no_inlined_node_has() -> None:
+    text = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
+    g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { y, z = f.Same (x) }
+    <domain: "f", opset_import: ["" : 17]> Same (u) => (u, v) { [y_Identity] v = Neg (u) }"""
+    done = edit(text, {"inline_functions": {}})
+    assert [node.name for node in done.graph.node] == ["y_Identity", "y_Identity_2"]
 
 
 def test_some_functions_are_inlined_in_other_functions_too() -> None:

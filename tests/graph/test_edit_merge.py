@@ -161,6 +161,13 @@ def test_functions_of_one_name_and_other_bodies_are_kept_apart() -> None:
     np.testing.assert_array_equal(run(both, {"x": x})["other_y"], np.sqrt(x))
 
 
+def test_a_function_that_calls_a_different_one_among_others_is_kept_apart() -> None:
+    text = FUNCTION.replace("r = pkg.Inner(t)", "u = Abs(t) r = pkg.Inner(u)")
+    both = edit(text.format(op="Neg"), {"append_model": {"model": "other"}}, other=parse(text.format(op="Sqrt")))
+    assert "Outer_2" in {function.name for function in both.functions}
+    np.testing.assert_array_equal(run(both, {"x": _floats([0, -1, 2])})["other_y"], np.sqrt(_floats([0, 1, 2])))
+
+
 def test_a_custom_operator_is_no_function_of_the_other_model() -> None:
     custom = parse(
         '<ir_version: 8, opset_import: ["" : 17, "pkg" : 1]> agraph (float[3] x) => (float[3] q) { q = pkg.Inner(x) }'

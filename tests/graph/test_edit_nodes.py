@@ -355,6 +355,13 @@ def test_a_second_output_of_the_same_tensor_keeps_its_name() -> None:
     same_outputs(parse(text), result, {"x": np.ones(2, np.float32)})
 
 
+def test_the_bridge_replaces_the_output_that_is_read() -> None:
+    header = '<ir_version: 8, opset_import: ["": 17, "my": 1]>'
+    text = header + "g (float[2] x) => (float[2] y) { [pair] a, b = my.Pair (x)  [last] y = Relu (b) }"
+    result = edit(text, {"remove_nodes": {"select": "pair", "bridge": True}})
+    assert nodes_of(result) == ["[last] y = Relu (x)"]
+
+
 @pytest.mark.parametrize(
     ("body", "reads"),
     [

@@ -23,10 +23,10 @@ from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.operation import InitializerOperation
 from ndld_flow.graph.edit.settings import TensorSelect, TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
+from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.models.derived_tensors import GeneratedTensor, element_bytes
 from ndld_flow.models.element_types import dtype_name, held_tensor
 from ndld_flow.models.external_data import on_disk, placement_of
-from ndld_flow.graph.edit.wiring import connect
 from ndld_flow.models.node_details import is_constant
 from ndld_flow.models.scopes import scopes_of
 from ndld_flow.models.sparse_tensors import SparseInitializer, dense_array
