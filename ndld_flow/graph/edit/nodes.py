@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.constant_tensors import make_tensor
 from ndld_flow.graph.edit.edited_model import EditedModel
@@ -26,7 +25,7 @@ from ndld_flow.graph.edit.schemas import (
 from ndld_flow.graph.edit.settings import TensorValue
 from ndld_flow.graph.edit.value_grammar import Value, parse_dtype, parse_value, to_array
 from ndld_flow.graph.edit.wiring import errors_of, replace_output
-from ndld_flow.models.op_reference import AttributeReference, OperatorVersion
+from ndld_flow.models.op_reference import OperatorVersion
 
 Given: TypeAlias = "bool | int | float | str | Sequence[Any] | TensorValue"
 """A YAML value, text in the grammar of values, or a tensor."""
@@ -127,80 +126,6 @@ def _numbers(value: Value) -> Value:
     if isinstance(value, list):
         return [_numbers(element) for element in value]
     return int(value) if isinstance(value, bool) else value
-
-
-def set_attributes(edited: EditedModel, nodes: Iterable[ir.Node], given: Mapping[str, Given]) -> int:
-    """Set attributes and return the number of nodes. Raises `RequestError` like `make_attributes`, with the node."""
-    schemas = Schemas(edited.model)
-    changed = 0
-    for node in nodes:
-        with errors_of(node):
-            for attribute in make_attributes(schemas.of(node), given, node.attributes):
-                node.attributes.add(attribute)
-        changed += 1
-    return changed
-
-
-def reset_attributes(edited: EditedModel, nodes: Iterable[ir.Node], patterns: Sequence[str], allow_empty: bool) -> int:
-    """Set attributes to their defaults, remove optional ones without a default, and return how many.
-
-    Raises `RequestError` for an unknown operator, for an attribute that it lacks or requires, and for none, unless that
-    is allowed.
-    """
-    schemas = Schemas(edited.model)
-    changed = 0
-    for node in nodes:
-        with errors_of(node):
-            operator = schemas.of(node)
-            if operator is None:
-                raise RequestError(f"the operator {node.domain}::{node.op_type} and its defaults are unknown")
-            for declared in _selected(operator, node, patterns):
-                _reset(node, declared)
-                changed += 1
-    if not changed and not allow_empty:
-        raise RequestError(f"none of these nodes has an attribute like {patterns[0]!r}")
-    return changed
-
-
-def remove_attributes(edited: EditedModel, nodes: Sequence[ir.Node], patterns: Sequence[str], allow_empty: bool) -> int:
-    """Remove attributes and return how many.
-
-    Raises `RequestError` for one that the operator requires, and for none, unless that is allowed.
-    """
-    schemas = Schemas(edited.model)
-    fits = [name_matcher(pattern) for pattern in patterns]
-    selected = [(node, name) for node in nodes for name in node.attributes if any(fit(name) for fit in fits)]
-    if not selected and not allow_empty:
-        known = {name for node in nodes for name in node.attributes}
-        nearest = suggest(patterns[0], known) or "they have none"
-        raise RequestError(f"none of these nodes has an attribute like {patterns[0]!r}; {nearest}")
-    for node, name in selected:
-        with errors_of(node):
-            operator = schemas.of(node)
-            if operator is not None and any(known.required and known.name == name for known in operator.attributes):
-                raise RequestError(f"{operator.name} requires its attribute {name!r}")
-        node.attributes.pop(name)
-    return len(selected)
-
-
-def _selected(operator: OperatorVersion, node: ir.Node, patterns: Sequence[str]) -> Iterator[AttributeReference]:
-    """Yield the operator's attribute of a plain name; for a pattern, the optional ones that the node has."""
-    for pattern in patterns:
-        fits = name_matcher(pattern)
-        if is_plain(pattern):
-            yield declared_attribute(operator, pattern)
-        else:
-            optional = (attribute for attribute in operator.attributes if not attribute.required)
-            yield from (known for known in optional if known.name in node.attributes and fits(known.name))
-
-
-def _reset(node: ir.Node, declared: AttributeReference) -> None:
-    if declared.required:
-        raise RequestError(f"{node.op_type} requires its attribute {declared.name!r}, which has no default")
-    if declared.default is None:
-        node.attributes.pop(declared.name, None)
-        return
-    node.attributes.add(ir.Attr(declared.name, ir.AttributeType[declared.type.upper()], declared.default))
 
 
 TENSOR = "{tensor}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import onnx_ir as ir
@@ -11,9 +11,8 @@ import onnx_ir as ir
 from ndld_flow.base.errors import RequestError
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.names import Nesting
-from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes, outermost, read_values
-from ndld_flow.graph.edit.schemas import Schemas, check_inputs, port_at, port_index
-from ndld_flow.models.node_details import is_constant
+from ndld_flow.graph.edit.node_groups import Neighbourhood, deep_nodes, read_values
+from ndld_flow.graph.edit.schemas import Schemas, check_inputs, port_index
 from ndld_flow.models.scopes import node_label, own_subgraphs
 from ndld_flow.models.shape_inference import infer_shapes
 
@@ -25,7 +24,7 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
     when the tensor depends on the node.
     """
     nesting, schemas = Nesting(edited.model), Schemas(edited.model)
-    ancestors: dict[ir.Value, set[ir.Node]] = {}
+    before: dict[ir.Value, set[ir.Node]] = {}
     changed = 0
     for node in nodes:
         with errors_of(node):
@@ -37,70 +36,12 @@ def connect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str, nam
             inputs[index] = value
             if operator is not None:
                 check_inputs(operator, inputs)
-            if value not in ancestors:
-                ancestors[value] = _ancestors(edited.model, value)
-            if any(near in ancestors[value] for near in (node, *nesting.owners(node.graph))):
+            if value not in before:
+                before[value] = ancestors(edited.model, value)
+            if any(near in before[value] for near in (node, *nesting.owners(node.graph))):
                 raise RequestError(_circle(edited.model, nesting, node, value))
             set_inputs(node, inputs)
     return changed
-
-
-def disconnect(edited: EditedModel, nodes: Iterable[ir.Node], which: int | str) -> int:
-    """Disconnect an input of nodes; tensors after it in a variadic input move up. Returns the number of changes.
-
-    Raises `RequestError` for an input that the operator must have.
-    """
-    schemas = Schemas(edited.model)
-    changed = 0
-    for node in nodes:
-        with errors_of(node):
-            operator = schemas.of(node)
-            index = port_index(operator, which, len(node.inputs) - 1)
-            if index >= len(node.inputs) or node.inputs[index] is None:
-                continue
-            inputs = list(node.inputs)
-            inputs[index] = None
-            if operator is not None and port_at(operator, index).kind == "variadic":
-                del inputs[index]
-            while inputs and inputs[-1] is None:
-                inputs.pop()
-            if operator is not None:
-                check_inputs(operator, inputs)
-            set_inputs(node, inputs)
-            changed += 1
-    return changed
-
-
-def rewire(
-    edited: EditedModel, old: ir.Value, new: ir.Value, readers: Collection[ir.Node] | None, outputs: bool
-) -> tuple[int, int]:
-    """Connect the readers of a tensor, or some of them, to another tensor.
-
-    Nodes that the other tensor depends on still read the first, to avoid a cycle. With `outputs`, graph outputs are
-    replaced too, under their old names. Returns the numbers of changed and of unchanged inputs.
-
-    Raises `RequestError` for a reader that cannot see the new tensor.
-    """
-    if old is new:
-        raise RequestError(f"{old.name!r} cannot replace itself")
-    nesting = Nesting(edited.model)
-    ancestors = _ancestors(edited.model, new)
-    changed = left = 0
-    for use in tuple(old.uses()):
-        reader = use.node
-        if readers is not None and reader not in readers:
-            continue
-        if any(node in ancestors for node in (reader, *nesting.owners(reader.graph))):
-            left += 1
-            continue
-        if not nesting.sees(reader.graph, new):
-            raise RequestError(f"node {node_label(reader)!r} reads {old.name!r} and cannot see {new.name!r}")
-        reader.replace_input_with(use.idx, new)
-        changed += 1
-    if outputs and old.is_graph_output():
-        replace_output(edited, old, new)
-        changed += 1
-    return changed, left
 
 
 def replace_output(edited: EditedModel, old: ir.Value, new: ir.Value) -> None:
@@ -166,7 +107,8 @@ def _circle(model: ir.Model, nesting: Nesting, reader: ir.Node, value: ir.Value)
     return f"{value.name!r} depends on this node: {path}; that would be a cycle"
 
 
-def _ancestors(model: ir.Model, value: ir.Value) -> set[ir.Node]:
+def ancestors(model: ir.Model, value: ir.Value) -> set[ir.Node]:
+    """Return the nodes that a tensor depends on."""
     return Neighbourhood(model).before(value) if value.producer() is not None else set()
 
 
@@ -214,70 +156,3 @@ def drop_nodes(nodes: Iterable[ir.Node]) -> None:
             node.replace_input_with(index, None)
     if nodes and nodes[0].graph is not None:
         nodes[0].graph.remove(nodes)
-
-
-def remove_nodes(edited: EditedModel, selected: Sequence[ir.Node]) -> None:
-    """Remove nodes with their subgraphs. Weights that become unused stay.
-
-    Raises `RequestError` for outputs that others read, and for graph outputs.
-    """
-    nodes = outermost(selected)
-    gone = set(deep_nodes(nodes))
-    for node in nodes:
-        for value in node.outputs:
-            _check_unused(node, value, gone)
-    for graph in dict.fromkeys(node.graph for node in nodes):
-        drop_nodes([node for node in nodes if node.graph is graph])
-
-
-def bridge_nodes(edited: EditedModel, selected: Sequence[ir.Node], through: int | str | None) -> None:
-    """Connect all readers of a node's output to one of its inputs; graph outputs keep their names.
-
-    `through` is the index or name of this input. By default it is the first that has the output's dtype, is no
-    constant, and has the output's shape, or comes closest to that. Raises `RequestError` for a node without inputs.
-    """
-    schemas = Schemas(edited.model)
-    for node in outermost(selected):
-        used = next((value for value in node.outputs if value.uses() or value.is_graph_output()), None)
-        if used is None:
-            continue
-        source = _most_similar_input(node, used)
-        if through is None and any(own_subgraphs(node)):
-            raise RequestError(f"node {node_label(node)!r} has subgraphs: give by `through` the input that replaces it")
-        if through is not None:
-            index = port_index(schemas.of(node), through, len(node.inputs) - 1)
-            source = node.inputs[index] if index < len(node.inputs) else None
-        if source is None:
-            raise RequestError(f"node {node_label(node)!r} has no input to reconnect to {used.name!r}")
-        for use in used.uses():
-            use.node.replace_input_with(use.idx, source)
-        if used.is_graph_output():
-            replace_output(edited, used, source)
-
-
-def _most_similar_input(node: ir.Node, output: ir.Value) -> ir.Value | None:
-    """Return the input most similar to the output, by these criteria in order: type, not constant, shape."""
-
-    def unlikeness(value: ir.Value) -> tuple[bool, bool, bool]:
-        other_dtype = None not in (value.dtype, output.dtype) and value.dtype != output.dtype
-        other_shape = None not in (value.shape, output.shape) and value.shape != output.shape
-        producer = value.producer()
-        constant = value.is_initializer() and not value.is_graph_input()
-        return other_dtype, constant or (producer is not None and is_constant(producer)), other_shape
-
-    return min((value for value in node.inputs if value is not None), key=unlikeness, default=None)
-
-
-def _check_unused(node: ir.Node, value: ir.Value, gone: set[ir.Node]) -> None:
-    readers = [node_label(reader) for reader in value.consumers() if reader not in gone]
-    if readers:
-        shown = ", ".join(map(repr, readers[:3])) + (f" and {len(readers) - 3} more" if len(readers) > 3 else "")
-        raise RequestError(
-            f"{shown} read {value.name!r}, an output of {node_label(node)!r}; remove them too, "
-            "or set `bridge: true` to connect them to its input"
-        )
-    if value.is_graph_output():
-        raise RequestError(
-            f"output {value.name!r} of the model is produced by {node_label(node)!r}; remove the output first, "
-            "or set `bridge: true` to connect it to the node's input"
-        )

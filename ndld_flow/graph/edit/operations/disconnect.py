@@ -30,7 +30,25 @@ class Disconnect(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.wiring import disconnect
+        from ndld_flow.graph.edit.schemas import Schemas, check_inputs, port_at, port_index
+        from ndld_flow.graph.edit.wiring import errors_of, set_inputs
 
-        nodes = edited.select_nodes(self.select, self.allow_empty)
-        return f"input {self.input} of {disconnect(edited, nodes, self.input)} nodes disconnected"
+        schemas = Schemas(edited.model)
+        changed = 0
+        for node in edited.select_nodes(self.select, self.allow_empty):
+            with errors_of(node):
+                operator = schemas.of(node)
+                index = port_index(operator, self.input, len(node.inputs) - 1)
+                if index >= len(node.inputs) or node.inputs[index] is None:
+                    continue
+                inputs = list(node.inputs)
+                inputs[index] = None
+                if operator is not None and port_at(operator, index).kind == "variadic":
+                    del inputs[index]
+                while inputs and inputs[-1] is None:
+                    inputs.pop()
+                if operator is not None:
+                    check_inputs(operator, inputs)
+                set_inputs(node, inputs)
+                changed += 1
+        return f"input {self.input} of {changed} nodes disconnected"

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns, Select
 
@@ -31,7 +34,20 @@ class RemoveAttributes(Operation):
     """Succeed when nothing is selected, or no node has such an attribute."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.nodes import remove_attributes
+        from ndld_flow.graph.edit.schemas import Schemas
+        from ndld_flow.graph.edit.wiring import errors_of
 
-        nodes = edited.select_nodes(self.select, self.allow_empty)
-        return f"{remove_attributes(edited, nodes, self.attributes, self.allow_empty)} attributes removed"
+        nodes, schemas = edited.select_nodes(self.select, self.allow_empty), Schemas(edited.model)
+        matchers = [name_matcher(pattern) for pattern in self.attributes]
+        selected = [(node, name) for node in nodes for name in node.attributes if any(fits(name) for fits in matchers)]
+        if not selected and not self.allow_empty:
+            known = {name for node in nodes for name in node.attributes}
+            nearest = suggest(self.attributes[0], known) or "they have none"
+            raise RequestError(f"none of these nodes has an attribute like {self.attributes[0]!r}; {nearest}")
+        for node, name in selected:
+            with errors_of(node):
+                operator = schemas.of(node)
+                if operator is not None and any(each.required and each.name == name for each in operator.attributes):
+                    raise RequestError(f"{operator.name} requires its attribute {name!r}")
+            node.attributes.pop(name)
+        return f"{len(selected)} attributes removed"

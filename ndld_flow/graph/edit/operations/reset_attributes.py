@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import is_plain, name_matcher
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns, Select
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ndld_flow.graph.edit.edited_model import EditedModel
+    from ndld_flow.models.op_reference import AttributeReference, OperatorVersion
 
 
 class ResetAttributes(Operation):
@@ -31,8 +37,44 @@ class ResetAttributes(Operation):
     """Succeed when nothing is selected, or there is nothing to reset."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.nodes import reset_attributes
+        from ndld_flow.graph.edit.schemas import Schemas
+        from ndld_flow.graph.edit.wiring import errors_of
 
-        nodes = edited.select_nodes(self.select, self.allow_empty)
-        changed = reset_attributes(edited, nodes, self.attributes, self.allow_empty)
+        nodes, schemas = edited.select_nodes(self.select, self.allow_empty), Schemas(edited.model)
+        changed = 0
+        for node in nodes:
+            with errors_of(node):
+                operator = schemas.of(node)
+                if operator is None:
+                    raise RequestError(f"the operator {node.domain}::{node.op_type} and its defaults are unknown")
+                for attribute in _selected(operator, node, self.attributes):
+                    _reset(node, attribute)
+                    changed += 1
+        if not changed and not self.allow_empty:
+            raise RequestError(f"none of these nodes has an attribute like {self.attributes[0]!r}")
         return f"{changed} attributes reset"
+
+
+def _selected(operator: OperatorVersion, node: ir.Node, patterns: Sequence[str]) -> Iterator[AttributeReference]:
+    """Yield the operator's attribute of a plain name; for a pattern, the optional ones that the node has."""
+    from ndld_flow.graph.edit.schemas import declared_attribute
+
+    for pattern in patterns:
+        fits = name_matcher(pattern)
+        if is_plain(pattern):
+            yield declared_attribute(operator, pattern)
+        else:
+            optional = (attribute for attribute in operator.attributes if not attribute.required)
+            yield from (known for known in optional if known.name in node.attributes and fits(known.name))
+
+
+def _reset(node: ir.Node, declared: AttributeReference) -> None:
+    """Set an attribute to its default, or remove it if it has none. Raises `RequestError` for a required one."""
+    import onnx_ir as ir
+
+    if declared.required:
+        raise RequestError(f"{node.op_type} requires its attribute {declared.name!r}, which has no default")
+    if declared.default is None:
+        node.attributes.pop(declared.name, None)
+        return
+    node.attributes.add(ir.Attr(declared.name, ir.AttributeType[declared.type.upper()], declared.default))

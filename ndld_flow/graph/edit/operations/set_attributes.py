@@ -33,7 +33,13 @@ class SetAttributes(Operation):
     """Succeed when nothing is selected."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.nodes import set_attributes
+        from ndld_flow.graph.edit.nodes import make_attributes
+        from ndld_flow.graph.edit.schemas import Schemas
+        from ndld_flow.graph.edit.wiring import errors_of
 
-        changed = set_attributes(edited, edited.select_nodes(self.select, self.allow_empty), self.attributes)
-        return f"{', '.join(self.attributes)} set on {changed} nodes"
+        schemas, nodes = Schemas(edited.model), edited.select_nodes(self.select, self.allow_empty)
+        for node in nodes:
+            with errors_of(node):
+                for attribute in make_attributes(schemas.of(node), self.attributes, node.attributes):
+                    node.attributes.add(attribute)
+        return f"{', '.join(self.attributes)} set on {len(nodes)} nodes"
