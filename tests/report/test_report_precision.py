@@ -285,10 +285,12 @@ def test_a_comparison_names_its_worst_and_its_labelled_metrics() -> None:
         ("sigmoid_0.tmp_0", "max_abs", True),
         ("boxes", "cosine", True),
     ]
-    assert [(row.drop, row.bounds, row.passed) for row in view.labelled] == [
-        ("drops by 0.1667 (16.7 %)", "may drop by 0.2, at least 0.8", True),
-        ("drops by 0.11 (12.0 %)", "may drop by 1 %", False),
+    assert view.labelled is not None
+    assert [row[3:] for row in view.labelled.rows] == [
+        ("drops by 0.1667 (16.7 %)", "may drop by 0.2, at least 0.8", "passed"),
+        ("drops by 0.11 (12.0 %)", "may drop by 1 %", "failed"),
     ]
+    assert view.labelled.bad == {(1, 2)} and len(view.labelled_failures) == 1
     assert view.samples is not None
     assert [(row.sample, row.worst, row.scores) for row in view.samples.rows][2] == ("receipt-3.png", True, ("1 → 0",))
     assert [cell for row in view.samples.rows for cell in row.cells if cell[1]] == [("0.9971", True)]
@@ -419,7 +421,7 @@ def test_a_summary_tells_the_story_and_shows_the_picture(exported: Path) -> None
     picture = (exported / "search/divergence.svg").read_text("utf-8")
     assert picture.startswith("<?xml")
     agree = (exported / "agree/accuracy.md").read_text("utf-8")
-    assert "| <code>f1</code> | 0.92 | 0.81 | drops by 0.11 (12.0 %) | may drop by 1 % | ❌ |" in agree
+    assert "| <code>f1</code> | 0.92 | 0.81 | drops by 0.11 (12.0 %) | may drop by 1 % | ❌ failed |" in agree
 
 
 def test_hostile_names_leave_as_text(tmp_path: Path) -> None:

@@ -209,24 +209,13 @@ def accuracy_markdown(view: AccuracyView, picture: str = "") -> str:
     starts = f"Divergence starts at {code(view.first_divergent, 100)}.\n" if view.first_divergent else ""
     parts = [
         f"### {_SIGN[view.passed]} {code(view.candidate)} against {code(view.reference)}\n",
-        _labelled(view),
+        table_markdown(view.labelled) if view.labelled else "",
         _outputs(view),
         starts,
         f"![Divergence along the depth of the network]({picture})\n" if picture else "",
         "".join(f"- {prose(note)}\n" for note in view.notes[:20]),
     ]
     return "\n".join(part for part in parts if part)
-
-
-def _labelled(view: AccuracyView) -> str:
-    if not view.labelled:
-        return ""
-    rows = [
-        [code(row.name), row.reference, row.candidate, prose(row.drop), prose(row.bounds) or "any", _SIGN[row.passed]]
-        for row in view.labelled
-    ]
-    head = ["Labelled set", code(view.reference), code(view.candidate), "Change", "Bound", "Passed"]
-    return table(head, rows, numbers=(1, 2))
 
 
 def _outputs(view: AccuracyView) -> str:

@@ -13,6 +13,7 @@ from ndld_flow.records.accuracy import Accuracy, LabelledMetric, OutputAgreement
 from ndld_flow.report.collect_divergence import DepthView, bound_of, collect_depth
 from ndld_flow.report.panel import Panel
 from ndld_flow.report.search_outcome import is_outside
+from ndld_flow.report.tables import Column, Table
 from ndld_flow.report.value_text import shape_text
 
 _ROWS_SHOWN = 40
@@ -229,19 +230,6 @@ class LimitRow:
 
 
 @dataclass(frozen=True)
-class LabelledRow:
-    """A user's metric on a labelled set."""
-
-    name: str
-    reference: str
-    candidate: str
-    drop: str
-    bounds: str
-    passed: bool
-    failed: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class AccuracyView:
     """One comparison of two models."""
 
@@ -264,7 +252,9 @@ class AccuracyView:
     """The elementwise bound behind `mismatched`; empty if none was given."""
     samples: SamplesView | None
     metric_file: str
-    labelled: tuple[LabelledRow, ...]
+    labelled: Table | None
+    """The user's metrics on labelled sets."""
+    labelled_failures: tuple[str, ...]
     depth: DepthView | None
     """Divergence by layer; None if only outputs were compared."""
     first_divergent: str
@@ -299,7 +289,10 @@ def _view(step: str, accuracy: Accuracy) -> AccuracyView:
         elementwise=_elementwise(accuracy.tolerance),
         samples=collect_samples(accuracy),
         metric_file=short_name(accuracy.metric_file or ""),
-        labelled=tuple(map(_labelled, accuracy.labelled)),
+        labelled=_labelled_table(accuracy) if accuracy.labelled else None,
+        labelled_failures=tuple(
+            short_name(sentence, 400) for metric in accuracy.labelled for sentence in metric.failed
+        ),
         depth=accuracy_depth(accuracy),
         first_divergent=short_name(f"{first.op_type} {first.node or first.tensor}") if first else "",
         layers_compared=accuracy.layers_compared,
@@ -423,16 +416,27 @@ _BOUND_WORDS = {
 }
 
 
-def _labelled(metric: LabelledMetric) -> LabelledRow:
-    return LabelledRow(
-        name=short_name(metric.name, 80),
-        reference=number(metric.reference),
-        candidate=number(metric.candidate),
-        drop=_change(metric),
-        bounds=", ".join(_labelled_bound(name, value) for name, value in metric.bounds.items()),
-        passed=not metric.failed,
-        failed=tuple(short_name(sentence, 400) for sentence in metric.failed),
+def _labelled_table(accuracy: Accuracy) -> Table:
+    columns = (
+        Column("Labelled set", "name"),
+        Column(short_name(accuracy.reference), "number", number),
+        Column(short_name(accuracy.candidate), "number", number),
+        Column("Change"),
+        Column("Bound"),
+        Column("Outcome", "outcome"),
     )
+    rows = tuple(
+        (
+            short_name(metric.name, 80),
+            metric.reference,
+            metric.candidate,
+            _change(metric),
+            ", ".join(_labelled_bound(name, value) for name, value in metric.bounds.items()) or "any",
+            "failed" if metric.failed else "passed" if metric.bounds else "",
+        )
+        for metric in accuracy.labelled
+    )
+    return Table(columns, rows, frozenset((row, 2) for row, metric in enumerate(accuracy.labelled) if metric.failed))
 
 
 def _change(metric: LabelledMetric) -> str:
