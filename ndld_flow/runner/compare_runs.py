@@ -49,11 +49,11 @@ def pair_profiles(subjects: Sequence[FoundSubject]) -> Pairing:
     """
     if all(len(subject.profiles) == 1 for subject in subjects):
         only = [(place, subject.profiles[0]) for place, subject in enumerate(subjects)]
-        names = {found.name for _, found in only}
+        names = {profile.name for _, profile in only}
         return Pairing({names.pop() if len(names) == 1 else UNNAMED: only}, ())
     sections: dict[str, list[tuple[int, FoundProfile]]] = {}
-    named = [{found.name: found for found in reversed(subject.profiles)} for subject in subjects]
-    for name in [found.name for found in subjects[0].profiles]:
+    named = [{profile.name: profile for profile in reversed(subject.profiles)} for subject in subjects]
+    for name in [profile.name for profile in subjects[0].profiles]:
         sections[name] = [(place, profiles[name]) for place, profiles in enumerate(named) if name in profiles]
     paired = {name: members for name, members in sections.items() if len(members) > 1}
     _refuse_unpaired(subjects, paired)
@@ -64,7 +64,7 @@ def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tu
     known = {place for members in paired.values() for place, _ in members}
     for place, subject in enumerate(subjects[1:], 1):
         if place not in known:
-            base, other = (", ".join(found.name for found in one.profiles) for one in (subjects[0], subject))
+            base, other = (", ".join(profile.name for profile in each.profiles) for each in (subjects[0], subject))
             raise RequestError(
                 f"{subject.label} has no profile of a name that {subjects[0].label} has: {other} against {base}. Name "
                 f"the profiles to compare, as {subjects[0].label}:{subjects[0].profiles[0].name}."
@@ -72,12 +72,12 @@ def _refuse_unpaired(subjects: Sequence[FoundSubject], paired: dict[str, list[tu
 
 
 def _left_out(subjects: Sequence[FoundSubject], paired: dict[str, list[tuple[int, FoundProfile]]]) -> list[str]:
-    taken = {(place, found.name) for members in paired.values() for place, found in members}
+    taken = {(place, profile.name) for members in paired.values() for place, profile in members}
     return [
-        f"{subject.label}: profile {found.name} has no partner"
+        f"{subject.label}: profile {profile.name} has no partner"
         for place, subject in enumerate(subjects)
-        for found in subject.profiles
-        if (place, found.name) not in taken
+        for profile in subject.profiles
+        if (place, profile.name) not in taken
     ]
 
 
@@ -134,11 +134,11 @@ def _compare(references: Sequence[str], gates: Sequence[str], rules: Rules, kept
     subjects = find_subjects(references, kept)
     pairing = pair_profiles(subjects)
     if rules.noise is None:
-        profiles = (found.profile for members in pairing.sections.values() for _, found in members)
+        profiles = (each.profile for members in pairing.sections.values() for _, each in members)
         noise = next((noise for profile in profiles if (noise := find_noise(kept, profile))), None)
         rules = replace(rules, noise=noise)
     sections = {
-        name: [Measured(place, found.step, found.profile, found.metrics) for place, found in members]
+        name: [Measured(place, each.step, each.profile, each.metrics) for place, each in members]
         for name, members in pairing.sections.items()
     }
     comparison = compare([_subject(subject) for subject in subjects], sections, rules, gates, pairing.left_out)

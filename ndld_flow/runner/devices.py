@@ -148,11 +148,11 @@ def _name_gpu(number: int) -> str:
 
     name = name_for_nvml(number)
     cards = (path.read_text(errors="replace") for path in sorted(_NVIDIA_GPUS.glob("*/information")))
-    reason_before = [re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", card, re.MULTILINE) for card in cards]
-    ids = [found[1] if found else "" for found in reason_before]
+    matches = [re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", card, re.MULTILINE) for card in cards]
+    ids = [match[1] if match else "" for match in matches]
     if name.isdecimal():
         return (ids[int(name)] if int(name) < len(ids) else "") or f"gpu-{name}"
-    return next((found for found in ids if found.startswith(name)), name)
+    return next((uuid for uuid in ids if uuid.startswith(name)), name)
 
 
 def _file_name(text: str) -> str:

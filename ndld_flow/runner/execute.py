@@ -186,7 +186,7 @@ class _Timing:
     started_at: datetime
     ended_at: datetime
     share_s: float
-    beside: tuple[str, ...]
+    concurrent: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -379,7 +379,7 @@ def _store_result(work: Work, out: Path, finished: _Finished, store: Store) -> S
         started_at=finished.timing.started_at,
         ended_at=finished.timing.ended_at,
         wall_s=finished.timing.share_s,
-        beside=finished.timing.beside,
+        beside=finished.timing.concurrent,
     )
 
 

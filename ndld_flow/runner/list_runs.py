@@ -48,13 +48,15 @@ def list_runs(outputs: Outputs, recipe: str = "*") -> list[RunSummary]:
     tags = _tags_by_folder(outputs)
     if not recipe or "/" in recipe or "\0" in recipe:
         raise RequestError(f"runs of {recipe!r}: name one recipe, or a pattern such as `ppocr-*`.")
-    found = [
+    summaries = [
         *_read_all(((folder, folder / RUN_RECORD) for folder in outputs.folders(recipe)), tags, outputs),
         *_read_all(((folder, folder / SWEEP_RECORD) for folder in outputs.sweep_folders(recipe)), tags, outputs),
         *(_describe_damage(folder, folder / record, tags) for folder, record in outputs.damaged_folders(recipe)),
     ]
     order = outputs.history.read()
-    return sorted(found, key=lambda summary: (order.place(summary.run), summary.started_at.timestamp()), reverse=True)
+    return sorted(
+        summaries, key=lambda summary: (order.place(summary.run), summary.started_at.timestamp()), reverse=True
+    )
 
 
 def _read_all(records: Iterator[tuple[Path, Path]], tags: Tags, outputs: Outputs) -> Iterator[RunSummary]:

@@ -71,7 +71,7 @@ def profile_model(
     existing = _read_existing(model, settings)
     if existing is not None:
         return Profiled(existing)
-    requested = [found[1] for setting in settings if (found := _BACKEND.fullmatch(setting))]
+    requested = [match[1] for setting in settings if (match := _BACKEND.fullmatch(setting))]
     builds = bool(requested) and not any(setting.startswith("engine_file=") for setting in settings)
     overrides = tuple(each for setting in settings for each in _override(setting, builds))
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model.rpartition(":")[2]).stem).strip("-.") or "model"

@@ -221,8 +221,8 @@ class Outputs:
     def tagged(self) -> dict[str, Path]:
         """Return tag -> folder of a run, a sweep or a point, for tags whose folder exists."""
         names = sorted(path.name for path in self.tags.glob("[!.]*")) if self.tags.is_dir() else []
-        found = {name: _target(self.tags / name) for name in names}
-        return {name: folder for name, folder in found.items() if folder is not None}
+        targets = {name: _target(self.tags / name) for name in names}
+        return {name: folder for name, folder in targets.items() if folder is not None}
 
     def find(self, reference: str) -> Path:
         """Return the folder of the run that a tag, recipe, (shortened) id, `latest` or path names, or of a sweep's
@@ -248,14 +248,14 @@ class Outputs:
         Raises RequestError as `find` does.
         """
         order = self.history.read()
-        found = [
+        dated = [
             (_age(folder, record, order), folder)
             for parent, record in ((self.runs, RUN_RECORD), (self.sweeps, SWEEP_RECORD))
             if (folder := self._find_in(parent, reference, record)) is not None
         ]
-        if not found:
+        if not dated:
             return self.find(reference)
-        newest = max(found)[1]
+        newest = max(dated)[1]
         if not unfinished:
             self._refuse_unfinished(reference, newest)
         return newest

@@ -63,17 +63,17 @@ def find_subjects(references: Sequence[str], outputs: Outputs) -> list[FoundSubj
 
     Raises RequestError for a subject that cannot be found or read, or has no profile.
     """
-    found = [find_subject(reference, outputs) for reference in references]
-    for subject in found:
+    subjects = [find_subject(reference, outputs) for reference in references]
+    for subject in subjects:
         _refuse_untimed(subject)
-    if len(found) == 1:
-        found = [found[0].only(profile) for profile in found[0].profiles]
-        if len(found) == 1:
+    if len(subjects) == 1:
+        subjects = [subjects[0].only(profile) for profile in subjects[0].profiles]
+        if len(subjects) == 1:
             raise RequestError(
                 f"{references[0]} has only one profile. Name a second subject to compare it with: a run, tag or id, a "
                 "profile file, or a folder of trtexec exports."
             )
-    return _with_own_labels(found)
+    return _with_own_labels(subjects)
 
 
 def find_subject(reference: str, outputs: Outputs) -> FoundSubject:
@@ -103,7 +103,7 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
     """Return the only profile of a reference. Raises RequestError as `find_subjects` does, and for several."""
     subject = find_subject(reference, outputs)
     if len(subject.profiles) > 1:
-        names = ", ".join(f"{reference}:{found.name}" for found in subject.profiles)
+        names = ", ".join(f"{reference}:{profile.name}" for profile in subject.profiles)
         raise RequestError(f"{reference} holds several profiles. Name one: {names}.")
     return subject.profiles[0].profile
 
@@ -120,8 +120,8 @@ def _read_file(reference: str, path: Path) -> FoundSubject:
 
 def _refuse_untimed(subject: FoundSubject) -> None:
     """Raise RequestError for an engine that was not measured: it has layers, and no times to compare."""
-    for found in subject.profiles:
-        profile = found.profile
+    for measured in subject.profiles:
+        profile = measured.profile
         if not profile.runs and not any(layer.samples_ms for layer in profile.layers):
             raise RequestError(
                 f"{subject.reference} has {len(profile.layers)} layers and no times: there is nothing to compare. "

@@ -148,16 +148,16 @@ def gather_work(run: RunState, decision: Decision) -> Work:
 
 def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:
     """Set a damaged result of a step aside before it is recomputed, and report that; return a short description."""
-    found = store.clear(key)
-    if found is None:
+    damaged = store.clear(key)
+    if damaged is None:
         return ""
     listener(
         Notice(
-            text=f"set aside: the result of step {step} was damaged ({found.damage}); it is kept in {found.place} and "
-            "is recomputed"
+            text=f"set aside: the result of step {step} was damaged ({damaged.damage}); it is kept in {damaged.place} "
+            "and is recomputed"
         )
     )
-    return f"{found.damage}; set aside as {found.place.name}"
+    return f"{damaged.damage}; set aside as {damaged.place.name}"
 
 
 def clear_damage(run: RunState, decisions: Sequence[Decision]) -> list[Decision]:

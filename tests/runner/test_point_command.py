@@ -18,7 +18,7 @@ from ndld_flow.recipe.compose import compose_recipe
 from ndld_flow.recipe.overrides import read_one_value
 from ndld_flow.recipe.places import change_value
 from ndld_flow.recipe.validate import expand_shorthands
-from ndld_flow.runner.sweep.point_command import NoOverrideError, point_overrides
+from ndld_flow.runner.sweep.run_sweep import NoOverrideError, point_overrides
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 from tests.support.typed_api import plan_once
 

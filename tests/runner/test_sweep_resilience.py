@@ -161,7 +161,7 @@ def test_a_session_reports_its_machine_where_that_is_another(toy: SweepToy, monk
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {""}
     toy.outputs.rename(toy.folder / "aside")
-    monkeypatch.setattr("ndld_flow.runner.sweep.advance.fingerprint_machine", lambda: "the driver's")
+    monkeypatch.setattr("ndld_flow.runner.sweep.try_points.fingerprint_machine", lambda: "the driver's")
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {fingerprint_machine()}
     assert fingerprint_machine() in collect_sessions(record)[0].device

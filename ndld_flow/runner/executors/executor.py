@@ -82,17 +82,17 @@ def find_or_compute(
     Another process may have computed the steps while this one waited for the locks, so `find` looks again.
     """
     with store.locks.hold_keys(keys, report_wait):
-        found = find()
-        return compute() if found is None else found
+        stored = find()
+        return compute() if stored is None else stored
 
 
 def find_records(works: Sequence[Work], store: Store) -> list[StepRecord] | None:
     """Return the records of all these steps if all exist, are intact and come from one measurement session."""
     records = [store.read_record(make_key(work.parts)) for work in works]
-    found = [record for record in records if record is not None and store.is_intact(record.artifact)]
-    if len(found) < len(works) or len({record.started_at for record in found}) > 1:
+    intact = [record for record in records if record is not None and store.is_intact(record.artifact)]
+    if len(intact) < len(works) or len({record.started_at for record in intact}) > 1:
         return None
-    return found
+    return intact
 
 
 class InProcess:

@@ -217,18 +217,19 @@ def read_order(order: TaskOrder, store: Store, report: Report, log: Log = lambda
 def _read_work(
     order: WorkOrder, types: StepTypes, store: Store, progress: Callable[[int, int, str], None], *, trust: bool
 ) -> Work:
-    found = types.find(order.step)
-    if found is None:
+    step_type = types.find(order.step)
+    if step_type is None:
         raise BackendError(
             f"{_here()} has no step type {order.step!r}. Install the package that defines it there.", step=order.name
         )
-    step = RecipeStep(order.name, found, found.cls.model_validate_json(json.dumps(order.settings)), order.reads)
+    settings = step_type.cls.model_validate_json(json.dumps(order.settings))
+    step = RecipeStep(order.name, step_type, settings, order.reads)
     if not trust and step.step.named_code():
         raise RequestError("it runs code that the recipe names; allow it with --trust.", step=order.name)
     kinds = {kind.kind: kind for kind in _kinds(Artifact)}
     artifacts = {
-        key: kinds.get(artifact.kind, found.cls.kinds()[0])(store.root / artifact.path, artifact.label, artifact.digest)
-        for key, artifact in order.artifacts.items()
+        key: kinds.get(each.kind, step_type.cls.kinds()[0])(store.root / each.path, each.label, each.digest)
+        for key, each in order.artifacts.items()
     }
     digests = {key: artifact.digest for key, artifact in artifacts.items()}
     _check_key(order, describe_key(step, digests, order.inputs, store))

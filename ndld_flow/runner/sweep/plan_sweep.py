@@ -30,9 +30,8 @@ from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Unit, arrange_steps
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run_state import choose_forced
-from ndld_flow.runner.sweep.advance import run_session
 from ndld_flow.runner.sweep.state import Goals, PointRun, SweepState, describe_trial, judge_point
-from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_point
+from ndld_flow.runner.sweep.try_points import TriedPoints, ask_batches, depends_on_results, open_point, run_session
 from ndld_flow.runner.sweep.winners import choose_finalists, is_measured, measure_again
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.hidden_credentials import hide_all_credentials

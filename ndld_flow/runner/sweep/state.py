@@ -251,8 +251,8 @@ class SweepState(RunOpener):
         self.known |= {record.key: record for record in records}
         for decision, record in zip(decisions, records, strict=True):
             reason = Reason.SHARED if record.key in self.computed else Reason.REUSED
-            found = replace(decision, reason=reason, detail="")
-            point.add(place_records(point.run, [found], [record], "reused", 0.0))
+            reused = replace(decision, reason=reason, detail="")
+            point.add(place_records(point.run, [reused], [record], "reused", 0.0))
 
     def name_work(self, work: Work, name: str) -> Work:
         """Return a step's work under a name that is unique in the sweep, for its log, progress and errors."""

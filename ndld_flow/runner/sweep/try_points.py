@@ -1,20 +1,286 @@
-"""Ask a search for points, run them, and report their results to it."""
+"""Try the points of a search: run their steps, all at the same time, and measure in turns, in sessions on a device."""
 
 from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 
-from ndld_flow.base.errors import BackendError, NdldFlowError, RequestError
+from ndld_flow.base.errors import BackendError, NdldFlowError, OutputsError, RequestError
 from ndld_flow.base.quantities import seconds
+from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.runner.plan import refuse_impossible_run
-from ndld_flow.runner.sweep.advance import advance_points
+from ndld_flow.recipe.recipe import RecipeStep
+from ndld_flow.records.run_record import KeyParts, StepRecord
+from ndld_flow.records.sweep import MeasurementSession
+from ndld_flow.runner.events import StepStarted
+from ndld_flow.runner.execute import Work
+from ndld_flow.runner.executors.executor import Task, find_records
+from ndld_flow.runner.keys import fingerprint_machine, join_keys, make_key
+from ndld_flow.runner.plan import Decision, Reason, refuse_impossible_run
+from ndld_flow.runner.run_state import gather_work, set_damaged_aside
 from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point
+from ndld_flow.step import Reuse
 from ndld_flow.sweep_search.search import Search
 from ndld_flow.sweep_search.space import Assignment
+
+
+@dataclass(frozen=True)
+class SessionPlan:
+    """The computations of a session, and the steps that they belong to."""
+
+    works: tuple[Work, ...]
+    """Each distinct step once."""
+    assignments: tuple[tuple[PointRun, RecipeStep, int], ...]
+    """Point, its step, and the position of its computation in `works`."""
+
+
+def run_session(blocked: Sequence[PointRun], state: SweepState) -> list[PointRun]:
+    """Measure the next step of the first of these points, together with all that wait for the same device.
+
+    Points that a constraint refuses are not measured. Returns the points that can go on.
+    """
+    refused = [point for point in blocked if point.refuse_by(state.goals.constraints)]
+    if refused:
+        return []  # the caller tries again with the others
+    kind = _session_kind(blocked[0])
+    members = [point for point in blocked if _session_kind(point) == kind]
+    _measure(members, state)
+    return members
+
+
+def _session_kind(point: PointRun) -> tuple[str, str]:
+    step = point.waiting[0][0]
+    return step.type.name, step.step.device
+
+
+def _measure(members: Sequence[PointRun], state: SweepState) -> None:
+    """Measure points in turns; when one fails, measure the others again without it."""
+    waiting = [point for point in members if not point.finished]
+    if not waiting:
+        return
+    try:
+        plan = plan_session(waiting, state)
+    except NdldFlowError as error:  # a missing data file
+        _split(waiting, state, error)
+        return
+    records = None if _must_measure(plan, state) else find_records(plan.works, state.store)
+    if records is not None:
+        place_session(plan, records, state, reused=True)
+        return
+    for work in plan.works:
+        set_damaged_aside(work.step.name, make_key(work.parts), state.store, state.listener)
+        state.listener(
+            StepStarted(
+                name=work.step.name, step=work.step.type.name, reason=_reason(plan).text, detail=_describe_others(plan)
+            )
+        )
+    answer = state.executor.submit(_task(plan, state), state.store)
+    try:
+        place_session(plan, answer.result(), state, reused=False)
+    except OutputsError:
+        raise  # a full disk is no point's error
+    except NdldFlowError as error:
+        if _fail_culprits(plan, state, error):
+            _measure(waiting, state)
+        else:
+            _split(waiting, state, error)
+
+
+def _split(members: Sequence[PointRun], state: SweepState, error: NdldFlowError) -> None:
+    """Measure each half separately, as the error does not name its point."""
+    if len(members) == 1:
+        step = members[0].waiting[0][0]
+        members[0].fail(step, error)
+        state.report_step(members[0], step)
+        return
+    middle = len(members) // 2
+    _measure(members[:middle], state)
+    _measure(members[middle:], state)
+
+
+def plan_session(members: Sequence[PointRun], state: SweepState) -> SessionPlan:
+    """Plan a session with each distinct step once. Equal steps of one point stay two: they measure noise."""
+    places: dict[tuple[str, int], int] = {}
+    parts: list[KeyParts] = []
+    owners: list[tuple[PointRun, RecipeStep]] = []
+    assignments: list[tuple[PointRun, RecipeStep, int]] = []
+    for point in members:
+        unit, twins = point.waiting[0], dict[str, int]()
+        for step, own in zip(unit, point.run.planner.describe(unit, point.run.digests), strict=True):
+            alone = make_key(own)
+            twins[alone] = twins.get(alone, 0) + 1
+            place = places.setdefault((alone, twins[alone]), len(parts))
+            if place == len(parts):
+                parts.append(own)
+                owners.append((point, step))
+            assignments.append((point, step, place))
+    # A repeated measurement has a key of its own, although all its parts are the same.
+    marks = (state.again,) if state.again else ()
+    joined = [own.model_copy(update={"together": (*own.together, *marks)}) for own in join_keys(parts)]
+    works = tuple(
+        state.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
+        for (point, step), own in zip(owners, joined, strict=True)
+    )
+    return SessionPlan(works, tuple(assignments))
+
+
+def _must_measure(plan: SessionPlan, state: SweepState) -> bool:
+    steps = [step for _, step, _ in plan.assignments]
+    unknown = any(UNKNOWN_HOST in work.parts.machine for work in plan.works)
+    return unknown or any(step.name in state.forced or step.step.reused_where() is Reuse.NEVER for step in steps)
+
+
+def _reason(plan: SessionPlan) -> Reason:
+    return Reason.TOGETHER if len(plan.works) > 1 else Reason.NEW
+
+
+def _describe_others(plan: SessionPlan) -> str:
+    others = len(plan.works) - 1
+    return f"with {others} other{'s' if others > 1 else ''}" if others else ""
+
+
+def _task(plan: SessionPlan, state: SweepState) -> Task:
+    names = {place: step.name for _, step, place in plan.assignments}
+    limits = [state.limit_s(name) for name in names.values()]
+    known = [limit for limit in limits if limit is not None]
+    return Task(plan.works, _must_measure(plan, state), sum(known) if len(known) == len(limits) else None)
+
+
+def _fail_culprits(plan: SessionPlan, state: SweepState, error: NdldFlowError) -> bool:
+    """Fail the points that have the step which an error names; return whether it names one."""
+    blamed = {place for place, work in enumerate(plan.works) if work.step.name == error.step}
+    culprits = [(point, step) for point, step, place in plan.assignments if place in blamed and len(blamed) == 1]
+    started = {work.step.name for work in plan.works}
+    for point, step in culprits:
+        point.fail(step, error)
+        if f"{step.name}#{point.number}" in started:
+            state.report_step(point, step)
+    return bool(culprits)
+
+
+def place_session(plan: SessionPlan, records: Sequence[StepRecord], state: SweepState, *, reused: bool) -> None:
+    """Give each point its measurement, and add the session to the sweep."""
+    number = len(state.sessions) + 1
+    points = tuple(dict.fromkeys(point.number for point, _, _ in plan.assignments))
+    given: set[int] = set()
+    for point, step, place in plan.assignments:
+        decision = Decision(step, _reason(plan), _describe_others(plan), plan.works[place].parts)
+        is_computed = not reused and place not in given
+        (state.place_computed if is_computed else state.place_found)(point, [decision], [records[place]])
+        if place not in given and not reused:
+            state.report_step(point, step)
+        given.add(place)
+        point.session = point.session or number
+    machine = records[0].parts.machine.partition("; ")[0]
+    state.sessions.append(
+        MeasurementSession(
+            number=number,
+            points=points,
+            steps=tuple(dict.fromkeys(step.name for _, step, _ in plan.assignments)),
+            device=plan.works[0].step.step.device,
+            again=bool(state.again),
+            reused=reused,
+            started_at=min(record.started_at for record in records),
+            ended_at=max(record.ended_at or record.started_at for record in records),
+            beside=tuple(dict.fromkeys(step for record in records for step in record.beside)),
+            machine="" if machine == fingerprint_machine() else machine,
+        )
+    )
+
+
+IN_FLIGHT = 2
+"""Steps for each worker: one that it computes, and one that is ready when it has finished."""
+
+
+@dataclass
+class _Computation:
+    """A step that is being computed, for one point."""
+
+    point: PointRun
+    decision: Decision
+    waiting: list[PointRun] = field(default_factory=list)
+    """Points that need the same result."""
+
+
+@dataclass
+class _Computations:
+    """All steps that are being computed."""
+
+    state: SweepState
+    running: dict[Future[Sequence[StepRecord]], _Computation] = field(default_factory=dict)
+    by_key: dict[str, _Computation] = field(default_factory=dict)
+
+    def start(self, point: PointRun, decision: Decision) -> None:
+        """Submit a step of a point."""
+        name = f"{decision.step.name}#{point.number}"
+        set_damaged_aside(name, decision.key, self.state.store, self.state.listener)
+        self.state.listener(
+            StepStarted(name=name, step=decision.step.type.name, reason=decision.reason.text, detail=decision.detail)
+        )
+        work = self.state.name_work(gather_work(point.run, decision), name)
+        fresh = decision.reason in (Reason.FORCED, Reason.NEVER)
+        task = Task((work,), fresh, self.state.limit_s(decision.step.name))
+        computation = self.by_key[decision.key] = _Computation(point, decision)
+        self.running[self.state.executor.submit(task, self.state.store)] = computation
+
+    def finish_one(self) -> list[PointRun]:
+        """Wait until a step has finished; return the points that can go on."""
+        done, _ = wait(self.running, return_when=FIRST_COMPLETED)
+        return [point for future in done for point in self._finish(future)]
+
+    def _finish(self, future: Future[Sequence[StepRecord]]) -> list[PointRun]:
+        computation = self.running.pop(future)
+        del self.by_key[computation.decision.key]
+        error = future.exception()
+        if isinstance(error, NdldFlowError) and not isinstance(error, OutputsError):
+            for point in (computation.point, *computation.waiting):
+                point.fail(point.waiting[0][0], error)  # by the point's own name of the step
+        else:  # raises a full disk or a bug, which is no point's error
+            self.state.place_computed(computation.point, [computation.decision], future.result())
+        self.state.report_step(computation.point, computation.decision.step)
+        return [computation.point, *computation.waiting]
+
+
+def advance_points(points: Sequence[PointRun], state: SweepState) -> None:
+    """Run all steps of these points, each distinct one once; measuring steps in sessions, after all others.
+
+    A point that fails keeps its error. Raises errors that concern no single point.
+    """
+    computations = _Computations(state)
+    ready = deque(points)
+    while True:
+        while ready and len(computations.running) < IN_FLIGHT * state.executor.slots:
+            _advance(ready.popleft(), computations)
+        state.report_finished(points)
+        if computations.running:
+            ready += computations.finish_one()
+        elif blocked := [point for point in points if not point.finished]:
+            ready += run_session(blocked, state)
+        else:
+            return
+
+
+def _advance(point: PointRun, computations: _Computations) -> None:
+    """Advance a point until it must wait."""
+    while point.waiting and not point.waiting[0][0].type.cls.takes_turns:
+        (step,) = unit = point.waiting[0]
+        try:
+            [decision] = point.run.planner.decide(unit, point.run.digests)
+        except NdldFlowError as error:
+            point.fail(step, error)
+            return
+        if decision.key in computations.by_key:  # even if its record is there: the reason depends on whose result it is
+            computations.by_key[decision.key].waiting.append(point)
+            return
+        if decision.record is None:
+            computations.start(point, decision)
+            return
+        computations.state.place_found(point, [decision], [decision.record])
+
 
 UNMEASURED_AT_ONCE = 64
 """Points that run together where nothing is measured: enough to keep every worker busy."""

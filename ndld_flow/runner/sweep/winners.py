@@ -22,9 +22,8 @@ from ndld_flow.records.run_record import RunStep, metrics_of
 from ndld_flow.records.sweep import MeasuredAgain, WinnerVerdict
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.references import find_noise
-from ndld_flow.runner.sweep.advance import advance_points
 from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, judge_point
-from ndld_flow.runner.sweep.try_points import TriedPoints
+from ndld_flow.runner.sweep.try_points import TriedPoints, advance_points
 from ndld_flow.store.kinds import ProfileDocument
 from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.ranking import (

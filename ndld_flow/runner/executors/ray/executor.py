@@ -208,9 +208,9 @@ class OnRay:
                 return self._attempt(task, store, before)
             except LostError as lost:
                 losses.append(lost)
-            found = self._find_new(task, store, before)
-            if found is not None:
-                return found
+            records = self._find_new(task, store, before)
+            if records is not None:
+                return records
             self._prepare_again(losses[-1])
         kind = KilledError if isinstance(losses[-1], LostWorkerError) else BackendError
         raise kind(f"Ray lost it {len(losses)} times; the last time: {losses[-1]}.", step=name_steps(task))
@@ -236,9 +236,9 @@ class OnRay:
                     return self._receive(records, store)
                 monitor.check()
                 if time.monotonic() > look_at:
-                    found = self._find_new(task, store, before)
-                    if found is not None:
-                        return found
+                    stored = self._find_new(task, store, before)
+                    if stored is not None:
+                        return stored
                     if monitor.last_message_s is None and not find_nodes(demand, self._look(store)):
                         raise NotStartedError("the only node that could compute it has stopped")
                     look_at = time.monotonic() + LOOK_EVERY_S
@@ -250,8 +250,8 @@ class OnRay:
 
     def _find_new(self, task: Task, store: Store, before: Sequence[StepRecord] | None) -> Sequence[StepRecord] | None:
         """Return records that the store did not have before."""
-        found = self._transport.find(task, store)
-        return found if found != before else None
+        records = self._transport.find(task, store)
+        return records if records != before else None
 
     def _find_fitting(self, demand: Demand, store: Store) -> list[Node]:
         """Return the nodes that may compute such tasks; wait for nodes that were there before."""

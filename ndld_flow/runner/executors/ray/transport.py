@@ -78,10 +78,10 @@ class _Collector:
             return data
         if isinstance(data, str) and names_one_file(data):
             return self.collect_file(Path(data))
-        found = find_files(patterns)
-        record = self._keep("files", {name: path for file in found for name, path in file.contents.items()})
+        files = find_files(patterns)
+        record = self._keep("files", {name: path for file in files for name, path in file.contents.items()})
         folder = self.store.object_folder(record.digest).absolute()
-        return tuple(str(folder / file.label) for file in found)
+        return tuple(str(folder / file.label) for file in files)
 
     def _collect_artifact(self, artifact: Artifact) -> Artifact:
         if artifact.path.absolute().is_relative_to(self.store.root.absolute()):
