@@ -1,1 +1,1 @@
-"""Plan a recipe against the store, then do what is not done yet."""
+"""Plan a recipe against the store, and run the steps whose results are not stored."""

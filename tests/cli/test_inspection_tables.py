@@ -37,11 +37,15 @@ def test_a_parent_of_one_word_is_found_over_several_words() -> None:
 def test_graphs_that_are_too_deep_are_counted_in_the_row_of_their_parent() -> None:
     outer = [f"L{number}" for number in range(4)]
     inner = [f"{name}/i{number}" for name in outer for number in range(3)]  # 16 rows with the outer ones
-    deep = [f"{inner[0]}/d{number}" for number in range(2)]
+    deep = [f"{inner[0]}/d0", f"{inner[0]}/d0/e"]  # the parent of the last one is not shown either
     shown = lines([*outer, *inner, *deep], dict.fromkeys((*outer, *inner, *deep), 10))
     assert len(shown) == 16
     assert "  i0 30 with 2 inside" in shown
     assert shown.count("  i0 10") == 3
+
+
+def test_a_graph_without_nodes_has_none() -> None:
+    assert lines(["If", "Loop"], {"Loop": 1200}) == ["If 0", "Loop 1,200"]
 
 
 def test_the_sixteenth_row_fits_and_more_are_counted() -> None:
