@@ -151,7 +151,7 @@ def _properties(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> di
 
 def _default(schema: Mapping[str, Any]) -> str:
     if "default" not in schema:
-        return "required"
+        return ""
     if QUANTITY in schema:
         return f"default `{format_setting(schema['default'], schema[QUANTITY])}`"
     text = json.dumps(schema["default"])
@@ -160,11 +160,12 @@ def _default(schema: Mapping[str, Any]) -> str:
 
 def _settings(schema: Mapping[str, Any], definitions: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Yield a paragraph for each setting of a schema, and of the mappings inside it."""
-    properties = schema.get("properties") or _properties(schema, definitions)
-    for name, inner in properties.items():
+    owner = schema if "properties" in schema else definitions.get(schema.get("$ref", "").rpartition("/")[2], {})
+    for name, inner in owner.get("properties", {}).items():
         nested = _properties(inner, definitions) if "default" in inner else {}
         described = "mapping" if nested else _describe_type(inner, definitions)
-        about = ", ".join(filter(None, (described, _default(inner))))
+        required = "required" if name in owner.get("required", ()) else ""
+        about = ", ".join(filter(None, (described, required, _default(inner))))
         yield f"`{prefix}{name}`\n:   *{about}*{_body(inner.get('description', ''), '    ')}"
         if nested and prefix.count(".") < 2:
             yield from _settings(inner, definitions, f"{prefix}{name}.")
@@ -199,7 +200,7 @@ def _recipe() -> str:
         "`ndld-flow schema` writes these as a JSON Schema, with which editors complete recipes.\n",
     ]
     for name, inner in schema["properties"].items():
-        about = _about_key(name, inner, definitions)
+        about = _about_key(name, inner, definitions) + (", required" if name in schema["required"] else "")
         parts.append(f"## `{name}` {{ #{name} }}\n\n*{about}*{_body(inner.get('description', ''), '')}")
         parts += [_settings_of(choice, definitions) for choice in _references(inner)]
     return "\n".join(parts)
@@ -207,9 +208,9 @@ def _recipe() -> str:
 
 def _about_key(name: str, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if name == "steps":
-        return "mapping from a step's name to its [settings](steps/index.md), required"
+        return "mapping from a step's name to its [settings](steps/index.md)"
     kind = "text or mapping" if name == "model" else _describe_type(schema, definitions)
-    return ", ".join(filter(None, (kind, "required" if name == "model" else _default(schema))))
+    return ", ".join(filter(None, (kind, _default(schema))))
 
 
 def _references(schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
