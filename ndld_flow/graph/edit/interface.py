@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -35,9 +35,6 @@ from ndld_flow.models.scopes import node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 
 Dims = Sequence[int | str | None]
-REST = "*"
-"""In an order: all that are not listed, in their present order."""
-_NAME = re.compile(r"[A-Za-z_][\w.:]*")
 _TYPE = re.compile(r"\s*([A-Za-z0-9_]+)\s*\[([^\[\]]*)\]\s*")
 
 
@@ -127,108 +124,11 @@ def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -
         graph.register_initializer(value)
 
 
-# --- outputs ---------------------------------------------------------------------------------------------------------
-
-
-def add_outputs(edited: EditedModel, patterns: Sequence[str], unknown: Declared) -> list[ir.Value]:
-    """Make tensors of the main graph outputs, unless they are. Returns the new outputs.
-
-    A pattern matches outputs of nodes; inputs and initializers need their full names. Raises `RequestError` for a
-    tensor in a subgraph, and for an unknown type or rank that is not given.
-    """
-    graph = edited.model.graph
-    computed = [value for node in graph for value in node.outputs if value.name]
-    named = [value for value in values_of(graph) if value.name in patterns]
-    chosen: dict[ir.Value, None] = {}
-    for pattern in patterns:
-        fits = name_matcher(pattern)
-        matching = [value for value in named if value.name == pattern] or [v for v in computed if fits(v.name or "")]
-        if not matching:
-            raise RequestError(_why_no_output(edited, pattern))
-        chosen |= dict.fromkeys(matching)
-    new = [value for value in chosen if not value.is_graph_output()]
-    _declare(edited.model, new, unknown)
-    graph.outputs.extend(new)
-    return new
-
-
-def _why_no_output(edited: EditedModel, pattern: str) -> str:
-    fits = name_matcher(pattern)
-    for address, graph in edited.scopes().items():
-        inside = next((value.name for value in values_of(graph) if fits(value.name or "")), None)
-        if address and inside is not None:
-            return (
-                f"{short_name(inside)!r} is in {short_name(address)}, which may run any number of times, while a model "
-                "has one value for each output. Make it an output of the subgraph first, or move the nodes out"
-            )
-    names = [value.name or "" for value in values_of(edited.model.graph)]
-    return f"no tensor has a name like {short_name(pattern)!r}; {suggest(pattern, names)}"
-
-
-def _declare(model: ir.Model, values: Sequence[ir.Value], unknown: Declared) -> None:
-    """Set the type and rank of outputs, which ONNX requires."""
-    if any(value.type is None or value.shape is None for value in values):
-        infer_shapes(model)
-    types = infer_types(model) if any(value.type is None for value in values) and not model.functions else {}
-    for value in values:
-        if value.type is None:
-            inferred = types.get(value, "")
-            value.type = unknown.type or (ir.TensorType(dtype_of(inferred)) if inferred.startswith("tensor(") else None)
-        if value.type is None:
-            raise RequestError(f"the type of {value.name!r} cannot be inferred; give it by `dtype`")
-        if value.shape is None and isinstance(value.type, ir.TensorType):
-            value.shape = unknown.dims
-            if value.shape is None:
-                raise RequestError(f"the shape of {value.name!r} cannot be inferred; give it by `shape`")
-
-
-def remove_outputs(edited: EditedModel, values: Sequence[ir.Value], prune: bool) -> int:
-    """Remove outputs and return the number of nodes that were removed as unused.
-
-    Raises `RequestError` when none would be left.
-    """
-    outputs = edited.model.graph.outputs
-    kept = [value for value in outputs if value not in values]
-    if not kept:
-        raise RequestError("no output would be left; add others first by `add_outputs`")
-    inputs = [value for value in edited.model.graph.inputs if value.uses()]
-    outputs[:] = kept
-    removed = prune_values(values) if prune else []
-    idle = [value.name for value in inputs if not is_used(value)]
-    if idle:
-        edited.note(f"nothing reads {', '.join(map(short_name, filter(None, idle)))} any more; see `remove_inputs`")
-    return len(removed)
-
-
-# --- order -------------------------------------------------------------------------------------------------
-
-
-def reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str) -> None:
-    """Reorder inputs or outputs by name; `*` stands for all that are not listed.
-
-    Raises `RequestError` for an unknown name, for one that is listed twice, and for one that is missing without `*`.
-    """
-    known = {value.name or "": value for value in values}
-    for name in order:
-        if name != REST and name not in known:
-            raise RequestError(f"the model has no {what} {short_name(name)!r}; {suggest(name, known)}")
-        if order.count(name) > 1:
-            raise RequestError(f"{name!r} is listed twice in the order")
-    if len(known) < len(values):
-        raise RequestError(f"one {what} of the model is listed twice; remove it first")
-    rest = [value for name, value in known.items() if name not in order]
-    if rest and REST not in order:
-        left = ", ".join(short_name(value.name or "") for value in rest)
-        raise RequestError(f"the order does not list {left}; `*` stands for all that are not listed")
-    sorted_values = [value for name in order for value in (rest if name == REST else [known[name]])]
-    values[:] = sorted_values
-
-
 class Snapshot:
     """The recorded shapes and types of a model, to restore them."""
 
     def __init__(self, model: ir.Model) -> None:
-        self._kept = [(value, value.shape, value.type) for value in _values(model)]
+        self._kept = [(value, value.shape, value.type) for value in declared_values(model)]
 
     def restore(self) -> None:
         for value, shape, type_ in self._kept:
@@ -291,7 +191,8 @@ def _computed(graph: ir.Graph) -> list[ir.Value]:
     return [value for node in graph if is_standard(node) for value in node.outputs]
 
 
-def _values(model: ir.Model) -> list[ir.Value]:
+def declared_values(model: ir.Model) -> list[ir.Value]:
+    """Return the inputs of all graphs, and the outputs of all nodes."""
     graphs = list(all_graphs(model))
     outputs = [value for graph in graphs for node in graph for value in node.outputs]
     return [*(value for graph in graphs for value in graph.inputs), *outputs]
@@ -309,10 +210,14 @@ def set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
     check_shapes(model, shapes, "shapes")
     numbers = {name: tuple(dim if isinstance(dim, int) else -1 for dim in shape) for name, shape in shapes.items()}
     sizes = dims_from_shapes(model, numbers, {}, "shapes")
-    _put(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
+    change_shapes(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
 
 
-def _put(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
+def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
+    """Set shapes of inputs and sizes of named dimensions, and infer all other shapes.
+
+    Raises `ModelError` when the model does not support the shapes.
+    """
     snapshot = Snapshot(edited.model)
     set_shapes_of_inputs(edited.model, shapes, sizes)
     shown = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(edited.model))
@@ -328,7 +233,7 @@ def fix_dims(edited: EditedModel, sizes: Mapping[str, int], rest: int | None) ->
     check_dims(model, sizes, "dims")
     wanted = {} if rest is None else dict.fromkeys(dim_names(model), rest)
     wanted |= sizes
-    _put(edited, {} if rest is None else _filled(real_inputs(model), wanted, rest), wanted)
+    change_shapes(edited, {} if rest is None else _filled(real_inputs(model), wanted, rest), wanted)
 
 
 def _filled(inputs: Sequence[ir.Value], sizes: Mapping[str, int], rest: int) -> dict[str, Dims]:
@@ -345,84 +250,6 @@ def show_inputs(model: ir.Model) -> str:
     inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
     dynamic = ", ".join(str(value.name) for value in dynamic_values(model))
     return f"{inputs}; still dynamic: {dynamic}" if dynamic else inputs
-
-
-def free_dims(edited: EditedModel, axes: Mapping[int, str | None], inputs: Sequence[ir.Value]) -> None:
-    """Make dimensions of inputs dynamic, named or unnamed, and infer all shapes.
-
-    Notes outputs that stay static because of a constant inside the model. Raises `RequestError` for an axis that an
-    input does not have.
-    """
-    shapes: dict[str, Dims] = {}
-    for value in inputs:
-        if value.shape is None:
-            raise RequestError(f"the shape of input {value.name!r} is unknown; set it by `set_shapes`")
-        dims: list[int | str | None] = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        for axis, name in axes.items():
-            if not -len(dims) <= axis < len(dims):
-                raise RequestError(
-                    f"input {value.name!r} has {len(dims)} dimensions and no axis {axis}; restrict the inputs by "
-                    "`select`"
-                )
-            dims[axis] = name
-        shapes[value.name or ""] = dims
-    _put(edited, shapes, {})
-    fixed = [value for value in edited.model.graph.outputs if value not in dynamic_values(edited.model)]
-    for value in fixed:
-        edited.note(f"output {value.name} is still {show_shape(value.shape)}{_where_fixed(edited.model)}")
-
-
-def _where_fixed(model: ir.Model) -> str:
-    """Return a description of the first node with dynamic inputs and static outputs."""
-    for node in model.graph:
-        if any(value is not None and _is_free(value) for value in node.inputs) and not any(map(_is_free, node.outputs)):
-            label = f"{node.op_type} {short_name(node_label(node))!r}"
-            return f": {label} produces {show_shape(node.outputs[0].shape)} for any input"
-    return ""
-
-
-def _is_free(value: ir.Value) -> bool:
-    return value.shape is None or any(not isinstance(dim, int) for dim in value.shape)
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Renaming:
-    names: Mapping[str, str]
-
-    def of(self, dim: int | ir.SymbolicDim) -> int | str | None:
-        """Return the dimension by its new name, also inside an expression such as `floor(batch/2)`."""
-        if isinstance(dim, int) or dim.value is None:
-            return dim if isinstance(dim, int) else None
-        text = str(dim.value)
-        if text in self.names:
-            return self.names[text]
-        return _NAME.sub(lambda match: self.names.get(match[0], match[0]), text)
-
-
-def rename_dims(model: ir.Model, names: Mapping[str, str]) -> int:
-    """Rename dimensions everywhere and return the number of changed tensors.
-
-    Raises `RequestError` for a name that no tensor has.
-    """
-    shaped = [value for value in _values(model) if value.shape is not None]
-    known = {str(dim.value) for value in shaped for dim in value.shape or () if not isinstance(dim, int) and dim.value}
-    for name in names:
-        if name not in known:
-            nearest = suggest(name, known) or "it has no named dimensions"
-            raise RequestError(f"the model has no dimension {short_name(name)!r}; {nearest}")
-    renaming = _Renaming(names)
-    changed = 0
-    for value in shaped:
-        assert value.shape is not None
-        old = [dim if isinstance(dim, int) else dim.value for dim in value.shape]
-        new = [renaming.of(dim) for dim in value.shape]
-        if new != old:
-            value.shape = ir.Shape(new)
-            changed += 1
-    return changed
 
 
 # --- recorded shapes ------------------------------------------------------------------------------------------

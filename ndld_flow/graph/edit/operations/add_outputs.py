@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.name_patterns import name_matcher
+from ndld_flow.base.text import short_name, suggest
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Dims, Patterns
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from ndld_flow.graph.edit.edited_model import EditedModel
 
 
@@ -32,9 +37,66 @@ class AddOutputs(Operation):
     """Succeed when all of them are outputs already."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import Declared, add_outputs
-
-        added = add_outputs(edited, self.select, Declared(self.dtype, self.shape))
-        if not added and not self.allow_empty:
+        new = [value for value in self._chosen(edited) if not value.is_graph_output()]
+        if not new and not self.allow_empty:
             raise RequestError("all of them are outputs already; `allow_empty: true` accepts that")
-        return f"{len(added)} outputs added: {', '.join(str(value.name) for value in added)}"
+        self._declare(edited.model, new)
+        edited.model.graph.outputs.extend(new)
+        return f"{len(new)} outputs added: {', '.join(str(value.name) for value in new)}"
+
+    def _chosen(self, edited: EditedModel) -> Iterable[ir.Value]:
+        """Return the selected tensors. Raises `RequestError` for a pattern that matches none in the main graph."""
+        from ndld_flow.graph.edit.edited_model import values_of
+
+        graph = edited.model.graph
+        computed = [value for node in graph for value in node.outputs if value.name]
+        named = [value for value in values_of(graph) if value.name in self.select]
+        chosen: dict[ir.Value, None] = {}
+        for pattern in self.select:
+            fits = name_matcher(pattern)
+            matching = [value for value in named if value.name == pattern]
+            matching = matching or [value for value in computed if fits(value.name or "")]
+            if not matching:
+                raise RequestError(_why_no_output(edited, pattern))
+            chosen |= dict.fromkeys(matching)
+        return chosen
+
+    def _declare(self, model: ir.Model, values: Sequence[ir.Value]) -> None:
+        """Set the type and rank of outputs, which ONNX requires. Raises `RequestError` for unknown ones."""
+        import onnx_ir as ir
+
+        from ndld_flow.graph.edit.interface import Declared
+        from ndld_flow.models.element_types import dtype_of, infer_types
+        from ndld_flow.models.shape_inference import infer_shapes
+
+        given = Declared(self.dtype, self.shape)
+        if any(value.type is None or value.shape is None for value in values):
+            infer_shapes(model)
+        types = infer_types(model) if any(value.type is None for value in values) and not model.functions else {}
+        for value in values:
+            inferred = types.get(value, "")
+            if value.type is None:
+                value.type = given.type
+            if value.type is None and inferred.startswith("tensor("):
+                value.type = ir.TensorType(dtype_of(inferred))
+            if value.type is None:
+                raise RequestError(f"the type of {value.name!r} cannot be inferred; give it by `dtype`")
+            if value.shape is None and isinstance(value.type, ir.TensorType):
+                value.shape = given.dims
+                if value.shape is None:
+                    raise RequestError(f"the shape of {value.name!r} cannot be inferred; give it by `shape`")
+
+
+def _why_no_output(edited: EditedModel, pattern: str) -> str:
+    from ndld_flow.graph.edit.edited_model import values_of
+
+    fits = name_matcher(pattern)
+    for address, graph in edited.scopes().items():
+        inside = next((value.name for value in values_of(graph) if fits(value.name or "")), None)
+        if address and inside is not None:
+            return (
+                f"{short_name(inside)!r} is in {short_name(address)}, which may run any number of times, while a model "
+                "has one value for each output. Make it an output of the subgraph first, or move the nodes out"
+            )
+    names = [value.name or "" for value in values_of(edited.model.graph)]
+    return f"no tensor has a name like {short_name(pattern)!r}; {suggest(pattern, names)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns
 
@@ -28,8 +30,18 @@ class RemoveOutputs(Operation):
     """Succeed when no name matches."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import pick, remove_outputs
+        from ndld_flow.graph.edit.interface import pick
+        from ndld_flow.graph.edit.wiring import is_used, prune_values
 
-        values = pick(edited.model.graph.outputs, self.select, "output", self.allow_empty)
-        count = remove_outputs(edited, values, self.prune) if values else 0
-        return f"outputs removed: {', '.join(str(value.name) for value in values)}; {count} nodes with them"
+        graph = edited.model.graph
+        values = pick(graph.outputs, self.select, "output", self.allow_empty)
+        kept = [value for value in graph.outputs if value not in values]
+        if values and not kept:
+            raise RequestError("no output would be left; add others first by `add_outputs`")
+        inputs = [value for value in graph.inputs if value.uses()]
+        graph.outputs[:] = kept
+        removed = prune_values(values) if self.prune else []
+        idle = [value.name for value in inputs if not is_used(value)]
+        if idle:
+            edited.note(f"nothing reads {', '.join(map(short_name, filter(None, idle)))} any more; see `remove_inputs`")
+        return f"outputs removed: {', '.join(str(value.name) for value in values)}; {len(removed)} nodes with them"
