@@ -130,7 +130,9 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
     `cosine` is each metric of the output where it is worst; `logits.cosine` that of one of several outputs, where its
     name is an identifier; `accuracy`, `reference.accuracy` and `drop.accuracy` belong to a user's metric.
     """
-    ruined = _NO_AGREEMENT if any(map(_is_ruined, accuracy.outputs)) else {}
+    outputs = accuracy.outputs
+    is_ruined = any(bool(o.failed) and "float" in o.dtype and "cosine" not in o.metrics for o in outputs)
+    ruined = _NO_AGREEMENT if is_ruined else {}
     found = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
     if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
         for output in accuracy.outputs:
@@ -175,10 +177,6 @@ def summarise(accuracy: Accuracy) -> str:
     else:
         text = f"outside tolerance: {', '.join([*_failed(accuracy), *figures])}"
     return f"{text} ({'; '.join(remarks)})" if remarks else text
-
-
-def _is_ruined(output: OutputAgreement) -> bool:
-    return bool(output.failed) and "float" in output.dtype and "cosine" not in output.metrics
 
 
 def _metric(name: str, value: float) -> Metric:

@@ -328,7 +328,7 @@ def load_metric(path: Path) -> UserMetric:
     function = getattr(module, there[0])
     wanted, count = kinds[there[0]]
     if not _takes(function, count):
-        raise RequestError(f"{path}: write it as `def {wanted}`; it is `def {there[0]}{_signature(function)}`.")
+        raise RequestError(f"{path}: write it as `def {wanted}`; it is `def {there[0]}{inspect.signature(function)}`.")
     return UserMetric(path, there[0], function)
 
 
@@ -340,10 +340,6 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except ValueError:  # a compiled function without a signature
         return True
     return True
-
-
-def _signature(function: Callable[..., Any]) -> str:
-    return str(inspect.signature(function))
 
 
 def _own_arrays(kept: Mapping[str, Array | None]) -> dict[str, Array]:

@@ -6,7 +6,7 @@ One session is open at a time; outputs are stored in files, because they may exc
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -52,7 +52,10 @@ class StoredOutputs:
 
     def __getitem__(self, sample: int) -> dict[str, Array | None]:
         """Return the outputs of one sample by name; types unknown to .npy files are converted as by `storable`."""
-        return {name: None if path is None else _load(path) for name, path in self._samples[sample].items()}
+        return {
+            name: None if path is None else np.load(path, mmap_mode="r", allow_pickle=False)
+            for name, path in self._samples[sample].items()
+        }
 
     def samples_of(self, name: str) -> Callable[[], Iterator[Array]]:
         """Return a function that yields one output, sample by sample; it yields nothing for an output that is not a
@@ -73,11 +76,6 @@ def storable(array: Array) -> Array:
     if array.dtype.isbuiltin != 1:
         return array.astype(np.float32 if is_float(array.dtype) else np.int64)
     return array
-
-
-def _load(path: Path) -> Array:
-    loaded: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return loaded
 
 
 @dataclass
@@ -306,13 +304,16 @@ def compare_models(
     for i, outputs in enumerate(second.over(cast)):
         if i == 0:
             pairs = pair_names(list(kept[0]), list(outputs))
-            compared = tuple(_prepare(pair, measuring(pair[0] or pair[1] or ""), kept) for pair in pairs)
+            compared = tuple(_prepare(names, measuring(names[0] or names[1] or ""), kept) for names in pairs)
         for output in compared:
             output.add(reader.labels[i], kept[i], outputs, pair.candidate.stored_dtypes)
         if keep_candidate:
             names = {theirs: mine for mine, theirs in (output.pair for output in compared) if mine is not None}
             kept_theirs.add({names[name]: array for name, array in outputs.items() if name in names})
-    notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes, *_weak_evidence(compared)}
+    notes = {*pair.samples.notes, *pair.reference.notes, *pair.candidate.notes}
+    flat = [output.name for output in compared if output.agreement.is_weak_evidence]
+    if flat:
+        notes.add(f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence")
     return Comparison(
         inputs=reader.described,
         samples=tuple(reader.labels),
@@ -354,10 +355,3 @@ def _folder(scratch: Path, name: str) -> Path:
     folder = scratch / name
     folder.mkdir()
     return folder
-
-
-def _weak_evidence(compared: Sequence[ComparedOutput]) -> Sequence[str]:
-    flat = [output.name for output in compared if output.agreement.is_weak_evidence]
-    if not flat:
-        return ()
-    return (f"the reference is constant in {', '.join(flat)}, so agreement there is weak evidence",)

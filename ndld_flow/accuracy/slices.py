@@ -368,7 +368,10 @@ def _error_blocks(reference: Array, candidate: Array, layout: Layout) -> Iterato
     Both errors have the leading axis first, the others in their order.
     """
     r, c = (array.reshape(1) if not array.ndim else array for array in (reference, candidate))
-    lead = _leading_axis(r.shape, layout)
+    lead = layout.axis
+    if lead is None:
+        free = range(r.ndim - 2) if layout.smooth_map else range(r.ndim)
+        lead = max(free, key=lambda axis: r.shape[axis], default=0)
     r, c = np.moveaxis(r, lead, 0), np.moveaxis(c, lead, 0)
     step = max(1, BLOCK // max(1, r.size // len(r)))
     for start in range(0, len(r), step):
@@ -381,13 +384,6 @@ def _error_blocks(reference: Array, candidate: Array, layout: Layout) -> Iterato
         if layout.smooth_map:
             soft = np.maximum(np.abs(error) - _EDGE * _local_range(np.where(np.isfinite(mine), mine, 0.0)), 0.0)
         yield lead, rows, error, soft
-
-
-def _leading_axis(shape: tuple[int, ...], layout: Layout) -> int:
-    if layout.axis is not None:
-        return layout.axis
-    free = range(len(shape) - 2) if layout.smooth_map else range(len(shape))
-    return max(free, key=lambda axis: shape[axis], default=0)
 
 
 def _local_range(r: Array) -> Array:

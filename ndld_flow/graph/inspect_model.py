@@ -91,7 +91,8 @@ class Views:
         port = self.port(value)
         scope = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
         if held is None:
-            return InspectedTensor(**dict(port), scope=scope, role=_role(value))
+            role: Role = "input" if value.is_graph_input() else "output" if value.is_graph_output() else "tensor"
+        return InspectedTensor(**dict(port), scope=scope, role=role)
         data = held.tensor
         external = data if isinstance(data, ir.ExternalTensor) else None
         known = dict(port) | {"dtype": dtype_name(data.dtype), "shape": tuple(int(dim) for dim in data.shape.numpy())}
@@ -141,12 +142,6 @@ class Views:
         scope = self._address(node)
         here = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
         return node_label(node) if scope == here else f"{scope}: {node_label(node)}"
-
-
-def _role(value: ir.Value) -> Role:
-    if value.is_graph_input():
-        return "input"
-    return "output" if value.is_graph_output() else "tensor"
 
 
 def _dtype(value: ir.Value) -> str:

@@ -33,7 +33,7 @@ def run_on_model(program: Program, source: Path, on_line: Callable[[str], None])
 
     Raises as `run_program` does, and `RequestError` if the model changed.
     """
-    before = _stamps(source)
+    before = {path: _stamp(path) for path in (source, *(source.parent / name for name in external_files(source)))}
     run_program(program, on_line)
     changed = [path.name for path, stamp in before.items() if _stamp(path) != stamp]
     if changed:
@@ -41,11 +41,6 @@ def run_on_model(program: Program, source: Path, on_line: Callable[[str], None])
             f"the program {program.name!r} changed its input model ({', '.join(changed)}), which other steps read; "
             "set `in_place: true` to give it a copy"
         )
-
-
-def _stamps(source: Path) -> dict[Path, tuple[int, int]]:
-    paths = [source, *(source.parent / name for name in external_files(source))]
-    return {path: _stamp(path) for path in paths}
 
 
 def _stamp(path: Path) -> tuple[int, int]:

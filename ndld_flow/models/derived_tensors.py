@@ -220,14 +220,10 @@ def _positive(dtype: ir.DataType) -> _Draw:
     return lambda random, count: random.integers(least, _largest(dtype), count, endpoint=True)
 
 
-def _negative(dtype: ir.DataType) -> _Draw:
-    return lambda random, count: -random.integers(1, _largest(dtype), count, endpoint=True)
-
-
 _INTEGER: Mapping[str, Callable[[ir.DataType], _Draw]] = {
     "normal": _rounded_normal,
     "zeros": lambda dtype: lambda random, count: np.zeros(count, np.int64),
     "ones": lambda dtype: lambda random, count: np.ones(count, np.int64),
     "uniform_positive": _positive,
-    "uniform_negative": _negative,
+    "uniform_negative": lambda dtype: lambda random, count: -random.integers(1, _largest(dtype), count, endpoint=True),
 }

@@ -81,7 +81,10 @@ def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
     Raises `RequestError` if the name matches no body, or several.
     """
     bodies = {address: graph for address, graph in scopes_of(model).items() if address}
-    fitting = [wanted] if wanted in bodies else [address for address in bodies if _ends_with(address, wanted)]
+    fitting = [wanted] if wanted in bodies else []
+    if not fitting:
+        ends = {address: (f"/{address}", f"/{address.rpartition('/')[0]}") for address in bodies}
+        fitting = [address for address, texts in ends.items() if any(text.endswith(f"/{wanted}") for text in texts)]
     if not fitting:
         raise RequestError(
             f"--subgraph {wanted!r}: the model has no such body. {suggest(wanted, bodies)}"
@@ -91,10 +94,6 @@ def chosen_body(model: ir.Model, wanted: str) -> tuple[str, ir.Graph]:
     if len(fitting) > 1:
         raise RequestError(f"--subgraph {wanted!r} is ambiguous: {', '.join(sorted(fitting)[:6])}.")
     return fitting[0], bodies[fitting[0]]
-
-
-def _ends_with(address: str, wanted: str) -> bool:
-    return any(f"/{position}".endswith(f"/{wanted}") for position in (address, address.rpartition("/")[0]))
 
 
 @dataclass
@@ -153,12 +152,12 @@ class _Drawing:
 
     def _operator(self, node: ir.Node, reads: Iterable[ir.Value]) -> int:
         composite = self._is_composite(node)
-        operator = op_name(node)
+        operator, precision = op_name(node), precision_of(node)
         position = self._add(
             _tooltip(node),
             "composite" if composite else "operator",
             operator.rpartition("::")[2],
-            (*(node_details(node) if self.reading.values else ()), *_precision_line(node)),
+            (*(node_details(node) if self.reading.values else ()), *([f"asked {precision}"] if precision else [])),
             list(node.outputs),
             "control" if composite else family_of(operator),
         )
@@ -262,11 +261,6 @@ def _tooltip(node: ir.Node) -> str:
     return f"{node.name or '(no name)'} ({op_name(node)})"
 
 
-def _precision_line(node: ir.Node) -> tuple[str, ...]:
-    precision = precision_of(node)
-    return (f"asked {precision}",) if precision else ()
-
-
 def type_text_of(value: ir.Value) -> str:
     """Return `float32`, `seq(tensor(float))`; empty if unknown."""
     if isinstance(value.type, ir.TensorType):
@@ -277,10 +271,7 @@ def type_text_of(value: ir.Value) -> str:
 def shape_text_of(value: ir.Value, short: Callable[[str], str] = str) -> str:
     """Return `1x64x56x56`; symbolic dimensions keep their names, unknown ones are `?`; empty for an unknown shape."""
     if value.shape is not None:
-        return dims_text(["?" if is_invented_name(dim) else _dim_text(dim, short) for dim in value.shape])
+        names = (dim if isinstance(dim, int) or not is_invented_name(dim) else None for dim in value.shape)
+        return dims_text([str(d) if isinstance(d, int) else short(d.value) if d and d.value else "?" for d in names])
     tensor = constant_tensor(value)
     return "" if tensor is None else dims_text([str(dim) for dim in tensor.shape.numpy()])
-
-
-def _dim_text(dim: int | ir.SymbolicDim, short: Callable[[str], str]) -> str:
-    return str(dim) if isinstance(dim, int) else short(dim.value) if dim.value else "?"

@@ -125,7 +125,9 @@ class _Inference:
         ]
         bound: dict[str, str] = {}
         for value, variable in ports:
-            known = variable if "(" in variable else self._of(value) or _declared(value)
+            known = variable if "(" in variable else self._of(value)
+            if known is None and value is not None:
+                known = type_name(value.type)  # the declared type, only if nothing else is known
             if known is not None:
                 bound.setdefault(variable, known)
         for value, variable in ports:
@@ -133,11 +135,6 @@ class _Inference:
 
     def _of(self, value: ir.Value | None) -> str | None:
         return None if value is None else self.types.get(value)
-
-
-def _declared(value: ir.Value | None) -> str | None:
-    """Return the declared type of a value, which is used only if nothing else is known."""
-    return None if value is None else type_name(value.type)
 
 
 def carried_into_bodies(node: ir.Node) -> Iterator[tuple[ir.Value, ir.Value | None]]:
@@ -227,14 +224,6 @@ def _if(node: ir.Node, of: Lookup) -> list[str | None]:
     return [next((type_ for type_ in types if type_ is not None), None) for types in zip(*branches, strict=False)]
 
 
-def _loop(node: ir.Node, of: Lookup) -> list[str | None]:
-    return [of(value) for value in node.attributes["body"].as_graph().outputs[1:]]
-
-
-def _scan(node: ir.Node, of: Lookup) -> list[str | None]:
-    return [of(value) for value in node.attributes["body"].as_graph().outputs]
-
-
 def _sequence_map(node: ir.Node, of: Lookup) -> list[str | None]:
     types = [of(value) for value in node.attributes["body"].as_graph().outputs]
     return [None if type_ is None else f"seq({type_})" for type_ in types]
@@ -254,7 +243,7 @@ _RULES: dict[str, Rule] = {
     "HannWindow": _from_attribute("output_datatype", ir.DataType.FLOAT),
     "If": _if,
     "LayerNormalization": _layer_normalization,
-    "Loop": _loop,
+    "Loop": lambda node, of: [of(value) for value in node.attributes["body"].as_graph().outputs[1:]],
     "MelWeightMatrix": _from_attribute("output_datatype", ir.DataType.FLOAT),
     "Optional": _optional,
     "OptionalGetElement": _element,
@@ -262,7 +251,7 @@ _RULES: dict[str, Rule] = {
     "RandomNormalLike": _from_attribute("dtype"),
     "RandomUniform": _from_attribute("dtype", ir.DataType.FLOAT),
     "RandomUniformLike": _from_attribute("dtype"),
-    "Scan": _scan,
+    "Scan": lambda node, of: [of(value) for value in node.attributes["body"].as_graph().outputs],
     "SequenceAt": _element,
     "SequenceConstruct": _sequence,
     "SequenceEmpty": _sequence_empty,

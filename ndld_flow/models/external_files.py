@@ -112,16 +112,11 @@ def _locations(data: mmap.mmap, start: int, end: int, message: str, depth: int) 
     for number, first, last in _messages(data, start, end):
         inner = fields.get(number)
         if inner == "entry":
-            yield from _location(data, first, last)
+            entry = {field: data[begin:stop] for field, begin, stop in _messages(data, first, last)}
+            if entry.get(1) == b"location":  # the key of a StringStringEntryProto, whose value is field 2
+                yield entry.get(2, b"").decode()
         elif inner is not None:
             yield from _locations(data, first, last, inner, depth + 1)
-
-
-def _location(data: mmap.mmap, start: int, end: int) -> Iterator[str]:
-    """Yield the value of a StringStringEntryProto whose key is `location`."""
-    entry = {number: data[first:last] for number, first, last in _messages(data, start, end)}
-    if entry.get(1) == b"location":
-        yield entry.get(2, b"").decode()
 
 
 def _messages(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, int, int]]:

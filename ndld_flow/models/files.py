@@ -203,21 +203,15 @@ def check_model(path: Path, full_check: bool = False) -> None:
 def summarize_model(model: ir.Model) -> GraphSummary:
     """Summarise a model in numbers; nodes of subgraphs and of local functions count once each."""
     types = Counter(op_name(node) for graph in all_graphs(model) for node in graph)
-    tensors = [*_initializers(model), *_constants(model)]
+    values = (value for graph in model.graphs() for value in graph.initializers.values())
+    tensors = [*(value.const_value for value in values if value.const_value is not None), *_constants(model)]
     return GraphSummary(
         nodes_by_type=dict(sorted(types.items(), key=lambda item: (-item[1], item[0]))),
-        parameter_count=sum(_stored_count(tensor) for tensor in tensors),
+        parameter_count=sum(t.stored_count if isinstance(t, SparseInitializer) else t.size for t in tensors),
         initializer_bytes=sum(_stored_bytes(tensor) for tensor in tensors),
         opset=model.opset_imports.get("", 0),
         ir_version=model.ir_version or 0,
     )
-
-
-def _initializers(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
 
 
 def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
@@ -246,10 +240,6 @@ def all_graphs(model: ir.Model) -> Iterator[ir.Graph]:
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         yield graph
         yield from inner_graphs(graph)
-
-
-def _stored_count(tensor: ir.TensorProtocol) -> int:
-    return tensor.stored_count if isinstance(tensor, SparseInitializer) else tensor.size
 
 
 def _stored_bytes(tensor: ir.TensorProtocol) -> int:

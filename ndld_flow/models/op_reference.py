@@ -428,6 +428,11 @@ class ListedOperator:
     """Nodes of the model, including those in bodies and functions."""
     note: str = ""
 
+    @property
+    def text(self) -> str:
+        """Its name and documentation in lower case, which words are searched in."""
+        return f"{self.domain}::{self.name} {self.version.doc if self.version else ''}".lower()
+
 
 def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
     """Return the operators that match, by family, domain and name.
@@ -438,7 +443,10 @@ def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
     newest = onnx.defs.onnx_opset_version()
     if domain == "" and query.opset is not None and query.opset > newest:
         raise RequestError(f"opset {query.opset} is unknown: the installed onnx supports opsets up to {newest}.")
-    known = [_listed(operator, query.opset) for operator in operators().values()]
+    known = [
+        ListedOperator(op.name, op.domain, op.family, op, op.newest if query.opset is None else op.at(query.opset))
+        for op in operators().values()
+    ]
     listed = known if query.model is None else list(_of_model(load_model(query.model)))
     _check(query, domain, listed)
     words = query.search.lower().split()
@@ -449,7 +457,7 @@ def list_operators(query: OpQuery) -> tuple[ListedOperator, ...]:
         and domain in (None, entry.domain)
         and query.category in ("", entry.family)
         and (entry.version is not None or query.model is not None)
-        and all(word in _words_of(entry) for word in words)
+        and all(word in entry.text for word in words)
     ]
     order = {family: place for place, family in enumerate(FAMILIES)}
     return tuple(sorted(fitting, key=lambda entry: (order[entry.family], entry.domain, entry.name)))
@@ -461,11 +469,6 @@ def _domain(query: OpQuery) -> str | None:
         return "" if query.domain == DEFAULT_DOMAIN else query.domain
     # Other domains have their own version numbers.
     return "" if query.opset is not None and query.model is None and "::" not in query.name else None
-
-
-def _listed(operator: Operator, opset: int | None) -> ListedOperator:
-    version = operator.newest if opset is None else operator.at(opset)
-    return ListedOperator(operator.name, operator.domain, operator.family, operator, version)
 
 
 def _of_model(model: ir.Model) -> Iterator[ListedOperator]:
@@ -497,10 +500,6 @@ def _keys(graph: ir.Graph, opsets: Mapping[str, int]) -> Iterator[tuple[str, str
 def _is_named(entry: ListedOperator, name: str) -> bool:
     domain, _, short = name.rpartition("::")
     return entry.name.lower() == short.lower() and domain in ("", entry.domain or DEFAULT_DOMAIN)
-
-
-def _words_of(entry: ListedOperator) -> str:
-    return f"{entry.domain}::{entry.name} {entry.version.doc if entry.version else ''}".lower()
 
 
 def _check(query: OpQuery, domain: str | None, listed: list[ListedOperator]) -> None:

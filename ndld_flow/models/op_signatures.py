@@ -125,13 +125,12 @@ def _contrib_signature(op_type: str, input_count: int, output_count: int) -> Sig
     text = _CONTRIB.get(op_type)
     if text is None:
         return None
-    inputs, outputs = (_numbered(side.split()) for side in text.split("->"))
+    # Each port without floats has its own variable: such ports share no type.
+    inputs, outputs = (
+        tuple(f"_:{i}" if variable == "_" else variable for i, variable in enumerate(side.split()))
+        for side in text.split("->")
+    )
     if input_count > len(inputs) or output_count > len(outputs):
         return None
     allowed = dict.fromkeys("TUV", _HALF_OR_FLOAT) | {"F": frozenset({"tensor(float)"})}
     return Signature(inputs[:input_count], outputs[:output_count], allowed)
-
-
-def _numbered(variables: Sequence[str]) -> tuple[str, ...]:
-    """Give each port without floats its own variable: such ports share no type."""
-    return tuple(f"_:{i}" if variable == "_" else variable for i, variable in enumerate(variables))

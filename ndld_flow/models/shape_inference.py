@@ -92,16 +92,12 @@ def _light_proto(model: ir.Model) -> onnx.ModelProto:
         with _without_large_tensors(model):
             return ir.serde.serialize_model(model)
     except ir.serde.SerdeError as error:
-        raise ModelError(f"the model cannot be written: {_reason(error)}") from None
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        raise ModelError(f"the model cannot be written: {one_paragraph(cause)}") from None
     finally:
         model.ir_version = kept_ir_version
-
-
-def _reason(error: BaseException) -> str:
-    """Return the innermost of a chain of errors."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return one_paragraph(error)
 
 
 @contextlib.contextmanager
@@ -115,17 +111,16 @@ def _without_large_tensors(model: ir.Model) -> Iterator[None]:
                 if tensor is None or (tensor.nbytes <= _READ_BYTES and not isinstance(tensor, ir.ExternalTensor)):
                     continue
                 kept.append((value, tensor))
-                value.const_value = _light_tensor(tensor, value.name or "")
+                name = value.name or ""
+                if tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING:
+                    value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
+                else:
+                    shape = ir.Shape(tensor.shape.numpy())
+                    value.const_value = ir.ExternalTensor("", None, None, tensor.dtype, shape=shape, name=name)
         yield
     finally:
         for value, tensor in kept:
             value.const_value = tensor
-
-
-def _light_tensor(tensor: ir.TensorProtocol, name: str) -> ir.TensorProtocol:
-    if tensor.nbytes <= _READ_BYTES and tensor.dtype != ir.DataType.STRING:
-        return ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
-    return ir.ExternalTensor("", None, None, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name)
 
 
 def _write_back(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
@@ -148,13 +143,10 @@ def _write_type(value: ir.Value, found: onnx.TypeProto) -> None:
     if tensor_type.elem_type:
         value.type = ir.TensorType(ir.DataType(tensor_type.elem_type))
     if tensor_type.HasField("shape"):
-        value.shape = ir.Shape([_dim(dim) for dim in tensor_type.shape.dim])
-
-
-def _dim(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    if dim.HasField("dim_value"):
-        return int(dim.dim_value)
-    return dim.dim_param or None
+        dims = tensor_type.shape.dim
+        value.shape = ir.Shape(
+            [int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or None for dim in dims]
+        )
 
 
 def is_invented_name(dim: object) -> bool:

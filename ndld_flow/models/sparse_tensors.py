@@ -83,7 +83,9 @@ def extract_sparse(proto: onnx.ModelProto) -> list[onnx.SparseTensorProto]:
         del graph.sparse_initializer[:]
     for function in proto.functions:
         for node in function.node:
-            _densify_constant(node)
+            if _is_sparse_constant(node):  # a function has no initializers
+                dense = numpy_helper.from_array(dense_array(node.attribute[0].sparse_tensor))
+                node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", dense))
     return extracted
 
 
@@ -106,7 +108,12 @@ def sparse_placeholders(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializ
         for value in graph.initializers.values()
         if isinstance(value.const_value, SparseInitializer)
     ]
-    return {value: (tensor, _marker_tensor(value, tensor, i)) for i, (value, tensor) in enumerate(sparse)}
+    marked: dict[ir.Value, tuple[SparseInitializer, ir.ExternalTensor]] = {}
+    for i, (value, tensor) in enumerate(sparse):
+        name = value.name or ""
+        marker = ir.ExternalTensor(f"{_MARK}{i}", None, None, tensor.dtype, shape=tensor.shape, name=name)
+        marked[value] = (tensor, marker)
+    return marked
 
 
 def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> None:
@@ -154,13 +161,6 @@ def _lift_constants(graph: onnx.GraphProto) -> None:
             del graph.node[i]
 
 
-def _densify_constant(node: onnx.NodeProto) -> None:
-    """Convert a sparse Constant in a function, which has no initializers, to a dense one."""
-    if _is_sparse_constant(node):
-        dense = dense_array(node.attribute[0].sparse_tensor)
-        node.attribute[0].CopyFrom(onnx.helper.make_attribute("value", numpy_helper.from_array(dense)))
-
-
 def _is_sparse_constant(node: onnx.NodeProto) -> bool:
     return (
         node.op_type == "Constant"
@@ -178,10 +178,6 @@ def _placeholder(sparse: onnx.SparseTensorProto, index: int) -> onnx.TensorProto
     )
     tensor.external_data.add(key="location", value=f"{_MARK}{index}")
     return tensor
-
-
-def _marker_tensor(value: ir.Value, tensor: SparseInitializer, index: int) -> ir.ExternalTensor:
-    return ir.ExternalTensor(f"{_MARK}{index}", None, None, tensor.dtype, shape=tensor.shape, name=value.name or "")
 
 
 def _marked(tensor: ir.TensorProtocol | None) -> int | None:

@@ -63,7 +63,8 @@ def same_contents(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
         return _sparse_key(one) == _sparse_key(other)
     if one.dtype == ir.DataType.STRING:
         return bool(np.array_equal(one.numpy(), other.numpy()))
-    if isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor) and _same_location(one, other):
+    externals = isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor)
+    if externals and (one.offset or 0) == (other.offset or 0) and Path(one.path).samefile(other.path):
         return True
     pieces = itertools.zip_longest(byte_pieces(one, _PIECE_BYTES), byte_pieces(other, _PIECE_BYTES))
     return all(left == right for left, right in pieces)
@@ -121,10 +122,6 @@ def _sample(tensor: ir.TensorProtocol, width: int) -> bytes:
             file.seek((tensor.offset or 0) + start)
             sampled += file.read(width)
         return sampled
-
-
-def _same_location(one: ir.ExternalTensor, other: ir.ExternalTensor) -> bool:
-    return (one.offset or 0) == (other.offset or 0) and Path(one.path).samefile(other.path)
 
 
 def _sparse_key(tensor: ir.TensorProtocol) -> tuple[bytes, bytes] | None:

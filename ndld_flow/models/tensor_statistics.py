@@ -80,7 +80,7 @@ def tensor_statistics(tensor: ir.TensorProtocol, limit_bytes: int = DEFAULT_LIMI
     """
     stored = tensor_bytes(tensor)
     unread = _unreadable(tensor, stored, limit_bytes)
-    shape = _shape(tensor)
+    shape = tuple(int(dim) for dim in tensor.shape.numpy())
     elements = math.prod(shape)
     numbers = None if unread else _numbers_of(elements, _reading(tensor, stored))
     if numbers is None and not unread:
@@ -94,12 +94,17 @@ def first_values(tensor: ir.TensorProtocol, most: int) -> tuple[Scalar, ...]:
     Only the first piece of external data is read. Raises OSError if that fails.
     """
     if tensor.dtype == ir.DataType.STRING:
-        return tuple(_text(element) for element in itertools.islice(tensor.numpy().flat, most))
+        return tuple(
+            text.decode("utf-8", errors="replace") if isinstance(text, bytes) else str(text)
+            for text in itertools.islice(tensor.numpy().flat, most)
+        )
     if _unreadable(tensor, 0, 1) or (isinstance(tensor, SparseInitializer) and tensor.nbytes > DEFAULT_LIMIT_BYTES):
         return ()
     wanted = math.ceil(most * tensor.dtype.bitwidth / 8)
     piece = next(element_pieces(tensor, min(wanted + -wanted % 48, _PIECE_BYTES)), np.empty(0))
-    return tuple(_as_scalar(element) for element in piece[:most].tolist())
+    return tuple(
+        f"{value.real:g}{value.imag:+g}j" if isinstance(value, complex) else value for value in piece[:most].tolist()
+    )
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
@@ -107,10 +112,6 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     if tensor.dtype == ir.DataType.STRING:
         return sum(len(element) for element in tensor.numpy().flat)
     return 0 if tensor.dtype == ir.DataType.UNDEFINED else tensor.nbytes
-
-
-def _shape(tensor: ir.TensorProtocol) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in tensor.shape.numpy())
 
 
 def _unreadable(tensor: ir.TensorProtocol, stored: int, limit: int) -> str:
@@ -191,11 +192,3 @@ def _histogram(read: _Reading, low: float, high: float, count: int) -> tuple[int
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _as_scalar(value: bool | complex) -> Scalar:
-    return f"{value.real:g}{value.imag:+g}j" if isinstance(value, complex) else value
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)

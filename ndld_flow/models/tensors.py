@@ -67,10 +67,8 @@ def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tu
         if name not in known:
             raise RequestError(f'free_dimensions: no input has a dimension "{name}"; {suggest(name, known)}')
     return tuple(
-        spec if spec.shape is None else replace(spec, shape=tuple(_size(dim, sizes) for dim in spec.shape))
+        spec
+        if spec.shape is None
+        else replace(spec, shape=tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in spec.shape))
         for spec in inputs
     )
-
-
-def _size(dim: int | str | None, sizes: Mapping[str, int]) -> int | str | None:
-    return sizes.get(dim, dim) if isinstance(dim, str) else dim

@@ -45,7 +45,11 @@ def _native_nodes(model: ir.Model, types: Types, stored: Stored, source: Path) -
 
     Raises `ModelError` if one of them has sequences or bodies, which no Cast can convert.
     """
-    nodes = [node for node in model.graph.all_nodes() if _touches(node, stored)]
+    nodes = [
+        node
+        for node in model.graph.all_nodes()
+        if any(value is not None and value in stored for value in (*node.inputs, *node.outputs))
+    ]
     native = {node for node in nodes if not _may_be_fp32(node, types, stored, model.opset_imports)}
     for node in native:
         ports = [value for value in (*node.inputs, *node.outputs) if value is not None and value in stored]
@@ -55,10 +59,6 @@ def _native_nodes(model: ir.Model, types: Types, stored: Stored, source: Path) -
                 f"({node.name!r}) is unknown and has bodies or other values than tensors at reduced precision."
             )
     return native
-
-
-def _touches(node: ir.Node, stored: Stored) -> bool:
-    return any(value is not None and value in stored for value in (*node.inputs, *node.outputs))
 
 
 def _may_be_fp32(node: ir.Node, types: Types, stored: Stored, opsets: Mapping[str, int]) -> bool:
@@ -306,22 +306,20 @@ def emulate_stored(source: Path, target: Path) -> EmulatedModel | None:
 def _emulate(model: ir.Model, source: Path, target: Path) -> EmulatedModel | None:
     prepare(model, source)
     types = infer_types(model)
-    stored = _stored_values(types)
+    # A sequence has the type of its tensors.
+    stored = {value: dtype_of(type_) for value, type_ in types.items() if element_of(type_) in _STORED}
     if not stored:
         return None
     _check_opset(model, stored, source)
     native = _native_nodes(model, types, stored, source)
-    outputs = {str(v.name): str(stored[v].numpy().name) for v in model.graph.outputs if _becomes_fp32(v, stored)}
+    # A model input that is also an output keeps its type.
+    fp32 = [v for v in model.graph.outputs if v in stored and (not v.is_graph_input() or v.is_initializer())]
+    outputs = {str(v.name): str(stored[v].numpy().name) for v in fp32}
     _Retyper(model, stored, native).retype()
     rounder = _Rounder(model, stored, native)
     rounder.round_all()
     save_model(model, target)
     return EmulatedModel(outputs, rounder.roundings, tuple(_notes(model, stored, native)))
-
-
-def _stored_values(types: Types) -> dict[ir.Value, ir.DataType]:
-    """Return the fp16 and bf16 values with their types; a sequence has the type of its tensors."""
-    return {value: dtype_of(type_) for value, type_ in types.items() if element_of(type_) in _STORED}
 
 
 def _check_opset(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], source: Path) -> None:
@@ -335,7 +333,11 @@ def _check_opset(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], source
 
 def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[ir.Node]) -> list[str]:
     """Return notes on differences from hardware."""
-    recurrent = [node for node in model.graph.all_nodes() if is_op(node, *_RECURRENT) and _computes(node, stored)]
+    recurrent = [
+        node
+        for node in model.graph.all_nodes()
+        if is_op(node, *_RECURRENT) and any(value in stored for value in node.outputs)
+    ]
     notes = []
     if recurrent:
         nodes = f"{len(recurrent)} recurrent node{'s' if len(recurrent) > 1 else ''}"
@@ -347,12 +349,3 @@ def _notes(model: ir.Model, stored: Mapping[ir.Value, ir.DataType], native: set[
     if unknown:
         notes.append(f"computed by ONNX Runtime's own kernels at reduced precision: {', '.join(unknown)}")
     return notes
-
-
-def _becomes_fp32(output: ir.Value, stored: Mapping[ir.Value, ir.DataType]) -> bool:
-    """Return whether an output becomes fp32; a model input that is also an output does not."""
-    return output in stored and (not output.is_graph_input() or output.is_initializer())
-
-
-def _computes(node: ir.Node, stored: Mapping[ir.Value, ir.DataType]) -> bool:
-    return any(value in stored for value in node.outputs)

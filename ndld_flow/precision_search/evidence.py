@@ -74,7 +74,8 @@ class FloatSuspect:
     def evidence(self, without: str) -> tuple[Evidence, ...]:
         """Return the evidence, strongest first. `without` describes the result of leaving out the node."""
         if self.error is None:
-            return (_unobserved(without),)
+            sentence = f"its outputs were not observed; {without or 'no trial left it out'}"
+            return (Evidence(cause="sensitivity", sentence=sentence),)
         limits = FORMAT_LIMITS[self.precision]
         found = [
             *self._overflow(self.error, limits),
@@ -138,11 +139,6 @@ class FloatSuspect:
             value=error.relative_rms,
             limit=usual,
         )
-
-
-def _unobserved(without: str) -> Evidence:
-    outcome = without or "no trial left it out"
-    return Evidence(cause="sensitivity", sentence=f"its outputs were not observed; {outcome}")
 
 
 def _beyond(place: str, tensor: TensorRange, limits: FormatLimits) -> Evidence:
@@ -283,7 +279,9 @@ class Int8Suspect:
         for layer in self._inputs():
             if layer.range is not None and (lost := self.lost(layer.range)) >= _LOST:
                 yield _too_wide(layer.range, lost)
-            elif layer.range is not None and (spread := _spread(layer.range)).is_set_by_few:
+            elif (range_ := layer.range) is not None and (
+                spread := Spread(range_.tensor, range_.minimum, range_.maximum, range_.rms)
+            ).is_set_by_few:
                 yield _set_by_few(spread)
         yield from (_set_by_few(spread) for spread in self.error.inputs if spread.is_set_by_few) if self.error else ()
         if self.error is not None and self.error.lost_weights >= _LOST:
@@ -320,10 +318,6 @@ def _off(layer: LayerDivergence) -> float:
 def step_of(tensor: TensorRange | Spread) -> float:
     """Return the step of a scale that spans all of a tensor's values and 0."""
     return (max(tensor.maximum, 0.0) - min(tensor.minimum, 0.0)) / _STEPS
-
-
-def _spread(tensor: TensorRange) -> Spread:
-    return Spread(tensor.tensor, tensor.minimum, tensor.maximum, tensor.rms)
 
 
 def _too_wide(tensor: TensorRange, lost: float) -> Evidence:

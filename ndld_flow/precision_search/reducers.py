@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -115,7 +115,11 @@ class Fp16Reducer:
 
     def write(self, kept: frozenset[int], target: Path) -> None:
         """Write the model with the nodes `kept` in fp32."""
-        self._convert(lambda model: _at(model, kept), target)
+
+        def at_positions(model: ir.Model) -> dict[ir.Node, str]:
+            return {node: "tried" for position, node in enumerate(model.graph.all_nodes()) if position in kept}
+
+        self._convert(at_positions, target)
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:
         """Write and check the model as `convert_fp16` with `found_by` does."""
@@ -129,10 +133,6 @@ class Fp16Reducer:
     def _kept_by_name(self, model: ir.Model) -> dict[ir.Node, str]:
         named = nodes_named(model, self._keep, "keep")
         return {node: f"keep {pattern!r}" for pattern, nodes in named.items() for node in nodes}
-
-
-def _at(model: ir.Model, positions: Collection[int]) -> dict[ir.Node, str]:
-    return {node: "tried" for position, node in enumerate(model.graph.all_nodes()) if position in positions}
 
 
 def _fp16_candidates(model: ir.Model, request: Fp16Options) -> tuple[tuple[int, ...], dict[int, str]]:

@@ -63,17 +63,13 @@ def write_copies(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Pa
     for node in load_model(quantized).graph:
         if is_op(node, *_ROUNDING):
             maker.copy(node)
-        elif node.name in wanted and any(map(_is_rounded, node.inputs)):
+        elif node.name in wanted and any(v and is_op(v.producer(), "DequantizeLinear") for v in node.inputs):
             maker.add_copy(node)
     outputs = maker.make_selectable()
     model.graph.sort()
     save_model(model, target)
     copies = {value.name or "": copy.name or "" for value, copy in maker.copies.items()}
     return QuantizedCopies(target, copies, maker.selector.name or "", outputs, maker.lost)
-
-
-def _is_rounded(value: ir.Value | None) -> bool:
-    return value is not None and is_op(value.producer(), "DequantizeLinear")
 
 
 def _lost(weight: ir.Value | None, rounded: ir.Value | None) -> float:

@@ -65,7 +65,8 @@ def quantize_by_modelopt(
     command = [
         *_command(python, named, made / Onnx.main, modelopt),
         *_method_options(how, modelopt),
-        *_exclude_options(excluded),
+        # ModelOpt takes regular expressions that need not match to the end.
+        *(["--nodes_to_exclude", *(f"{re.escape(name)}$" for name in excluded)] if excluded else []),
     ]
     if data.samples is not None:
         command += _calibration_options(data.samples, workspace.scratch / "calibration.npz")
@@ -73,7 +74,9 @@ def quantize_by_modelopt(
     environment = minimal_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
     move_model(made / Onnx.main, out, "modelopt")
-    return _quantization(source, out / Onnx.main, notes, _describe(modelopt, data.samples))
+    count = len(data.samples) if data.samples is not None else 0
+    description = f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"
+    return _quantization(source, out / Onnx.main, notes, description)
 
 
 def _write_named(
@@ -92,7 +95,11 @@ def _write_named(
 def _quantization(source: Path, made: Path, notes: Sequence[str], description: str) -> Quantization:
     model = load_model(made)
     layers = [node for node in model.graph if is_op(node, *WEIGHTED_OP_TYPES)]
-    nodes = tuple(_quantized_node(node) for node in layers if _is_quantized(node))
+    nodes = tuple(
+        QuantizableNode(first_output(node), node.name or "", node.op_type, (), (), (), follows=False)
+        for node in layers
+        if _is_quantized(node)
+    )
     change = describe_change(source, made).model_copy(update={"notes": tuple(notes)})
     return Quantization(change, nodes, len(layers), description, file_bytes(source), file_bytes(made))
 
@@ -108,11 +115,6 @@ def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> lis
 def _method_options(how: QuantizeSettings, modelopt: ModelOpt) -> list[str]:
     method = [] if modelopt.format == "int4" else ["--calibration_method", _METHODS[how.method]]
     return [*method, *(["--op_types_to_quantize", *how.op_types] if how.op_types else [])]
-
-
-def _exclude_options(names: Sequence[str]) -> list[str]:
-    """Return the options that exclude nodes: ModelOpt takes regular expressions that need not match to the end."""
-    return ["--nodes_to_exclude", *(f"{re.escape(name)}$" for name in names)] if names else []
 
 
 def _calibration_options(samples: Samples, path: Path) -> list[str]:
@@ -152,12 +154,3 @@ def _is_quantized(node: ir.Node) -> bool:
         if producer is not None and is_op(producer, "Cast", "Reshape", "Transpose") and producer.inputs[0]:
             producers.append(producer.inputs[0].producer())
     return False
-
-
-def _quantized_node(node: ir.Node) -> QuantizableNode:
-    return QuantizableNode(first_output(node), node.name or "", node.op_type, (), (), (), follows=False)
-
-
-def _describe(modelopt: ModelOpt, samples: Samples | None) -> str:
-    count = len(samples) if samples is not None else 0
-    return f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"

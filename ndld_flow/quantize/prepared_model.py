@@ -42,17 +42,14 @@ def intensity(node: ir.Node) -> float:
 
 def _of_convolution(node: ir.Node, shape: Sequence[int]) -> float:
     """Return the intensity at one pixel: of the output for Conv, of the input for ConvTranspose."""
-    if _is_one_pixel(node.outputs[0]):
+    shape = node.outputs[0].shape
+    if shape is not None and len(shape) > 2 and all(dim == 1 for dim in tuple(shape)[2:]):
         return 0.0
     strides = node.attributes.get("strides")
     area = math.prod(strides.as_ints()) if strides is not None else 1
     groups = node.attributes.get_int("group", 1)
     many, few = shape[0], shape[1] * groups * area
     return math.prod(shape) / (many + few)
-
-
-def _is_one_pixel(value: ir.Value) -> bool:
-    return value.shape is not None and len(value.shape) > 2 and all(dim == 1 for dim in tuple(value.shape)[2:])
 
 
 MOST_BYTES = 2**31

@@ -133,7 +133,10 @@ def _quantized(
             options,
         )
     else:
-        spans = {name: _tensor_data(span.low, span.high) for name, span in ranges.tensors.items()}
+        spans = {
+            name: TensorData(lowest=np.float32(span.low), highest=np.float32(span.high))
+            for name, span in ranges.tensors.items()
+        }
         activations = _TYPES[settings.activation_type]
         quantizer = QDQQuantizer(
             proto, *shared, weights, activations, spans, names, [], op_types, _options(settings, op_types)
@@ -141,10 +144,6 @@ def _quantized(
     quantizer.quantize_model()
     quantized: onnx.ModelProto = quantizer.model.model
     return quantized
-
-
-def _tensor_data(low: float, high: float) -> TensorData:
-    return TensorData(lowest=np.float32(low), highest=np.float32(high))
 
 
 def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -52,7 +52,7 @@ def noisy_inputs(noise: Noise, inputs: Sequence[TensorSpec]) -> frozenset[str]:
     Raises `RequestError` for an input that the model does not have or that is not float, and where the model has no
     float input.
     """
-    floats = [spec.name for spec in inputs if _is_float(spec)]
+    floats = [spec.name for spec in inputs if (dtype := numpy_dtype(spec.dtype)) is not None and is_float(dtype)]
     for name in noise.inputs:
         if name in floats:
             continue
@@ -74,14 +74,6 @@ def add_noise(feed: Feed, name: str, noise: Noise, sample: int) -> Feed:
     return replace(feed, values=cast, description=f"{feed.description}, with noise")
 
 
-def _normal(values: Array, deviation: float, stream: np.random.Generator) -> Array:
-    return values + stream.normal(0.0, deviation, values.shape)
-
-
-def _uniform(values: Array, amplitude: float, stream: np.random.Generator) -> Array:
-    return values + stream.uniform(-amplitude, amplitude, values.shape)
-
-
 def _salt_pepper(values: Array, share: float, stream: np.random.Generator) -> Array:
     """Replace a random share of elements by the smallest and the largest finite value, half each."""
     drawn = stream.random(values.shape)
@@ -91,12 +83,11 @@ def _salt_pepper(values: Array, share: float, stream: np.random.Generator) -> Ar
     return np.where(drawn < share / 2, finite.min(), np.where(drawn < share, finite.max(), values))
 
 
-_ADDED = {"normal": _normal, "uniform": _uniform, "salt_pepper": _salt_pepper}
-
-
-def _is_float(spec: TensorSpec) -> bool:
-    dtype = numpy_dtype(spec.dtype)
-    return dtype is not None and is_float(dtype)
+_ADDED: Mapping[str, Callable[[Array, float, np.random.Generator], Array]] = {
+    "normal": lambda values, deviation, stream: values + stream.normal(0.0, deviation, values.shape),
+    "uniform": lambda values, amplitude, stream: values + stream.uniform(-amplitude, amplitude, values.shape),
+    "salt_pepper": _salt_pepper,
+}
 
 
 LARGEST_SIDE = 512

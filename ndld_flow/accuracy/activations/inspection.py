@@ -42,7 +42,8 @@ def truncate_after(source: Path, target: Path, until: str) -> tuple[str, ...]:
     model = load_model(source)
     graph = model.graph
     last, ends = _found(graph, until)
-    later = _behind(graph, last)
+    nodes = list(graph)
+    later = nodes[nodes.index(last) + 1 :]
     graph.outputs[:] = ends
     graph.remove(later, safe=True)
     unused = [name for name, value in graph.initializers.items() if not value.uses() and not value.is_graph_input()]
@@ -60,18 +61,8 @@ def _found(graph: ir.Graph, until: str) -> tuple[ir.Node, list[ir.Value]]:
     for node in graph:
         if node.name == until:
             return node, [value for value in node.outputs if value.name]
-    raise RequestError(f'until: the model has no tensor and no node "{until}"; {suggest(until, _names(graph))}')
-
-
-def _behind(graph: ir.Graph, last: ir.Node) -> list[ir.Node]:
-    nodes = list(graph)
-    return nodes[nodes.index(last) + 1 :]
-
-
-def _names(graph: ir.Graph) -> Iterator[str]:
-    for node in graph:
-        yield from (value.name for value in node.outputs if value.name)
-        yield from filter(None, (node.name,))
+    names = (name for node in graph for name in (*(value.name for value in node.outputs), node.name) if name)
+    raise RequestError(f'until: the model has no tensor and no node "{until}"; {suggest(until, names)}')
 
 
 _CUT, _STORED = "cut.onnx", "stored.onnx"

@@ -137,15 +137,12 @@ def _spread(choice: Choice) -> list[str]:
     layers = [place.name for place in floats if place.op_type in _HEAVY] or [place.name for place in floats]
     outputs = [place.name for place in choice.places if place.name in choice.outputs]
     room = max(MOST_BY_DEFAULT - len(outputs), 0)
-    ends = [name for name, behind in pairwise(layers) if _changes(choice, name, behind)]
+    sizes = choice.sizes
+    known = ((name, sizes.get(name), sizes.get(behind)) for name, behind in pairwise(layers))
+    ends = [name for name, before, after in known if before is not None and after is not None and before != after]
     kept = {*outputs, *_evenly(ends, room)}
     kept |= set(_evenly([name for name in layers if name not in kept], MOST_BY_DEFAULT - len(kept)))
     return [place.name for place in choice.places if place.name in kept]
-
-
-def _changes(choice: Choice, name: str, behind: str) -> bool:
-    before, after = choice.sizes.get(name), choice.sizes.get(behind)
-    return before is not None and after is not None and before != after
 
 
 def _evenly(names: Sequence[str], count: int) -> list[str]:

@@ -19,6 +19,7 @@ from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMet
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.models.converted_tensors import Format
 from ndld_flow.models.node_details import constant_tensor
+from ndld_flow.models.streaming_statistics import Extremes
 from ndld_flow.models.tensors import Array, numpy_dtype, shape_text
 from ndld_flow.records.accuracy import LayerDivergence
 from ndld_flow.records.activations import ActivationMap, CapturedTensor, ChannelStatistics, Histogram
@@ -201,7 +202,8 @@ def rank_channels(values: Array, reference: Array | None, layout: Layout) -> Ran
     energies = []
     for number, channel in enumerate(channels):
         wide = channel.astype(np.float64) if others is None else _difference(channel, others[number])
-        energies.append(_rank(wide))
+        finite = _finite(wide)
+        energies.append(math.inf if finite.size < wide.size else _rms(finite))
     order = np.argsort(-np.asarray(energies), kind="stable")
     return RankedChannels(tuple(order.tolist()), "energy" if others is None else "difference")
 
@@ -237,11 +239,6 @@ def _difference(candidate: Array, reference: Array) -> Array:
     return np.where(np.isfinite(reference.astype(np.float64)), difference, 0.0)
 
 
-def _rank(wide: Array) -> float:
-    finite = _finite(wide)
-    return math.inf if finite.size < wide.size else _rms(finite)
-
-
 def _finite(wide: Array) -> Array:
     return wide[np.isfinite(wide)]
 
@@ -274,7 +271,10 @@ class SharedHistogram:
 
     def add(self, *sides: Array) -> None:
         """Add one sample of each side."""
-        bounds = [bound for side in sides for bound in _finite_bounds(side)]
+        extremes = Extremes()
+        for side in sides:
+            extremes.add(side)
+        bounds = (float(extremes.minimum), float(extremes.maximum)) if extremes.count else ()
         if not bounds:
             return
         if math.isnan(self._low):
@@ -294,7 +294,12 @@ class SharedHistogram:
         first, joined = int(used[0]), -(-int(used[-1] - used[0] + 1) // BINS)
         width = self._high / _FINE - self._low / _FINE
         low, high = self._low + first * width, self._low + (first + joined * BINS) * width
-        return tuple(Histogram(low=low, high=high, counts=_joined(counts, first, joined)) for counts in self._counts)
+        histograms = []
+        for counts in self._counts:
+            padded = np.concatenate([counts[first:], np.zeros(_FINE, np.int64)])[: joined * BINS]
+            bins = tuple(padded.reshape(BINS, joined).sum(axis=1).tolist())
+            histograms.append(Histogram(low=low, high=high, counts=bins))
+        return tuple(histograms)
 
     def _double(self, downward: bool) -> None:
         # The range of float64 is the widest possible.
@@ -317,22 +322,12 @@ class SharedHistogram:
             counts += np.bincount(np.clip((share * _FINE).astype(np.int64), 0, _FINE - 1), minlength=_FINE)
 
 
-def _joined(counts: Array, first: int, joined: int) -> tuple[int, ...]:
-    padded = np.concatenate([counts[first:], np.zeros(_FINE, np.int64)])[: joined * BINS]
-    return tuple(padded.reshape(BINS, joined).sum(axis=1).tolist())
-
-
 def _widened(low: float, high: float) -> tuple[float, float]:
     """Return edges with a positive distance: a single value is in the middle."""
     if low < high:
         return low, high
     margin = max(abs(low), 1.0) / 2
     return low - margin, high + margin
-
-
-def _finite_bounds(side: Array) -> tuple[float, ...]:
-    finite = side[np.isfinite(side)]
-    return (float(finite.min()), float(finite.max())) if finite.size else ()
 
 
 MOST_CHANNELS = 256

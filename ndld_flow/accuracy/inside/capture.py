@@ -179,12 +179,12 @@ def _inferred_counts(path: Path, feeds: Mapping[str, Array]) -> dict[str, int]:
     for value in made:  # declared shapes are for all sizes, and would be kept
         value.shape = None
     infer_shapes(model)
-    return {value.name: prod(sizes) for value in made if value.name and (sizes := _sizes(value.shape)) is not None}
-
-
-def _sizes(shape: ir.Shape | None) -> tuple[int, ...] | None:
-    dims = None if shape is None else tuple(shape)
-    return None if dims is None or not all(isinstance(dim, int) for dim in dims) else dims  # type: ignore[return-value]
+    counts = {}
+    for value in made:
+        dims = () if value.shape is None else tuple(value.shape)
+        if value.name and value.shape is not None and all(isinstance(dim, int) for dim in dims):
+            counts[value.name] = prod(dim for dim in dims if isinstance(dim, int))
+    return counts
 
 
 def _element_bytes(type_: str) -> int:

@@ -64,12 +64,13 @@ def first_divergent(layers: Sequence[LayerDivergence], bounds: Mapping[str, floa
     """
     allowed = {name: bound for name, bound in bounds.items() if name in SLICE_METRICS}
     allowed["relative_rms"] = allowed_noise(bounds)
-    persistent = _persistent(layers, {layer.tensor for layer in layers if _is_off(layer, allowed)})
+    off = {
+        layer.tensor
+        for layer in layers
+        if layer.nonfinite > 0 or any(layer.metrics.get(name, 0.0) > bound for name, bound in allowed.items())
+    }
+    persistent = _persistent(layers, off)
     return next((layer for layer in persistent if layer.nonfinite), next(iter(persistent), None))
-
-
-def _is_off(layer: LayerDivergence, allowed: Mapping[str, float]) -> bool:
-    return layer.nonfinite > 0 or any(layer.metrics.get(name, 0.0) > bound for name, bound in allowed.items())
 
 
 def _persistent(layers: Sequence[LayerDivergence], off: set[str]) -> list[LayerDivergence]:

@@ -94,7 +94,11 @@ def best_pairs(scores: Mapping[Pair[Thing], int]) -> list[Pair[Thing]]:
     for (before, after), score in scores.items():
         rivals[0, before].append((score, after))
         rivals[1, after].append((score, before))
-    best = {place: _only_best(found) for place, found in rivals.items()}
+    best = {}
+    for place, scored in rivals.items():
+        highest = max(score for score, _ in scored)
+        things = [thing for score, thing in scored if score == highest]
+        best[place] = things[0] if len(things) == 1 else None
     return [pair for pair in scores if best[0, pair[0]] is pair[1] and best[1, pair[1]] is pair[0]]
 
 
@@ -122,12 +126,6 @@ def _groups(things: Iterable[Thing], key: Key[Thing]) -> dict[Hashable, list[Thi
         if found is not None:
             groups[found].append(thing)
     return groups
-
-
-def _only_best(scored: list[tuple[int, Thing]]) -> Thing | None:
-    highest = max(score for score, _ in scored)
-    best = [thing for score, thing in scored if score == highest]
-    return best[0] if len(best) == 1 else None
 
 
 Port = tuple[ir.Graph, int]

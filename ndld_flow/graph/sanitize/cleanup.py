@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable
 from functools import partial
 
 import numpy as np
@@ -76,11 +76,8 @@ def _name_scope(graphs: tuple[ir.Graph, ...]) -> None:
                 keepers.add(id(value))
                 value.name = free_name(value.name, taken)
         for node in graph:
-            node.name = free_name(node.name or f"{node.op_type}_{_first_name(node.outputs)}", node_names)
-
-
-def _first_name(values: Iterable[ir.Value]) -> str:
-    return next((value.name for value in values if value.name), "unnamed")
+            output = next((value.name for value in node.outputs if value.name), "unnamed")
+            node.name = free_name(node.name or f"{node.op_type}_{output}", node_names)
 
 
 def remove_unused(edits: Edits) -> None:
@@ -89,7 +86,10 @@ def remove_unused(edits: Edits) -> None:
     for graph in (edits.model.graph, *(f.graph for f in edits.model.functions.values())):
         _remove_unused_nodes(edits, graph)
     for graph in edits.model.graphs():
-        _remove_unused_initializers(edits, graph)
+        for name, value in tuple(graph.initializers.items()):
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
+                del graph.initializers[name]
+                edits.done["unused initializers removed"] += 1
     before = len(edits.model.functions)
     RemoveUnusedFunctionsPass()(edits.model)  # type: ignore[no-untyped-call]
     edits.done["unused functions removed"] += before - len(edits.model.functions)
@@ -113,13 +113,6 @@ def _release_subgraphs(node: ir.Node) -> None:
         for inner in reversed(tuple(graph)):
             _release_subgraphs(inner)
             graph.remove(inner, safe=True)
-
-
-def _remove_unused_initializers(edits: Edits, graph: ir.Graph) -> None:
-    for name, value in tuple(graph.initializers.items()):
-        if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
-            del graph.initializers[name]
-            edits.done["unused initializers removed"] += 1
 
 
 # Engine builders expect a separate Q/DQ pair at each weight and each reader.
@@ -149,16 +142,11 @@ def _node_key(node: ir.Node) -> Hashable | None:
         return None
     if any(value.is_graph_output() for value in node.outputs):
         return None
-    attributes = tuple(sorted(_attribute_keys(node), key=str))
+    attributes = tuple(sorted(map(_attribute_key, node.attributes.values()), key=str))
     if None in attributes:
         return None
     used = tuple(bool(value.name) for value in node.outputs)
     return (node.op_type, precision_of(node), tuple(id(value) for value in node.inputs), attributes, used)
-
-
-def _attribute_keys(node: ir.Node) -> Iterator[Hashable | None]:
-    for attribute in node.attributes.values():
-        yield _attribute_key(attribute)
 
 
 def _attribute_key(attribute: ir.Attr) -> Hashable | None:

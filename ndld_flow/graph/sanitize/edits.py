@@ -40,7 +40,10 @@ class Edits:
         """Nodes whose evaluation failed; they are not tried again."""
         self._function_count = 0
         self._functions: dict[ir.Graph, ir.Function] = {}
-        self._names = {v.name or "" for g in self.graphs() for v in _values(g)} | {""}
+        self._names = {""}
+        for graph in self.graphs():
+            values = (*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs))
+            self._names |= {value.name or "" for value in values}
 
     def graphs(self) -> Iterator[ir.Graph]:
         """Yield the main graph, its subgraphs, then functions' bodies."""
@@ -196,13 +199,6 @@ class Edits:
     def _remove_if_unused(self, node: ir.Node) -> None:
         if not any(out.uses() or out.is_graph_output() for out in node.outputs):
             self.remove(node)
-
-
-def _values(graph: ir.Graph) -> Iterator[ir.Value]:
-    yield from graph.inputs
-    yield from graph.initializers.values()
-    for node in graph:
-        yield from node.outputs
 
 
 def is_standard(node: ir.Node) -> bool:

@@ -7,7 +7,7 @@ halving and left alone; it does not prevent the folding of others.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -72,7 +72,12 @@ def _foldable(edits: Edits, node: ir.Node, opset: int, chosen: set[ir.Value]) ->
     if not onnx.defs.has(node.op_type, opset, ""):
         return False
     inputs = [value for value in node.inputs if value is not None]
-    return all(value in chosen or _is_operand(edits, value) for value in inputs) and _small_enough(edits, node)
+    if not all(value in chosen or _is_operand(edits, value) for value in inputs):
+        return False
+    outputs = [output for output in node.outputs if output.name]
+    return node.op_type in _SIZE_FROM_VALUES or all(
+        _bytes_of(edits, node, output) <= edits.size_threshold for output in outputs
+    )
 
 
 def _is_operand(edits: Edits, value: ir.Value) -> bool:
@@ -82,12 +87,6 @@ def _is_operand(edits: Edits, value: ir.Value) -> bool:
         and tensor.dtype in _NUMPY_TYPES
         and tensor.nbytes <= edits.size_threshold
         and not isinstance(tensor, SparseInitializer)
-    )
-
-
-def _small_enough(edits: Edits, node: ir.Node) -> bool:
-    return node.op_type in _SIZE_FROM_VALUES or all(
-        _bytes_of(edits, node, output) <= edits.size_threshold for output in node.outputs if output.name
     )
 
 
@@ -111,7 +110,12 @@ def _evaluate(edits: Edits, nodes: Sequence[ir.Node], opset: int, results: dict[
     """Fill `results` for the outputs of `nodes`; nodes that fail are marked as unfoldable."""
     if not nodes:
         return
-    ready = [n for n in nodes if not any(v is not None and _failed(edits, v) for v in n.inputs)]
+    failed = edits.unfoldable
+    ready = [
+        node
+        for node in nodes
+        if not any(v is not None and v.producer() in failed and edits.constant(v) is None for v in node.inputs)
+    ]
     edits.unfoldable.update(set(nodes) - set(ready))
     try:
         results.update(_run(edits, ready, opset, results))
@@ -125,10 +129,6 @@ def _evaluate(edits: Edits, nodes: Sequence[ir.Node], opset: int, results: dict[
         _evaluate(edits, ready[half:], opset, results)
 
 
-def _failed(edits: Edits, value: ir.Value) -> bool:
-    return value.producer() in edits.unfoldable and edits.constant(value) is None
-
-
 def _run(
     edits: Edits, nodes: Sequence[ir.Node], opset: int, known: dict[ir.Value, Array]
 ) -> Iterator[tuple[ir.Value, Array]]:
@@ -139,7 +139,11 @@ def _run(
     made = {value for node in nodes for value in node.outputs}
     operands = [(name, _operand(edits, value, known, name)) for value, name in names.items() if value not in made]
     inside = set(nodes)
-    wanted = [value for value in names if value in made and _needed_outside(value, inside)]
+    wanted = [
+        value
+        for value in names
+        if value in made and (value.is_graph_output() or any(use.node not in inside for use in value.uses()))
+    ]
     graph = onnx.helper.make_graph(
         protos, "fold", [], [onnx.ValueInfoProto(name=names[v]) for v in wanted], [proto for _, proto in operands]
     )
@@ -171,10 +175,6 @@ def _operand(edits: Edits, value: ir.Value, known: dict[ir.Value, Array], name: 
     tensor = edits.constant(value)
     assert tensor is not None
     return numpy_helper.from_array(np.asarray(tensor.numpy()), name)
-
-
-def _needed_outside(value: ir.Value, inside: Set[ir.Node]) -> bool:
-    return value.is_graph_output() or any(use.node not in inside for use in value.uses())
 
 
 def _put_results(edits: Edits, nodes: Sequence[ir.Node], results: dict[ir.Value, Array]) -> None:

@@ -56,18 +56,14 @@ def _fuse(edits: Edits, node: ir.Node) -> None:
             continue
         if not (same_precision(absorber, node) and edits.may_replace(node.outputs[0], data)):
             return
-        affine = _affine_of(edits, node, index, _rank(absorber))
+        dims = dims_of(absorber.inputs[1] if absorber.op_type != "BatchNormalization" else absorber.inputs[0])
+        affine = _affine_of(edits, node, index, None if dims is None else len(dims))
         if affine is not None and affine.finite and _absorb(edits, absorber, affine):
             what = f"{node.op_type} fused into {absorber.op_type}"
             edits.take_over(absorber.outputs[0], node.outputs[0])
             edits.remove(node)
             edits.done[what] += 1
             return
-
-
-def _rank(absorber: ir.Node) -> int | None:
-    dims = dims_of(absorber.inputs[1] if absorber.op_type != "BatchNormalization" else absorber.inputs[0])
-    return None if dims is None else len(dims)
 
 
 def _affine_of(edits: Edits, node: ir.Node, data_index: int, rank: int | None) -> Affine | None:
@@ -124,7 +120,8 @@ def _absorb(edits: Edits, node: ir.Node, affine: Affine) -> bool:
     weight = edits.array(node.inputs[1])
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     old_bias = edits.array(bias) if bias is not None else np.zeros(1)
-    if weight is None or old_bias is None or not _float_weight(edits, node):
+    tensor = edits.constant(node.inputs[1])
+    if weight is None or old_bias is None or tensor is None or tensor.dtype not in FLOATS:
         return False
     channels = _channels(node, weight)
     if channels is None or not {affine.scale.size, affine.shift.size} <= {1, channels}:
@@ -132,11 +129,6 @@ def _absorb(edits: Edits, node: ir.Node, affine: Affine) -> bool:
     new_weight = (weight.astype(np.float64) * _along_output(node, weight, affine.scale, channels)).astype(weight.dtype)
     new_bias = (affine.scale * old_bias.astype(np.float64) + affine.shift) * np.ones(channels)
     return _put_weights(edits, node, weight.dtype, new_weight, new_bias)
-
-
-def _float_weight(edits: Edits, node: ir.Node) -> bool:
-    tensor = edits.constant(node.inputs[1])
-    return tensor is not None and tensor.dtype in FLOATS
 
 
 def _channels(node: ir.Node, weight: Array) -> int | None:
@@ -209,7 +201,10 @@ def _fuse_pad(edits: Edits, node: ir.Node) -> None:
         return
     pads = _zero_pads(edits, pad)
     weight = dims_of(node.inputs[1])
-    if pads is None or weight is None or len(pads) != 2 * len(weight) or not _explicit_pads(node):
+    if pads is None or weight is None or len(pads) != 2 * len(weight):
+        return
+    auto = node.attributes.get("auto_pad")
+    if auto is not None and (auto.is_ref() or auto.as_string() != "NOTSET"):
         return
     rank = len(weight)
     begin, end = pads[:rank], pads[rank:]
@@ -244,11 +239,6 @@ def _zero_pads(edits: Edits, pad: ir.Node) -> tuple[int, ...] | None:
             return None
     pads = edits.array(given[1])
     return None if pads is None else tuple(int(p) for p in pads)
-
-
-def _explicit_pads(node: ir.Node) -> bool:
-    auto = node.attributes.get("auto_pad")
-    return auto is None or (not auto.is_ref() and auto.as_string() == "NOTSET")
 
 
 def _fuse_add(edits: Edits, node: ir.Node) -> None:

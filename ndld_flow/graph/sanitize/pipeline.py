@@ -25,10 +25,8 @@ from ndld_flow.graph.sanitize.fusion import fuse_affine, fuse_nodes
 from ndld_flow.graph.sanitize.settings import SanitizeSettings
 from ndld_flow.graph.sanitize.shapes import (
     Interface,
-    ShapeValues,
     fold_shape_values,
     infer_shapes,
-    visited_shape_values,
 )
 from ndld_flow.graph.sanitize.simplify import inline_decided_branches, remove_noops, simplify_reshapes
 from ndld_flow.models.changed_model import check_changed_model
@@ -122,7 +120,9 @@ def _transform(model: ir.Model, settings: SanitizeSettings, skipped: set[str]) -
     _prepare(edits, settings, skipped, interface)
     for _ in range(_MOST_PASSES if settings.passes == "auto" else settings.passes):
         before = edits.done.total()
-        _run_all(edits, settings, skipped, interface)
+        for stage in _stages(settings, interface):
+            if stage.wanted and stage.name not in skipped:
+                _run_pass(stage.name, stage.run, edits)
         if edits.done.total() == before:
             break
     _run_pass(_FINISH, partial(_finish, settings=settings, interface=interface), edits)
@@ -149,12 +149,6 @@ def _inline_functions(edits: Edits) -> None:
     edits.done["functions inlined"] += inline_functions(edits.model, "the model")
 
 
-def _run_all(edits: Edits, settings: SanitizeSettings, skipped: set[str], interface: Interface) -> None:
-    for stage in _stages(settings, interface):
-        if stage.wanted and stage.name not in skipped:
-            _run_pass(stage.name, stage.run, edits)
-
-
 def _run_pass(name: str, run: Pass, edits: Edits) -> None:
     try:
         run(edits)
@@ -169,10 +163,10 @@ def _stages(settings: SanitizeSettings, interface: Interface) -> tuple[_Stage, .
         _Stage("lift constants", lift_constants, fold),
         _Stage("infer shapes", partial(infer_shapes, interface=interface), fold or simplify or settings.fuse),
         _Stage("fold constants", fold_constants, fold),
-        _Stage("fold shapes", _fold_shapes, fold),
+        _Stage("fold shapes", fold_shape_values, fold),
         _Stage("decide branches", _decide_branches, simplify),
-        _Stage("remove no-ops", _remove_noops, simplify),
-        _Stage("simplify reshapes", _simplify_reshapes, simplify),
+        _Stage("remove no-ops", remove_noops, simplify),
+        _Stage("simplify reshapes", simplify_reshapes, simplify),
         _Stage("fuse affine", fuse_affine, settings.fuse),
         _Stage("fuse nodes", fuse_nodes, settings.fuse),
         _Stage("share nodes", share_equal_nodes, settings.deduplicate),
@@ -181,18 +175,6 @@ def _stages(settings: SanitizeSettings, interface: Interface) -> tuple[_Stage, .
     )
 
 
-def _fold_shapes(edits: Edits) -> None:
-    fold_shape_values(edits, ShapeValues(edits))
-
-
 def _decide_branches(edits: Edits) -> None:
     inline_decided_branches(edits)
     make_names_unique(edits)
-
-
-def _remove_noops(edits: Edits) -> None:
-    remove_noops(edits, visited_shape_values(edits))
-
-
-def _simplify_reshapes(edits: Edits) -> None:
-    simplify_reshapes(edits, visited_shape_values(edits))

@@ -160,8 +160,9 @@ def visited_shape_values(edits: Edits) -> ShapeValues:
     return values
 
 
-def fold_shape_values(edits: Edits, values: ShapeValues) -> None:
+def fold_shape_values(edits: Edits) -> None:
     """Replace every completely known shape tensor by a constant."""
+    values = ShapeValues(edits)
     for graph in edits.graphs():
         for node in tuple(graph):
             if not node.inputs:
@@ -245,10 +246,6 @@ def _of_known_length(value: ir.Value | None) -> Known | None:
     return Known((None,) * dims[0])
 
 
-def _same(values: ShapeValues, node: ir.Node) -> Known | None:
-    return values.of(node.inputs[0])
-
-
 def _cast(values: ShapeValues, node: ir.Node) -> Known | None:
     known = values.of(node.inputs[0])
     target = int_attribute(node, "to", 0)
@@ -260,7 +257,10 @@ def _cast(values: ShapeValues, node: ir.Node) -> Known | None:
 
 def _unsqueeze(values: ShapeValues, node: ir.Node) -> Known | None:
     known = values.of(node.inputs[0])
-    return Known(known.elements) if known is not None and known.scalar and _rank(node) == 1 else None
+    dims = dims_of(node.outputs[0])
+    if known is None or not known.scalar or dims is None or len(dims) != 1:
+        return None
+    return Known(known.elements)
 
 
 def _squeeze(values: ShapeValues, node: ir.Node) -> Known | None:
@@ -275,11 +275,6 @@ def _reshape(values: ShapeValues, node: ir.Node) -> Known | None:
     if known is None or target is None or len(target.elements) > 1:
         return None
     return Known(known.elements, scalar=not target.elements)
-
-
-def _rank(node: ir.Node) -> int | None:
-    dims = dims_of(node.outputs[0])
-    return None if dims is None else len(dims)
 
 
 def _arithmetic(compute: Callable[[int, int], int], neutral: int, commutes: bool) -> Callable[..., Known | None]:
@@ -341,7 +336,7 @@ _RULES: dict[str, Callable[[ShapeValues, ir.Node], Known | None]] = {
     "Gather": _gather,
     "Slice": _slice,
     "Concat": _concat,
-    "Identity": _same,
+    "Identity": lambda values, node: values.of(node.inputs[0]),
     "Cast": _cast,
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,

@@ -22,7 +22,7 @@ from ndld_flow.graph.sanitize.edits import (
     producer_of_type,
     same_known_dims,
 )
-from ndld_flow.graph.sanitize.shapes import ShapeValues
+from ndld_flow.graph.sanitize.shapes import ShapeValues, visited_shape_values
 
 
 def inline_decided_branches(edits: Edits) -> None:
@@ -91,8 +91,9 @@ _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
 }
 
 
-def remove_noops(edits: Edits, values: ShapeValues, op_types: Collection[str] | None = None) -> None:
+def remove_noops(edits: Edits, op_types: Collection[str] | None = None) -> None:
     """Bypass every node that a rule recognises as a no-op; only of `op_types` if given."""
+    values = visited_shape_values(edits)
     for graph in edits.graphs():
         for node in tuple(graph):
             rule = _RULES.get(node.op_type) if op_types is None or node.op_type in op_types else None
@@ -101,11 +102,6 @@ def remove_noops(edits: Edits, values: ShapeValues, op_types: Collection[str] | 
             same = rule(edits, values, node)
             if same is not None:
                 edits.bypass(node, same, f"{node.op_type} removed")
-
-
-def _identity(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
-    """Identity(x) -> x"""
-    return node.inputs[0]
 
 
 def _dropout(edits: Edits, values: ShapeValues, node: ir.Node) -> ir.Value | None:
@@ -230,7 +226,7 @@ def _graph(node: ir.Node) -> ir.Graph | None:
 
 
 _RULES: dict[str, Callable[[Edits, ShapeValues, ir.Node], ir.Value | None]] = {
-    "Identity": _identity,
+    "Identity": lambda edits, values, node: node.inputs[0],
     "Dropout": _dropout,
     "Cast": _cast,
     "Reshape": _unsqueeze,
@@ -254,8 +250,9 @@ _RULES: dict[str, Callable[[Edits, ShapeValues, ir.Node], ir.Value | None]] = {
 }
 
 
-def simplify_reshapes(edits: Edits, values: ShapeValues) -> None:
+def simplify_reshapes(edits: Edits) -> None:
     """Apply the rules below to every Reshape, Transpose and Unsqueeze."""
+    values = visited_shape_values(edits)
     rules = {"Reshape": _simplify_reshape, "Transpose": _merge_transposes, "Unsqueeze": _merge_unsqueezes}
     for graph in edits.graphs():
         for node in tuple(graph):

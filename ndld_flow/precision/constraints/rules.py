@@ -187,7 +187,8 @@ def constrain_file(
     model = load_model(source)
     try:
         before = summarize_model(model)
-        notes = _name_nodes(model)
+        named = UniqueNames(model).name_all(model)  # a name identifies the constraint of its node
+        notes = [f"gave {named} nodes unique names"] if named else []
         chosen, problems = apply_rules(model, rules)
         if found is not None:
             chosen |= dict.fromkeys(find_kept_nodes(model, found), found.kept_precision)
@@ -195,19 +196,14 @@ def constrain_file(
         check_model(source, full_check=True)
         raise
     if problems and not allow_empty:
-        raise RequestError(_listed(problems))
+        rest = len(problems) - _SHOWN
+        raise RequestError("\n".join([*problems[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])]))
     constraints = _write(model, chosen, keep)
     save_model(model, target)
     change = GraphChange(
         before=before, after=summarize_model(model), notes=(*notes, *_constraint_notes(model), *problems)
     )
     return Constrained(change, constraints)
-
-
-def _name_nodes(model: ir.Model) -> list[str]:
-    """Give every node a unique name, which identifies its constraint."""
-    named = UniqueNames(model).name_all(model)
-    return [f"gave {named} nodes unique names"] if named else []
 
 
 def _write(model: ir.Model, chosen: Mapping[ir.Node, str], keep: bool) -> dict[str, str]:
@@ -239,11 +235,6 @@ def _first(texts: Sequence[str], most: int) -> str:
     return ", ".join(texts[:most]) + (f" and {count(rest)} more" if rest > 0 else "")
 
 
-def _listed(problems: Sequence[str]) -> str:
-    rest = len(problems) - _SHOWN
-    return "\n".join([*problems[:_SHOWN], *([f"and {rest} more"] if rest > 0 else [])])
-
-
 _COMMENT = re.compile(r"(^|\s)#.*")
 _KNOWN = (*PRECISIONS, "none")
 
@@ -273,20 +264,14 @@ def read_precision_list(path: Path) -> tuple[ListedPrecision, ...]:
         raise RequestError(f"{path}: this is not a list of precisions: it is not UTF-8 text.") from None
     entries = [
         ListedPrecision(number, name.strip(), precision.strip().lower())
-        for number, entry in _entries(text)
+        for number, line in enumerate(text.splitlines(), 1)
+        for entry in (part.strip() for part in _COMMENT.sub("", line).split(",") if part.strip())
         for name, _, precision in (entry.rpartition(":"),)
     ]
     problems = [f"{path}:{entry.line}: {problem}" for entry in entries if (problem := _problem(entry))]
     if problems:
         raise RequestError("\n".join(problems))
     return tuple(entries)
-
-
-def _entries(text: str) -> Iterator[tuple[int, str]]:
-    for number, line in enumerate(text.splitlines(), 1):
-        for entry in _COMMENT.sub("", line).split(","):
-            if entry.strip():
-                yield number, entry.strip()
 
 
 def _problem(entry: ListedPrecision) -> str:

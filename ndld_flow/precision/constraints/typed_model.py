@@ -191,9 +191,15 @@ def write_typed_model(source: Path, target: Path, log: logging.Logger | None = N
 
 def _write(model: ir.Model, source: Path, target: Path) -> TypedModel:
     before = summarize_model(model)
-    on_calls = [_call_outcome(node) for node in _constrained(model) if node.op_identifier() in model.functions]
+    calls = [node for node in _constrained(model) if node.op_identifier() in model.functions]
+    on_calls = [
+        Constraint(node=node.name or "", precision=precision_of(node), outcome=IGNORED + CALLS_FUNCTION)
+        for node in calls
+    ]
     notes = prepare(model, source)
-    requested = {node: _checked_precision(node) for node in _constrained(model)}
+    requested = {node: precision_of(node) for node in _constrained(model)}
+    for node, precision in requested.items():
+        check_precision(precision, node.name or "")
     types = infer_types(model)
     plan = plan_constraints(model, types, requested)
     rewriter = Rewriter(model, types, plan.groups, plan.choice, lambda done, total, what: None)
@@ -212,13 +218,3 @@ def _write(model: ir.Model, source: Path, target: Path) -> TypedModel:
 
 def _constrained(model: ir.Model) -> list[ir.Node]:
     return [node for node in model.graph.all_nodes() if precision_of(node)]
-
-
-def _checked_precision(node: ir.Node) -> str:
-    precision = precision_of(node)
-    check_precision(precision, node.name or "")
-    return precision
-
-
-def _call_outcome(node: ir.Node) -> Constraint:
-    return Constraint(node=node.name or "", precision=precision_of(node), outcome=IGNORED + CALLS_FUNCTION)

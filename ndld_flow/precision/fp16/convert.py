@@ -195,7 +195,9 @@ def _convert(
     rewriter = Rewriter(model, types, groups, choice, progress)
     rewriter.rewrite()
     save_model(model, target)
-    notes += [*_kept_notes(kept), *loss_notes(rewriter.constants.losses)]
+    reasons = Counter(kept.values()).most_common()
+    notes += [f"{count} nodes kept in fp32: {reason}" for reason, count in reasons]
+    notes += loss_notes(rewriter.constants.losses)
     change = GraphChange(
         before=before, after=summarize_model(model), casts_added=rewriter.casts_added, notes=tuple(notes)
     )
@@ -257,11 +259,6 @@ def _kept_nodes(groups: Groups, fp32: set[Group]) -> dict[ir.Node, str]:
         if not is_op(node, "Cast") and all(group in fp32 for group in members):
             kept[node] = next(group.kept for group in members)
     return kept
-
-
-def _kept_notes(kept: Mapping[ir.Node, str]) -> list[str]:
-    """Return a note on the number of fp32 nodes for each reason."""
-    return [f"{count} nodes kept in fp32: {reason}" for reason, count in Counter(kept.values()).most_common()]
 
 
 def _write_log(log: logging.Logger, kept: Mapping[ir.Node, str], rewriter: Rewriter, notes: Sequence[str]) -> None:

@@ -206,7 +206,9 @@ class Rewriter:
             return
         # If the constant is a graph output, its name must stay with the type of that output.
         output = [d for d in others if any(use.reader is self._model.graph for use in readers_by_type[d])]
-        free = not output and (own in readers_by_type or _is_cast(value))
+        # A constant that a Cast reads must keep its precision.
+        is_cast = any(is_op(node, "Cast", "CastLike") for node in value.consumers())
+        free = not output and (own in readers_by_type or is_cast)
         here = own if free else (output or others)[0]
         for dtype, uses in readers_by_type.items():
             if dtype != here:
@@ -289,8 +291,3 @@ class Rewriter:
 def _redirect(uses: list[Use], value: ir.Value) -> None:
     for use in uses:
         use.read(value)
-
-
-def _is_cast(constant: ir.Value) -> bool:
-    """Return whether a Cast reads a constant, which must then keep its precision."""
-    return any(is_op(node, "Cast", "CastLike") for node in constant.consumers())

@@ -45,7 +45,6 @@ class RemoveNoops(Operation):
 
     def apply(self, edited: EditedModel) -> str:
         from ndld_flow.graph.edit.graph_edits import OperationEdits, known_shapes
-        from ndld_flow.graph.sanitize.shapes import visited_shape_values
         from ndld_flow.graph.sanitize.simplify import remove_noops
 
         op_types = {op_type for kind in self.kinds or _OP_TYPES for op_type in _OP_TYPES[kind]}
@@ -54,7 +53,7 @@ class RemoveNoops(Operation):
             before = -1
             while edits.done.total() != before:
                 before = edits.done.total()
-                remove_noops(edits, visited_shape_values(edits), op_types)
+                remove_noops(edits, op_types)
         if not before and not self.allow_empty:
             asked = f" of the kinds {', '.join(self.kinds)}" if self.kinds else ""
             raise RequestError(f"the model has no node{asked} without effect; `allow_empty: true` accepts that")
