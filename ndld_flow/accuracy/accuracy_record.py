@@ -77,12 +77,12 @@ def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
     chosen = set()
     for pattern in patterns:
         fits = name_matcher(pattern)
-        found = [place.name for place in places if fits(place.name) or (place.node and fits(place.node))]
-        if not found:
+        names = [place.name for place in places if fits(place.name) or (place.node and fits(place.node))]
+        if not names:
             known = [place.name for place in places]
             nearest = f"; {suggest(pattern, known)}" if is_plain(pattern) else ""
             raise RequestError(f'layers: "{pattern}" matches no tensor or node of {pair.reference.label}{nearest}')
-        chosen.update(found)
+        chosen.update(names)
     return [place.name for place in places if place.name in chosen]
 
 
@@ -133,16 +133,16 @@ def metrics_of(accuracy: Accuracy) -> dict[str, Metric]:
     outputs = accuracy.outputs
     is_ruined = any(bool(o.failed) and "float" in o.dtype and "cosine" not in o.metrics for o in outputs)
     ruined = _NO_AGREEMENT if is_ruined else {}
-    found = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
+    metrics = {name: _metric(name, value) for name, value in {**_worst(accuracy.outputs), **ruined}.items()}
     if 1 < len(accuracy.outputs) <= _MOST_OUTPUTS:
         for output in accuracy.outputs:
             if output.output.isidentifier() and not keyword.iskeyword(output.output):
-                found |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
+                metrics |= {f"{output.output}.{name}": _metric(name, value) for name, value in output.metrics.items()}
     for metric in accuracy.labelled:
-        found[metric.name] = Metric(value=metric.candidate)
-        found[f"reference.{metric.name}"] = Metric(value=metric.reference)
-        found[f"drop.{metric.name}"] = Metric(value=metric.drop)
-    return found
+        metrics[metric.name] = Metric(value=metric.candidate)
+        metrics[f"reference.{metric.name}"] = Metric(value=metric.reference)
+        metrics[f"drop.{metric.name}"] = Metric(value=metric.drop)
+    return metrics
 
 
 def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> str | None:
@@ -185,11 +185,11 @@ def _metric(name: str, value: float) -> Metric:
 
 def _worst(outputs: Sequence[OutputAgreement]) -> dict[str, float]:
     """Return each metric of the output where it is worst."""
-    found: dict[str, list[float]] = {}
+    by_name: dict[str, list[float]] = {}
     for output in outputs:
         for name, value in output.metrics.items():
-            found.setdefault(name, []).append(value)
-    return {name: min(values) if higher_is_better(name) else max(values) for name, values in found.items()}
+            by_name.setdefault(name, []).append(value)
+    return {name: min(values) if higher_is_better(name) else max(values) for name, values in by_name.items()}
 
 
 def _agreement(accuracy: Accuracy) -> list[str]:

@@ -179,15 +179,15 @@ def diverge_rows(reference: Array, candidate: Array, measuring: Measuring) -> Di
         return Divergence(meaningless=True)
     if not (is_float(reference.dtype) and is_float(candidate.dtype)):
         return Divergence(meaningless=True)
-    found = Divergence()
+    divergence = Divergence()
     for r, c in _row_chunks(reference, candidate, axis):
         p, q = (_softmax(r), _softmax(c)) if measuring.softmax else (r, c)
         usable = np.isfinite(p).all(axis=-1) & np.isfinite(q).all(axis=-1)
         p, q = p[usable], q[usable]
         if (p < 0).any() or (np.abs(p.sum(axis=-1) - 1) > _SUM_MAY_BE_OFF).any():
             return Divergence(meaningless=True)
-        found.take(Divergence(len(p), float(_divergences(p, q).sum())))
-    return found
+        divergence.take(Divergence(len(p), float(_divergences(p, q).sum())))
+    return divergence
 
 
 def _row_chunks(reference: Array, candidate: Array, axis: int) -> Iterator[tuple[Array, Array]]:
@@ -211,8 +211,8 @@ def _divergences(p: Array, q: Array) -> Array:
     p, q = _normalised(p), np.maximum(_normalised(np.maximum(q, 0.0)), SMALLEST)
     # 0 log 0 is 0. Rounding and raised q may make the sum slightly negative.
     terms = p * (np.log(np.maximum(p, SMALLEST)) - np.log(q))
-    found: Array = np.maximum(terms.sum(axis=-1), 0.0)
-    return found
+    sums: Array = np.maximum(terms.sum(axis=-1), 0.0)
+    return sums
 
 
 def _normalised(rows: Array) -> Array:
@@ -318,67 +318,67 @@ def tally(reference: Array, candidate: Array, measuring: Measuring) -> Tally:
     if reference.dtype.kind in "OUS" or candidate.dtype.kind in "OUS":
         differ = int(np.count_nonzero(reference.astype(str) != candidate.astype(str)))
         return Tally(elements=reference.size, outside=differ, exact=True)
-    found = Tally(
+    sums = Tally(
         elements=reference.size,
         exact=not (is_float(reference.dtype) and is_float(candidate.dtype)),
         ranking=rank(reference, candidate, measuring.topk),
         divergence=diverge_rows(reference, candidate, measuring),
     )
     with np.errstate(over="ignore", invalid="ignore"):
-        _add_numbers(found, reference.reshape(-1), candidate.reshape(-1), measuring)
-    return found
+        _add_numbers(sums, reference.reshape(-1), candidate.reshape(-1), measuring)
+    return sums
 
 
-def _add_numbers(found: Tally, reference: Array, candidate: Array, measuring: Measuring) -> None:
+def _add_numbers(total: Tally, reference: Array, candidate: Array, measuring: Measuring) -> None:
     scale, sums = _scale(reference, candidate), PairSums()
-    for raw_r, raw_c in _finite_chunks(found, reference, candidate, measuring):
-        _add_distances(found, np.abs(raw_c - raw_r), raw_r)
+    for raw_r, raw_c in _finite_chunks(total, reference, candidate, measuring):
+        _add_distances(total, np.abs(raw_c - raw_r), raw_r)
         sums.add(raw_r * scale, raw_c * scale)
-    if not found.finite:
+    if not total.finite:
         return
-    found.sum_squares = sums.noise / scale / scale
-    peak = found.highest * scale - found.lowest * scale
-    psnr = decibels(peak**2 * found.finite, sums.noise) if peak or not sums.noise else math.nan
-    found.ratios = {**sums.ratios(scale), "psnr_db": psnr}
+    total.sum_squares = sums.noise / scale / scale
+    peak = total.highest * scale - total.lowest * scale
+    psnr = decibels(peak**2 * total.finite, sums.noise) if peak or not sums.noise else math.nan
+    total.ratios = {**sums.ratios(scale), "psnr_db": psnr}
 
 
 def _finite_chunks(
-    found: Tally, reference: Array, candidate: Array, measuring: Measuring
+    total: Tally, reference: Array, candidate: Array, measuring: Measuring
 ) -> Iterator[tuple[Array, Array]]:
     """Yield float64 pairs of the elements that are finite in both, a bounded number at a time."""
     rtol, atol = measuring.rtol or 0.0, measuring.atol or 0.0
     for start in range(0, reference.size, _CHUNK):
         raw_r, raw_c = reference[start : start + _CHUNK], candidate[start : start + _CHUNK]
         r, c = raw_r.astype(np.float64), raw_c.astype(np.float64)
-        if found.exact:
+        if total.exact:
             # Before float64, which would round large integers.
-            found.outside += int(np.count_nonzero(raw_r != raw_c))
+            total.outside += int(np.count_nonzero(raw_r != raw_c))
             yield r, c
             continue
         finite = np.isfinite(r) & np.isfinite(c)
         if not finite.all():
-            _count_nonfinite(found, r[~finite], c[~finite])
+            _count_nonfinite(total, r[~finite], c[~finite])
             r, c = r[finite], c[finite]
-        found.outside += int(np.count_nonzero(np.abs(c - r) > atol + rtol * np.abs(r)))
+        total.outside += int(np.count_nonzero(np.abs(c - r) > atol + rtol * np.abs(r)))
         yield r, c
 
 
-def _count_nonfinite(found: Tally, r: Array, c: Array) -> None:
+def _count_nonfinite(total: Tally, r: Array, c: Array) -> None:
     same = (r == c) | (np.isnan(r) & np.isnan(c))
     only_candidate = np.isfinite(r)
-    found.only_candidate_nonfinite += int(np.count_nonzero(only_candidate))
-    found.only_reference_nonfinite += int(np.count_nonzero(~same & ~only_candidate))
-    found.outside += int(np.count_nonzero(~same))
+    total.only_candidate_nonfinite += int(np.count_nonzero(only_candidate))
+    total.only_reference_nonfinite += int(np.count_nonzero(~same & ~only_candidate))
+    total.outside += int(np.count_nonzero(~same))
 
 
-def _add_distances(found: Tally, distance: Array, r: Array) -> None:
+def _add_distances(total: Tally, distance: Array, r: Array) -> None:
     if not distance.size:
         return
-    found.finite += distance.size
-    found.sum_abs += float(distance.sum())
-    found.max_abs = max(found.max_abs, float(distance.max()))
-    found.max_rel = max(found.max_rel, float((distance / np.maximum(np.abs(r), SMALLEST)).max()))
-    found.lowest, found.highest = min(found.lowest, float(r.min())), max(found.highest, float(r.max()))
+    total.finite += distance.size
+    total.sum_abs += float(distance.sum())
+    total.max_abs = max(total.max_abs, float(distance.max()))
+    total.max_rel = max(total.max_rel, float((distance / np.maximum(np.abs(r), SMALLEST)).max()))
+    total.lowest, total.highest = min(total.lowest, float(r.min())), max(total.highest, float(r.max()))
 
 
 def _scale(reference: Array, candidate: Array) -> float:
@@ -434,10 +434,10 @@ class Agreement:
     @property
     def is_weak_evidence(self) -> bool:
         """Return True where the reference is constant (to a millionth): almost anything would agree with it."""
-        found = self._all
-        if found.finite < 2 or (found.exact and self._yardstick.kind != "classes"):
+        total = self._all
+        if total.finite < 2 or (total.exact and self._yardstick.kind != "classes"):
             return False
-        return found.highest - found.lowest <= 1e-6 * max(abs(found.lowest), abs(found.highest))
+        return total.highest - total.lowest <= 1e-6 * max(abs(total.lowest), abs(total.highest))
 
     def metrics(self) -> dict[str, float]:
         """Return every metric that is defined for the samples added, by name."""
@@ -445,11 +445,11 @@ class Agreement:
 
     def worst_slices(self) -> dict[str, str]:
         """Return metric -> slice, position or class where it is worst; metrics of the whole output are left out."""
-        found = {}
+        places = {}
         if self._slices is not None:
-            found = {name: worst.place for name, worst in self._slices.worst().items() if worst.place}
+            places = {name: worst.place for name, worst in self._slices.worst().items() if worst.place}
         worst_class = self._overlap.worst()
-        return found if worst_class is None else {**found, "iou_loss": f"class {worst_class[0]}"}
+        return places if worst_class is None else {**places, "iou_loss": f"class {worst_class[0]}"}
 
     def worst_samples(self) -> dict[str, str]:
         """Return metric -> the sample where it is worst, the first of equal ones; metrics that are equal on all samples
@@ -460,28 +460,28 @@ class Agreement:
     def _new_slices(self) -> SliceErrors | None:
         return None if self._yardstick.slices is None else SliceErrors(self._yardstick.slices)
 
-    def _metrics(self, found: Tally, slices: SliceErrors | None, overlap: ClassOverlap) -> dict[str, float]:
-        if not found.elements:
+    def _metrics(self, total: Tally, slices: SliceErrors | None, overlap: ClassOverlap) -> dict[str, float]:
+        if not total.elements:
             return {}
         measuring = self._measuring
-        bounded = found.exact or measuring.rtol is not None or measuring.atol is not None
-        metrics = {"mismatched": found.outside / found.elements} if bounded else {}
-        if found.finite:
+        bounded = total.exact or measuring.rtol is not None or measuring.atol is not None
+        metrics = {"mismatched": total.outside / total.elements} if bounded else {}
+        if total.finite:
             metrics |= {
-                "cosine": found.ratios["cosine"],
-                "max_abs": found.max_abs,
-                "mean_abs": found.sum_abs / found.finite,
-                "max_rel": found.max_rel,
-                "rmse": math.sqrt(found.sum_squares / found.finite),
-                "relative_rms": found.ratios["relative_rms"],
-                "snr_db": found.ratios["snr_db"],
-                "psnr_db": found.ratios["psnr_db"],
+                "cosine": total.ratios["cosine"],
+                "max_abs": total.max_abs,
+                "mean_abs": total.sum_abs / total.finite,
+                "max_rel": total.max_rel,
+                "rmse": math.sqrt(total.sum_squares / total.finite),
+                "relative_rms": total.ratios["relative_rms"],
+                "snr_db": total.ratios["snr_db"],
+                "psnr_db": total.ratios["psnr_db"],
             }
-        if slices is not None and found.finite:
+        if slices is not None and total.finite:
             metrics |= slices.metrics()
         if (worst_class := overlap.worst()) is not None:
             metrics["iou_loss"] = worst_class[1]
-        metrics |= found.ranking.metrics(measuring.topk) | found.divergence.metrics()
+        metrics |= total.ranking.metrics(measuring.topk) | total.divergence.metrics()
         # JSON has no infinity: differences that overflow float64 stay comparable as the largest number.
         most = sys.float_info.max
         return {name: max(-most, min(value, most)) for name, value in metrics.items() if not math.isnan(value)}

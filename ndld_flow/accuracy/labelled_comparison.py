@@ -56,14 +56,14 @@ class Labels:
         """
         if self.named is None:
             return self._in_order(samples, spare)
-        found, wrong = _match_names(self.named, list(dict.fromkeys(samples)))
-        used = set(found.values())
+        matched, wrong = _match_names(self.named, list(dict.fromkeys(samples)))
+        used = set(matched.values())
         left = [name for name in self.named if name not in used]
         if left and not spare:
             wrong.append(_count_names(left, "label has no sample", "labels have no sample"))
         if wrong:
             raise RequestError(f"{self.path} does not match the samples: {'; '.join(wrong)}.")
-        return [self.named[found[sample]] for sample in samples]
+        return [self.named[matched[sample]] for sample in samples]
 
     def _in_order(self, samples: Sequence[str], spare: bool) -> list[Label]:
         count = len(self.ordered)
@@ -111,10 +111,10 @@ def _read_csv(path: Path) -> Labels:
 
 
 def _read_json(path: Path) -> Labels:
-    found = json.loads(path.read_bytes(), object_pairs_hook=_Pairs)
-    if not isinstance(found, _Pairs):
+    labels = json.loads(path.read_bytes(), object_pairs_hook=_Pairs)
+    if not isinstance(labels, _Pairs):
         raise ValueError('it is not an object of file names and labels, such as {"cat.png": 3}')
-    return _named(path, [(name, _unpaired(value)) for name, value in found])
+    return _named(path, [(name, _unpaired(value)) for name, value in labels])
 
 
 def _read_npy(path: Path) -> Labels:
@@ -155,23 +155,23 @@ def _match_names(names: Collection[str], samples: Sequence[str]) -> tuple[dict[s
     by_file: dict[str, list[str]] = {}
     for name in names:
         by_file.setdefault(_parts(name)[-1], []).append(name)
-    found: dict[str, str] = {}
+    matched: dict[str, str] = {}
     without: list[str] = []
     several: list[str] = []
     for sample in samples:
         alike = by_file.get(_parts(sample)[-1], [])
         fitting = [sample] if sample in names else [name for name in alike if _same_ending(name, sample)]
         if len(fitting) == 1:
-            found[sample] = fitting[0]
+            matched[sample] = fitting[0]
         else:
             (several if fitting else without).append(sample)
     wrong = [_count_names(without, "sample has no label", "samples have no label")] if without else []
     if several:
         wrong.append(_count_names(several, "sample matches several labels", "samples match several labels"))
-    shared = [name for name, count in Counter(found.values()).items() if count > 1]
+    shared = [name for name, count in Counter(matched.values()).items() if count > 1]
     if shared:
         wrong.append(_count_names(shared, "label matches several samples", "labels match several samples"))
-    return found, wrong
+    return matched, wrong
 
 
 def _parts(name: str) -> tuple[str, ...]:

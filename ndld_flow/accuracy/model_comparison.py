@@ -137,9 +137,9 @@ _REDUCED = {"float16": "fp16", "bfloat16": "bf16"}
 
 def reduced_precision(model: Path) -> str:
     """Return `fp16` or `bf16`, whichever more inner tensors have; empty where none has either."""
-    found = Counter(_REDUCED.get(element_of(place.type), "") for place in tensors_of(model))
-    del found[""]
-    return max(found, key=lambda precision: found[precision], default="")
+    counts = Counter(_REDUCED.get(element_of(place.type), "") for place in tensors_of(model))
+    del counts[""]
+    return max(counts, key=lambda precision: counts[precision], default="")
 
 
 Arithmetic = Literal["stored", "native"]

@@ -133,15 +133,15 @@ def channel_magnitudes(array: Array) -> list[float] | None:
 
 
 def _choose_layout(samples: Iterable[Array]) -> Layout | None:
-    found: _Axes | None = None
+    axes: _Axes | None = None
     for array in samples:
         if not array.size:
             continue
-        found = found or _Axes(array.ndim)
-        if array.ndim != found.dims:
+        axes = axes or _Axes(array.ndim)
+        if array.ndim != axes.dims:
             return None
-        found.add(array)
-    return None if found is None else found.layout()
+        axes.add(array)
+    return None if axes is None else axes.layout()
 
 
 @dataclass
@@ -340,12 +340,12 @@ class SliceErrors:
         return Worst(float(self._largest.max() / self._reference.whole.range[0]))
 
     def _place_rms(self, axis: int, sums: Array) -> Array:
-        found: Array = np.sqrt(sums[0] / np.maximum(sums[1], 1))
+        rms: Array = np.sqrt(sums[0] / np.maximum(sums[1], 1))
         if self._reference.features is None:
             # A row that varies more than the whole image is measured against its own std.
             whole = self._reference.whole.spread[0]
-            found = found * (whole / np.maximum(whole, self._reference.position_std[axis]))
-        return found
+            rms = rms * (whole / np.maximum(whole, self._reference.position_std[axis]))
+        return rms
 
 
 @dataclass(frozen=True)
@@ -395,12 +395,12 @@ def _local_range(r: Array) -> Array:
 
 
 def _spread_along(values: Array, axis: int, pick: np.ufunc) -> Array:
-    found = values.copy()
+    result = values.copy()
     front = tuple(slice(1, None) if i == axis else slice(None) for i in range(values.ndim))
     back = tuple(slice(None, -1) if i == axis else slice(None) for i in range(values.ndim))
-    found[front] = pick(found[front], values[back])
-    found[back] = pick(found[back], values[front])
-    return found
+    result[front] = pick(result[front], values[back])
+    result[back] = pick(result[back], values[front])
+    return result
 
 
 # --- one tensor inside a model ---
@@ -417,7 +417,7 @@ def slice_error(reference: Array, candidate: Array) -> Worst:
     rough = {axis: step / (2 * variance) for axis, step in _steps(reference).items() if variance > 0}
     axis = _pick_axis(rough, ones, plane=reference.ndim == 4 and reference.shape[1] == 1)
     error = candidate.astype(reference.dtype, copy=False) - reference
-    found = Worst(0.0)
+    largest = Worst(0.0)
     for cut, place in ((None, ""), (axis, _CHANNEL)) if axis is not None else ((None, ""),):
         others = tuple(other for other in range(reference.ndim) if other != cut)
         count = np.full(1 if cut is None else reference.shape[cut], reference.size)
@@ -431,5 +431,5 @@ def slice_error(reference: Array, candidate: Array) -> Worst:
         scale = _scale(count, mean.reshape(-1).astype(np.float64), variance, (ends[0], ends[1]), effective)
         rms = np.sqrt(np.square(error).mean(axis=others, dtype=np.float64)).reshape(-1)
         worst = _worst(rms / (scale.spread * (1 + effective**-0.5)), place)
-        found = max(found, worst, key=lambda worst: worst.value)
-    return found
+        largest = max(largest, worst, key=lambda worst: worst.value)
+    return largest

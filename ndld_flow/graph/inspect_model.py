@@ -191,8 +191,8 @@ def inspect_model(path: Path, query: Query) -> Inspection:
     if query.node is not None:
         return Inspection(model=name, nodes=_nodes_named(model, views, query.node))
     if query.tensor is not None:
-        found = _tensors_named(views, query.tensor)
-        return Inspection(model=name, tensors=tuple(views.with_numbers(value, FIRST_VALUES) for value in found))
+        named = _tensors_named(views, query.tensor)
+        return Inspection(model=name, tensors=tuple(views.with_numbers(value, FIRST_VALUES) for value in named))
     if query.group_by == "dtype":
         return Inspection(model=name, weights=_weights(views.held))
     if query.group_by is not None:
@@ -213,10 +213,10 @@ def export_tensor(path: Path, name: str, target: Path) -> None:
     """
     views = Views(load_model(path))
     held = {item.value: item for item in views.held}
-    found = [held[value] for value in _tensors_named(views, name) if value in held]
-    if not found:
+    tensors = [held[value] for value in _tensors_named(views, name) if value in held]
+    if not tensors:
         raise RequestError(f"{name!r} is computed by the model: only initializers and constants can be exported")
-    tensor = found[0].tensor
+    tensor = tensors[0].tensor
     if tensor.dtype == ir.DataType.STRING:
         raise RequestError(f"{name!r} contains strings, which .npy files cannot store safely")
     try:
@@ -241,29 +241,29 @@ def _nodes(model: ir.Model, views: Views, query: Query) -> tuple[InspectedNode, 
 
 def _nodes_named(model: ir.Model, views: Views, name: str) -> tuple[InspectedNode, ...]:
     nodes = [node for graph in scopes_of(model).values() for node in graph]
-    found = [node for node in nodes if node.name == name]
-    found = found or [node for node in nodes if any(value.name == name for value in node.outputs)]
-    if not found:
+    named = [node for node in nodes if node.name == name]
+    named = named or [node for node in nodes if any(value.name == name for value in node.outputs)]
+    if not named:
         raise RequestError(f"there is no node {name!r}; {suggest(name, (n.name for n in nodes if n.name))}")
-    return tuple(map(views.node, found))
+    return tuple(map(views.node, named))
 
 
 def _tensors_named(views: Views, name: str) -> list[ir.Value]:
     values = list(views.values())
-    found = [value for value in values if value.name == name]
-    if not found:
+    named = [value for value in values if value.name == name]
+    if not named:
         raise RequestError(f"there is no tensor {name!r}; {suggest(name, (v.name for v in values if v.name))}")
-    return found
+    return named
 
 
 def _tensors_matching(views: Views, patterns: Sequence[str]) -> tuple[InspectedTensor, ...]:
     matchers = [name_matcher(pattern) for pattern in patterns]
     values = [value for value in views.values() if value.name]
-    found = [value for value in values if any(fits(value.name or "") for fits in matchers)]
-    if not found:
+    matching = [value for value in values if any(fits(value.name or "") for fits in matchers)]
+    if not matching:
         near = suggest(patterns[0], (value.name or "" for value in values))
         raise RequestError(f"no tensor has a name like {patterns[0]!r}; {near}")
-    return tuple(map(views.tensor, found))
+    return tuple(map(views.tensor, matching))
 
 
 def _initializers(model: ir.Model, views: Views, select: TensorSelect, query: Query) -> tuple[InspectedTensor, ...]:
@@ -297,7 +297,7 @@ def _weights(held: Iterable[ConstantTensor]) -> dict[str, WeightGroup]:
     grouped: defaultdict[str, list[ir.TensorProtocol]] = defaultdict(list)
     for item in held:
         grouped[dtype_name(item.tensor.dtype)].append(item.tensor)
-    found = {
+    weights = {
         dtype: WeightGroup(
             count=len(tensors),
             elements=sum(tensor.size for tensor in tensors),
@@ -305,7 +305,7 @@ def _weights(held: Iterable[ConstantTensor]) -> dict[str, WeightGroup]:
         )
         for dtype, tensors in grouped.items()
     }
-    return dict(sorted(found.items(), key=lambda item: (-item[1].size_bytes, item[0])))
+    return dict(sorted(weights.items(), key=lambda item: (-item[1].size_bytes, item[0])))
 
 
 def _summary(model: ir.Model, views: Views) -> ModelSummary:

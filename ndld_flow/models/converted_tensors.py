@@ -263,11 +263,11 @@ class Survey:
 
 def survey(tensor: ir.TensorProtocol, min_abs: float) -> Survey:
     """Survey every value of an fp32 tensor, in pieces."""
-    found = Survey()
+    result = Survey()
     end = _INFINITE_SCALAR if tensor.size == 1 else _INFINITE
     for piece in array_pieces(tensor):
         size = np.abs(piece)
-        found.count += int(np.count_nonzero(size))
-        found.small += int(np.count_nonzero((size < min_abs) & (size > 0)))
-        found.largest = max(found.largest, float(np.max(size, initial=0.0, where=size < end)))
-    return found
+        result.count += int(np.count_nonzero(size))
+        result.small += int(np.count_nonzero((size < min_abs) & (size > 0)))
+        result.largest = max(result.largest, float(np.max(size, initial=0.0, where=size < end)))
+    return result

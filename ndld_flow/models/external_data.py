@@ -114,8 +114,8 @@ def place(value: ir.Value, placement: Placement) -> None:
 
 def placement_of(value: ir.Value) -> Placement | None:
     """Return where an initializer is to be written, or None if that was not set."""
-    found: Placement | None = value.meta.get(_PLACEMENT)
-    return found
+    placement: Placement | None = value.meta.get(_PLACEMENT)
+    return placement
 
 
 def on_disk(tensor: ir.TensorProtocol) -> bool:

@@ -167,11 +167,11 @@ def _contradicts_itself(source: Path) -> bool:
     return False
 
 
-def _merged(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return inferred sizes where there are any, and declared names elsewhere."""
-    if found is None or declared is None or len(found) != len(declared):
-        return found if found is not None else declared
-    return ir.Shape([f if isinstance(f, int) else d for f, d in zip(found, declared, strict=True)])
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return inferred if inferred is not None else declared
+    return ir.Shape([f if isinstance(f, int) else d for f, d in zip(inferred, declared, strict=True)])
 
 
 def dynamic_values(model: ir.Model) -> list[ir.Value]:

@@ -93,7 +93,7 @@ class ContentsReader:
     def tensor_of_constant(self, value: ir.Value) -> ir.TensorProtocol | None:
         """Return the value of a Constant with another attribute than a tensor: `value_float`, `value_ints`."""
         node = value.producer()
-        attributes = [] if node is None else [one for one in node.attributes.values() if not one.is_ref()]
+        attributes = [] if node is None else [element for element in node.attributes.values() if not element.is_ref()]
         kinds = {
             "value_float": np.float32,
             "value_floats": np.float32,
@@ -105,7 +105,7 @@ class ContentsReader:
                 return ir.Tensor(np.array(attribute.value, dtype=kinds[attribute.name]))
             if attribute.name in ("value_string", "value_strings"):
                 given = [attribute.value] if isinstance(attribute.value, str) else attribute.value
-                texts = np.array([str(one).encode() for one in given], dtype=object)
+                texts = np.array([str(element).encode() for element in given], dtype=object)
                 return ir.StringTensor(texts.reshape(()) if attribute.name == "value_string" else texts)
         return None
 
@@ -121,7 +121,7 @@ class ContentsReader:
             contents.size_bytes,
             numbers,
             contents.unread,
-            tuple(shortened(scalar_text(one), _LONGEST) for one in first),
+            tuple(shortened(scalar_text(element), _LONGEST) for element in first),
             str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else "",
         )
 
@@ -186,9 +186,9 @@ class _Reader:
     dims: DimNames = field(default_factory=DimNames)
 
     def read(self) -> None:
-        found = scopes_of(self.model)
-        self.scopes = {graph: place for place, graph in enumerate(found.values())}
-        self.addresses = list(found)
+        graphs = scopes_of(self.model)
+        self.scopes = {graph: place for place, graph in enumerate(graphs.values())}
+        self.addresses = list(graphs)
         for graph, place in self.scopes.items():
             for node in graph:
                 self.parents |= {body: place for _, body in own_subgraphs(node)}
@@ -303,7 +303,7 @@ def _facts(model: ir.Model) -> Iterator[tuple[str, str]]:
     yield "Opsets", ", ".join(opsets)
     yield "IR version", str(model.ir_version)
     producer = (model.producer_name, model.producer_version)
-    yield "Made by", " ".join(one for one in producer if one)
+    yield "Made by", " ".join(part for part in producer if part)
     yield "Domain", model.domain or ""
     yield "Version", "" if not model.model_version else str(model.model_version)
     yield "Graph", model.graph.name or ""

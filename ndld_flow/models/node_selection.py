@@ -43,11 +43,11 @@ def nodes_named(model: ir.Model, patterns: Sequence[str], setting: str) -> dict[
     for node in model.graph.all_nodes():
         if node.name:
             names.setdefault(node.name, []).append(node)
-    found: dict[str, list[ir.Node]] = {}
+    selected: dict[str, list[ir.Node]] = {}
     for pattern in patterns:
         fits = name_matcher(pattern)
-        found[pattern] = [node for name, nodes in names.items() if fits(name) for node in nodes]
-        if not found[pattern]:
+        selected[pattern] = [node for name, nodes in names.items() if fits(name) for node in nodes]
+        if not selected[pattern]:
             near = suggest(pattern, names)
             raise RequestError(f"`{setting}`: no node of this model has a name like {pattern!r}: {near}")
-    return found
+    return selected

@@ -129,8 +129,8 @@ def operators() -> Mapping[tuple[str, str], Operator]:
     """Return (domain, name) -> operator: all of onnx, and those of ONNX Runtime if its wheel includes schemas."""
     versions: dict[tuple[str, str], dict[int, OperatorVersion]] = {}
     for schema in (*onnx.defs.get_all_schemas_with_history(), *_contrib_schemas()):
-        found = _version(schema)
-        versions.setdefault((found.domain, found.name), {})[found.since_version] = found
+        version = _version(schema)
+        versions.setdefault((version.domain, version.name), {})[version.since_version] = version
     return {
         key: Operator(key[1], key[0], tuple(by_version[number] for number in sorted(by_version)))
         for key, by_version in sorted(versions.items())
@@ -259,10 +259,10 @@ def _example(schema: onnx.defs.OpSchema) -> onnx.NodeProto:
 
 
 def _type(port: onnx.defs.OpSchema.FormalParameter) -> bytes:
-    found = next((type_ for type_ in _USUAL_TYPES if type_ in port.types), min(port.types))
+    usual = next((type_ for type_ in _USUAL_TYPES if type_ in port.types), min(port.types))
     proto = onnx.TypeProto()
-    if found.startswith("tensor("):
-        proto.tensor_type.elem_type = onnx.TensorProto.DataType.Value(found[7:-1].upper())
+    if usual.startswith("tensor("):
+        proto.tensor_type.elem_type = onnx.TensorProto.DataType.Value(usual[7:-1].upper())
     return bytes(proto.SerializeToString())
 
 
@@ -288,7 +288,7 @@ def history_of(operator: Operator) -> tuple[VersionChange, ...]:
 
 def changes_between(old: OperatorVersion, new: OperatorVersion) -> tuple[str, ...]:
     """Return lines on inputs, outputs, attributes and types that were added, removed or changed."""
-    found = [
+    changes = [
         *_ports("input", old.inputs, new.inputs),
         *_ports("output", old.outputs, new.outputs),
         *_attributes(old.attributes, new.attributes),
@@ -296,10 +296,10 @@ def changes_between(old: OperatorVersion, new: OperatorVersion) -> tuple[str, ..
         *_ties(old, new),
     ]
     if new.deprecated and not old.deprecated:
-        found.append("deprecated")
+        changes.append("deprecated")
     if new.is_function and not old.is_function:
-        found.append("is a function of other operators")
-    return tuple(found) or (SAME_SIGNATURE,)
+        changes.append("is a function of other operators")
+    return tuple(changes) or (SAME_SIGNATURE,)
 
 
 def _ports(word: str, old: Sequence[Port], new: Sequence[Port]) -> Iterator[str]:
@@ -482,13 +482,13 @@ def _of_model(model: ir.Model) -> Iterator[ListedOperator]:
 
 def _uses(model: ir.Model) -> Counter[tuple[str, str, int]]:
     """Return (domain, name, opset) -> number of nodes; functions import their own opsets."""
-    found: Counter[tuple[str, str, int]] = Counter()
+    uses: Counter[tuple[str, str, int]] = Counter()
     for graph in model.graphs():
-        found.update(_keys(graph, model.opset_imports))
+        uses.update(_keys(graph, model.opset_imports))
     for function in model.functions.values():
         for graph in (function.graph, *function.subgraphs()):
-            found.update(_keys(graph, function.opset_imports or model.opset_imports))
-    return found
+            uses.update(_keys(graph, function.opset_imports or model.opset_imports))
+    return uses
 
 
 def _keys(graph: ir.Graph, opsets: Mapping[str, int]) -> Iterator[tuple[str, str, int]]:

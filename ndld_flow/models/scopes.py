@@ -16,13 +16,13 @@ def scopes_of(model: ir.Model) -> dict[str, ir.Graph]:
     node without a name is its first output; graphs in a list attribute are `branches0`, `branches1`; the second of
     equal addresses gets `#2`.
     """
-    found: dict[str, ir.Graph] = {"": model.graph}
-    _add_subgraphs(found, model.graph, "")
+    graphs: dict[str, ir.Graph] = {"": model.graph}
+    _add_subgraphs(graphs, model.graph, "")
     for function in model.functions.values():
         address = function_address(function)
-        found[address] = function.graph
-        _add_subgraphs(found, function.graph, address)
-    return found
+        graphs[address] = function.graph
+        _add_subgraphs(graphs, function.graph, address)
+    return graphs
 
 
 def function_address(function: ir.Function) -> str:
@@ -44,11 +44,11 @@ def own_subgraphs(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
 
 def inner_graphs(graph: ir.Graph) -> list[ir.Graph]:
     """Return all subgraphs of a graph, each before those inside it."""
-    found: list[ir.Graph] = []
+    graphs: list[ir.Graph] = []
     for node in graph:
         for _, inner in own_subgraphs(node):
-            found += (inner, *inner_graphs(inner))
-    return found
+            graphs += (inner, *inner_graphs(inner))
+    return graphs
 
 
 def node_label(node: ir.Node) -> str:
@@ -56,13 +56,13 @@ def node_label(node: ir.Node) -> str:
     return node.name or next((value.name for value in node.outputs if value.name), "") or node.op_type
 
 
-def _add_subgraphs(found: dict[str, ir.Graph], graph: ir.Graph, address: str) -> None:
+def _add_subgraphs(graphs: dict[str, ir.Graph], graph: ir.Graph, address: str) -> None:
     for node in graph:
         for attribute, inner in own_subgraphs(node):
             wish = f"{address}/{node_label(node)}/{attribute}".lstrip("/")
             inner_address, number = wish, 1
-            while inner_address in found:
+            while inner_address in graphs:
                 number += 1
                 inner_address = f"{wish}#{number}"
-            found[inner_address] = inner
-            _add_subgraphs(found, inner, inner_address)
+            graphs[inner_address] = inner
+            _add_subgraphs(graphs, inner, inner_address)

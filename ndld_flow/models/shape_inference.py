@@ -124,22 +124,22 @@ def _without_large_tensors(model: ir.Model) -> Iterator[None]:
 
 
 def _write_back(graph: ir.Graph, inferred: onnx.GraphProto) -> None:
-    found = {info.name: info.type for info in (*inferred.value_info, *inferred.output) if info.HasField("type")}
+    types = {info.name: info.type for info in (*inferred.value_info, *inferred.output) if info.HasField("type")}
     for node, proto in zip(graph, inferred.node, strict=True):
         for value in node.outputs:
-            if value.name in found:
-                _write_type(value, found[value.name])
+            if value.name in types:
+                _write_type(value, types[value.name])
         for attribute in proto.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 _write_back(node.attributes[attribute.name].as_graph(), attribute.g)
 
 
-def _write_type(value: ir.Value, found: onnx.TypeProto) -> None:
-    if not found.HasField("tensor_type"):
-        if found.WhichOneof("value") in ("sequence_type", "optional_type"):
-            value.type = ir.serde.deserialize_type_proto_for_type(found)
+def _write_type(value: ir.Value, inferred: onnx.TypeProto) -> None:
+    if not inferred.HasField("tensor_type"):
+        if inferred.WhichOneof("value") in ("sequence_type", "optional_type"):
+            value.type = ir.serde.deserialize_type_proto_for_type(inferred)
         return
-    tensor_type = found.tensor_type
+    tensor_type = inferred.tensor_type
     if tensor_type.elem_type:
         value.type = ir.TensorType(ir.DataType(tensor_type.elem_type))
     if tensor_type.HasField("shape"):

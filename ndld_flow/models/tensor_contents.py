@@ -53,37 +53,45 @@ def sample_digest(tensor: ir.TensorProtocol) -> bytes:
     return _digest(tensor, _SAMPLE_BYTES)
 
 
-def same_contents(one: ir.TensorProtocol, other: ir.TensorProtocol) -> bool:
+def same_contents(first: ir.TensorProtocol, second: ir.TensorProtocol) -> bool:
     """Return whether type, shape and every bit agree. Data at the same location of the same file are not read."""
-    if one is other:
+    if first is second:
         return True
-    if one.dtype != other.dtype or shape_of(one) != shape_of(other):
+    if first.dtype != second.dtype or shape_of(first) != shape_of(second):
         return False
-    if isinstance(one, SparseInitializer) or isinstance(other, SparseInitializer):
-        return _sparse_key(one) == _sparse_key(other)
-    if one.dtype == ir.DataType.STRING:
-        return bool(np.array_equal(one.numpy(), other.numpy()))
-    externals = isinstance(one, ir.ExternalTensor) and isinstance(other, ir.ExternalTensor)
-    if externals and (one.offset or 0) == (other.offset or 0) and Path(one.path).samefile(other.path):
+    if isinstance(first, SparseInitializer) or isinstance(second, SparseInitializer):
+        return _sparse_key(first) == _sparse_key(second)
+    if first.dtype == ir.DataType.STRING:
+        return bool(np.array_equal(first.numpy(), second.numpy()))
+    if (
+        isinstance(first, ir.ExternalTensor)
+        and isinstance(second, ir.ExternalTensor)
+        and (first.offset or 0) == (second.offset or 0)
+        and Path(first.path).samefile(second.path)
+    ):
         return True
-    pieces = itertools.zip_longest(byte_pieces(one, _PIECE_BYTES), byte_pieces(other, _PIECE_BYTES))
+    pieces = itertools.zip_longest(byte_pieces(first, _PIECE_BYTES), byte_pieces(second, _PIECE_BYTES))
     return all(left == right for left, right in pieces)
 
 
-def distance_of(one: ir.TensorProtocol, other: ir.TensorProtocol) -> Distance | None:
+def distance_of(first: ir.TensorProtocol, second: ir.TensorProtocol) -> Distance | None:
     """Return the difference; None if elements cannot be compared: other shapes or kinds of elements, sparse tensors."""
-    if shape_of(one) != shape_of(other) or isinstance(one, SparseInitializer) or isinstance(other, SparseInitializer):
+    if (
+        shape_of(first) != shape_of(second)
+        or isinstance(first, SparseInitializer)
+        or isinstance(second, SparseInitializer)
+    ):
         return None
-    if one.dtype == other.dtype == ir.DataType.STRING:
-        return Distance(one.size, int(np.count_nonzero(one.numpy() != other.numpy())), None)
-    floats = one.dtype.is_floating_point() and other.dtype.is_floating_point()
-    if not floats and one.dtype != other.dtype:
+    if first.dtype == second.dtype == ir.DataType.STRING:
+        return Distance(first.size, int(np.count_nonzero(first.numpy() != second.numpy())), None)
+    floats = first.dtype.is_floating_point() and second.dtype.is_floating_point()
+    if not floats and first.dtype != second.dtype:
         return None
     differing, largest = 0, 0.0
-    for left, right in zip(_elements(one), _elements(other), strict=True):
+    for left, right in zip(_elements(first), _elements(second), strict=True):
         count, difference = _piece_distance(left, right)
         differing, largest = differing + count, max(largest, difference)
-    return Distance(one.size, differing, largest)
+    return Distance(first.size, differing, largest)
 
 
 def values_text(tensor: ir.TensorProtocol) -> str:
@@ -140,15 +148,15 @@ def _elements(tensor: ir.TensorProtocol) -> Iterator[_Array]:
     return element_pieces(tensor, _PIECE_ELEMENTS * tensor.dtype.bitwidth // 8)
 
 
-def _piece_distance(one: _Array, other: _Array) -> tuple[int, float]:
+def _piece_distance(first: _Array, second: _Array) -> tuple[int, float]:
     """Return the number of differing elements and the largest difference. NaN equals NaN here."""
-    unequal = one != other
-    if one.dtype.kind in "fc":
-        unequal &= ~(np.isnan(one) & np.isnan(other))
+    unequal = first != second
+    if first.dtype.kind in "fc":
+        unequal &= ~(np.isnan(first) & np.isnan(second))
     if not unequal.any():
         return 0, 0.0
-    left, right = one[unequal], other[unequal]
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
+    left, right = first[unequal], second[unequal]
+    wide = np.complex128 if first.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
         largest = float(np.abs(left.astype(wide) - right.astype(wide)).max())
     return int(unequal.sum()), math.inf if math.isnan(largest) else largest

@@ -54,10 +54,10 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
         own: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
         return own
     try:
-        found: np.dtype[Any] = np.dtype(name)
+        dtype: np.dtype[Any] = np.dtype(name)
     except TypeError:
         return None
-    return found if found.kind in "biufc" else None
+    return dtype if dtype.kind in "biufc" else None
 
 
 def fix_dimensions(inputs: Sequence[TensorSpec], sizes: Mapping[str, int]) -> tuple[TensorSpec, ...]:

@@ -145,11 +145,11 @@ class Groups:
 
     def of_node(self) -> dict[ir.Node, list[Group]]:
         """Return node -> the groups that it belongs to."""
-        found: dict[ir.Node, list[Group]] = {}
+        groups: dict[ir.Node, list[Group]] = {}
         for group in self.all:
             for node in group.nodes:
-                found.setdefault(node, []).append(group)
-        return found
+                groups.setdefault(node, []).append(group)
+        return groups
 
 
 def is_constant(value: ir.Value) -> bool:
@@ -382,9 +382,9 @@ class _GroupMaker:
     def _describe(self, node: ir.Node, group: Group) -> None:
         """Set whether a group follows its neighbours, and keep Casts of text as they are."""
         computes = any(self._is_float(value) for value in node.outputs)
-        made = not group.uses and node.op_type in TYPE_ATTRIBUTES
-        group.follows = not computes or made or node.op_type in MOVES
-        if not group.uses and not made:
+        by_attribute = not group.uses and node.op_type in TYPE_ATTRIBUTES
+        group.follows = not computes or by_attribute or node.op_type in MOVES
+        if not group.uses and not by_attribute:
             group.kept = group.kept or f"{node.op_type} always outputs fp32"
         if node.op_type == "Cast" and node.inputs[0] is not None:
             from_text = self.types.get(node.inputs[0]) == "tensor(string)"

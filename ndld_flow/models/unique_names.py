@@ -58,8 +58,8 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def identifier(wish: str) -> str:
     """Return a C90 identifier like `wish`: other characters than letters, digits and `_` become `_`."""
-    made = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
-    return f"_{made}" if made[0].isdigit() else made
+    text = _NOT_IN_IDENTIFIER.sub("_", wish) or "node"
+    return f"_{text}" if text[0].isdigit() else text
 
 
 def free_name(wish: str, taken: set[str]) -> str:

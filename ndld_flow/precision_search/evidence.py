@@ -77,12 +77,12 @@ class FloatSuspect:
             sentence = f"its outputs were not observed; {without or 'no trial left it out'}"
             return (Evidence(cause="sensitivity", sentence=sentence),)
         limits = FORMAT_LIMITS[self.precision]
-        found = [
+        evidence = [
             *self._overflow(self.error, limits),
             *self._range(self.error, limits),
             *self._underflow(self.error, limits),
         ]
-        return tuple(found) or (self._sensitivity(self.error, without),)
+        return tuple(evidence) or (self._sensitivity(self.error, without),)
 
     def _overflow(self, error: LocalError, limits: FormatLimits) -> Iterator[Evidence]:
         for place, ranges in (("its output", error.output_ranges), ("it reads", error.input_ranges)):

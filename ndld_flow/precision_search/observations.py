@@ -209,21 +209,21 @@ def severities(suspects: Iterable[Suspect]) -> dict[ir.Node, float]:
     A value is kept exact only if both its producer and its reader are kept, so neighbours are tried before all others.
     """
     by_node = {suspect.node: suspect for suspect in suspects}
-    found = {node: suspect.severity for node, suspect in by_node.items()}
-    certain = {node for node, severity in found.items() if severity >= 1.0}
+    values = {node: suspect.severity for node, suspect in by_node.items()}
+    certain = {node for node, severity in values.items() if severity >= 1.0}
     for neighbours, steps in ((ir.Node.successors, _AFTER), (ir.Node.predecessors, _BEFORE)):
         edge, seen = certain, set(certain)
         for step in range(steps):
             edge = {other for node in edge for other in _observed_neighbours(node, by_node, neighbours)} - seen
             seen |= edge
             for node in edge:
-                found[node] = max(found[node], _NEXT_TO_SUSPECT - _LESS_PER_STEP * step)
-    return found
+                values[node] = max(values[node], _NEXT_TO_SUSPECT - _LESS_PER_STEP * step)
+    return values
 
 
 def _observed_neighbours(node: ir.Node, known: Mapping[ir.Node, Suspect], neighbours: Neighbours) -> set[ir.Node]:
     """Return the nearest observed nodes, skipping those that only move values."""
-    found: set[ir.Node] = set()
+    nearest: set[ir.Node] = set()
     seen, waiting = {node}, [node]
     while waiting:
         for other in neighbours(waiting.pop()):
@@ -231,7 +231,7 @@ def _observed_neighbours(node: ir.Node, known: Mapping[ir.Node, Suspect], neighb
                 continue
             seen.add(other)
             if other in known and known[other].observed:
-                found.add(other)
+                nearest.add(other)
             else:
                 waiting.append(other)
-    return found
+    return nearest

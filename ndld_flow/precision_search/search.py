@@ -212,12 +212,12 @@ class PrecisionSearcher:
         candidates = () if fine else self._candidates()
         deadline = self._started + self._request.time_s
         budget = Budget(self._request.trials, lambda: time.monotonic() > deadline)
-        found = find_minimal_set(candidates, self._trials.try_keeping, budget, self._record)
+        minimal = find_minimal_set(candidates, self._trials.try_keeping, budget, self._record)
         self._workspace.progress(len(self._recorded), 0, "writing the result")
-        finished = FinishedSearch(self._subject, self._request, found, self._trials, self._observer)
-        record = finished.record(tuple(self._recorded), self._positions, self._suspects if found.kept else {})
-        if found.kept:
-            record = self._verified(record, found.kept)
+        finished = FinishedSearch(self._subject, self._request, minimal, self._trials, self._observer)
+        record = finished.record(tuple(self._recorded), self._positions, self._suspects if minimal.kept else {})
+        if minimal.kept:
+            record = self._verified(record, minimal.kept)
         self._workspace.trials.delete()
         return record.model_copy(update={"wall_s": time.monotonic() - self._started})
 

@@ -216,14 +216,14 @@ class TrialFile:
         """Return the kept nodes -> their trial."""
         if not self._path.is_file():
             return {}
-        found = {}
+        trials = {}
         for line in self._path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 entry = json.loads(line)
-                found[frozenset(entry["kept"])] = FinishedTrial(TrialResult(**entry["judged"]), entry["wall_s"])
+                trials[frozenset(entry["kept"])] = FinishedTrial(TrialResult(**entry["judged"]), entry["wall_s"])
             except (ValueError, TypeError, KeyError, RecursionError):
                 continue
-        return found
+        return trials
 
     def add(self, kept: frozenset[int], trial: FinishedTrial) -> None:
         """Append a trial."""

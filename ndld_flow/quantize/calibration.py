@@ -174,11 +174,11 @@ class _Histograms:
         for name in self._collector.histogram_dict.keys() - names:
             del self._collector.histogram_dict[name]
         with captured_output():
-            found = self._collector.compute_collection_result()
-        return {name: self._span(name, moment) for name, moment in found.items()}
+            results = self._collector.compute_collection_result()
+        return {name: self._span(name, moment) for name, moment in results.items()}
 
-    def _span(self, name: str, found: TensorData | Sequence[Array]) -> _Span:
-        low, high = map(float, (found.lowest, found.highest) if isinstance(found, TensorData) else found[:2])
+    def _span(self, name: str, span: TensorData | Sequence[Array]) -> _Span:
+        low, high = map(float, (span.lowest, span.highest) if isinstance(span, TensorData) else span[:2])
         counts, edges = self._collector.histogram_dict[name][:2]
         middles = (edges[:-1] + edges[1:]) / 2
         outside = counts[(middles > high) | (middles < (-high if self._absolute else low))].sum()

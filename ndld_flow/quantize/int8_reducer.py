@@ -229,8 +229,8 @@ def _output_errors(
     copies: QuantizedCopies, feeds: Mapping[str, Array], names: Sequence[str], settings: SessionSettings
 ) -> dict[str, float]:
     """Return first output of a node -> the error of the worst output with its copy selected; 1 if that has NaN."""
-    made = {place.name for place in tensors_of(copies.path) if place.can_be_captured}
-    outputs = [name for name in dict.fromkeys(copies.outputs.values()) if name in made]
+    computed = {place.name for place in tensors_of(copies.path) if place.can_be_captured}
+    outputs = [name for name in dict.fromkeys(copies.outputs.values()) if name in computed]
     if not outputs:
         return {}
     numbers = {name: number for number, name in enumerate(copies.copies)}

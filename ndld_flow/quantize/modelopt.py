@@ -59,11 +59,11 @@ def quantize_by_modelopt(
     if python is None:
         raise BackendError(f"`modelopt.python`: no program {str(modelopt.python)!r} was found")
     workspace.progress(0, 0, "preparing")
-    named, made = workspace.scratch / "named.onnx", workspace.scratch / "made"
+    named, quantized = workspace.scratch / "named.onnx", workspace.scratch / "made"
     excluded, notes = _write_named(source, named, how, data)
-    made.mkdir()
+    quantized.mkdir()
     command = [
-        *_command(python, named, made / Onnx.main, modelopt),
+        *_command(python, named, quantized / Onnx.main, modelopt),
         *_method_options(how, modelopt),
         # ModelOpt takes regular expressions that need not match to the end.
         *(["--nodes_to_exclude", *(f"{re.escape(name)}$" for name in excluded)] if excluded else []),
@@ -73,7 +73,7 @@ def quantize_by_modelopt(
         notes += data.samples.notes
     environment = minimal_environment(workspace.scratch, ("LD_LIBRARY_PATH",))
     run_program(Program(command, environment, modelopt.timeout / 1e3, workspace.scratch), on_line)
-    move_model(made / Onnx.main, out, "modelopt")
+    move_model(quantized / Onnx.main, out, "modelopt")
     count = len(data.samples) if data.samples is not None else 0
     description = f"ModelOpt {modelopt.format} on {count} sample{'s' if count != 1 else ''}"
     return _quantization(source, out / Onnx.main, notes, description)
@@ -92,16 +92,16 @@ def _write_named(
     return [node.name or "" for node in model.graph.all_nodes() if first_output(node) in excluded], notes
 
 
-def _quantization(source: Path, made: Path, notes: Sequence[str], description: str) -> Quantization:
-    model = load_model(made)
+def _quantization(source: Path, quantized: Path, notes: Sequence[str], description: str) -> Quantization:
+    model = load_model(quantized)
     layers = [node for node in model.graph if is_op(node, *WEIGHTED_OP_TYPES)]
     nodes = tuple(
         QuantizableNode(first_output(node), node.name or "", node.op_type, (), (), (), follows=False)
         for node in layers
         if _is_quantized(node)
     )
-    change = describe_change(source, made).model_copy(update={"notes": tuple(notes)})
-    return Quantization(change, nodes, len(layers), description, file_bytes(source), file_bytes(made))
+    change = describe_change(source, quantized).model_copy(update={"notes": tuple(notes)})
+    return Quantization(change, nodes, len(layers), description, file_bytes(source), file_bytes(quantized))
 
 
 def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> list[str]:

@@ -42,8 +42,8 @@ def intensity(node: ir.Node) -> float:
 
 def _of_convolution(node: ir.Node, shape: Sequence[int]) -> float:
     """Return the intensity at one pixel: of the output for Conv, of the input for ConvTranspose."""
-    shape = node.outputs[0].shape
-    if shape is not None and len(shape) > 2 and all(dim == 1 for dim in tuple(shape)[2:]):
+    output = node.outputs[0].shape
+    if output is not None and len(output) > 2 and all(dim == 1 for dim in tuple(output)[2:]):
         return 0.0
     strides = node.attributes.get("strides")
     area = math.prod(strides.as_ints()) if strides is not None else 1
@@ -94,13 +94,13 @@ class PreparedModel:
 
     def chosen(self, exclude: Collection[str] = ()) -> list[QuantizableNode]:
         """Return the nodes that are quantised if those with these first outputs are excluded."""
-        found: list[QuantizableNode] = []
-        made: set[str] = set()
+        nodes: list[QuantizableNode] = []
+        computed: set[str] = set()
         for node in self.nodes:
-            if node.output not in exclude and (not node.follows or made.issuperset(node.reads)):
-                found.append(node)
-                made.update(node.makes)
-        return found
+            if node.output not in exclude and (not node.follows or computed.issuperset(node.reads)):
+                nodes.append(node)
+                computed.update(node.makes)
+        return nodes
 
 
 def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> PreparedModel:
@@ -148,23 +148,23 @@ def excluded_outputs(model: ir.Model, settings: QuantizeSettings) -> set[str]:
 
 def _unfolded_notes(model: ir.Model) -> list[str]:
     """Return a note on BatchNormalizations that `sanitize` would fold."""
-    found = sum(
+    count = sum(
         is_op(node, "BatchNormalization") and is_op(node.inputs[0].producer() if node.inputs[0] else None, "Conv")
         for node in model.graph
     )
-    if not found:
+    if not count:
         return []
-    return [f"{found} BatchNormalization nodes follow a Conv unfolded: run `sanitize` first for a faster model"]
+    return [f"{count} BatchNormalization nodes follow a Conv unfolded: run `sanitize` first for a faster model"]
 
 
 def _quantizable(
     nodes: Collection[ir.Node], excluded: Collection[str], settings: QuantizeSettings
 ) -> Iterator[QuantizableNode]:
     for node in nodes:
-        found = _described(node, _may_follow(node, settings))
+        described = _described(node, _may_follow(node, settings))
         worth = node.op_type not in WEIGHTED_OP_TYPES or intensity(node) >= settings.least_intensity
-        if found is not None and worth and found.output not in excluded:
-            yield found
+        if described is not None and worth and described.output not in excluded:
+            yield described
 
 
 def _may_follow(node: ir.Node, settings: QuantizeSettings) -> bool:

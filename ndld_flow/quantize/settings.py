@@ -207,8 +207,8 @@ _TIMEOUT_S = 30.0
 
 def find_interpreter(python: Path) -> str | None:
     """Return the path of an interpreter without following links (that of a virtual environment is one), or None."""
-    found = shutil.which(python)
-    return None if found is None else str(Path(found).absolute())
+    program = shutil.which(python)
+    return None if program is None else str(Path(program).absolute())
 
 
 def modelopt_versions(python: Path) -> dict[str, str]:
@@ -225,12 +225,12 @@ def _versions_in(program: str, _changed_ns: int) -> dict[str, str]:
         command = [program, "-c", _QUERY, *_LIBRARIES.values()]
         try:
             run_program(Program(command, minimal_environment(Path(scratch)), _TIMEOUT_S, Path(scratch)), lines.append)
-            found = json.loads(lines[-1])
+            versions = json.loads(lines[-1])
         except (NdldFlowError, IndexError, ValueError):  # `foresee_modelopt` reports it
             return {}
-    if not isinstance(found, dict):
+    if not isinstance(versions, dict):
         return {}
-    return {key: str(found[name]) for key, name in _LIBRARIES.items() if name in found}
+    return {key: str(versions[name]) for key, name in _LIBRARIES.items() if name in versions}
 
 
 def foresee_modelopt(python: Path) -> Foresight:

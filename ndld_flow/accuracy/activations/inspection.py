@@ -135,9 +135,9 @@ class PreparedModel:
                 fed.append(arrays)
                 yield arrays
 
-        for found in capture(self.running, inside, noted(), self.settings, self.scratch):
+        for captured in capture(self.running, inside, noted(), self.settings, self.scratch):
             arrays = fed.popleft()
-            yield {name: arrays[name] for name in outside} | found
+            yield {name: arrays[name] for name in outside} | captured
 
 
 def prepare_model(
@@ -253,7 +253,7 @@ def _select_tensors(view: ModelView, reference: ModelView | None, request: Reque
 
 
 def _layouts(names: Sequence[str], view: ModelView, patterns: Mapping[str, Layout]) -> dict[str, Layout]:
-    found: dict[str, Layout] = {}
+    layouts: dict[str, Layout] = {}
     for pattern, layout in patterns.items():
         matches = name_matcher(pattern)
         matching = [
@@ -262,8 +262,8 @@ def _layouts(names: Sequence[str], view: ModelView, patterns: Mapping[str, Layou
         if not matching:
             raise RequestError(f'layout: no captured tensor matches "{pattern}"; {suggest(pattern, names)}')
         for name in matching:
-            found.setdefault(name, layout)
-    return found
+            layouts.setdefault(name, layout)
+    return layouts
 
 
 class _Inspection:

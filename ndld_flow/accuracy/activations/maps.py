@@ -100,9 +100,9 @@ def encode(values: Array, low: float, high: float) -> Array:
 
 def finite_bounds(sides: Sequence[Array]) -> tuple[float, float]:
     """Return the smallest and largest finite value; (0, 0) when there is none."""
-    found = [side[np.isfinite(side)].astype(np.float64) for side in sides]
-    lows = [float(values.min()) for values in found if values.size]
-    highs = [float(values.max()) for values in found if values.size]
+    finite = [side[np.isfinite(side)].astype(np.float64) for side in sides]
+    lows = [float(values.min()) for values in finite if values.size]
+    highs = [float(values.max()) for values in finite if values.size]
     return (min(lows), max(highs)) if lows else (0.0, 0.0)
 
 

@@ -103,14 +103,14 @@ def _matching(choice: Choice, pattern: str) -> set[str]:
     matches = name_matcher(pattern)
     matching = [place for place in choice.places if matches(place.name) or (place.node and matches(place.node))]
     # Constants are selected only by their literal name: half of the tensors that a glob matches may be weights.
-    made = matching if is_plain(pattern) else [place for place in matching if place.op_type != "Constant"]
-    found = {place.name for place in made if not place.in_body} | set(filter(matches, choice.inputs))
-    if found:
-        return found
+    computed = matching if is_plain(pattern) else [place for place in matching if place.op_type != "Constant"]
+    chosen = {place.name for place in computed if not place.in_body} | set(filter(matches, choice.inputs))
+    if chosen:
+        return chosen
     if matching:
         why = (
             "only constants"
-            if not made
+            if not computed
             else "only tensors inside bodies of If, Loop or Scan, which have no single value"
         )
         raise RequestError(f'tensors: "{pattern}" matches {why} ({matching[0].name}). Name the tensor that reads it.')
@@ -120,11 +120,11 @@ def _matching(choice: Choice, pattern: str) -> set[str]:
 
 
 def _of_type(places: Sequence[TensorPlace], op_type: str) -> set[str]:
-    found = {place.name for place in places if place.op_type == op_type and not place.in_body}
-    if not found:
+    names = {place.name for place in places if place.op_type == op_type and not place.in_body}
+    if not names:
         near = suggest(op_type, [place.op_type for place in places])
         raise RequestError(f'op_types: the model has no node of type "{op_type}"; {near}')
-    return found
+    return names
 
 
 def _spread(choice: Choice) -> list[str]:
@@ -159,8 +159,8 @@ class ModelView:
         set_shapes_of_inputs(model, shapes, {})
         infer_shapes(model)
         graph = model.graph
-        made = [value for node in graph for value in node.outputs if value.name]
-        self._values = {value.name or "": value for value in (*graph.inputs, *made)}
+        computed = [value for node in graph for value in node.outputs if value.name]
+        self._values = {value.name or "": value for value in (*graph.inputs, *computed)}
         self._channels = channel_places(graph)
         self.inputs = tuple(value.name or "" for value in real_inputs(model))
         self.outputs = tuple(value.name or "" for value in graph.outputs)

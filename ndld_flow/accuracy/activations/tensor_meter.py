@@ -56,12 +56,12 @@ def channel_places(graph: ir.Graph) -> dict[str, str]:
 
     A Conv determines it, a Relu keeps that of its input, a Transpose changes it.
     """
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for node in graph:
-        place = _output_place(node, found)
+        place = _output_place(node, places)
         if place:
-            found |= {value.name: place for value in node.outputs if value.name}
-    return found
+            places |= {value.name: place for value in node.outputs if value.name}
+    return places
 
 
 def guess_layout(rank: int, place: str) -> Layout:
@@ -106,9 +106,9 @@ def by_channel(values: Array, layout: Layout) -> Array | None:
     return None if axis is None else np.moveaxis(values, axis, 0)
 
 
-def _output_place(node: ir.Node, found: Mapping[str, str]) -> str:
+def _output_place(node: ir.Node, places: Mapping[str, str]) -> str:
     names = [value.name or "" for value in node.inputs if value is not None]
-    read = next((found[name] for name in names if name in found), "")
+    read = next((places[name] for name in names if name in places), "")
     if node.op_type in _CHANNELS_FIRST:
         return "first"
     if node.op_type in _CHANNELS_LAST:
@@ -150,12 +150,12 @@ def activation_bounds(node: ir.Node | None) -> Bounds:
 
 def dtype_bounds(dtype: str) -> Bounds:
     """Return the smallest and largest finite value of a dtype; none for bools and non-numeric types."""
-    found = numpy_dtype(dtype)
-    if found is None or not (is_float(found) or is_integer(found)):
+    element = numpy_dtype(dtype)
+    if element is None or not (is_float(element) or is_integer(element)):
         return ()
-    if is_integer(found):
-        return int(ml_dtypes.iinfo(found).min), int(ml_dtypes.iinfo(found).max)
-    return float(ml_dtypes.finfo(found).min), float(ml_dtypes.finfo(found).max)
+    if is_integer(element):
+        return int(ml_dtypes.iinfo(element).min), int(ml_dtypes.iinfo(element).max)
+    return float(ml_dtypes.finfo(element).min), float(ml_dtypes.finfo(element).max)
 
 
 def count_saturated(values: Array, bounds: Bounds) -> int:

@@ -175,12 +175,12 @@ def _inferred_counts(path: Path, feeds: Mapping[str, Array]) -> dict[str, int]:
         fed = feeds.get(value.name or "")
         if fed is not None:
             value.shape = ir.Shape(fed.shape)
-    made = [value for node in model.graph for value in node.outputs]
-    for value in made:  # declared shapes are for all sizes, and would be kept
+    computed = [value for node in model.graph for value in node.outputs]
+    for value in computed:  # declared shapes are for all sizes, and would be kept
         value.shape = None
     infer_shapes(model)
     counts = {}
-    for value in made:
+    for value in computed:
         dims = () if value.shape is None else tuple(value.shape)
         if value.name and value.shape is not None and all(isinstance(dim, int) for dim in dims):
             counts[value.name] = prod(dim for dim in dims if isinstance(dim, int))
@@ -210,13 +210,13 @@ def in_parts(sizes: Mapping[str, int], budget: int) -> list[list[str]]:
 def nearest_before(places: Iterable[TensorPlace], chosen: frozenset[str]) -> dict[str, tuple[str, ...]]:
     """Return chosen tensor -> the chosen tensors it is computed from directly, with no chosen tensor in between."""
     sources: dict[str, frozenset[str]] = {}
-    found: dict[str, tuple[str, ...]] = {}
+    nearest: dict[str, tuple[str, ...]] = {}
     for place in places:
         behind: frozenset[str] = frozenset().union(*(sources.get(name, frozenset()) for name in place.reads))
         if place.name in chosen:
-            found[place.name] = tuple(sorted(behind))
+            nearest[place.name] = tuple(sorted(behind))
         sources[place.name] = frozenset([place.name]) if place.name in chosen else behind
-    return found
+    return nearest
 
 
 BUDGET_BYTES = 2**29

@@ -141,9 +141,9 @@ class LayerAgreement:
 
     def _add_slices(self, reference: Array, candidate: Array, equal: bool) -> None:
         finite = bool(np.isfinite(reference).all() and np.isfinite(candidate).all())
-        found = slice_error(reference, candidate) if finite and not equal else Worst(0.0)
-        if found.value >= self._worst.get("slice_rms", 0.0):
-            self._worst["slice_rms"], self.worst_slice = found.value, found.place
+        worst = slice_error(reference, candidate) if finite and not equal else Worst(0.0)
+        if worst.value >= self._worst.get("slice_rms", 0.0):
+            self._worst["slice_rms"], self.worst_slice = worst.value, worst.place
 
     def metrics(self) -> dict[str, float]:
         """Return `cosine`, `snr_db`, `relative_rms`, `max_abs`, and `slice_rms` where requested.

@@ -61,8 +61,8 @@ def diff_opsets(sides: Sides) -> tuple[OpsetChange, ...]:
     """Compare the opsets of the models, and of the functions that both have."""
     before, after = sides.before.model, sides.after.model
     changes = list(_opset_changes("", before.opset_imports, after.opset_imports))
-    for one, other in sides.matches.functions:
-        changes += _opset_changes(function_address(one), one.opset_imports, other.opset_imports)
+    for mine, theirs in sides.matches.functions:
+        changes += _opset_changes(function_address(mine), mine.opset_imports, theirs.opset_imports)
     return first(changes)
 
 
@@ -71,7 +71,9 @@ def diff_texts(before: ir.Model, after: ir.Model) -> tuple[TextChange, ...]:
     candidates = [changed_text("metadata", *pair, detail=key) for key, pair in _texts(before, after).items()]
     candidates += text_changes("metadata", _metadata(before), _metadata(after))
     return first(
-        TextChange(key=one.detail, before=one.before, after=one.after) for one in candidates if one is not None
+        TextChange(key=change.detail, before=change.before, after=change.after)
+        for change in candidates
+        if change is not None
     )
 
 
@@ -106,9 +108,9 @@ def _function_changes(before: ir.Function, after: ir.Function, sides: Sides) -> 
     ]
     yield from (change for change in candidates if change is not None)
     for name in sorted({*before.attributes, *after.attributes}):
-        one, other = before.attributes.get(name), after.attributes.get(name)
-        if (one and attribute_key(one)) != (other and attribute_key(other)):
-            yield Change(aspect="attribute", detail=name, before=_default(one), after=_default(other))
+        mine, theirs = before.attributes.get(name), after.attributes.get(name)
+        if (mine and attribute_key(mine)) != (theirs and attribute_key(theirs)):
+            yield Change(aspect="attribute", detail=name, before=_default(mine), after=_default(theirs))
     yield from text_changes("metadata", before.metadata_props, after.metadata_props)
     if _ports(before) != _ports(after) or _nodes_differ(before, after, sides):
         yield Change(aspect="body", before=None, after=None)
@@ -123,7 +125,7 @@ def _nodes_differ(before: ir.Function, after: ir.Function, sides: Sides) -> bool
     if nodes.lone(mine) or nodes.lone(after.all_nodes()):
         return True
     pairs = ((node, nodes.after(node)) for node in mine)
-    return any(other is not None and any(node_changes(one, other, sides)) for one, other in pairs)
+    return any(other is not None and any(node_changes(node, other, sides)) for node, other in pairs)
 
 
 def _default(attribute: ir.Attr | None) -> str | None:

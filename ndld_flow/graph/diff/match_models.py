@@ -46,7 +46,7 @@ class Labelling:
     def own(self, node: ir.Node) -> int:
         """Return the label of operator, attributes, and the operators in its subgraphs."""
         if node not in self._own:
-            attributes = sorted((name, attribute_key(one)) for name, one in node.attributes.items())
+            attributes = sorted((name, attribute_key(attribute)) for name, attribute in node.attributes.items())
             bodies = tuple(op_name(inner) for _, graph in own_subgraphs(node) for inner in graph)
             used = tuple(bool(value.name) for value in node.outputs)
             self._own[node] = self._label((self.op(node), tuple(attributes), bodies, used))
@@ -128,8 +128,8 @@ def match_outputs(before: ir.Graph, after: ir.Graph, is_body: bool, matches: Mat
     if is_body and len(mine) == len(theirs):
         for pair in zip(mine, theirs, strict=True):
             pairs.join(*pair, "position")
-    for one in unique_pairs(mine, theirs, lambda port: output_of(port).name):
-        pairs.join(*one, "name")
+    for ports in unique_pairs(mine, theirs, lambda port: output_of(port).name):
+        pairs.join(*ports, "name")
     lone = pairs.lone(mine), pairs.lone(theirs)
     same = _pairs_in_order([output_of(port) for port in lone[0]], [output_of(port) for port in lone[1]])
     if same:
@@ -167,9 +167,9 @@ def match_read_values(nodes: Sequence[Pair[ir.Node]], matches: Matches) -> None:
     pairs = matches.values
     readers: Counter[Pair[ir.Value]] = Counter()
     for mine, theirs in nodes:
-        for one, other in zip(mine.inputs, theirs.inputs, strict=False):
-            if one is not None and other is not None and one not in pairs and other not in pairs:
-                readers[one, other] += _may_match(one, other)
+        for first, second in zip(mine.inputs, theirs.inputs, strict=False):
+            if first is not None and second is not None and first not in pairs and second not in pairs:
+                readers[first, second] += _may_match(first, second)
     for pair in best_pairs({pair: count for pair, count in readers.items() if count}):
         pairs.join(*pair, "neighbours")
 
@@ -201,16 +201,16 @@ def _name(value: ir.Value) -> Hashable:
 
 def _pairs_in_order(mine: Sequence[ir.Value], theirs: Sequence[ir.Value]) -> list[Pair[ir.Value]]:
     """Return all pairs in order if there are equally many values with equal types, or none."""
-    if len(mine) != len(theirs) or any(one.dtype != other.dtype for one, other in zip(mine, theirs, strict=True)):
+    if len(mine) != len(theirs) or any(first.dtype != second.dtype for first, second in zip(mine, theirs, strict=True)):
         return []
     return list(zip(mine, theirs, strict=True))
 
 
-def _may_match(one: ir.Value, other: ir.Value) -> bool:
+def _may_match(first: ir.Value, second: ir.Value) -> bool:
     """Return whether both are inputs, or initializers with the same type or shape."""
-    mine, theirs = one.const_value, other.const_value
+    mine, theirs = first.const_value, second.const_value
     if mine is None or theirs is None:
-        return mine is theirs and one.is_graph_input() and other.is_graph_input()
+        return mine is theirs and first.is_graph_input() and second.is_graph_input()
     return mine.dtype == theirs.dtype or shape_of(mine) == shape_of(theirs)
 
 
@@ -293,13 +293,13 @@ class NodeMatching:
         """Match neighbours of matched nodes, as far as they look alike."""
         if not all(self._lone()):
             return
-        found = [pair for pair in self._at_the_boundary(label) if fits(*pair)]
+        pairs = [pair for pair in self._at_the_boundary(label) if fits(*pair)]
         frontier = [(mine, theirs) for mine in self.before if (theirs := self.matches.nodes.after(mine)) is not None]
         while True:
-            found += [pair for one in frontier for pair in self._neighbours(*one, label) if fits(*pair)]
-            scores = {pair: self._likeness(*pair) for pair in found}
+            pairs += [pair for nodes in frontier for pair in self._neighbours(*nodes, label) if fits(*pair)]
+            scores = {pair: self._likeness(*pair) for pair in pairs}
             frontier = self._join(best_pairs(scores), "neighbours")
-            found = []
+            pairs = []
             if not frontier:
                 return
 
@@ -316,36 +316,38 @@ class NodeMatching:
                 yield from self._producers(before.outputs[position], output_of(port), label)
 
     def _neighbours(self, mine: ir.Node, theirs: ir.Node, label: Label) -> Iterator[Pair[ir.Node]]:
-        for one, other in zip(mine.inputs, theirs.inputs, strict=False):
-            yield from self._producers(one, other, label)
-            if one is not None and other is not None and self._is_shared_by_few(one, other):
-                yield from self._readers(one, other, label)
-        for one, other in zip(mine.outputs, theirs.outputs, strict=False):
-            yield from self._readers(one, other, label)
+        for first, second in zip(mine.inputs, theirs.inputs, strict=False):
+            yield from self._producers(first, second, label)
+            if first is not None and second is not None and self._is_shared_by_few(first, second):
+                yield from self._readers(first, second, label)
+        for first, second in zip(mine.outputs, theirs.outputs, strict=False):
+            yield from self._readers(first, second, label)
 
-    def _is_shared_by_few(self, one: ir.Value, other: ir.Value) -> bool:
-        return self.matches.values.are_partners(one, other) and len(one.uses()) <= _HUB and len(other.uses()) <= _HUB
+    def _is_shared_by_few(self, first: ir.Value, second: ir.Value) -> bool:
+        return (
+            self.matches.values.are_partners(first, second) and len(first.uses()) <= _HUB and len(second.uses()) <= _HUB
+        )
 
-    def _producers(self, one: ir.Value | None, other: ir.Value | None, label: Label) -> Iterator[Pair[ir.Node]]:
-        if one is None or other is None or one.index() != other.index():
+    def _producers(self, first: ir.Value | None, second: ir.Value | None, label: Label) -> Iterator[Pair[ir.Node]]:
+        if first is None or second is None or first.index() != second.index():
             return
-        mine, theirs = one.producer(), other.producer()
+        mine, theirs = first.producer(), second.producer()
         if mine is not None and theirs is not None and self._are_free(mine, theirs) and label(mine) == label(theirs):
             yield mine, theirs
 
-    def _readers(self, one: ir.Value, other: ir.Value, label: Label) -> Iterator[Pair[ir.Node]]:
-        mine, theirs = self._free_readers(one, 0, label), self._free_readers(other, 1, label)
+    def _readers(self, first: ir.Value, second: ir.Value, label: Label) -> Iterator[Pair[ir.Node]]:
+        mine, theirs = self._free_readers(first, 0, label), self._free_readers(second, 1, label)
         for key, nodes in mine.items():
             if len(nodes) * len(theirs.get(key, ())) <= _MANY:
                 yield from product(nodes, theirs.get(key, ()))
 
     def _free_readers(self, value: ir.Value, side: int, label: Label) -> dict[Hashable, list[ir.Node]]:
         """Return (label, input) -> readers in this graph without a partner."""
-        found: dict[Hashable, list[ir.Node]] = defaultdict(list)
+        readers: dict[Hashable, list[ir.Node]] = defaultdict(list)
         for use in value.uses():
             if use.node.graph is self.graphs[side] and use.node not in self.matches.nodes:
-                found[label(use.node), use.idx].append(use.node)
-        return found
+                readers[label(use.node), use.idx].append(use.node)
+        return readers
 
     def _are_free(self, mine: ir.Node, theirs: ir.Node) -> bool:
         nodes = self.matches.nodes
@@ -363,40 +365,40 @@ class NodeMatching:
 
     def _same_inputs(self, mine: ir.Node, theirs: ir.Node) -> int:
         return sum(
-            one is not None and other is not None and self._match(one, other)
-            for one, other in zip(mine.inputs, theirs.inputs, strict=False)
+            first is not None and second is not None and self._match(first, second)
+            for first, second in zip(mine.inputs, theirs.inputs, strict=False)
         )
 
-    def _match(self, one: ir.Value, other: ir.Value) -> bool:
+    def _match(self, first: ir.Value, second: ir.Value) -> bool:
         values = self.matches.values
-        if one in values or other in values:
-            return values.are_partners(one, other)
-        weights = one.is_initializer() and other.is_initializer()
-        return weights and self.labelling.weight(one) == self.labelling.weight(other)
+        if first in values or second in values:
+            return values.are_partners(first, second)
+        weights = first.is_initializer() and second.is_initializer()
+        return weights and self.labelling.weight(first) == self.labelling.weight(second)
 
     def _same_readers(self, mine: ir.Node, theirs: ir.Node) -> int:
         same = 0
-        for one, other in zip(mine.outputs, theirs.outputs, strict=False):
-            for use in one.uses():
+        for first, second in zip(mine.outputs, theirs.outputs, strict=False):
+            for use in first.uses():
                 reader = self.matches.nodes.after(use.node)
-                same += reader is not None and use.idx < len(reader.inputs) and reader.inputs[use.idx] is other
-            same += one.is_graph_output() and other.is_graph_output() and self._are_same_output(one, other)
+                same += reader is not None and use.idx < len(reader.inputs) and reader.inputs[use.idx] is second
+            same += first.is_graph_output() and second.is_graph_output() and self._are_same_output(first, second)
         return same
 
-    def _are_same_output(self, one: ir.Value, other: ir.Value) -> bool:
+    def _are_same_output(self, first: ir.Value, second: ir.Value) -> bool:
         before, _ = self.graphs
-        ports = [(before, position) for position, value in enumerate(before.outputs) if value is one]
+        ports = [(before, position) for position, value in enumerate(before.outputs) if value is first]
         partners = (self.matches.outputs.after(port) for port in ports)
-        return any(port is not None and output_of(port) is other for port in partners)
+        return any(port is not None and output_of(port) is second for port in partners)
 
 
 def join_nodes(matches: Matches, before: ir.Node, after: ir.Node, matched_by: MatchedBy) -> bool:
     """Make two nodes and their outputs partners."""
     if not matches.nodes.join(before, after, matched_by):
         return False
-    for one, other in zip(before.outputs, after.outputs, strict=False):
-        if one.name and other.name:
-            matches.values.join(one, other, matched_by)
+    for first, second in zip(before.outputs, after.outputs, strict=False):
+        if first.name and second.name:
+            matches.values.join(first, second, matched_by)
     return True
 
 
@@ -417,7 +419,7 @@ def match_models(before: ir.Model, after: ir.Model) -> Matches:
     labelling = Labelling(matches, functions)
     matches.graphs.join(before.graph, after.graph, "name")
     _match_graphs([(before.graph, after.graph)], False, matches, labelling)
-    bodies = [(one.graph, other.graph) for one, other in matches.functions]
+    bodies = [(first.graph, second.graph) for first, second in matches.functions]
     for pair in bodies:
         matches.graphs.join(*pair, "name")
     _match_graphs(bodies, True, matches, labelling)
@@ -444,7 +446,7 @@ def _match_graphs(graphs: list[Pair[ir.Graph]], are_bodies: bool, matches: Match
         nodes: list[Pair[ir.Node]] = []
         for before, after in graphs:
             nodes += _match_graph(before, after, are_bodies, matches, labelling)
-        graphs, are_bodies = [pair for one in nodes for pair in _join_bodies(*one, matches)], True
+        graphs, are_bodies = [pair for pair_of_nodes in nodes for pair in _join_bodies(*pair_of_nodes, matches)], True
 
 
 def _match_graph(
@@ -478,8 +480,11 @@ def _match_moved(before: ir.Model, after: ir.Model, matches: Matches, labelling:
         join_nodes(matches, *pair, "name")
         _match_graphs(list(_join_bodies(*pair, matches)), True, matches, labelling)
     values = [[value for graph in graphs for value in weights_of(graph)] for graphs in (mine, theirs)]
-    keys: tuple[Callable[[ir.Value], Hashable], ...] = (lambda one: (one.name, labelling.weight(one)), labelling.weight)
+    keys: tuple[Callable[[ir.Value], Hashable], ...] = (
+        lambda first: (first.name, labelling.weight(first)),
+        labelling.weight,
+    )
     for key in keys:
         weights = [matches.values.lone(items) for items in values]
-        for one, other in unique_pairs(weights[0], weights[1], key):
-            matches.values.join(one, other, "values")
+        for first, second in unique_pairs(weights[0], weights[1], key):
+            matches.values.join(first, second, "values")

@@ -122,9 +122,9 @@ def names_agree(before: Sequence[Thing], after: Sequence[Thing], name: Key[Thing
 def _groups(things: Iterable[Thing], key: Key[Thing]) -> dict[Hashable, list[Thing]]:
     groups: dict[Hashable, list[Thing]] = defaultdict(list)
     for thing in things:
-        found = key(thing)
-        if found is not None:
-            groups[found].append(thing)
+        shared = key(thing)
+        if shared is not None:
+            groups[shared].append(thing)
     return groups
 
 

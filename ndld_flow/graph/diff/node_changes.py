@@ -44,23 +44,23 @@ def follows(before: ir.Value | None, after: ir.Value | None, matches: Matches) -
 
 def _sources(value: ir.Value | None, matches: Matches) -> set[int] | None:
     """Return the numbers of the nearest upstream values with partners; None if they are too far."""
-    found: set[int] = set()
+    sources: set[int] = set()
     pending, seen = [value], {value}
     while pending:
-        one = pending.pop()
-        if one is None:
+        upstream = pending.pop()
+        if upstream is None:
             continue
-        number = matches.values.number(one)
+        number = matches.values.number(upstream)
         if number is not None:
-            found.add(number)
+            sources.add(number)
             continue
-        producer = one.producer()
+        producer = upstream.producer()
         new = [source for source in (producer.inputs if producer is not None else ()) if source not in seen]
         seen.update(new)
         pending += new
         if len(seen) > _FARTHEST:
             return None
-    return found
+    return sources
 
 
 _MOST_PORTS = 8
@@ -138,12 +138,12 @@ def _scope_change(before: ir.Node, after: ir.Node, sides: Sides) -> Change | Non
 def _attribute_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
     errors_of_weights = {"value"} if hold_tensors(before, after) else set()
     for name in sorted({*before.attributes, *after.attributes} - errors_of_weights):
-        one, other = before.attributes.get(name), after.attributes.get(name)
-        if one is not None and other is not None and (one is other or attribute_key(one) == attribute_key(other)):
+        mine, theirs = before.attributes.get(name), after.attributes.get(name)
+        if mine is not None and theirs is not None and (mine is theirs or attribute_key(mine) == attribute_key(theirs)):
             continue
-        texts = attribute_text(one), attribute_text(other)
+        texts = attribute_text(mine), attribute_text(theirs)
         if texts[0] == texts[1]:
-            texts = _with_digest(one), _with_digest(other)
+            texts = _with_digest(mine), _with_digest(theirs)
         yield Change(aspect="attribute", detail=shortened(name, 80), before=texts[0], after=texts[1])
 
 
@@ -159,19 +159,19 @@ def _with_digest(attribute: ir.Attr | None) -> str:
 
 
 def _input_changes(before: ir.Node, after: ir.Node, sides: Sides) -> Iterator[Change]:
-    for position, (one, other) in enumerate(zip_longest(_inputs(before), _inputs(after))):
-        if not sides.matches.values.are_partners(one, other):
-            aspect = "consequence" if follows(one, other, sides.matches) else "input"
-            old, new = value_texts(one, other)
+    for position, (mine, theirs) in enumerate(zip_longest(_inputs(before), _inputs(after))):
+        if not sides.matches.values.are_partners(mine, theirs):
+            aspect = "consequence" if follows(mine, theirs, sides.matches) else "input"
+            old, new = value_texts(mine, theirs)
             yield Change(aspect=aspect, detail=str(position), before=old, after=new)
 
 
 def _output_changes(before: ir.Node, after: ir.Node) -> Iterator[Change]:
     """Yield outputs that only one of the nodes has. Renames are listed with tensors."""
-    for position, (one, other) in enumerate(zip_longest(before.outputs, after.outputs)):
-        mine, theirs = _name(one) or None, _name(other) or None
-        if (mine is None) != (theirs is None):
-            yield Change(aspect="output", detail=str(position), before=mine, after=theirs)
+    for position, pair in enumerate(zip_longest(before.outputs, after.outputs)):
+        old, new = (_name(value) or None for value in pair)
+        if (old is None) != (new is None):
+            yield Change(aspect="output", detail=str(position), before=old, after=new)
 
 
 def _inputs(node: ir.Node) -> list[ir.Value | None]:

@@ -70,9 +70,9 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
     moved = _moved(pairs)
     changed = []
     for before, after in pairs:
-        one, other = values_of(before[0])[before[1]], values_of(after[0])[after[1]]
+        mine, theirs = values_of(before[0])[before[1]], values_of(after[0])[after[1]]
         changes_between = _interface_changes if before[0] is sides.before.model.graph else _tensor_changes
-        changes = [*changes_between(one, other), *_source_changes(one, other, sides)]
+        changes = [*changes_between(mine, theirs), *_source_changes(mine, theirs, sides)]
         if before in moved:
             changes.append(Change(aspect="position", before=str(before[1]), after=str(after[1])))
         if changes:
@@ -90,7 +90,7 @@ def _diff_ports(sides: Sides, pairs: Pairs[Port], values_of: _Values) -> Tensors
         in_bodies=counts_of(
             sum(bool(item.scope) for item in new),
             sum(bool(item.scope) for item in old),
-            [one for one in changed if one.after.scope],
+            [tensor for tensor in changed if tensor.after.scope],
         ),
         added=first(new),
         removed=first(old),
@@ -118,7 +118,7 @@ def _moved(pairs: Pairs[Port]) -> set[Port]:
     for ports in by_graph.values():
         mine = sorted(ports, key=lambda pair: pair[0][1])
         theirs = sorted(ports, key=lambda pair: pair[1][1])
-        moved.update(one[0] for one, other in zip(mine, theirs, strict=True) if one is not other)
+        moved.update(port[0] for port, counterpart in zip(mine, theirs, strict=True) if port is not counterpart)
     return moved
 
 
@@ -143,14 +143,14 @@ def _source_changes(before: ir.Value, after: ir.Value, sides: Sides) -> Iterator
 
 def _changed_tensors(sides: Sides) -> Iterator[TensorChanged]:
     for before, after in sides.node_pairs:
-        for one, other in zip(before.outputs, after.outputs, strict=False):
-            if not one.name or not other.name or (one.is_graph_output() and other.is_graph_output()):
+        for mine, theirs in zip(before.outputs, after.outputs, strict=False):
+            if not mine.name or not theirs.name or (mine.is_graph_output() and theirs.is_graph_output()):
                 continue
-            changes = tuple(_tensor_changes(one, other))
+            changes = tuple(_tensor_changes(mine, theirs))
             if changes:
                 yield TensorChanged(
-                    before=tensor_item(one, sides.before.scope_of(before)),
-                    after=tensor_item(other, sides.after.scope_of(after)),
+                    before=tensor_item(mine, sides.before.scope_of(before)),
+                    after=tensor_item(theirs, sides.after.scope_of(after)),
                     changes=changes,
                     matched_by=sides.matches.nodes.matched_by(before),
                 )
@@ -183,12 +183,12 @@ def diff_weights(sides: Sides, compare_values: bool) -> WeightsDiff:
     """Compare the weights of all graphs. Values are read in pieces, and not at all if both have the same location."""
     values = sides.matches.values
     mine, theirs = _weights(sides.before), _weights(sides.after)
-    pairs = [(one, other) for one in mine if (other := values.after(one)) in theirs and other is not None]
+    pairs = [(old, new) for old in mine if (new := values.after(old)) in theirs and new is not None]
     kept = {value for pair in pairs for value in pair}
     added = [_item(value, scope) for value, scope in theirs.items() if value not in kept]
     removed = [_item(value, scope) for value, scope in mine.items() if value not in kept]
     candidates = [*((pair, (mine[pair[0]], theirs[pair[1]])) for pair in pairs), *_constants(sides)]
-    changed = [found for pair, scopes in candidates if (found := _changed(pair, scopes, sides, compare_values))]
+    changed = [weight for pair, scopes in candidates if (weight := _changed(pair, scopes, sides, compare_values))]
     return WeightsDiff(
         counts=counts_of(len(added), len(removed), changed),
         added=first(added),

@@ -26,13 +26,13 @@ _MOST_OF_A_CHECK = 50
 @cache
 def all_checks() -> tuple[Check, ...]:
     """Return every check, in the order they run."""
-    found: list[Check] = []
+    instances: list[Check] = []
     for module in pkgutil.iter_modules(checks.__path__):
         name = f"{checks.__name__}.{module.name}"
         members = inspect.getmembers(importlib.import_module(name), inspect.isclass)
         [check] = [cls for _, cls in members if issubclass(cls, Check) and cls.__module__ == name]
-        found.append(check())
-    return tuple(sorted(found, key=lambda check: (check.order, check.name)))
+        instances.append(check())
+    return tuple(sorted(instances, key=lambda check: (check.order, check.name)))
 
 
 def lint_file(

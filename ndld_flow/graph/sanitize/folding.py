@@ -136,13 +136,13 @@ def _run(
         return iter(())
     names: dict[ir.Value, str] = {}
     protos = [_renamed(node, names) for node in nodes]
-    made = {value for node in nodes for value in node.outputs}
-    operands = [(name, _operand(edits, value, known, name)) for value, name in names.items() if value not in made]
+    computed = {value for node in nodes for value in node.outputs}
+    operands = [(name, _operand(edits, value, known, name)) for value, name in names.items() if value not in computed]
     inside = set(nodes)
     wanted = [
         value
         for value in names
-        if value in made and (value.is_graph_output() or any(use.node not in inside for use in value.uses()))
+        if value in computed and (value.is_graph_output() or any(use.node not in inside for use in value.uses()))
     ]
     graph = onnx.helper.make_graph(
         protos, "fold", [], [onnx.ValueInfoProto(name=names[v]) for v in wanted], [proto for _, proto in operands]

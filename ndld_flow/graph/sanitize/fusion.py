@@ -75,10 +75,10 @@ def _affine_of(edits: Edits, node: ir.Node, data_index: int, rank: int | None) -
     channel = _per_channel(constant, rank)
     if channel is None:
         return None
-    one, zero = np.ones(1), np.zeros(1)
+    ones, zeros = np.ones(1), np.zeros(1)
     if node.op_type == "Div":
-        return Affine(1.0 / channel, zero) if (channel != 0).all() else None
-    return {"Mul": Affine(channel, zero), "Add": Affine(one, channel), "Sub": Affine(one, -channel)}[node.op_type]
+        return Affine(1.0 / channel, zeros) if (channel != 0).all() else None
+    return {"Mul": Affine(channel, zeros), "Add": Affine(ones, channel), "Sub": Affine(ones, -channel)}[node.op_type]
 
 
 def _per_channel(constant: Array, rank: int) -> Array | None:
@@ -315,13 +315,13 @@ def _put_layer_norm(edits: Edits, last: ir.Node, mul: ir.Node, bias: ir.Value | 
         return False
     for index in (0, 1):
         normal, scale = mul.inputs[index], mul.inputs[1 - index]
-        found = _normalization(edits, normal, last)
-        if found is None or scale is None or not _layer_norm_fits(edits, found, scale, bias):
+        normalization = _normalization(edits, normal, last)
+        if normalization is None or scale is None or not _layer_norm_fits(edits, normalization, scale, bias):
             continue
-        if not same_precision(last, mul, *found.nodes):
+        if not same_precision(last, mul, *normalization.nodes):
             return False
-        attributes = {"axis": -1, "epsilon": found.epsilon}
-        inputs = [found.source, scale, *([bias] if bias is not None else [])]
+        attributes = {"axis": -1, "epsilon": normalization.epsilon}
+        inputs = [normalization.source, scale, *([bias] if bias is not None else [])]
         metadata = precision_metadata(last)
         new = ir.node("LayerNormalization", inputs, attributes, name=last.name, metadata_props=metadata)
         new.outputs[0].name = edits.new_name(f"{last.outputs[0].name}_norm")
@@ -334,9 +334,9 @@ def _put_layer_norm(edits: Edits, last: ir.Node, mul: ir.Node, bias: ir.Value | 
     return False
 
 
-def _layer_norm_fits(edits: Edits, found: _Normalization, scale: ir.Value, bias: ir.Value | None) -> bool:
-    dims = dims_of(found.source)
-    if not dims or not isinstance(dims[-1], int) or found.source.dtype != ir.DataType.FLOAT:
+def _layer_norm_fits(edits: Edits, normalization: _Normalization, scale: ir.Value, bias: ir.Value | None) -> bool:
+    dims = dims_of(normalization.source)
+    if not dims or not isinstance(dims[-1], int) or normalization.source.dtype != ir.DataType.FLOAT:
         return False
     tensors = [edits.constant(scale)] + ([edits.constant(bias)] if bias is not None else [])
     return all(t is not None and tuple(t.shape.numpy()) == (dims[-1],) for t in tensors)

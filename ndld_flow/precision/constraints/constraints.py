@@ -25,13 +25,13 @@ def read_constraints(model: Path) -> dict[str, str]:
     """
     from ndld_flow.models.files import read_proto
 
-    found: dict[str, str] = {}
+    constraints: dict[str, str] = {}
     for node in _nodes(read_proto(model).graph):
         for entry in node.metadata_props:
             if entry.key == PRECISION_KEY and node.name:
                 check_precision(entry.value, node.name)
-                found[node.name] = entry.value
-    return found
+                constraints[node.name] = entry.value
+    return constraints
 
 
 def check_precision(precision: str, node: str) -> None:

@@ -77,10 +77,10 @@ def _matching(model: ir.Model, search: PrecisionSearch, kept: KeptNode) -> list[
     same_type = [node for node in model.graph.all_nodes() if op_name(node) == kept.op_type]
     output = _key_output(kept)
     by_output = [node for node in same_type if output and first_output(node) == output]
-    found = by_output or [node for node in same_type if kept.node and node.name == kept.node]
-    if not found:
+    matching = by_output or [node for node in same_type if kept.node and node.name == kept.node]
+    if not matching:
         raise RequestError(_missing(same_type, search, kept))
-    return found
+    return matching
 
 
 def _key_output(kept: KeptNode) -> str:

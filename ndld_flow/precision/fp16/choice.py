@@ -200,9 +200,9 @@ def _outside(model: ir.Model, limits: ValueLimits) -> dict[ir.Node, str]:
     return reasons
 
 
-def _why_outside(found: Survey, limits: ValueLimits) -> str:
-    if found.largest > limits.max_abs:
-        return f"has values up to {found.largest:.4g}"
-    if found.small > limits.share * found.count:
-        return f"has {found.small} of {found.count} values below {limits.min_abs:.2g}"
+def _why_outside(survey: Survey, limits: ValueLimits) -> str:
+    if survey.largest > limits.max_abs:
+        return f"has values up to {survey.largest:.4g}"
+    if survey.small > limits.share * survey.count:
+        return f"has {survey.small} of {survey.count} values below {limits.min_abs:.2g}"
     return ""

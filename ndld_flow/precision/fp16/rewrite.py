@@ -219,13 +219,13 @@ class Rewriter:
 
     def _insert_cast(self, value: ir.Value) -> None:
         """Insert one Cast between a value and all its readers that need the same other type."""
-        made = self._dtype(value)
+        produced = self._dtype(value)
         for wanted, uses in self._readers.pop(value, {}).items():
-            if wanted == made:
+            if wanted == produced:
                 continue
             if any(use.reader is self._model.graph for use in uses):
                 name = value.name or ""
-                value.name = self._names.value(f"{name}_{FORMATS[made].precision}")
+                value.name = self._names.value(f"{name}_{FORMATS[produced].precision}")
                 _redirect(uses, self._cast(value, wanted, name))
                 continue
             origin = self._cast_source_of_type(value, wanted)
