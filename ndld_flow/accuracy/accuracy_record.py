@@ -61,7 +61,9 @@ def compare_layers(
         progress,
     )
     first = first_divergent(layers, bounds)
-    kept = layers if len(layers) <= MOST_LAYERS else _most_divergent(layers, first)
+    ranked = sorted(layers, key=lambda layer: (layer.nonfinite > 0, layer.metrics.get("relative_rms", 0.0)))
+    most_divergent = {layer.tensor for layer in ranked[-MOST_LAYERS:]}
+    kept = tuple(layer for layer in layers if layer.tensor in most_divergent or layer is first)
     notes: tuple[str, ...] = ()
     if len(kept) < len(layers):
         notes = (f"the record keeps the {len(kept):,} most divergent of {len(layers):,} compared layers",)
@@ -84,12 +86,6 @@ def choose_tensors(pair: ModelPair, patterns: Sequence[str]) -> list[str]:
             raise RequestError(f'layers: "{pattern}" matches no tensor or node of {pair.reference.label}{nearest}')
         chosen.update(names)
     return [place.name for place in places if place.name in chosen]
-
-
-def _most_divergent(layers: Sequence[LayerDivergence], first: LayerDivergence | None) -> tuple[LayerDivergence, ...]:
-    ranked = sorted(layers, key=lambda layer: (layer.nonfinite > 0, layer.metrics.get("relative_rms", 0.0)))
-    tensors = {layer.tensor for layer in ranked[-MOST_LAYERS:]}
-    return tuple(layer for layer in layers if layer.tensor in tensors or layer is first)
 
 
 class _Feeds(Collection[Mapping[str, Array]]):
@@ -160,17 +156,24 @@ def worst_sample(outputs: Sequence[OutputAgreement], bounded: Sequence[str]) -> 
 
 def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
     """Return a sentence for each output with channels that the samples do not activate."""
-    return [
-        f"{output.output}: the samples do not activate {output.unseen_count:,} of {output.slice_count:,} channels "
-        f"({_some(output.unseen)}), so nothing is known about them"
-        for output in outputs
-        if output.unseen_count
-    ]
+    notes = []
+    for output in outputs:
+        if output.unseen_count:
+            some = ", ".join([*map(str, output.unseen[:_NAMED]), *(["..."] if len(output.unseen) > _NAMED else [])])
+            notes.append(
+                f"{output.output}: the samples do not activate {output.unseen_count:,} of {output.slice_count:,} "
+                f"channels ({some}), so nothing is known about them"
+            )
+    return notes
 
 
 def summarise(accuracy: Accuracy) -> str:
     """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets."""
-    figures = [*_agreement(accuracy), *_labelled(accuracy)]
+    figures = _agreement(accuracy)
+    figures += [
+        f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
+        for metric in accuracy.labelled
+    ]
     remarks = _remarks(accuracy)
     if accuracy.passed:
         text = f"{', '.join(figures) or 'nothing to compare'}: within tolerance"
@@ -208,18 +211,6 @@ def _worst_slice(outputs: Sequence[OutputAgreement]) -> str:
     names = [short_name(output.output)] if len(outputs) > 1 else []
     place = ", ".join([*names, *([output.worst_slices["slice_rms"]] if "slice_rms" in output.worst_slices else [])])
     return f"worst slice {percent(error)} off{f' ({place})' if place else ''}"
-
-
-def _some(numbers: Sequence[int]) -> str:
-    more = ", ..." if len(numbers) > _NAMED else ""
-    return f"{', '.join(map(str, numbers[:_NAMED]))}{more}"
-
-
-def _labelled(accuracy: Accuracy) -> list[str]:
-    return [
-        f"{metric.name} {number(metric.candidate)} (reference {number(metric.reference)})"
-        for metric in accuracy.labelled
-    ]
 
 
 def _failed(accuracy: Accuracy) -> list[str]:

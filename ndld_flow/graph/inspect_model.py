@@ -278,15 +278,11 @@ def _initializers(model: ir.Model, views: Views, select: TensorSelect, query: Qu
 def _groups(nodes: Iterable[InspectedNode], by: GroupBy) -> tuple[NodeGroup, ...]:
     grouped: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for node in nodes:
-        grouped[_value(node, by)][node.op_type] += 1
+        domain = node.op_type.rpartition("::")[0] or "ai.onnx"
+        keys = {"op_type": node.op_type, "precision": node.precision or "none", "scope": node.scope, "domain": domain}
+        grouped[keys[by]][node.op_type] += 1
     ordered = sorted(grouped.items(), key=lambda item: (-item[1].total(), item[0]))
     return tuple(NodeGroup(value=value, count=types.total(), op_types=_most_first(types)) for value, types in ordered)
-
-
-def _value(node: InspectedNode, by: GroupBy) -> str:
-    if by == "domain":
-        return node.op_type.rpartition("::")[0] or "ai.onnx"
-    return {"op_type": node.op_type, "precision": node.precision or "none", "scope": node.scope}[by]
 
 
 def _most_first(counted: Counter[str]) -> dict[str, int]:

@@ -276,12 +276,7 @@ def model_outputs(path: Path) -> tuple[TensorSpec, ...]:
 def _declared(value: ir.Value) -> TensorSpec:
     if not isinstance(value.type, ir.TensorType):
         return TensorSpec(str(value.name), str(value.type), None)
-    shape = None if value.shape is None else tuple(_dimension(dim) for dim in value.shape)
+    dims = None if value.shape is None else [dim if isinstance(dim, int) else dim.value for dim in value.shape]
+    # -1, which old exporters write, is a free dimension as in ONNX Runtime.
+    shape = None if dims is None else tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in dims)
     return TensorSpec(str(value.name), dtype_name(value.type.dtype), shape)
-
-
-def _dimension(dim: int | ir.SymbolicDim) -> int | str | None:
-    """Return a dimension; -1, which old exporters write, is a free one as in ONNX Runtime."""
-    if isinstance(dim, int):
-        return dim if dim >= 0 else None
-    return dim.value

@@ -382,13 +382,10 @@ def types_text(types: Iterable[str]) -> str:
         wrapper, _, element = type_.rstrip(")").rpartition("(")
         groups.setdefault(wrapper, []).append(element)
     order = sorted(groups, key=lambda wrapper: (wrapper != "tensor", len(wrapper), wrapper))
-    return "; ".join(f"{_wrapper_text(wrapper)}{', '.join(groups[wrapper])}" for wrapper in order)
-
-
-def _wrapper_text(wrapper: str) -> str:
-    """Return `optional seq of ` for `optional(seq(tensor`; empty for a tensor."""
-    outer = wrapper.removesuffix("tensor").rstrip("(")
-    return f"{outer.replace('(', ' ')} of " if outer else ""
+    # `optional(seq(tensor` is `optional seq of`; a tensor has no prefix.
+    outer = {wrapper: wrapper.removesuffix("tensor").rstrip("(").replace("(", " ") for wrapper in order}
+    prefixes = {wrapper: f"{text} of " if text else "" for wrapper, text in outer.items()}
+    return "; ".join(f"{prefixes[wrapper]}{', '.join(groups[wrapper])}" for wrapper in order)
 
 
 NO_SCHEMA = "its schema is not installed"

@@ -95,8 +95,10 @@ def restore_sparse(model: ir.Model, extracted: list[onnx.SparseTensorProto]) -> 
         return
     for graph in model.graphs():
         for value in graph.initializers.values():
-            index = _marked(value.const_value)
-            if index is not None:
+            tensor = value.const_value
+            location = str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else ""
+            if location.startswith(_MARK):
+                index = int(location.removeprefix(_MARK))
                 value.const_value = SparseInitializer(extracted[index])
 
 
@@ -127,8 +129,10 @@ def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> No
 def _write_sparse_into(graph: onnx.GraphProto, tensors: list[SparseInitializer]) -> None:
     names = set()
     for i in reversed(range(len(graph.initializer))):
-        index = _proto_mark(graph.initializer[i])
-        if index is not None:
+        entries = graph.initializer[i].external_data
+        locations = [entry.value for entry in entries if entry.key == "location" and entry.value.startswith(_MARK)]
+        if locations:
+            index = int(locations[0].removeprefix(_MARK))
             names.add(graph.initializer[i].name)
             sparse = graph.sparse_initializer.add()
             sparse.CopyFrom(tensors[index].proto)
@@ -178,15 +182,3 @@ def _placeholder(sparse: onnx.SparseTensorProto, index: int) -> onnx.TensorProto
     )
     tensor.external_data.add(key="location", value=f"{_MARK}{index}")
     return tensor
-
-
-def _marked(tensor: ir.TensorProtocol | None) -> int | None:
-    location = str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else ""
-    return int(location.removeprefix(_MARK)) if location.startswith(_MARK) else None
-
-
-def _proto_mark(tensor: onnx.TensorProto) -> int | None:
-    for entry in tensor.external_data:
-        if entry.key == "location" and entry.value.startswith(_MARK):
-            return int(entry.value.removeprefix(_MARK))
-    return None

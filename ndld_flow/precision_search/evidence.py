@@ -10,8 +10,8 @@ from typing import Protocol, runtime_checkable
 
 import onnx_ir as ir
 
+from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS, FormatLimits
 from ndld_flow.accuracy.inside.local_error import LocalError
-from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, FormatLimits
 from ndld_flow.base.quantities import count, number
 from ndld_flow.base.text import short_name
 from ndld_flow.models.converted_tensors import Loss
@@ -295,7 +295,9 @@ class Int8Suspect:
         return Evidence(cause="sensitivity", sentence=f"{sentence}; {without}" if without else sentence, value=value)
 
     def _measured_alone(self, error: Int8Error) -> str:
-        own = f"with only this node in int8, the error of its output is {percent(error.own)} ({_sqnr(error.own)})"
+        # The error as a signal-to-quantisation-noise ratio.
+        sqnr = f"SQNR {-20 * math.log10(error.own):.3g} dB" if error.own > 0 else "exact"
+        own = f"with only this node in int8, the error of its output is {percent(error.own)} ({sqnr})"
         if error.output_error is None:
             return own
         return f"{own} and that of the model {percent(error.output_error)}, {error.share:.2g} times the average node's"
@@ -304,11 +306,6 @@ class Int8Suspect:
         output, input_ = percent(self._output_error), percent(self._input_error)
         errors = f"the error of its output is {output}, of its input {input_} (relative RMS)"
         return f"with everything in int8, {errors if self._seen else 'its outputs were not observed'}"
-
-
-def _sqnr(error: float) -> str:
-    """Format an error as a signal-to-quantisation-noise ratio."""
-    return f"SQNR {-20 * math.log10(error):.3g} dB" if error > 0 else "exact"
 
 
 def _off(layer: LayerDivergence) -> float:

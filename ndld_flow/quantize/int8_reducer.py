@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
-from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement
+from ndld_flow.accuracy.inside.layer_meters import LayerAgreement
 from ndld_flow.models.files import load_model, save_model
 from ndld_flow.models.node_selection import nodes_named
 from ndld_flow.models.op_signatures import is_op

@@ -64,7 +64,8 @@ def quantize_by_modelopt(
     quantized.mkdir()
     command = [
         *_command(python, named, quantized / Onnx.main, modelopt),
-        *_method_options(how, modelopt),
+        *([] if modelopt.format == "int4" else ["--calibration_method", _METHODS[how.method]]),
+        *(["--op_types_to_quantize", *how.op_types] if how.op_types else []),
         # ModelOpt takes regular expressions that need not match to the end.
         *(["--nodes_to_exclude", *(f"{re.escape(name)}$" for name in excluded)] if excluded else []),
     ]
@@ -110,11 +111,6 @@ def _command(python: str, source: Path, target: Path, modelopt: ModelOpt) -> lis
     places = ["--onnx_path", str(source.absolute()), "--output_path", str(target.absolute())]
     formats = ["--quantize_mode", modelopt.format, "--high_precision_dtype", modelopt.high_precision]
     return [python, "-m", "modelopt.onnx.quantization", *places, *formats, *outside, "--calibration_eps", "cpu"]
-
-
-def _method_options(how: QuantizeSettings, modelopt: ModelOpt) -> list[str]:
-    method = [] if modelopt.format == "int4" else ["--calibration_method", _METHODS[how.method]]
-    return [*method, *(["--op_types_to_quantize", *how.op_types] if how.op_types else [])]
 
 
 def _calibration_options(samples: Samples, path: Path) -> list[str]:

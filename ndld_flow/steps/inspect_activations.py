@@ -151,7 +151,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         from ndld_flow.accuracy.activations.inspection import Request
         from ndld_flow.accuracy.activations.maps import MapLimits
         from ndld_flow.accuracy.activations.selection import TensorSelection
-        from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS
+        from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS
         from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 
         return Request(

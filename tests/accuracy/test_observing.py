@@ -19,12 +19,12 @@ from onnx.reference import ReferenceEvaluator
 
 from ndld_flow.accuracy.agreement import Agreement
 from ndld_flow.accuracy.inside import divergence, local_error
+from ndld_flow.accuracy.inside import layer_meters as ranges
 from ndld_flow.accuracy.inside import local_error as reduced_twins
-from ndld_flow.accuracy.inside import tensor_statistics as ranges
 from ndld_flow.accuracy.inside.capture import capture, capture_part, tensors_of
 from ndld_flow.accuracy.inside.divergence import Observed, allowed_noise, diverge, first_divergent
+from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.accuracy.inside.local_error import LocalError, local_errors
-from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.precision.emulation import emulate_stored
 from ndld_flow.records.accuracy import LayerDivergence

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
+from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.models.converted_tensors import Format
 from ndld_flow.models.node_details import constant_tensor

@@ -26,7 +26,7 @@ from ndld_flow.accuracy.inside.capture import (
     tensor_bytes,
     tensors_of,
 )
-from ndld_flow.accuracy.inside.tensor_statistics import FORMAT_LIMITS, LayerAgreement, RangeMeter
+from ndld_flow.accuracy.inside.layer_meters import FORMAT_LIMITS, LayerAgreement, RangeMeter
 from ndld_flow.accuracy.slices import SLICE_METRICS
 from ndld_flow.models.element_types import element_of
 from ndld_flow.models.files import model_inputs

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.accuracy.inside.capture import BUDGET_BYTES, capture_part, in_parts, tensor_bytes, tensors_of
-from ndld_flow.accuracy.inside.tensor_statistics import LayerAgreement, RangeMeter
+from ndld_flow.accuracy.inside.layer_meters import LayerAgreement, RangeMeter
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.converted_tensors import FORMATS, Loss, RoundedTensor
 from ndld_flow.models.element_types import infer_types, subgraphs_of, tensor_of

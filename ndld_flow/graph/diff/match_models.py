@@ -431,13 +431,13 @@ def _match_functions(before: ir.Model, after: ir.Model, matches: Matches) -> Non
     mine, theirs = list(before.functions.values()), list(after.functions.values())
     for pair in unique_pairs(mine, theirs, lambda function: function.identifier()):
         matches.functions.join(*pair, "name")
-    for pair in unique_pairs(matches.functions.lone(mine), matches.functions.lone(theirs), _function_shape):
+
+    def shape(function: ir.Function) -> Hashable:
+        """Return what a renamed function keeps: the number of its parameters and its operators in order."""
+        return (len(function.inputs), len(function.outputs), tuple(op_name(node) for node in function))
+
+    for pair in unique_pairs(matches.functions.lone(mine), matches.functions.lone(theirs), shape):
         matches.functions.join(*pair, "structure")
-
-
-def _function_shape(function: ir.Function) -> Hashable:
-    """Return what a renamed function keeps: the number of its parameters and its operators in order."""
-    return (len(function.inputs), len(function.outputs), tuple(op_name(node) for node in function))
 
 
 def _match_graphs(graphs: list[Pair[ir.Graph]], are_bodies: bool, matches: Matches, labelling: Labelling) -> None:

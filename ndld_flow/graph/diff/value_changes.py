@@ -187,7 +187,11 @@ def diff_weights(sides: Sides, compare_values: bool) -> WeightsDiff:
     kept = {value for pair in pairs for value in pair}
     added = [_item(value, scope) for value, scope in theirs.items() if value not in kept]
     removed = [_item(value, scope) for value, scope in mine.items() if value not in kept]
-    candidates = [*((pair, (mine[pair[0]], theirs[pair[1]])) for pair in pairs), *_constants(sides)]
+    candidates = [(pair, (mine[pair[0]], theirs[pair[1]])) for pair in pairs]
+    for before, after in sides.node_pairs:
+        if before.outputs[0] in values and hold_tensors(before, after):
+            scopes = (sides.before.scope_of(before), sides.after.scope_of(after))
+            candidates.append(((before.outputs[0], after.outputs[0]), scopes))
     changed = [weight for pair, scopes in candidates if (weight := _changed(pair, scopes, sides, compare_values))]
     return WeightsDiff(
         counts=counts_of(len(added), len(removed), changed),
@@ -252,13 +256,6 @@ def _compare(before: ir.TensorProtocol, after: ir.TensorProtocol) -> tuple[Chang
     if not is_same_type and not (distance and distance.differing):
         return None, None
     return Change(aspect="values", before=values_text(before), after=values_text(after)), distance
-
-
-def _constants(sides: Sides) -> Iterator[tuple[Pair[ir.Value], Pair[str]]]:
-    """Yield the outputs of matched Constant nodes, with the addresses of their graphs."""
-    for before, after in sides.node_pairs:
-        if before.outputs[0] in sides.matches.values and hold_tensors(before, after):
-            yield (before.outputs[0], after.outputs[0]), (sides.before.scope_of(before), sides.after.scope_of(after))
 
 
 def _weights(side: Side) -> dict[ir.Value, str]:

@@ -123,19 +123,13 @@ def _absorb(edits: Edits, node: ir.Node, affine: Affine) -> bool:
     tensor = edits.constant(node.inputs[1])
     if weight is None or old_bias is None or tensor is None or tensor.dtype not in FLOATS:
         return False
-    channels = _channels(node, weight)
+    group = 1 if node.op_type == "Conv" else int_attribute(node, "group", 1)
+    channels = None if group is None else int(weight.shape[0 if node.op_type == "Conv" else 1]) * group
     if channels is None or not {affine.scale.size, affine.shift.size} <= {1, channels}:
         return False
     new_weight = (weight.astype(np.float64) * _along_output(node, weight, affine.scale, channels)).astype(weight.dtype)
     new_bias = (affine.scale * old_bias.astype(np.float64) + affine.shift) * np.ones(channels)
     return _put_weights(edits, node, weight.dtype, new_weight, new_bias)
-
-
-def _channels(node: ir.Node, weight: Array) -> int | None:
-    if node.op_type == "Conv":
-        return int(weight.shape[0])
-    group = int_attribute(node, "group", 1)
-    return None if group is None else int(weight.shape[1]) * group
 
 
 def _along_output(node: ir.Node, weight: Array, scale: Array, channels: int) -> Array:
@@ -186,7 +180,11 @@ _GEMM_TYPES = FLOATS - {ir.DataType.BFLOAT16}
 
 def fuse_nodes(edits: Edits) -> None:
     """Apply the three fusions everywhere."""
-    rules = {"Conv": _fuse_pad, "Add": _fuse_add, "Mul": _fuse_layer_norm_without_bias}
+    rules = {
+        "Conv": _fuse_pad,
+        "Add": lambda edits, node: _fuse_layer_norm(edits, node) or fuse_gemm(edits, node),
+        "Mul": _fuse_layer_norm_without_bias,
+    }
     for graph in edits.graphs():
         for node in tuple(graph):
             rule = rules.get(node.op_type)
@@ -239,11 +237,6 @@ def _zero_pads(edits: Edits, pad: ir.Node) -> tuple[int, ...] | None:
             return None
     pads = edits.array(given[1])
     return None if pads is None else tuple(int(p) for p in pads)
-
-
-def _fuse_add(edits: Edits, node: ir.Node) -> None:
-    if not _fuse_layer_norm(edits, node):
-        fuse_gemm(edits, node)
 
 
 def fuse_gemm(edits: Edits, node: ir.Node) -> None:
