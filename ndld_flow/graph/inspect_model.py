@@ -92,7 +92,7 @@ class Views:
         scope = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
         if held is None:
             role: Role = "input" if value.is_graph_input() else "output" if value.is_graph_output() else "tensor"
-        return InspectedTensor(**dict(port), scope=scope, role=role)
+            return InspectedTensor(**dict(port), scope=scope, role=role)
         data = held.tensor
         external = data if isinstance(data, ir.ExternalTensor) else None
         known = dict(port) | {"dtype": dtype_name(data.dtype), "shape": tuple(int(dim) for dim in data.shape.numpy())}

@@ -126,7 +126,7 @@ def _infer_again(source: Path, model: ir.Model, shapes: Shapes, dims: Mapping[st
             given = ", ".join(f"{value.name}: {show_shape(value.shape)}" for value in real_inputs(model))
             raise ModelError(f"the model cannot have these input shapes ({given}): {error}") from None
     for value in model.graph.outputs:
-        value.shape = _merged(value.shape, wanted[value] if wanted[value] is not None else declared[value])
+        value.shape = merged_shape(value.shape, wanted[value] if wanted[value] is not None else declared[value])
     return notes
 
 
@@ -167,7 +167,7 @@ def _contradicts_itself(source: Path) -> bool:
     return False
 
 
-def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
+def merged_shape(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
     """Return inferred sizes where there are any, and declared names elsewhere."""
     if inferred is None or declared is None or len(inferred) != len(declared):
         return inferred if inferred is not None else declared

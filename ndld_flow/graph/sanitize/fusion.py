@@ -182,7 +182,7 @@ def fuse_nodes(edits: Edits) -> None:
     """Apply the three fusions everywhere."""
     rules = {
         "Conv": _fuse_pad,
-        "Add": lambda edits, node: _fuse_layer_norm(edits, node) or fuse_gemm(edits, node),
+        "Add": _fuse_add,
         "Mul": _fuse_layer_norm_without_bias,
     }
     for graph in edits.graphs():
@@ -237,6 +237,11 @@ def _zero_pads(edits: Edits, pad: ir.Node) -> tuple[int, ...] | None:
             return None
     pads = edits.array(given[1])
     return None if pads is None else tuple(int(p) for p in pads)
+
+
+def _fuse_add(edits: Edits, node: ir.Node) -> None:
+    if not _fuse_layer_norm(edits, node):
+        fuse_gemm(edits, node)
 
 
 def fuse_gemm(edits: Edits, node: ir.Node) -> None:

@@ -164,7 +164,7 @@ def _stages(settings: SanitizeSettings, interface: Interface) -> tuple[_Stage, .
         _Stage("infer shapes", partial(infer_shapes, interface=interface), fold or simplify or settings.fuse),
         _Stage("fold constants", fold_constants, fold),
         _Stage("fold shapes", fold_shape_values, fold),
-        _Stage("decide branches", _decide_branches, simplify),
+        _Stage("decide branches", inline_decided_branches, simplify),
         _Stage("remove no-ops", remove_noops, simplify),
         _Stage("simplify reshapes", simplify_reshapes, simplify),
         _Stage("fuse affine", fuse_affine, settings.fuse),
@@ -173,8 +173,3 @@ def _stages(settings: SanitizeSettings, interface: Interface) -> tuple[_Stage, .
         _Stage("share initializers", share_equal_initializers, settings.deduplicate),
         _Stage("remove unused again", remove_unused, settings.remove_unused),
     )
-
-
-def _decide_branches(edits: Edits) -> None:
-    inline_decided_branches(edits)
-    make_names_unique(edits)

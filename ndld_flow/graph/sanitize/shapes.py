@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ndld_flow.graph.sanitize.edits import Dim, Edits, dims_of, int_attribute, ints_attribute, is_standard
+from ndld_flow.models.input_shapes import merged_shape
 from ndld_flow.models.shape_inference import drop_invented_names
 from ndld_flow.models.shape_inference import infer_shapes as infer
 
@@ -81,14 +82,7 @@ class Interface:
             type_, shape = self._declared[value.name]
             value.type = type_ if type_ is not None else value.type
             # The checker requires a shape on every output, even if the exporter wrote none.
-            value.shape = _merged(value.shape, shape) if reshaped or shape is None else shape
-
-
-def _merged(inferred: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Return inferred sizes where there are any, and declared names elsewhere."""
-    if inferred is None or declared is None or len(inferred) != len(declared):
-        return inferred if inferred is not None else declared
-    return ir.Shape([f if isinstance(f, int) else d for f, d in zip(inferred, declared, strict=True)])
+            value.shape = merged_shape(value.shape, shape) if reshaped or shape is None else shape
 
 
 def infer_shapes(edits: Edits, interface: Interface) -> None:

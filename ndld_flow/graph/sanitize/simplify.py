@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import onnx_ir as ir
 
+from ndld_flow.graph.sanitize.cleanup import make_names_unique
 from ndld_flow.graph.sanitize.edits import (
     Dim,
     Edits,
@@ -34,6 +35,7 @@ def inline_decided_branches(edits: Edits) -> None:
                 if branch is not None and _fits(edits, node, branch):
                     _inline(edits, graph, node, branch)
                     edits.done["If decided"] += 1
+    make_names_unique(edits)
 
 
 def _decided_branch(edits: Edits, node: ir.Node) -> ir.Graph | None:
