@@ -158,7 +158,7 @@ class Layer(Record):
         return self.unit.startswith(TENSOR_CORE) if self.unit else None
 
     @property
-    def computes_other_than_asked(self) -> bool:
+    def misses_requested_precision(self) -> bool:
         """True where it is known to compute in another type than the only requested floating-point type."""
         wanted = FLOAT_DTYPES.get(self.asked_precision, self.precision)
         return self.precision != wanted and self.precision in (*FLOAT_DTYPES.values(), "int8", "float8_e4m3fn")

@@ -208,7 +208,7 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
         profile(several(8, provider=CUDA), providers=(CUDA, CPU)),
         "1 layer on the CPU",
     ),
-    "single_precision_left": (
+    "single_precision_remains": (
         profile(multiplied("float16", "float16", "float32")), profile(multiplied("float32", "float32", "float16")),
         "1 layer multiplying in float32",
     ),

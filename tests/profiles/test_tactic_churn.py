@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
+from ndld_flow.profiles.compare.tactic_churn import Rebuild, find_churn, request_of
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.build import Build, TimingCacheUse
 from ndld_flow.records.comparison import TacticChurn
@@ -147,12 +147,12 @@ def with_options(**settings: object) -> Build:
 
 
 def test_only_attempts_of_the_same_are_compared() -> None:
-    asked = asked_alike(with_options(attempt=1))
-    assert asked == asked_alike(with_options(attempt=7))
-    assert asked != asked_alike(with_options(optimization_level=5))
-    assert asked != asked_alike(with_options().model_copy(update={"model_digest": "another"}))
+    asked = request_of(with_options(attempt=1))
+    assert asked == request_of(with_options(attempt=7))
+    assert asked != request_of(with_options(optimization_level=5))
+    assert asked != request_of(with_options().model_copy(update={"model_digest": "another"}))
     gpu = MACHINE.model_copy(update={"gpus": ("NVIDIA L4",)})
-    assert asked != asked_alike(with_options().model_copy(update={"machine": gpu}))
+    assert asked != request_of(with_options().model_copy(update={"machine": gpu}))
 
 
 def test_real_layers_of_an_a100() -> None:

@@ -358,7 +358,7 @@ class LayerFeatures:
         """Digest of a weight -> its only reader."""
         counts: dict[str, list[int]] = defaultdict(list)
         for at, layer in enumerate(self.layers):
-            for digest in {weight.digest for weight in layer.weights if weight.digest and _is_telling(weight.shape)}:
+            for digest in {weight.digest for weight in layer.weights if weight.digest and _identifies(weight.shape)}:
                 counts[digest].append(at)
         return {digest: readers[0] for digest, readers in counts.items() if len(readers) == 1}
 
@@ -366,7 +366,7 @@ class LayerFeatures:
     def weight_names(self) -> list[frozenset[str]]:
         """Names of each layer's weights, without constants that differ only in their names."""
         return [
-            frozenset(weight.name for weight in layer.weights if weight.name and _is_telling(weight.shape))
+            frozenset(weight.name for weight in layer.weights if weight.name and _identifies(weight.shape))
             for layer in self.layers
         ]
 
@@ -476,6 +476,6 @@ def overlap(first: Iterable[int], second: Iterable[int]) -> int:
     return sum((Counter(first) & Counter(second)).values())
 
 
-def _is_telling(shape: tuple[int, ...]) -> bool:
+def _identifies(shape: tuple[int, ...]) -> bool:
     """Return whether a shape identifies a network; a scalar, such as an epsilon, occurs in many networks."""
     return prod(shape) > 1

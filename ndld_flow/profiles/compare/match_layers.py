@@ -47,7 +47,7 @@ def match_layers(profiles: Sequence[Profile]) -> tuple[LayerRow, ...]:
     rows = [_numbered(group, twins, profiles) for group in groups.all()]
     placed: list[_Row] = []
     for sequence in _in_execution_order(rows, len(profiles)):
-        placed = _insert_own(placed, sequence)
+        placed = _insert_rows(placed, sequence)
     return tuple(row.as_record(len(profiles)) for row in placed)
 
 
@@ -79,11 +79,11 @@ def _grouped(features: Sequence[LayerFeatures]) -> _Groups:
     first = pairs if work <= _QUICK else list(pairwise(range(len(features))))
     links = [(*pair, link) for pair in first for link in match_pair(features[pair[0]], features[pair[1]])]
     if len(first) < len(pairs):
-        groups.take_all([entry for entry in links if entry[2].confidence >= _SURE])
+        groups.add_links([entry for entry in links if entry[2].confidence >= _SURE])
         for ours, theirs in [pair for pair in pairs if pair not in first]:
             known = groups.known(ours, theirs)
             links += [(ours, theirs, link) for link in match_pair(features[ours], features[theirs], known)]
-    groups.take_all(links)
+    groups.add_links(links)
     return groups
 
 
@@ -116,7 +116,7 @@ class _Groups:
         groups = {id(group): group.layers for group in self._of[ours] if theirs in group.layers}
         return [(layers[ours], layers[theirs]) for layers in groups.values()]
 
-    def take_all(self, links: Iterable[tuple[int, int, Link]]) -> None:
+    def add_links(self, links: Iterable[tuple[int, int, Link]]) -> None:
         """Join groups by links, the most certain first; layers of one profile are joined only by links of several
         layers.
         """
@@ -219,7 +219,7 @@ def _in_execution_order(rows: Sequence[_Row], count: int) -> list[list[_Row]]:
     return [[rows[index] for _, index in sorted(firsts)] for firsts in starts]
 
 
-def _insert_own(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:
+def _insert_rows(merged: list[_Row], sequence: list[_Row]) -> list[_Row]:
     """Insert rows that occur only in this sequence after their neighbours."""
     known = {id(row) for row in merged}
     following: dict[int | None, list[_Row]] = defaultdict(list)

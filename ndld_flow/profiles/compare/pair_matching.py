@@ -105,11 +105,11 @@ class _PairMatching:
         if not self.same_model:
             self._drop_unsupported()
             self._match_by_names()
-        self._match_what_is_left()
-        self._match_put_in()
+        self._match_remaining()
+        self._match_inserted()
         self._match_anywhere()
         if not self.same_model:
-            self._doubt_repeated()
+            self._mark_ambiguous()
         return self._links()
 
     # Equal features
@@ -235,7 +235,7 @@ class _PairMatching:
                 elif not only_certain:
                     self._pair(ours[a], theirs[b], "in order, ambiguous")
 
-    def _match_what_is_left(self) -> None:
+    def _match_remaining(self) -> None:
         """Align the remaining layers with increasingly coarse levels."""
         self._match_in_order(self.level)
         for level in (Level.SHAPES, Level.OUTPUT):
@@ -272,7 +272,7 @@ class _PairMatching:
         named = [_by_own_name(side, self.held[n]) for n, side in enumerate(self.sides)]
         for key in named[0].keys() & named[1].keys():
             our_at, their_at = named[0][key], named[1][key]
-            if self._may_join(our_at, their_at) and self._may_be_one(our_at, their_at):
+            if self._may_join(our_at, their_at) and self._may_be_equal(our_at, their_at):
                 self._pair(our_at, their_at, "name")
 
     def _match_by_weight_names(self) -> None:
@@ -295,7 +295,7 @@ class _PairMatching:
         around = self.trust.around(our_at, their_at)
         return around is None or around >= _AGREE
 
-    def _may_be_one(self, our_at: int, their_at: int) -> bool:
+    def _may_be_equal(self, our_at: int, their_at: int) -> bool:
         """Return whether the shapes of two layers with one name are compatible, if they are comparable."""
         if self.same_model:
             return True
@@ -304,7 +304,7 @@ class _PairMatching:
 
     # What is left
 
-    def _match_put_in(self) -> None:
+    def _match_inserted(self) -> None:
         """Match layers inserted by runtimes: by their producers, then in order between matched layers."""
         for looks in (lambda layer: tuple((tensor.dtype, tensor.format) for tensor in layer.outputs), lambda layer: ()):
             candidates = [self._put_in(n, looks) for n in (0, 1)]
@@ -339,7 +339,7 @@ class _PairMatching:
             for our_at, their_at in zip(left[0][key], left[1][key], strict=False):
                 self._pair(our_at, their_at, "anywhere")
 
-    def _doubt_repeated(self) -> None:
+    def _mark_ambiguous(self) -> None:
         """Mark pairs as ambiguous that depend on the direction of alignment: one of several equal layers was inserted
         or removed.
         """

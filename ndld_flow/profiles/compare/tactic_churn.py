@@ -29,7 +29,7 @@ class Rebuild:
     profile: Profile | None = None
 
 
-def asked_alike(build: Build) -> tuple[object, ...]:
+def request_of(build: Build) -> tuple[object, ...]:
     """Return a key that is equal for builds of one model with the same settings, apart from the attempt."""
     options = {name: value for name, value in build.options.items() if name != "attempt"}
     gpus = build.machine.gpus[build.device : build.device + 1]

@@ -51,7 +51,7 @@ RULES: tuple[Rule, ...] = (
     rules_overheads.bound_by_enqueue,
     rules_overheads.transfers,
     rules_settings.cpu_fallback,
-    rules_settings.single_precision_left,
+    rules_settings.single_precision_remains,
     rules_settings.half_precision_on_cpu,
     rules_settings.single_precision_on_gpu,
     rules_layers.far_from_roof,
@@ -93,17 +93,17 @@ def insights_of(subject: Subject) -> tuple[Insight, ...]:
 EngineRule = Callable[[EngineSubject], Iterator[Insight]]
 
 ENGINE_RULES: tuple[EngineRule, ...] = (
-    rules_engines.outputs_are_made_up,
+    rules_engines.placeholder_ranges_used,
     rules_engines.weights_are_missing,
     rules_engines.constraints_ignored,
-    rules_engines.asked_but_not_given,
+    rules_engines.requested_precision_missed,
     rules_engines.weights_beyond_half,
     rules_engines.layers_unknown,
     rules_engines.single_precision_only,
     rules_engines.single_precision_among_half,
     rules_engines.reformats_at_the_ends,
     rules_engines.reformats_inside,
-    rules_engines.shapes_between_host_and_device,
+    rules_engines.shape_computations_on_host,
     rules_engines.opt_at_one_end,
     rules_engines.memory_for_the_largest,
     rules_engines.costs_of_compatibility,
@@ -247,7 +247,7 @@ def _roofs(subject: Subject) -> Bound | None:
 
 
 def _measure(subject: Subject) -> _Measure | None:
-    if subject.times_are_the_hosts:
+    if subject.times_are_of_the_host:
         return None
     roofs = subject.profile.roofs
     if roofs is not None:
@@ -264,7 +264,7 @@ def _why_unknown(subject: Subject) -> str:
         lanes = subject.lane_ms(lambda run: run.compute_ms)
         computed = "" if lanes is None else f", and computing takes {milliseconds(lanes)} of it"
         return f"layers were not profiled; the latency is {milliseconds(subject.latency_ms)}{computed}"
-    if subject.times_are_the_hosts:
+    if subject.times_are_of_the_host:
         return (
             f"ONNX Runtime's profiler measures the launch of the {count(len(subject.layers))} layers on the host, "
             f"{milliseconds(subject.layers_sum_ms)} of {milliseconds(subject.latency_ms)}, and not their time on "

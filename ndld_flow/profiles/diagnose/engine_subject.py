@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import count
-from ndld_flow.profiles.diagnose.subject import layers_word, one_line, readers_of, writers_of
+from ndld_flow.profiles.diagnose.subject import LayersSubject, layers_word
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile
 
 
-class EngineSubject:
+class EngineSubject(LayersSubject):
     """An engine's layers, as a profile without times, and its build if known."""
 
     def __init__(self, profile: Profile, build: Build | None) -> None:
-        self.profile = profile
+        super().__init__(profile)
         self.build = build
-        self.layers = profile.layers
 
     @property
     def is_timed(self) -> bool:
         return False
-
-    @cached_property
-    def makers(self) -> dict[str, int]:
-        """Tensor -> position of the layer that writes it."""
-        return writers_of(self.layers)
-
-    @cached_property
-    def readers(self) -> dict[str, tuple[int, ...]]:
-        """Tensor -> positions of the layers that read it."""
-        return readers_of(self.layers)
 
     @property
     def on_gpu(self) -> bool:
@@ -56,11 +43,6 @@ class EngineSubject:
     def took(self, positions: Sequence[int]) -> str:
         """Return `3 of 21 layers`."""
         return f"{count(len(positions))} of {layers_word(len(self.layers))}"
-
-    def call(self, position: int) -> str:
-        """Return a layer's name for a sentence, `CaskConvolution conv_1`."""
-        layer = self.layers[position]
-        return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
 
     @cached_property
     def computing(self) -> tuple[int, ...]:
@@ -90,17 +72,6 @@ class EngineSubject:
         """Return the positions of the layers that match, in execution order."""
         return tuple(place for place, layer in enumerate(self.layers) if matches(layer))
 
-    def call_types(self, positions: Sequence[int], most: int = 3) -> str:
-        """Return `41 CaskConvolution, 5 PointWiseV2`."""
-        types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
-        text = ", ".join(f"{number} {kind}" for kind, number in types[:most])
-        return text + (f" and {len(types) - most} more types" if len(types) > most else "")
-
-
-def elements(shape: Sequence[int]) -> int:
-    """Return the number of elements a shape has."""
-    return math.prod(shape)
-
 
 def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int, ...]:
     """Return the positions of the layers that certainly compute in another floating-point type than requested.
@@ -119,7 +90,7 @@ def missed_precisions(profile: Profile, build: Build | None = None) -> tuple[int
     return tuple(
         place
         for place, layer in enumerate(profile.layers)
-        if layer.role == "compute" and layer.computes_other_than_asked and is_sure(layer)
+        if layer.role == "compute" and layer.misses_requested_precision and is_sure(layer)
     )
 
 

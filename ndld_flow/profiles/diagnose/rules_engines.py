@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from ndld_flow.base.quantities import TIMES, count, seconds, share, size
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, elements, ignored_nodes, missed_precisions
+from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, ignored_nodes, missed_precisions
 from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word, one_line
 from ndld_flow.records.profile import Layer
@@ -135,7 +136,7 @@ def constraints_ignored(subject: EngineSubject) -> Iterator[Insight]:
     )
 
 
-def asked_but_not_given(subject: EngineSubject) -> Iterator[Insight]:
+def requested_precision_missed(subject: EngineSubject) -> Iterator[Insight]:
     """Report layers for which TensorRT chose another precision than requested, as `typing: prefer` permits."""
     ignored = ignored_nodes(subject.build)
     missed = [
@@ -181,7 +182,7 @@ def weights_beyond_half(subject: EngineSubject) -> Iterator[Insight]:
     )
 
 
-def outputs_are_made_up(subject: EngineSubject) -> Iterator[Insight]:
+def placeholder_ranges_used(subject: EngineSubject) -> Iterator[Insight]:
     """Report placeholder INT8 ranges."""
     if subject.option("placeholder_ranges") is not True:
         return
@@ -205,7 +206,7 @@ def weights_are_missing(subject: EngineSubject) -> Iterator[Insight]:
     )
 
 
-def shapes_between_host_and_device(subject: EngineSubject) -> Iterator[Insight]:
+def shape_computations_on_host(subject: EngineSubject) -> Iterator[Insight]:
     """Report copies of shape values between host and device."""
     copies = subject.where(lambda layer: layer.type.lower() in _SHAPE_COPIES)
     if not copies:
@@ -255,7 +256,7 @@ def layers_unknown(subject: EngineSubject) -> Iterator[Insight]:
 def opt_at_one_end(subject: EngineSubject) -> Iterator[Insight]:
     """Report an opt shape at one end of a wide range; tactics are chosen for it."""
     for number, name, shapes in subject.ranges():
-        least, most = elements(shapes.min), elements(shapes.max)
+        least, most = prod(shapes.min), prod(shapes.max)
         if least <= 0 or most < _WIDE * least or shapes.opt not in (shapes.min, shapes.max):
             continue
         end = "largest" if shapes.opt == shapes.max else "smallest"
@@ -276,11 +277,7 @@ def memory_for_the_largest(subject: EngineSubject) -> Iterator[Insight]:
     build = subject.build
     if build is None or not build.memory.activation_bytes:
         return
-    wide = [
-        (name, shapes)
-        for _, name, shapes in subject.ranges()
-        if 0 < _WIDE * elements(shapes.opt) <= elements(shapes.max)
-    ]
+    wide = [(name, shapes) for _, name, shapes in subject.ranges() if 0 < _WIDE * prod(shapes.opt) <= prod(shapes.max)]
     if not wide:
         return
     name, shapes = wide[0]
@@ -288,7 +285,7 @@ def memory_for_the_largest(subject: EngineSubject) -> Iterator[Insight]:
         score=0,
         title="Memory is allocated for shapes much larger than usual",
         evidence=f"{size(build.memory.activation_bytes)} of activations, for the largest shapes: {one_line(name)} may "
-        f"be {_dims(shapes.max)}, which is {elements(shapes.max) / elements(shapes.opt):,.0f} times its opt "
+        f"be {_dims(shapes.max)}, which is {prod(shapes.max) / prod(shapes.opt):,.0f} times its opt "
         f"{_dims(shapes.opt)}.",
         next_step="If memory is short, lower `max`, or put the large shapes into a profile of their own.",
     )

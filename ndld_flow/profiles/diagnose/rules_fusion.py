@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 
 from ndld_flow.base.quantities import share
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
@@ -13,13 +14,13 @@ _FEWEST_SHAPES = 3
 _INTEGERS = ("int64", "int32", "bool")
 _FEW_VALUES = 64
 """A tensor of at most this many integers is a shape, an axis or an index."""
-_WORTH_A_LOOK = 0.02
+_NOTABLE_SHARE = 0.02
 _CONVOLUTIONS = ("Conv", "FusedConv", "ConvTranspose")
 _AFFINE = ("Mul", "Add", "Sub", "Div")
 _LONGEST_WAY = 8
 """Maximum number of layers between a convolution and a layer that can be folded into it."""
 
-_Says = Callable[[Layer], bool]
+_Matches = Callable[[Layer], bool]
 
 
 def shapes_at_run_time(subject: Subject) -> Iterator[Insight]:
@@ -77,7 +78,7 @@ def activation_not_fused(subject: Subject) -> Iterator[Insight]:
     """
     pairs = [pair for position, layer in enumerate(subject.layers) if (pair := _swish(subject, position, layer))]
     saved = sum(min(subject.share([at]) for at in pair) for pair in pairs)
-    if saved < _WORTH_A_LOOK:
+    if saved < _NOTABLE_SHARE:
         return
     positions = subject.longest_first(position for pair in pairs for position in pair)
     yield Insight(
@@ -102,7 +103,7 @@ def hard_swish_in_parts(subject: Subject) -> Iterator[Insight]:
     """
     swishes = [parts for position in range(len(subject.layers)) if (parts := _hard_swish(subject, position))]
     saved = sum(subject.share(parts) - subject.share(subject.longest_first(parts)[:1]) for parts in swishes)
-    if saved < _WORTH_A_LOOK:
+    if saved < _NOTABLE_SHARE:
         return
     positions = subject.longest_first(position for parts in swishes for position in parts)
     yield Insight(
@@ -119,31 +120,24 @@ def _computes_shapes(layer: Layer) -> bool:
     if layer.type in _SHAPES:
         return True
     tensors = (*layer.inputs, *layer.outputs)
-    small = all(_elements(tensor.shape) <= _FEW_VALUES and tensor.dtype in _INTEGERS for tensor in tensors)
+    small = all(prod(tensor.shape) <= _FEW_VALUES and tensor.dtype in _INTEGERS for tensor in tensors)
     return bool(tensors) and small and layer.role != "control"
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def _is_affine(layer: Layer) -> bool:
     """Return whether one input is a constant that is broadcast along all axes, or all but one."""
     if layer.type not in _AFFINE or not layer.weight_bytes or len(layer.inputs) != 2 or not layer.outputs:
         return False
-    smaller = min((tensor.shape for tensor in layer.inputs), key=_elements)
+    smaller = min((tensor.shape for tensor in layer.inputs), key=prod)
     if layer.type == "Div" and smaller != layer.inputs[1].shape:
         return False
-    return sum(size > 1 for size in smaller) <= 1 and _elements(smaller) < _elements(layer.outputs[0].shape)
+    return sum(size > 1 for size in smaller) <= 1 and prod(smaller) < prod(layer.outputs[0].shape)
 
 
-def _after_convolution(subject: Subject, says: _Says, what: str, next_step: str) -> Iterator[Insight]:
-    positions = subject.where(lambda layer: says(layer) and _reads_convolution(subject, layer))
+def _after_convolution(subject: Subject, matches: _Matches, what: str, next_step: str) -> Iterator[Insight]:
+    positions = subject.where(lambda layer: matches(layer) and _reads_convolution(subject, layer))
     part = subject.share(positions)
-    if not positions or part < _WORTH_A_LOOK:
+    if not positions or part < _NOTABLE_SHARE:
         return
     yield Insight(
         score=part,

@@ -12,7 +12,7 @@ from ndld_flow.records.profile import Layer
 
 _LITTLE = 0.25
 """Share of the limiting roof. A good kernel reaches at least half."""
-_WORTH_A_LOOK = 0.05
+_NOTABLE_SHARE = 0.05
 _ALIGNED = 8
 """Multiple of channels and widths that tensor cores and vector units process at once
 (https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/, "Requirements to use tensor
@@ -82,7 +82,7 @@ def far_from_roof(subject: Subject) -> Iterator[Insight]:
         if roofline is not None and subject.layers[position].macs and roofline.reached < _LITTLE
     )
     part = subject.share(positions)
-    if part < _WORTH_A_LOOK:
+    if part < _NOTABLE_SHARE:
         return
     best_ms = sum(roofline.best_ms for position in positions if (roofline := subject.rooflines[position]) is not None)
     layer, roofline = subject.layers[positions[0]], subject.rooflines[positions[0]]
@@ -114,7 +114,7 @@ def padded_channels(subject: Subject) -> Iterator[Insight]:
     }
     positions = tuple(sorted(wasted, key=lambda position: -wasted[position] * subject.medians_ms[position]))
     saved = sum(wasted[position] * subject.share([position]) for position in positions)
-    if saved < _WORTH_A_LOOK:
+    if saved < _NOTABLE_SHARE:
         return
     filters, outputs = subject.layers[positions[0]].inputs[1].shape, subject.layers[positions[0]].outputs
     yield Insight(
@@ -139,7 +139,7 @@ def elementwise_chains(subject: Subject) -> Iterator[Insight]:
     """
     chains = [chain for chain in _chains(subject) if len(chain) >= _LONG_CHAIN]
     saved = sum(subject.share(chain) - subject.share(subject.longest_first(chain)[:1]) for chain in chains)
-    if saved < _WORTH_A_LOOK:
+    if saved < _NOTABLE_SHARE:
         return
     positions = subject.longest_first(position for chain in chains for position in chain)
     longest = max(chains, key=subject.sum_ms)

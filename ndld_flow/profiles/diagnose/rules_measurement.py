@@ -41,7 +41,7 @@ def times_of_the_host(subject: Subject) -> Iterator[Insight]:
     """Report layer times of ONNX Runtime on a device: kernels run asynchronously, so a node's time is its launch
     (https://github.com/microsoft/onnxruntime/issues/20398).
     """
-    if not subject.times_are_the_hosts or not subject.layers:
+    if not subject.times_are_of_the_host or not subject.layers:
         return
     yield Insight(
         score=0.0,

@@ -9,7 +9,7 @@ from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import LayerRole
 
-_WORTH_A_LOOK = 0.03
+_NOTABLE_SHARE = 0.03
 """Minimum share of the latency that justifies a change of the model."""
 _REORDERS = ("ReorderInput", "ReorderOutput")
 
@@ -26,7 +26,7 @@ def reformats(subject: Subject) -> Iterator[Insight]:
     """
     positions = tuple(place for place in _in_role(subject, "reformat") if not changes_type(subject.layers[place]))
     part = subject.share(positions)
-    if part < _WORTH_A_LOOK:
+    if part < _NOTABLE_SHARE:
         return
     if any(subject.layers[position].type in _REORDERS for position in positions):
         next_step = (
@@ -53,7 +53,7 @@ def casts(subject: Subject) -> Iterator[Insight]:
     """Report casts that take at least 3 %: precision changes too often."""
     positions = _in_role(subject, "cast")
     part = subject.share(positions)
-    if part < _WORTH_A_LOOK:
+    if part < _NOTABLE_SHARE:
         return
     put_in = sum(1 for position in positions if not subject.layers[position].onnx_nodes)
     yield Insight(
@@ -119,7 +119,7 @@ def _in_role(subject: Subject, role: LayerRole) -> tuple[int, ...]:
     return subject.longest_first(position for position in positions if subject.medians_ms[position] > 0)
 
 
-_TRANSFER_WORTH_A_LOOK = 0.1
+_NOTABLE_SHARE_OF_TRANSFERS = 0.1
 
 
 def transfers(subject: Subject) -> Iterator[Insight]:
@@ -134,7 +134,7 @@ def transfers(subject: Subject) -> Iterator[Insight]:
     if to_device is None or to_host is None or not subject.latency_ms:
         return
     part = (to_device + to_host) / subject.latency_with_copies_ms
-    if part < _TRANSFER_WORTH_A_LOOK:
+    if part < _NOTABLE_SHARE_OF_TRANSFERS:
         return
     whole = "the latency" if subject.latency_has_copies else "a pass with its copies"
     yield Insight(
@@ -157,7 +157,7 @@ START_GPU_MS = 0.003
 _TINY_CPU, _TINY_GPU = 10, 2
 """A layer is tiny if it takes less than this many launches. On a GPU, launches overlap with computing."""
 _FEWEST_LAUNCHES = 20
-_OUTSIDE_WORTH_A_LOOK = 0.1
+_NOTABLE_SHARE_OUTSIDE = 0.1
 ENQUEUE_BOUND = 0.8
 """Threshold of trtexec's warning ("Throughput may be bound by Enqueue Time",
 https://github.com/NVIDIA/TensorRT/blob/main/samples/common/sampleReporting.cpp)."""
@@ -200,7 +200,7 @@ def outside_layers(subject: Subject) -> float:
 
     0 if every pass ran with the profiler on, which takes time between layers, and if the time on the device is unknown.
     """
-    if subject.times_are_the_hosts:
+    if subject.times_are_of_the_host:
         return 0.0
     apart = bool(subject.profile.layer_pass_ms) or subject.profile.backend != "onnxruntime"
     if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
@@ -238,7 +238,7 @@ def many_tiny_layers(subject: Subject) -> Iterator[Insight]:
 def time_outside_layers(subject: Subject) -> Iterator[Insight]:
     """Report at least a tenth of the latency outside all layers, even though the layer pass is slower."""
     outside = outside_layers(subject)
-    if outside < _OUTSIDE_WORTH_A_LOOK:
+    if outside < _NOTABLE_SHARE_OUTSIDE:
         return
     yield Insight(
         score=outside / 2,
@@ -259,9 +259,9 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
     profiler on, latencies include its own work.
     """
     latency_ms = subject.latency_ms
-    if subject.times_are_the_hosts or not subject.layers_ms or not subject.profile.latency_ms:
+    if subject.times_are_of_the_host or not subject.layers_ms or not subject.profile.latency_ms:
         return
-    if subject.scattered_part >= _OUTSIDE_WORTH_A_LOOK:
+    if subject.scattered_part >= _NOTABLE_SHARE_OUTSIDE:
         yield Insight(
             score=0.0,
             title=f"The medians of the layers explain {share(subject.layers_ms / latency_ms)} of the latency",
@@ -273,7 +273,7 @@ def layers_explain_little(subject: Subject) -> Iterator[Insight]:
             ),
         )
     gap = latency_ms - subject.layers_sum_ms
-    if subject.profile.profiler == "on" and gap >= _OUTSIDE_WORTH_A_LOOK * latency_ms:
+    if subject.profile.profiler == "on" and gap >= _NOTABLE_SHARE_OUTSIDE * latency_ms:
         yield Insight(
             score=0.0,
             title=f"{share(gap / latency_ms)} of the latency is outside layers, the profiler's own work included",

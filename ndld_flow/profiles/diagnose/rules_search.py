@@ -55,7 +55,7 @@ def found_on_one_sample(subject: SearchSubject) -> Iterator[Insight]:
     )
 
 
-def hardly_anything_left(subject: SearchSubject) -> Iterator[Insight]:
+def little_left(subject: SearchSubject) -> Iterator[Insight]:
     """Report a result that keeps nearly the whole model at higher precision."""
     search = subject.search
     if not search.passed or len(search.kept) <= search.candidate_count / 2:
@@ -128,7 +128,7 @@ Rule = Callable[[SearchSubject], Iterator[Insight]]
 
 SEARCH_RULES: tuple[Rule, ...] = (
     bound_not_met,
-    hardly_anything_left,
+    little_left,
     checked_natively_on_cpu,
     kept_nodes_are_slow,
     not_used,

@@ -8,7 +8,7 @@ from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 
 _CPU = "CPUExecutionProvider"
-_WORTH_A_LOOK = 0.03
+_NOTABLE_SHARE = 0.03
 _HALVES = ("float16", "bfloat16")
 _REDUCED = (*_HALVES, "int8", "uint8", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn", "int4")
 _MOSTLY = 0.8
@@ -43,7 +43,7 @@ def cpu_fallback(subject: Subject) -> Iterator[Insight]:
     )
 
 
-def single_precision_left(subject: Subject) -> Iterator[Insight]:
+def single_precision_remains(subject: Subject) -> Iterator[Insight]:
     """Report float32 products in a mostly half-precision model that take at least 3 %."""
     halves = _macs(subject, _HALVES)
     singles = _macs(subject, ("float32",))
@@ -51,7 +51,7 @@ def single_precision_left(subject: Subject) -> Iterator[Insight]:
         return
     positions = subject.where(lambda layer: layer.precision == "float32" and bool(layer.macs))
     part = subject.share(positions)
-    if part < _WORTH_A_LOOK:
+    if part < _NOTABLE_SHARE:
         return
     yield Insight(
         score=part / 2,
@@ -104,7 +104,7 @@ def single_precision_on_gpu(subject: Subject) -> Iterator[Insight]:
         return  # their type is unknown
     positions = subject.where(lambda layer: layer.precision == "float32" and bool(layer.macs))
     part = subject.share(positions)
-    if part < _WORTH_A_LOOK:
+    if part < _NOTABLE_SHARE:
         return
     tf32 = subject.where(lambda layer: layer.unit == "tensor core TF32")
     on_tensor_cores = f"; {share(subject.share(tf32))} on tensor cores, as TF32" if tf32 else ""

@@ -20,12 +20,47 @@ _SCATTERED = 0.1
 """Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
 
 
-class Subject:
+class LayersSubject:
+    """The layers of a profile, and the tensors between them."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.layers = profile.layers
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        """Tensor -> position of the layer that writes it."""
+        return {
+            tensor.name: place for place, layer in enumerate(self.layers) for tensor in layer.outputs if tensor.name
+        }
+
+    @cached_property
+    def readers(self) -> dict[str, tuple[int, ...]]:
+        """Tensor -> positions of the layers that read it."""
+        readers: dict[str, list[int]] = {}
+        for place, layer in enumerate(self.layers):
+            for tensor in layer.inputs:
+                if tensor.name:
+                    readers.setdefault(tensor.name, []).append(place)
+        return {name: tuple(places) for name, places in readers.items()}
+
+    def call(self, position: int) -> str:
+        """Return a layer's name for a sentence, `Conv conv_1`, on one line and shortened."""
+        layer = self.layers[position]
+        return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
+
+    def call_types(self, positions: Sequence[int], most: int = 3) -> str:
+        """Return `41 ReorderInput, 52 ReorderOutput`."""
+        types = Counter(one_line(self.layers[place].type) or "untyped" for place in positions).most_common()
+        texts = ", ".join(f"{number} {kind}" for kind, number in types[:most])
+        return texts + (f" and {len(types) - most} more types" if len(types) > most else "")
+
+
+class Subject(LayersSubject):
     """Figures of a profile and its layers, computed once for all rules."""
 
     def __init__(self, profile: Profile) -> None:
-        self.profile = without_impossible_values(profile)
-        self.layers = self.profile.layers
+        super().__init__(without_impossible_values(profile))
 
     @cached_property
     def medians_ms(self) -> tuple[float, ...]:
@@ -66,29 +101,19 @@ class Subject:
         return bool(self.profile.providers) and self.profile.providers[0] != _CPU
 
     @cached_property
-    def times_are_the_hosts(self) -> bool:
+    def times_are_of_the_host(self) -> bool:
         """True if layer times are launch times: ONNX Runtime's profiler does not wait for the device."""
         return self.on_gpu and self.profile.backend == "onnxruntime"
 
     @cached_property
     def rooflines(self) -> tuple[Roofline | None, ...]:
         """Roofline of each layer; None for all if roofs or device times were not measured."""
-        roofs = None if self.times_are_the_hosts else self.profile.roofs
+        roofs = None if self.times_are_of_the_host else self.profile.roofs
         return (None,) * len(self.layers) if roofs is None else self.under(roofs)
 
     @property
     def is_timed(self) -> bool:
         return True
-
-    @cached_property
-    def makers(self) -> dict[str, int]:
-        """Tensor -> position of the layer that writes it."""
-        return writers_of(self.layers)
-
-    @cached_property
-    def readers(self) -> dict[str, tuple[int, ...]]:
-        """Tensor -> positions of the layers that read it."""
-        return readers_of(self.layers)
 
     def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
         """Return the roofline of each layer for these roofs."""
@@ -147,17 +172,6 @@ class Subject:
         """Return the medians of these layers as a part of `whole_ms`, 0 to 1."""
         return self.sum_ms(positions) / self.whole_ms if self.whole_ms else 0.0
 
-    def call(self, position: int) -> str:
-        """Return a layer's name for a sentence, `Conv conv_1`, on one line and shortened."""
-        layer = self.layers[position]
-        return f"{one_line(layer.type)} {one_line(layer.name)}".strip()
-
-    def call_types(self, positions: Sequence[int], most: int = 3) -> str:
-        """Return `41 ReorderInput, 52 ReorderOutput`."""
-        types = Counter(one_line(self.layers[position].type) for position in positions).most_common()
-        texts = [f"{number} {kind}" for kind, number in types[:most]]
-        return ", ".join(texts) + (f" and {len(types) - most} more types" if len(types) > most else "")
-
     def took(self, positions: Sequence[int]) -> str:
         """Return `8.4 ms of 67 ms in all layers`."""
         return f"{milliseconds(self.sum_ms(positions))} of {milliseconds(self.layers_ms)} in all layers"
@@ -182,21 +196,6 @@ class Subject:
         """Return the median over all passes of a lane such as `run.h2d_ms`; None if not recorded."""
         samples = [sample for run in self.profile.runs for sample in samples_of(run)]
         return statistics.median(samples) if samples else None
-
-
-def writers_of(layers: Sequence[Layer]) -> dict[str, int]:
-    """Return the position of the layer that writes each tensor."""
-    return {tensor.name: place for place, layer in enumerate(layers) for tensor in layer.outputs if tensor.name}
-
-
-def readers_of(layers: Sequence[Layer]) -> dict[str, tuple[int, ...]]:
-    """Return the positions of the layers that read each tensor."""
-    readers: dict[str, list[int]] = {}
-    for place, layer in enumerate(layers):
-        for tensor in layer.inputs:
-            if tensor.name:
-                readers.setdefault(tensor.name, []).append(place)
-    return {name: tuple(places) for name, places in readers.items()}
 
 
 def one_line(name: str) -> str:

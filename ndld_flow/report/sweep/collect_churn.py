@@ -11,7 +11,7 @@ from pathlib import Path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import count, quantity, share
 from ndld_flow.base.text import short_name, shortened
-from ndld_flow.profiles.compare.tactic_churn import Rebuild, asked_alike, find_churn
+from ndld_flow.profiles.compare.tactic_churn import Rebuild, find_churn, request_of
 from ndld_flow.records.comparison import ChangedLayer, TacticChurn
 from ndld_flow.records.run_folder import read_documents, read_run_record, read_stored_documents
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
@@ -112,7 +112,7 @@ def collect_churn(record: SweepRecord, folder: Path, objects: Objects | None = N
         for step, key, build in _builds_of(point, folder, objects):
             if key not in known:  # points with the same engine count once
                 known.add(key)
-                alike[step, *asked_alike(build.rebuild.build)].append(build)
+                alike[step, *request_of(build.rebuild.build)].append(build)
     return tuple(_view(str(asked[0]), build) for asked, build in alike.items() if len(build) > 1)
 
 

@@ -9,7 +9,7 @@ from ndld_flow.profiles.diagnose.lint_subject import Channels, LintSubject, chan
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.layer_arithmetic import TENSOR_CORE
 
-_WORTH_A_LOOK = 0.02
+_NOTABLE_SHARE = 0.02
 _MUCH = 0.1
 """Minimum share of a layer's multiplications, without times."""
 _MOST_STEPS = 200
@@ -23,7 +23,7 @@ def channel_alignment(subject: LintSubject) -> Iterator[Insight]:
     """
     padded = {place: channels for place in range(len(subject.layers)) if (channels := _padded(subject, place))}
     saved = sum(channels.wasted * subject.share([place]) for place, channels in padded.items())
-    if not padded or (subject.is_timed and saved < _WORTH_A_LOOK):
+    if not padded or (subject.is_timed and saved < _NOTABLE_SHARE):
         return
     positions = tuple(sorted(padded, key=lambda place: -padded[place].wasted * (subject.share([place]) or 1.0)))
     worst = padded[positions[0]]

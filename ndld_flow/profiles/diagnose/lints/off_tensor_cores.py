@@ -9,7 +9,7 @@ from ndld_flow.profiles.diagnose.lint_subject import LintSubject, channels_of, i
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
-_WORTH_A_LOOK = 0.03
+_NOTABLE_SHARE = 0.03
 
 
 def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
@@ -30,7 +30,7 @@ def off_tensor_cores(subject: LintSubject) -> Iterator[Insight]:
         and not is_depthwise(layer)
     )
     part = subject.share(positions)
-    if not positions or (subject.is_timed and part < _WORTH_A_LOOK):
+    if not positions or (subject.is_timed and part < _NOTABLE_SHARE):
         return
     longest = layers[positions[0]]
     channels = channels_of(longest)

@@ -9,7 +9,7 @@ from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short
 from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
-_WORTH_A_LOOK = 0.02
+_NOTABLE_SHARE = 0.02
 
 
 def type_conversions(subject: LintSubject) -> Iterator[Insight]:
@@ -18,7 +18,7 @@ def type_conversions(subject: LintSubject) -> Iterator[Insight]:
         place for place, layer in enumerate(subject.layers) if layer.role == "reformat" and changes_type(layer)
     )
     part = subject.share(positions)
-    if not positions or part < _WORTH_A_LOOK:
+    if not positions or part < _NOTABLE_SHARE:
         return
     ends = ends_of(subject)
     outer = [place for place in positions if touches(subject.layers[place], ends)]
