@@ -144,6 +144,12 @@ class Problem:
     what: str
     hint: str = ""
 
+    @property
+    def line(self) -> int:
+        """The line in the file; larger than any for a problem of an override."""
+        line = self.where.rpartition(":")[2]
+        return int(line) if line.isdigit() else 10**9
+
     def __str__(self) -> str:
         where, path = short_name(self.where, 300), short_name(self.path, 200)
         what, hint = short_name(self.what, 500), short_name(self.hint, 500)

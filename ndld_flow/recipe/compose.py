@@ -238,8 +238,10 @@ def compose_file(
         raise RecipeError([Problem(file.where("hydra"), "hydra", OF_HYDRA, OF_HYDRA_HINT)])
     key = _digest_sources(file, overrides, folders)
     note = memory / f"{key}.json" if memory is not None and key is not None else None
-    both = _recall(note)
-    if both is None:
+    known = read_note(note) if note is not None else None
+    if isinstance(known, list) and all(isinstance(values, dict) for values in known):
+        both: list[dict[str, Any]] = known
+    else:
         by_text = key is not None and not _uses_folders(file, overrides, folders)
         followed = [
             override
@@ -300,11 +302,6 @@ def _digest_sources(file: YamlFile, overrides: Sequence[str], folders: Sequence[
 def _uses_folders(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> bool:
     """Return whether a recipe's values come from other files as well."""
     return "defaults" in file.values or any(_chooses_group(override, folders) for override in overrides)
-
-
-def _recall(note: Path | None) -> list[dict[str, Any]] | None:
-    both = read_note(note) if note is not None else None
-    return both if isinstance(both, list) and all(isinstance(values, dict) for values in both) else None
 
 
 def _chooses_group(override: str, folders: Sequence[Path]) -> bool:

@@ -169,7 +169,7 @@ class Mistakes:
 
     def in_order(self) -> list[Problem]:
         """Return the problems in the order of the file, and of discovery on the same line."""
-        return sorted(self.problems, key=_line)
+        return sorted(self.problems, key=lambda problem: problem.line)
 
 
 def validate_recipe(composed: Composed, trust: bool = False) -> Recipe:
@@ -230,11 +230,6 @@ class Checker:
         for name, kind in kinds.items():
             before = self._places.setdefault((before, name, kind), len(self._places) + 1)
         return before
-
-
-def _line(problem: Problem) -> int:
-    line = problem.where.rpartition(":")[2]
-    return int(line) if line.isdigit() else 10**9
 
 
 def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ A name that reveals nothing yields nothing: an absent answer is right, a guess i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -373,17 +373,13 @@ def _by_tensors(facts: LayerFacts) -> tuple[str, str]:
     tensors = (*facts.inputs, *facts.outputs)
     if not tensors or not all(tensor.dtype for tensor in tensors):
         return "", "types of tensors are not recorded"
-    read, written = (_data_types(side) for side in (facts.inputs, facts.outputs))
+    # Indices and conditions are no data if there are other tensors.
+    all_types = ({tensor.dtype for tensor in side} for side in (facts.inputs, facts.outputs))
+    read, written = (types - set(_INDICES) or types for types in all_types)
     types = read | written
     if len(types) == 1:
         return next(iter(types)), "type of all it reads and writes"
     return "", f"reads {' and '.join(sorted(read))}, writes {' and '.join(sorted(written))}"
-
-
-def _data_types(tensors: Iterable[Operand]) -> set[str]:
-    """Return the types of tensors, without those of indices and conditions if there are others."""
-    types = {tensor.dtype for tensor in tensors}
-    return types - set(_INDICES) or types
 
 
 # --- multiply unit ---

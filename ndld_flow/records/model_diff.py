@@ -147,6 +147,14 @@ class OpsetChange(Record):
     before: int | None
     after: int | None
 
+    @property
+    def one_line(self) -> str:
+        """The change in words, such as `opset 17 -> 20` or `opset com.microsoft 1 added`."""
+        named = "".join(f" {text}" for text in (self.domain, self.scope and f"of {self.scope}") if text)
+        if self.before is None or self.after is None:
+            return f"opset{named} {self.after} added" if self.before is None else f"opset{named} removed"
+        return f"opset{named} {self.before} -> {self.after}"
+
 
 class TextChange(Record):
     """A changed text or version of the model itself."""
@@ -237,7 +245,7 @@ class ModelDiff(Document):
             words = _describe_counts(noun, own_counts(getattr(self, part)), WORDS[part])
             if words:
                 yield words
-        yield from map(_describe_opset, self.opsets)
+        yield from (change.one_line for change in self.opsets)
         if self.texts:
             more = " and more" if len(self.texts) > 3 else ""
             yield f"{', '.join(text.key for text in self.texts[:3])}{more} changed"
@@ -327,13 +335,6 @@ def _describe_counts(noun: str, counts: dict[Counted, int], words: dict[Counted,
     shown = {"added": counts.get("added", 0), "removed": counts.get("removed", 0)}
     shown["changed"] = counts["changed"] - counts.get("followed", 0)
     return counted_words(noun, shown, _ADDED | {"changed": "changed"})
-
-
-def _describe_opset(change: OpsetChange) -> str:
-    named = "".join(f" {text}" for text in (change.domain, change.scope and f"of {change.scope}") if text)
-    if change.before is None or change.after is None:
-        return f"opset{named} {change.after} added" if change.before is None else f"opset{named} removed"
-    return f"opset{named} {change.before} -> {change.after}"
 
 
 class GraphSummary(Record):

@@ -40,6 +40,11 @@ class Contender:
     verdict: WinnerVerdict | None = None
     """The verdict of that measurement against the best."""
 
+    def relative_to(self, median: float) -> Contender:
+        """Return the point with its only objective divided by a median; unchanged without one."""
+        value = self.objectives[0] if self.objectives else None
+        return self if value is None or median <= 0 else replace(self, objectives=(value / median,))
+
 
 @dataclass(frozen=True)
 class Place:
@@ -164,11 +169,4 @@ def remove_session_drift(points: Sequence[Contender], session: Mapping[int, int 
         if point.objectives and point.objectives[0] is not None:
             by_session[session[point.number]].append(point.objectives[0])
     medians = {number: statistics.median(values) for number, values in by_session.items()}
-    return [_divide(point, medians.get(session[point.number], 0.0)) for point in points]
-
-
-def _divide(point: Contender, median: float) -> Contender:
-    value = point.objectives[0] if point.objectives else None
-    if value is None or median <= 0:
-        return point
-    return replace(point, objectives=(value / median,))
+    return [point.relative_to(medians.get(session[point.number], 0.0)) for point in points]

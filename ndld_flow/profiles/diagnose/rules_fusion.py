@@ -171,7 +171,8 @@ def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
     clip = subject.layers[position]
     if clip.type != "Clip":
         return ()
-    added = _made_by(subject, clip, "Add")
+    makers = (subject.makers.get(tensor.name) for tensor in clip.inputs)
+    added = next((maker for maker in makers if maker is not None and subject.layers[maker].type == "Add"), None)
     after = _only_reader(subject, position)
     last = None if after is None else _only_reader(subject, after)
     if added is None or after is None or last is None:
@@ -181,12 +182,6 @@ def _hard_swish(subject: Subject, position: int) -> tuple[int, ...]:
     product = subject.layers[after if subject.layers[after].type == "Mul" else last]
     read = {tensor.name for tensor in subject.layers[added].inputs} & {tensor.name for tensor in product.inputs}
     return (added, position, after, last) if read - {""} else ()
-
-
-def _made_by(subject: Subject, layer: Layer, kind: str) -> int | None:
-    """Return the layer of type `kind` that writes one of its inputs."""
-    makers = (subject.makers.get(tensor.name) for tensor in layer.inputs)
-    return next((maker for maker in makers if maker is not None and subject.layers[maker].type == kind), None)
 
 
 def _only_reader(subject: Subject, position: int) -> int | None:

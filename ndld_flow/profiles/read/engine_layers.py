@@ -95,17 +95,15 @@ def nodes_of_name(name: str) -> tuple[str, ...]:
     """
     if name.startswith(_COPY):
         return ()
-    return _each_once(_parts(_MYELIN_END.sub("", name)))
+    name = _MYELIN_END.sub("", name)
+    ends = [end for foreign in _FOREIGN.finditer(name) for end in foreign[1].split("...", 1)]
+    others = _FOREIGN.sub("", name)
+    if "PWN(" in name:
+        others = _POINTWISE.sub(" + ", others)
+    return _each_once([*ends, *_JOINS.split(others)])
 
 
-def _parts(name: str) -> Iterator[str]:
-    for foreign in _FOREIGN.finditer(name):
-        yield from foreign[1].split("...", 1)
-    rest = _POINTWISE.sub(" + ", _FOREIGN.sub("", name)) if "PWN(" in name else _FOREIGN.sub("", name)
-    yield from _JOINS.split(rest)
-
-
-def _each_once(names: Iterator[str]) -> tuple[str, ...]:
+def _each_once(names: Iterable[str]) -> tuple[str, ...]:
     unique: dict[str, None] = {}
     for name in names:
         plain = name.strip(" +,\x1e\x1f")
@@ -258,13 +256,14 @@ def _layer(entry: object) -> EngineLayer | None:
     role = _role(name, kind, text_of(entry.get("Origin")))
     if role == "compute" and not nodes and _changes_layout(inputs, outputs):
         role = "reformat"  # like Myelin's `__myl_Tran_myl0_42`, which TensorRT-RTX compiles
+    tactic, tactic_value = text_of(entry.get("TacticName")), text_of(entry.get("TacticValue"))
     return EngineLayer(
         name=name,
         type=kind,
         inputs=inputs,
         outputs=outputs,
         role=role,
-        tactic=_tactic(entry),
+        tactic=tactic or ("" if tactic_value in _NO_TACTIC else tactic_value),
         stream=whole_of(entry.get("StreamId")),
         onnx_nodes=() if role == "reformat" else nodes,
         work=work_of(entry, inputs, outputs),
@@ -324,11 +323,6 @@ def _changes_layout(inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, .
         return False
     before, after = inputs[0], outputs[0]
     return before.shape == after.shape and "" not in (before.format, after.format) and before.format != after.format
-
-
-def _tactic(entry: Mapping[str, object]) -> str:
-    name, value = text_of(entry.get("TacticName")), text_of(entry.get("TacticValue"))
-    return name or ("" if value in _NO_TACTIC else value)
 
 
 _TYPE_KEYS = ("Format/Datatype", "DataType", "Datatype", "Type", "Format")

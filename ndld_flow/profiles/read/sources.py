@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -122,17 +123,11 @@ def _parts_in(folder: Path) -> dict[Path, Part]:
         raise RequestError(f"{folder} cannot be read: {error.strerror or error}") from error
     parts: dict[Path, Part] = {}
     for file in files:
-        part = _part_if_readable(file)
-        if part is not None:
-            parts[file] = part
+        with contextlib.suppress(RequestError):  # unrelated files in the folder may be unreadable
+            part = part_of(file) if file.is_file() else None
+            if part is not None:
+                parts[file] = part
     return parts
-
-
-def _part_if_readable(file: Path) -> Part | None:
-    try:
-        return part_of(file) if file.is_file() else None
-    except RequestError:  # unrelated files in the folder may be unreadable
-        return None
 
 
 def _group(folder: Path, parts: Mapping[Path, Part]) -> Mapping[Path, Part]:

@@ -140,11 +140,10 @@ def measured_passes(times: Passes | None, log: TrtexecLog) -> MeasuredPasses:
     )
     dropped = len(times.passes) - len(kept)
     by_latency = sorted(kept, key=lambda each: each.latency)
-    notes = [
-        *_warmup_notes(dropped, warmup_ms, warmup is None),
-        *_pass_notes(times, kept),
-        *_differs_from_log(run, log),
-    ]
+    notes = [*_pass_notes(times, kept), *_differs_from_log(run, log)]
+    if dropped:
+        why = "as trtexec's own summary does" if warmup else "trtexec's default; no log records another value"
+        notes.insert(0, f"{dropped} passes of the first {warmup_ms:g} ms are left out as warm-up ({why})")
     return MeasuredPasses((run,), dropped, warmup_ms, by_latency[(len(kept) - 1) // 2], tuple(notes))
 
 
@@ -161,12 +160,6 @@ def _from_summary(log: TrtexecLog) -> MeasuredPasses:
         runs=(ProfileRun(latency_ms=latency, enqueue_ms=enqueue, h2d_ms=h2d, compute_ms=compute, d2h_ms=d2h),),
         notes=(f"there is no --exportTimes: the one sample is the median of trtexec's summary ({figures})",),
     )
-
-
-def _warmup_notes(dropped: int, warmup_ms: float, is_assumed: bool) -> Iterator[str]:
-    if dropped:
-        why = "trtexec's default; no log records another value" if is_assumed else "as trtexec's own summary does"
-        yield f"{dropped} passes of the first {warmup_ms:g} ms are left out as warm-up ({why})"
 
 
 def _pass_notes(times: Passes, kept: Sequence[Pass]) -> Iterator[str]:
