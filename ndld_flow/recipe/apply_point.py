@@ -113,7 +113,7 @@ def _nest(words: Words, value: JsonValue) -> JsonValue:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A dumper that writes values on one line, which every YAML loader reads alike."""
+    """A dumper that writes values on one line, which every YAML loader reads in the same way."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -242,7 +242,7 @@ def apply_point(path: Path, changes: Changes, overrides: Sequence[str] = ()) -> 
             edited = set_value(edited, ("sweep",), None)
             opened = _open(path, edited)
         if not _is_same(opened, wanted.written_with(changes), values):
-            raise CannotEditError("its presets or aliases say otherwise")
+            raise CannotEditError("its presets or aliases set other values")
     except (CannotEditError, RecipeError, RecursionError) as error:
         why = f"{path.name} could not be changed in these places alone ({' '.join(str(error).split())[:200]}),"
         shown = ", ".join(f"{key}: {json.dumps(value)}" for key, value in changes.items())

@@ -267,5 +267,5 @@ def _join_units(op: ast.operator, left: str | None, right: str | None) -> str | 
 
 
 def _text(node: ast.expr) -> str:
-    """Return an expression as people write it."""
+    """Return an expression in the notation of gates."""
     return re.sub(r"\((\d[^()]*)\)\.(\w+)|(\d+\.\d+)\.(ms|bytes|percent)", r"\1\3 \2\4", ast.unparse(node))

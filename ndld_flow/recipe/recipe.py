@@ -71,7 +71,7 @@ class RecipeFile(Settings):
     steps_from: list[str] = []
     """Python files with steps of your own, relative to the recipe. They run only with `--trust`."""
     steps: dict[str, dict[str, JsonValue]] = Field(min_length=1)
-    """The steps in order. Each name is how overrides, gates and `from:` refer to it."""
+    """The steps in order. Overrides, gates and `from:` refer to a step by its name."""
     gates: list[str] = []
     """Sentences that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
     sweep: SweepSection | None = None

@@ -183,7 +183,7 @@ def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:
         raise RecipeError([Problem(f'override "{override}"', "", error.what, error.hint)]) from None
     if axis is not None and key.partition(".")[0] == "sweep":
         hint = "quote text that holds commas, and write several as [a,b]"
-        what = "this says how to sweep and cannot vary"
+        what = "this controls the sweep and cannot vary"
         raise RecipeError([Problem(f'override "{override}"', key, what, hint)])
     return GivenAxis(*axis, override) if axis is not None else None
 

@@ -34,7 +34,7 @@ class NumberRange(_Section):
     step: int | float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Distance of neighbours. Without it every whole number counts, or any number at all."""
     log: bool = False
-    """Whether doubling counts alike everywhere, as with iterations or bytes; not together with `step`."""
+    """Whether the scale is logarithmic, as for iterations or bytes; not together with `step`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -90,12 +90,12 @@ Sentences = str | list[str]
 
 
 class SaturationSettings(_Section):
-    """The condition that ends a search because further points bring too little."""
+    """The condition that ends a search because further points gain too little."""
 
     gain: Fraction = 0.02
     """Relative improvement of the first objective that still counts."""
     points: int = Field(default=2, ge=1)
-    """So many points in a row that do not reach it end the search."""
+    """Number of points in a row without this gain that ends the search."""
     along: str = ""
     """An axis: for each combination of the others its values are tried in order, and each series stops by itself."""
 
@@ -115,36 +115,36 @@ class SweepSection(_Section):
     """The recipe's `sweep:`, which turns one recipe into many points."""
 
     over: dict[str, AxisForm] = {}
-    """What varies. A key is a setting (`speed.threads`, `speed.from`, `inputs.x.shape`, `model`) with its values: a
+    """The axes. A key is a setting (`speed.threads`, `speed.from`, `inputs.x.shape`, `model`) with its values: a
     list; `{from: 10, to: 1000, log: true}`, or with `step: 10`; text such as `1,2,4`, `range(1,9)`, `interval(0.1,2)`.
     Or it is a name of your own, with variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
     method: Method = "grid"
     """`grid`: all combinations; `one_at_a_time`: each setting alone, from the recipe's own; `random`; `hill_climb`:
     better neighbours, step by step; `tpe`: Bayesian optimisation (Optuna)."""
     points: int | None = Field(default=None, ge=1)
-    """Points to try, at most."""
+    """Maximum number of points to try."""
     time: Duration | None = None
-    """No further points are begun after this long: `20 min`."""
+    """No further point starts after this time: `20 min`."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """The same seed tries the same points."""
     exclude: list[dict[str, JsonValue]] = Field(default=[], max_length=100)
     """Combinations to leave out: for each axis named, a value or a list of values."""
     minimize: Sentences = []
-    """What should be small: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
+    """What to minimise: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
     maximize: Sentences = []
-    """What should be large, likewise. With several objectives, those to minimize come first."""
+    """What to maximise, likewise. With several objectives, those to minimise come first."""
     subject_to: Sentences = []
     """Sentences that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
     saturation: SaturationSettings | None = None
-    """Stop when more points bring nothing."""
+    """Stop when further points gain too little."""
     together: int = Field(default=8, ge=1)
-    """Points measured in turns, so that drift of the machine meets all alike."""
+    """Number of points measured in turns, so that drift of the machine affects all equally."""
     winners: int = Field(default=3, ge=0)
-    """So many of the best are measured again in the end, in turns; that decides. 0: none."""
+    """Number of the best points that are measured again at the end, in turns, which decides. 0: none."""
     timeout: Durations | None = None
-    """How long a step may take: for each, or by step: `{engine: 20 min}`."""
+    """Time limit of a step: of each, or by step: `{engine: 20 min}`."""
     needs: dict[str, Needs] = {}
-    """What a step needs where it may be placed on other machines: `{speed: {gpus: 1, device: A100}}`."""
+    """Resources that steps need if they may run on other machines: `{speed: {gpus: 1, device: A100}}`."""
 
     def timeout_ms(self, step: str) -> float | None:
         """Return the time limit of a step; None if it has none."""

@@ -131,7 +131,7 @@ def _near_literal(value: object, allowed: str) -> str:
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     """Return the model at a location inside another model."""
     for part in location:
-        choose = getattr(model, "model_at_key", None)  # an entry whose one key says which settings it has
+        choose = getattr(model, "model_at_key", None)  # an entry whose only key decides which settings it has
         model = (choose and choose(str(part))) or model
         info = model.model_fields.get(str(part))
         inner = models_in(info.annotation) if info is not None else []  # a mapping's key names no field
@@ -384,7 +384,7 @@ def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: 
         if "step" in entry:
             mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", suggest(str(word), known))
         else:
-            hint = suggest(name, known).replace("known:", "say `step: TYPE`, one of:")
+            hint = suggest(name, known).replace("known:", "write `step: TYPE`, one of:")
             mistakes.add(f"steps.{name}", f"`{name}` is no step type and there is no `step:`", hint)
     return step_type
 

@@ -329,7 +329,7 @@ sweep:
         'toy.yaml:13: sweep.over.first.wrod: there is no setting `wrod`\n    did you mean "word"?',
         "toy.yaml:14: sweep.over.first.seconds.2: the value 1 is given twice\n    give each value once",
         "toy.yaml:14: sweep.over.first.seconds.1: expected a number, found 'slow'\n    seconds: How long to work",
-        "toy.yaml:15: sweep.over.second.seconds: `from` (3) is larger than `to` (1)\n    over: What varies",
+        "toy.yaml:15: sweep.over.second.seconds: `from` (3) is larger than `to` (1)\n    over: The axes",
         "toy.yaml:16: sweep.over.aside.word: 'basic' is one value"
         "\n    write `1,2,4`, `choice(a,b)`, `range(1,9,2)` or `interval(0.1,2)`, or a list",
         "toy.yaml:17: sweep.over.name: `name` cannot vary\n    a sweep varies model, models, inputs, steps, gates",
@@ -337,7 +337,7 @@ sweep:
         "\n    passed: What to say in the end",
         "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1"
         "\n    passed: What to say in the end",
-        "toy.yaml:21: sweep.points: found 0, allowed is at least 1\n    points: Points to try, at most",
+        "toy.yaml:21: sweep.points: found 0, allowed is at least 1\n    points: Maximum number of points to try",
         'toy.yaml:22: sweep.minimise: there is no setting `minimise`\n    did you mean "minimize"?',
         'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "second.seconds"?',
         "toy.yaml:23: sweep.exclude.0.fyrst: there is no axis `fyrst`"
@@ -427,7 +427,7 @@ def test_a_mistake_says_what_is_wrong(folder: Path, old: str, new: str, message:
             ("pace@steps.first=slow,fast",),
             'override "pace@steps.first=slow,fast": this picks files of a config group',
         ),
-        ((), ("sweep.minimize=a.b,c.d",), 'override "sweep.minimize=a.b,c.d": sweep.minimize: this says how to sweep'),
+        ((), ("sweep.minimize=a.b,c.d",), 'override "sweep.minimize=a.b,c.d": sweep.minimize: this controls the sweep'),
         ((), ("sweep.points=none",), 'override "sweep.points=none": sweep.points: expected a whole number'),
         ((), ("steps.first.word=(a",), 'override "steps.first.word=(a"'),
     ],

@@ -133,7 +133,7 @@ def which_is_better(name: str, unit: str) -> Better:
 
 
 def _run_metrics(profile: Profile) -> dict[str, tuple[float, ...]]:
-    """Return metric -> its value in each process run, for those the profile tells."""
+    """Return metric -> its value in each process run, for those that the profile records."""
     latencies = [_usable(run.latency_ms) for run in profile.runs]
     metrics = {f"latency.{word}": _each(latencies, reduce) for word, reduce in _OF_SAMPLES.items()}
     metrics["throughput"] = tuple(1e3 / median for median in metrics["latency.median"])

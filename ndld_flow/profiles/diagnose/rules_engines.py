@@ -89,7 +89,7 @@ def single_precision_among_half(subject: EngineSubject) -> Iterator[Insight]:
             "The model decides the types: see `block` and `keep_io` of `convert_fp16`, and `constrain_precision`."
             if typed
             else "TensorRT found them faster, has no half-precision kernel for them, or was constrained: see the "
-            "constraints. The model's outputs keep their type unless `advanced.io_formats` says otherwise."
+            "constraints. The model's outputs keep their type unless `advanced.io_formats` sets another."
         ),
         layers=single,
     )

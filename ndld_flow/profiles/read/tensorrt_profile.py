@@ -216,7 +216,7 @@ def timeline(pass_: Pass | None, layers: Sequence[Layer]) -> tuple[tuple[Span, .
     spans.extend(_layer_spans(timed, compute))
     words = ["enqueue, copies and compute of the median pass"] if pass_ is not None else []
     if timed:
-        words.append("layers laid end to end by their own times: gaps and overlaps are unknown")
+        words.append("layers end to end, by their own times: gaps and overlaps are unknown")
     return tuple(sorted(spans, key=lambda span: (span.start_ms, span.lane))), "; ".join(words)
 
 
