@@ -45,15 +45,14 @@ def reading_environment(*, allowed: bool) -> Iterator[None]:
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
-    OmegaConf.register_new_resolver("oc.env", oc.env if allowed else _refuse, replace=True)
+    def refuse(variable: object, _default: object = None) -> NoReturn:
+        raise PermissionError(f"{READS_ENVIRONMENT} {variable}")
+
+    OmegaConf.register_new_resolver("oc.env", oc.env if allowed else refuse, replace=True)
     try:
         yield
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
-
-
-def _refuse(variable: object, _default: object = None) -> NoReturn:
-    raise PermissionError(f"{READS_ENVIRONMENT} {variable}")
 
 
 def explain_reading(where: str, dotted: str, text: str) -> Problem:

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from ndld_flow.base.quantities import milliseconds, share, size
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.profiles.diagnose.diagnose import bound_of, insights_of
-from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
 from ndld_flow.profiles.diagnose.lint_subject import channels_of, is_product
-from ndld_flow.profiles.diagnose.subject import Insight, Subject
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, missed_precisions
 from ndld_flow.records.profile import Layer, Profile, TensorCoreShares, TensorInfo
 from ndld_flow.report.collect_footprint import FootprintView, collect_footprint
 from ndld_flow.report.collect_profiles import TimelineView, collect_timeline, profile_titles, short_provider

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ndld_flow.profiles.diagnose.diagnose import diagnose
-from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.subject import Insight, Subject
+from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, Subject
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, TensorInfo

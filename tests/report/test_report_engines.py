@@ -16,9 +16,8 @@ import pytest
 from ndld_flow.base.quantities import TIMES
 from ndld_flow.engines.build_settings import BuildSettings
 from ndld_flow.profiles.diagnose.diagnose import ENGINE_RULES, insights_of_engine
-from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, missed_precisions
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.subject import Insight
+from ndld_flow.profiles.diagnose.subject import EngineSubject, Insight, missed_precisions
 from ndld_flow.records.build import Build, BuildMemory, BuiltProfile, Constraint, ShapeRange, TimingCacheUse
 from ndld_flow.records.profile import Layer
 from ndld_flow.records.run_folder import read_run

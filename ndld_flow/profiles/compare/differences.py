@@ -185,7 +185,12 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield from _options(profiles)
     # An engine is identified by its own digest.
     yield _fact(profiles, "model", "digest", lambda profile: _digest(profile.model_digest), "plan")
-    yield _fact(profiles, "model", "engine", _engine)
+    yield _fact(
+        profiles,
+        "model",
+        "engine",
+        lambda profile: NOT_APPLICABLE if profile.backend == "onnxruntime" else _digest(profile.engine_digest),
+    )
 
 
 def _fact(
@@ -207,7 +212,14 @@ def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield _fact(profiles, "hardware", "CPU", lambda profile: profile.machine.cpu, "forbids")
     yield _fact(profiles, "hardware", "architecture", lambda profile: profile.machine.architecture, "forbids")
     yield _fact(profiles, "hardware", "CPU count", lambda profile: str(profile.machine.cpu_count or ""), "forbids")
-    yield _fact(profiles, "hardware", "GPUs", _gpus, gpu, minor=minor)
+    yield _fact(
+        profiles,
+        "hardware",
+        "GPUs",
+        lambda profile: ", ".join(profile.machine.gpus) or ("none" if profile.machine.cpu else ""),
+        gpu,
+        minor=minor,
+    )
     yield _fact(profiles, "hardware", "memory", _memory, minor=True)
     yield _fact(profiles, "hardware", "CPU limit", lambda profile: _before(profile, "cgroup_cpu_limit"), "forbids")
     yield _fact(profiles, "hardware", "system", lambda profile: profile.machine.system, minor=True)
@@ -223,10 +235,6 @@ def _uses_gpu(profile: Profile) -> bool:
 
 def _memory(profile: Profile) -> str:
     return size(profile.machine.memory_bytes) if profile.machine.memory_bytes else ""
-
-
-def _gpus(profile: Profile) -> str:
-    return ", ".join(profile.machine.gpus) or ("none" if profile.machine.cpu else "")
 
 
 def _driver(profile: Profile) -> str:
@@ -398,10 +406,6 @@ def _flat(options: Mapping[str, JsonValue]) -> Iterator[tuple[str, str]]:
             yield from ((f"{name}: {inner}", _text(setting)) for inner, setting in value.items())
         else:
             yield name, _text(value)
-
-
-def _engine(profile: Profile) -> str:
-    return NOT_APPLICABLE if profile.backend == "onnxruntime" else _digest(profile.engine_digest)
 
 
 def _digest(text: str) -> str:

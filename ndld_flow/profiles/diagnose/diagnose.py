@@ -23,7 +23,6 @@ from ndld_flow.profiles.diagnose import (
     rules_overheads,
     rules_settings,
 )
-from ndld_flow.profiles.diagnose.engine_subject import EngineSubject
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers
 from ndld_flow.profiles.diagnose.rules_overheads import (
@@ -33,7 +32,7 @@ from ndld_flow.profiles.diagnose.rules_overheads import (
     outside_layers,
     start_ms,
 )
-from ndld_flow.profiles.diagnose.subject import Bound, Insight, Subject
+from ndld_flow.profiles.diagnose.subject import Bound, EngineSubject, Insight, Subject
 from ndld_flow.records.profile import Layer, Profile
 
 Rule = Callable[[Subject], Iterator[Insight]]

@@ -7,9 +7,15 @@ from math import prod
 
 from ndld_flow.base.quantities import TIMES, count, seconds, share, size
 from ndld_flow.base.text import short_name
-from ndld_flow.profiles.diagnose.engine_subject import EngineSubject, ignored_nodes, missed_precisions
-from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
-from ndld_flow.profiles.diagnose.subject import Insight, layers_word, one_line
+from ndld_flow.profiles.diagnose.subject import (
+    EngineSubject,
+    Insight,
+    changes_type,
+    ignored_nodes,
+    layers_word,
+    missed_precisions,
+    one_line,
+)
 from ndld_flow.records.profile import Layer
 
 _HALVES = ("float16", "bfloat16")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import count, milliseconds, share
-from ndld_flow.profiles.diagnose.lints.type_conversions import changes_type
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, changes_type, layers_word
 from ndld_flow.records.profile import LayerRole
 
 _NOTABLE_SHARE = 0.03

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from ndld_flow.base.quantities import count, milliseconds, share, three_digits
-from ndld_flow.profiles.diagnose.engine_subject import missed_precisions
+from ndld_flow.profiles.diagnose.subject import missed_precisions
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import layer_table
 from ndld_flow.report.comparison.layers import median_ms

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ndld_flow.base.quantities import share
 from ndld_flow.profiles.diagnose.lint_subject import LintSubject, ends_of, short_dtype, touches
-from ndld_flow.profiles.diagnose.subject import Insight, layers_word
-from ndld_flow.records.profile import Layer
+from ndld_flow.profiles.diagnose.subject import Insight, changes_type, layers_word
 
 _NOTABLE_SHARE = 0.02
 
@@ -32,12 +31,6 @@ def type_conversions(subject: LintSubject) -> Iterator[Insight]:
         next_step=_advice(outer, inner),
         layers=positions,
     )
-
-
-def changes_type(layer: Layer) -> bool:
-    """Return True for a layer that reads one element type and writes another."""
-    read, written = (side[0].dtype if side else "" for side in (layer.inputs, layer.outputs))
-    return bool(read and written) and read != written
 
 
 def _way(subject: LintSubject, place: int) -> str:
