@@ -42,7 +42,7 @@ def compared(*profiles: Profile, gates: Sequence[str] = (), **rule: Any) -> Comp
 
 
 @pytest.mark.parametrize("runs", [5, 6, 7, 9, 12])
-def test_the_interval_of_a_median_holds_it_as_often_as_it_says(runs: int) -> None:
+def test_the_interval_of_a_median_has_its_nominal_coverage(runs: int) -> None:
     dice = random.Random(runs)
     held = 0
     for _ in range(4000):
@@ -135,7 +135,7 @@ def test_throughput_is_better_when_higher() -> None:
     ("ratio", "verdict"),
     [(0.5, "improved"), (0.95, "inconclusive"), (1.001, "inconclusive"), (1.05, "inconclusive"), (2.0, "regressed")],
 )
-def test_single_runs_say_little(ratio: float, verdict: str) -> None:
+def test_single_runs_decide_little(ratio: float, verdict: str) -> None:
     found = verdict_on(comparison_of(steady(10.0), steady(10.0 * ratio, sitting="")))
     assert found.verdict == verdict
     assert "one run each" in found.why
@@ -186,7 +186,7 @@ def test_exact_metrics_have_no_interval() -> None:
     assert [gate.outcome for gate in found.gates] == ["failed", "passed"]
 
 
-def test_all_metrics_that_profiles_tell() -> None:
+def test_all_metrics_of_profiles() -> None:
     run = ProfileRun(
         latency_ms=(2.0, 3.0), load_ms=80.0, peak_memory_bytes=1 << 26, enqueue_ms=(0.1,), h2d_ms=(0.2,),
         compute_ms=(1.5,), d2h_ms=(0.3,),
@@ -202,7 +202,7 @@ def test_all_metrics_that_profiles_tell() -> None:
     assert [found[f"{phase}.median"][0] for phase in ("enqueue", "h2d", "compute", "d2h")] == [0.1, 0.2, 1.5, 0.3]
 
 
-def test_the_worst_verdict_is_told_and_what_the_median_says_besides() -> None:
+def test_the_worst_verdict_is_explained_with_the_median() -> None:
     usual, worse = steady(*[10.0] * 5), steady(*[11.0] * 5)
     better = steady(*[9.0] * 5)
     assert compared(usual, better, usual.model_copy(update={"sitting": "two"})).verdict == "improved"
@@ -302,7 +302,7 @@ def test_what_was_measured_otherwise_is_not_compared(
         {"input_digests": {"x": "aa"}, "model_digest": "blake3:ee"},
     ],
 )
-def test_other_differences_are_told_and_forbid_nothing(other: dict[str, Any]) -> None:
+def test_other_differences_are_listed_and_forbid_nothing(other: dict[str, Any]) -> None:
     base: dict[str, Any] = {"input_digests": {"x": "aa"}} if "input_digests" in other else {}
     if "providers" in other:  # of a GPU, its clocks are recorded too
         base, other = (
@@ -424,7 +424,7 @@ def test_what_a_latency_is_the_time_of_must_be_equal() -> None:
     assert "--allow timing" in refused.why
 
 
-def test_figures_beside_a_ratio_have_that_ratio() -> None:
+def test_figures_next_to_a_ratio_have_that_ratio() -> None:
     """The machine slowed down: the medians of each side are from different times."""
     base = [8.0, 9.0, 9.38, 20.0, 30.0]
     candidate = [9.0, 10.2, 18.0, 22.6, 33.0]
@@ -438,7 +438,7 @@ def test_figures_beside_a_ratio_have_that_ratio() -> None:
 
 @settings(deadline=None)
 @given(RUNS, RUNS, st.booleans())
-def test_figures_always_have_the_ratio_beside_them(base: list[float], candidate: list[float], paired: bool) -> None:
+def test_figures_always_have_the_ratio_next_to_them(base: list[float], candidate: list[float], paired: bool) -> None:
     pair = [profile_of([[ms] for ms in runs], sitting="one" if paired else "") for runs in (base, candidate)]
     verdict = verdict_on(comparison_of(*pair))
     assert verdict.candidate_value is not None
@@ -493,7 +493,7 @@ def test_a_limit_that_is_missed_by_little_does_not_look_met(gate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gate", "told"),
+    ("gate", "message"),
     [
         ("latency.mni <= +5 %", 'did you mean "latency.min"?'),
         ("latency.min <= 5 %", "write `+5 %`"),
@@ -506,15 +506,15 @@ def test_a_limit_that_is_missed_by_little_does_not_look_met(gate: str) -> None:
         ("latency.min <= 1e999", "is not a limit"),
     ],
 )
-def test_wrong_gates_are_explained(gate: str, told: str) -> None:
+def test_wrong_gates_are_explained(gate: str, message: str) -> None:
     pair = steady(*[10.0] * 5), steady(*[11.0] * 5)
     with pytest.raises(RequestError) as error:
         compared(*pair, gates=[gate])
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert len(str(error.value)) < 1000
 
 
-def test_all_wrong_gates_are_told_at_once() -> None:
+def test_all_invalid_gates_are_reported_together() -> None:
     with pytest.raises(RequestError) as error:
         parse_comparison_gates(["a", "latency.min <= +5 %", "b"])
     assert str(error.value).count("is not valid") == 2

@@ -102,7 +102,7 @@ def test_order_is_kept_between_what_is_matched_already() -> None:
     assert rows_of(one, beside)[0] == ("r1", "r2", "type and dims in order")
 
 
-def test_of_equal_layers_one_more_leaves_open_which_is_new() -> None:
+def test_an_additional_equal_layer_makes_matches_ambiguous() -> None:
     one, other = of_another(*[layer(f"a{at}") for at in range(4)]), of_another(*[layer(f"b{at}") for at in range(5)])
     confidences = [row.confidence for row in match_layers([one, other]) if all(row.layers)]
     assert len(confidences) == 4
@@ -124,7 +124,7 @@ def test_profiles_that_are_alike_are_matched_alike() -> None:
     }
 
 
-def test_names_of_one_model_are_surer_than_order() -> None:
+def test_names_within_one_model_outrank_order() -> None:
     base = of(layer("a", nodes="a", dims=[1]), layer("b", dims=[2]), layer("c", dims=[1, 3]), layer("d", dims=[4]))
     other = of(layer("z", nodes="a", dims=[1]), layer("b", dims=[2]), layer("c", dims=[1, 9]), layer("y", dims=[4]))
     by_nodes, by_name, but_dims, in_order = (row.confidence for row in match_layers([base, other]))
@@ -266,7 +266,7 @@ def test_the_t_distribution_is_the_one_in_tables() -> None:
     assert two_sided_p(40, 16) == 0  # and not a little less, as rounding would have it
 
 
-def test_false_discoveries_are_kept_down_as_benjamini_and_hochberg_say() -> None:
+def test_false_discoveries_are_bounded_by_benjamini_and_hochberg() -> None:
     assert adjust([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02])
     assert adjust([0.9, 0.8]) == pytest.approx([0.9, 0.9])
     assert adjust([]) == []
@@ -282,7 +282,7 @@ def layer_verdicts(base: Profile, candidate: Profile) -> list[str]:
     return [verdict.verdict for verdict in comparison_of(base, candidate).layer_verdicts]
 
 
-def test_layers_that_became_slower_or_quicker_are_found() -> None:
+def test_layers_that_became_slower_or_faster_are_found() -> None:
     base = timed([1.0, 1.01, 0.99], [1.0, 1.01, 0.99], [1.0, 1.01, 0.99], [1.0, 1.5, 0.7], [0.002, 0.002, 0.002])
     candidate = timed([1.3, 1.31, 1.29], [0.7, 0.71, 0.69], [1.0, 1.02, 1.0], [1.2, 0.9, 1.6], [0.003, 0.003, 0.003])
     assert layer_verdicts(base, candidate) == ["regressed", "improved", "unchanged", "inconclusive", "unchanged"]
@@ -303,7 +303,7 @@ def test_layers_of_a_row_are_added_up_run_by_run() -> None:
     assert (verdict.ratio, verdict.verdict) == (2.0, "regressed")
 
 
-def test_one_run_of_layers_tells_only_large_differences() -> None:
+def test_one_run_of_layers_shows_only_large_differences() -> None:
     base, candidate = timed([1.0], [1.0], [1.0], [0.001]), timed([0.5], [0.8], [2.0], [0.002])
     found = comparison_of(base, candidate)
     assert [one.verdict for one in found.layer_verdicts] == ["improved", "inconclusive", "regressed", "inconclusive"]
@@ -335,7 +335,7 @@ def test_layers_measured_elsewhere_are_not_judged() -> None:
     assert layer_verdicts(base, elsewhere) == ["incomparable"]
 
 
-def test_coverage_tells_whose_time_has_a_partner() -> None:
+def test_coverage_is_the_share_of_time_with_a_partner() -> None:
     base = of(layer("a", nodes="a", ms=[3.0]), layer("b", "Add", ms=[1.0]))
     candidate = of(layer("a", nodes="a", ms=[2.0]), layer("c", "Mul", ms=[6.0]))
     _, share = comparison_of(base, candidate).coverage

@@ -61,10 +61,10 @@ def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None
 
 
 def with_lanes(**lanes: float) -> Profile:
-    """Thirty passes on a GPU whose parts are told."""
+    """Thirty passes on a GPU with samples of each lane."""
     latency = lanes["h2d_ms"] + lanes["compute_ms"] + lanes["d2h_ms"]
-    told: dict[str, Any] = {name: (value,) * 30 for name, value in lanes.items()}
-    run = ProfileRun(latency_ms=(latency,) * 30, **told)
+    samples: dict[str, Any] = {name: (value,) * 30 for name, value in lanes.items()}
+    run = ProfileRun(latency_ms=(latency,) * 30, **samples)
     return profile(backend="trtexec", providers=(), runs=(run,))
 
 
@@ -426,14 +426,14 @@ def test_what_launching_takes_is_not_held_against_roofs() -> None:
     assert fired("far_from_roof", made) == fired("time_outside_layers", made) == []
 
 
-def test_copies_are_not_told_twice() -> None:
+def test_copies_are_reported_once() -> None:
     run = ProfileRun(latency_ms=(10.0,) * 30, h2d_ms=(3.0,) * 30, compute_ms=(5.0,) * 30, d2h_ms=(2.0,) * 30)
     made = profile(several(5), backend="trtexec", runs=(run,))
     assert fired("transfers", made)
     assert fired("time_outside_layers", made) == []
 
 
-def test_layers_without_time_are_not_told() -> None:
+def test_layers_without_time_are_not_reported() -> None:
     renamed = [layer("NoOp", ms=0, role="reformat", name=f"n{number}") for number in range(9)]
     made = profile([*several(), layer("Reformat", role="reformat"), *renamed])
     assert fired("reformats", made)[0].evidence.startswith("1 Reformat:")
@@ -471,7 +471,7 @@ def test_a_layer_under_its_roofs() -> None:
     assert gathered.bytes_per_s == pytest.approx(2e9)
 
 
-def test_triage_says_where_the_time_goes() -> None:
+def test_triage_lists_the_longest_layers_types_and_precisions() -> None:
     made = profile(
         [layer(ms=6, precision="float16"), layer("Gemm", 2, precision="float32"), layer("Cast", 2, role="cast")]
     )
@@ -584,18 +584,18 @@ layer_lists = st.lists(
 def profiles(draw: st.DrawFn) -> Profile:
     """Anything that a file may hold."""
     latency, lanes = draw(samples), draw(samples)
-    told = st.one_of(numbers, st.lists(numbers, max_size=3), st.lists(st.text(max_size=3), max_size=3), st.none())
-    surroundings = st.dictionaries(st.sampled_from(["load_average", "governors", "cpus_used_by_others"]), told)
+    value = st.one_of(numbers, st.lists(numbers, max_size=3), st.lists(st.text(max_size=3), max_size=3), st.none())
+    surroundings = st.dictionaries(st.sampled_from(["load_average", "governors", "cpus_used_by_others"]), value)
     return profile(
         draw(layer_lists),
         runs=(ProfileRun(latency_ms=latency, h2d_ms=lanes, compute_ms=lanes, d2h_ms=lanes, enqueue_ms=lanes),) * 3,
         providers=draw(st.sampled_from([(), (CPU,), (CUDA, CPU)])),
         backend=draw(st.sampled_from(["onnxruntime", "trtexec"])),
         roofs=draw(st.none() | st.builds(Roofs, macs_per_s=numbers, bytes_per_s=numbers, how=st.just(""))),
-        conditions=draw(st.dictionaries(st.sampled_from(["before", "during"]), surroundings | told)),
+        conditions=draw(st.dictionaries(st.sampled_from(["before", "during"]), surroundings | value)),
         layer_pass_ms=lanes,
         batches=(BatchPoint(batch=1, inputs=(), latency_ms=latency), BatchPoint(batch=2, inputs=(), latency_ms=lanes)),
-        options={"threads": draw(told)},
+        options={"threads": draw(value)},
     )
 
 

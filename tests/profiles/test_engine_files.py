@@ -95,23 +95,23 @@ def words_of(page: Path) -> str:
 # --- a page of its own ---
 
 
-@pytest.mark.parametrize(("shape", "told"), [
+@pytest.mark.parametrize(("shape", "expected"), [
     ("10", ("4 layers", "3 float16", "1 float32", "float32 linear → float16 hwc8", "CaskConvolution", "sm80_xmma")),
     ("11", ("4 layers", "3 float16", "1 float32", "CaskConvolution", "1 at inputs and outputs")),
     ("rtx", ("3 layers", "float32 linear → float32 hwc", "864 B in all layers", "runtime_fusion", "2 ONNX nodes")),
     ("names only", ("4 layers", "The compiled layers are not known", "Reformatting CopyNode")),
 ])  # fmt: skip
-def test_every_shape_opens_as_a_report(tmp_path: Path, shape: str, told: tuple[str, ...]) -> None:
+def test_every_shape_opens_as_a_report(tmp_path: Path, shape: str, expected: tuple[str, ...]) -> None:
     page = api.report(str(write(tmp_path, SHAPES[shape])), to=tmp_path / "out.html")
     words = words_of(page)
-    for one in told:
+    for one in expected:
         assert one in words, one
     text = page.read_text("utf-8")
     assert "an engine that was not run" in words and '<a href="#engines">Engine</a>' in text
     assert 'id="latency"' not in text and 'id="layers"' not in text and "0.00 ms" not in words
 
 
-def test_times_beside_it_make_it_a_profile(tmp_path: Path) -> None:
+def test_times_next_to_an_engine_make_it_a_profile(tmp_path: Path) -> None:
     write(tmp_path, layer_times(small_engine()), "times.json")
     text = api.report(str(write(tmp_path, SHAPES["10"])), to=tmp_path / "out.html").read_text("utf-8")
     assert 'id="layers"' in text and 'id="engines"' not in text
@@ -168,7 +168,7 @@ def test_a_kernel_that_changes_more_than_the_layout_is_no_reformat(tmp_path: Pat
     assert [one.role for one in profile.layers] == ["compute"] * 4
 
 
-@pytest.mark.parametrize(("told", "name"), [
+@pytest.mark.parametrize(("text", "name"), [
     ("Row major linear FP32", "linear"),
     ("Row major linear FP16 format", "linear"),
     ("Row major linear", "linear"),
@@ -186,13 +186,13 @@ def test_a_kernel_that_changes_more_than_the_layout_is_no_reformat(tmp_path: Pat
     ("", ""),
     ("A new FP8 format", "a new"),
 ])  # fmt: skip
-def test_formats_by_tensorrts_names(told: str, name: str) -> None:
-    assert format_of_tensorrt(told) == name
+def test_formats_by_tensorrts_names(text: str, name: str) -> None:
+    assert format_of_tensorrt(text) == name
 
 
 @given(st.text(max_size=300))
-def test_any_words_for_a_format(told: str) -> None:
-    assert len(format_of_tensorrt(told)) <= 40
+def test_any_words_for_a_format(text: str) -> None:
+    assert len(format_of_tensorrt(text)) <= 40
 
 
 # --- draw ---
@@ -268,7 +268,7 @@ def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(in_folder:
         api.compare([f"{folder}:other", str(folder)])
 
 
-def test_profile_says_what_it_is_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_name_the_sources_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = read_profile(write(tmp_path, SHAPES["10"]))
     print_triage("model", profile, triage(profile))
     said = capsys.readouterr().out

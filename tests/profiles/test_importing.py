@@ -45,21 +45,21 @@ def printed(value: float) -> str:
 def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
     profile = read_profile(a100_exports() / precision)
     metadata = next((a100_exports() / precision).glob("*.profile.metadata.json"))
-    told = json.loads(metadata.read_text())["performance_summary"]
+    exported = json.loads(metadata.read_text())["performance_summary"]
     run, summary = profile.runs[0], profile.latency
     ours = [summary.min_ms, summary.max_ms, summary.mean_ms, summary.median_ms, summary.p99_ms]
-    assert [printed(value) for value in ours] == [printed(value) for value in told["Latency"]]
-    assert [printed(value) for value in ours] == [printed(value) for value in told["GPU Compute Time"]]
+    assert [printed(value) for value in ours] == [printed(value) for value in exported["Latency"]]
+    assert [printed(value) for value in ours] == [printed(value) for value in exported["GPU Compute Time"]]
     # trtexec adds up in single precision.
-    assert sum(run.compute_ms) / 1e3 == pytest.approx(told["Total GPU Compute Time"], rel=5e-6)
+    assert sum(run.compute_ms) / 1e3 == pytest.approx(exported["Total GPU Compute Time"], rel=5e-6)
     # trtexec's throughput is passes over the time from the first copy's begin to the last one's end.
     wall_ms = run.starts_ms[-1] + run.latency_ms[-1]
-    assert len(run.latency_ms) / wall_ms * 1e3 == pytest.approx(told["Throughput"], rel=1e-5)
-    assert profile.latency.throughput_per_s == pytest.approx(told["Throughput"], rel=0.01)
-    assert any(str(told["Throughput"]) in note for note in profile.notes)
+    assert len(run.latency_ms) / wall_ms * 1e3 == pytest.approx(exported["Throughput"], rel=1e-5)
+    assert profile.latency.throughput_per_s == pytest.approx(exported["Throughput"], rel=0.01)
+    assert any(str(exported["Throughput"]) in note for note in profile.notes)
     # An enqueue takes 5 µs and is exported to 10 µs: a median of such numbers would be wrong by half.
     assert run.enqueue_ms == ()
-    assert f"an enqueue took {told['Enqueue Time'][3]:g} ms (median), by trtexec's own summary" in profile.notes
+    assert f"an enqueue took {exported['Enqueue Time'][3]:g} ms (median), by trtexec's own summary" in profile.notes
 
 
 @pytest.mark.parametrize(("precision", "layers", "warmup"), [("fp32", 32, 100), ("fp16", 36, 230)])
@@ -89,7 +89,7 @@ def test_the_a100s_layers_are_all_there(precision: str, layers: int, warmup: int
     )
 
 
-def test_one_file_stands_for_its_folder() -> None:
+def test_one_file_selects_its_folder() -> None:
     whole = read_profile(a100_exports() / "fp16")
     for file in sorted((a100_exports() / "fp16").iterdir()):
         profile = read_profile(file)
@@ -155,7 +155,7 @@ def test_the_timeline_has_the_median_pass_and_the_layers(exports: Path) -> None:
     assert "end to end" in profile.timeline_basis
 
 
-def test_tensorrt_11_tells_tensors_otherwise(tmp_path: Path) -> None:
+def test_tensors_of_tensorrt_11_are_read(tmp_path: Path) -> None:
     engine = trt.small_engine(split=True)
     folder = trt.write_exports(tmp_path / "e", a=trt.layer_info_11(engine), b=trt.layer_times(engine))
     profile = read_profile(folder)
@@ -200,14 +200,14 @@ def test_a_log_in_utf_16_as_powershell_writes_it(tmp_path: Path) -> None:
     assert read_profile(file).latency_ms == (1.01,)
 
 
-def test_the_log_says_when_it_was_tensorrt_rtx(tmp_path: Path) -> None:
+def test_a_log_of_tensorrt_rtx_is_recognised(tmp_path: Path) -> None:
     profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version="1.2.0", rtx=True)))
     assert (profile.backend, profile.versions) == ("tensorrt_rtx", {"tensorrt-rtx": "1.2.0"})
 
 
-@pytest.mark.parametrize(("told", "version"), [("8601", "8.6.1"), ("100300", "10.3.0"), ("10.3.0", "10.3.0")])
-def test_versions_are_spelt_out(tmp_path: Path, told: str, version: str) -> None:
-    profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version=told)))
+@pytest.mark.parametrize(("number", "version"), [("8601", "8.6.1"), ("100300", "10.3.0"), ("10.3.0", "10.3.0")])
+def test_versions_are_spelt_out(tmp_path: Path, number: str, version: str) -> None:
+    profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version=number)))
     assert profile.versions == {"tensorrt": version}
 
 
@@ -239,9 +239,9 @@ def test_names_repeat_and_are_joined_in_order(tmp_path: Path) -> None:
         trt.EngineLayer("same", 0.2, {"LayerType": "second", "Inputs": [], "Outputs": []}),
     ]
     lonely = trt.EngineLayer("never timed", 0.0, {"LayerType": "third", "Inputs": [], "Outputs": []})
-    untold = trt.EngineLayer("Reformatting CopyNode for Input Tensor 0 to same", 0.3)
+    unlisted = trt.EngineLayer("Reformatting CopyNode for Input Tensor 0 to same", 0.3)
     folder = trt.write_exports(
-        tmp_path, layers=trt.layer_info([*twice, lonely]), profile=trt.layer_times([*twice, untold])
+        tmp_path, layers=trt.layer_info([*twice, lonely]), profile=trt.layer_times([*twice, unlisted])
     )
     profile = read_profile(folder)
     assert [(layer.type, layer.samples_ms) for layer in profile.layers] == [
@@ -563,7 +563,7 @@ def test_nodes_from_metadata() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "dtype", "bits"),
+    ("text", "dtype", "bits"),
     [
         ("Row major linear FP32", "float32", 32),
         ("Thirty-two wide channel vectorized row major Int8 format", "int8", 8),
@@ -575,8 +575,8 @@ def test_nodes_from_metadata() -> None:
         ("N/A due to dynamic shapes", "", None),
     ],
 )
-def test_element_types(told: str, dtype: str, bits: int | None) -> None:
-    assert dtype_of_tensorrt(told) == dtype
+def test_element_types(text: str, dtype: str, bits: int | None) -> None:
+    assert dtype_of_tensorrt(text) == dtype
     assert bits_of_dtype(dtype) == bits
 
 

@@ -123,8 +123,8 @@ def event(name: str, ts: object, dur: object, **args: object) -> str:
 
 def node(name: str, ts: object, dur: object, op_name: object = "Conv", **args: object) -> str:
     shape = [{"float": [1, 3]}]
-    told = {"op_name": op_name, "provider": "CPU", "input_type_shape": shape, "output_type_shape": shape, **args}
-    return event(f"{name}_kernel_time", ts, dur, node_index="0", **told)
+    arguments = {"op_name": op_name, "provider": "CPU", "input_type_shape": shape, "output_type_shape": shape, **args}
+    return event(f"{name}_kernel_time", ts, dur, node_index="0", **arguments)
 
 
 def document(*lines: str) -> str:
@@ -142,7 +142,7 @@ def one_pass(at: int, name: str = "conv") -> list[str]:
 TEXT = document(event("session_initialization", 0, 90), *one_pass(100), *one_pass(200), *one_pass(300))
 
 
-def test_one_pass_alone_is_not_taken_for_a_warm_up(tmp_path: Path) -> None:
+def test_a_single_pass_is_not_a_warm_up(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(document(*one_pass(5)))
     profile = read_profile(tmp_path / "x.json")
     assert (profile.latency_ms, profile.warmup_passes) == ((0.01,), 0)

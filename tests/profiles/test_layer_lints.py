@@ -108,7 +108,7 @@ def test_nothing_is_found_where_nothing_is_wrong(case: str, timed: bool) -> None
 # --- residuals ---
 
 
-def test_a_float_residual_beside_a_quantised_convolution() -> None:
+def test_a_float_residual_of_a_quantised_convolution() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()))
     assert one.title == (
         "1 layer adding an unquantised residual in FP16 to a quantised convolution: "
@@ -116,12 +116,12 @@ def test_a_float_residual_beside_a_quantised_convolution() -> None:
     )
     assert one.layers == (2, 0, 3)
     assert "`op_types` of `quantize`" in one.next_step and one.score == pytest.approx(0.4)
-    # Its parts are told once.
+    # Its parts are reported once.
     assert found("unfused_quantization", profile(residual_block())) == []
     assert found("quantized_float_output", profile(residual_block())) == []
 
 
-def test_it_is_found_in_an_engine_that_nobody_ran() -> None:
+def test_it_is_found_in_an_engine_that_was_not_run() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()), timed=False)
     assert (one.score, one.layers) == (0.0, (2, 0, 3))
     assert "latency" not in one.title
@@ -249,7 +249,7 @@ def test_converting_between_layers_and_at_the_ends() -> None:
 # --- tensor cores ---
 
 
-def test_a_quantised_first_layer_beside_the_tensor_cores() -> None:
+def test_a_quantised_first_layer_without_tensor_cores() -> None:
     layers = [
         conv("x:int8:3", "a:float32", weights_dtype="int8", tactic=DP4A, name="first"),
         *(int8_conv("b:int8", "b:int8") for _ in range(3)),
@@ -261,7 +261,7 @@ def test_a_quantised_first_layer_beside_the_tensor_cores() -> None:
     assert "3 input channels" in one.evidence and "`exclude.nodes` of `quantize`" in one.next_step
 
 
-def test_an_fp32_first_layer_is_told_nothing_about_quantising() -> None:
+def test_an_fp32_first_layer_gets_no_advice_on_quantising() -> None:
     (one,) = found("off_tensor_cores", profile(fp32_network()))
     assert "`convert_fp16`" in one.next_step and "quantize" not in one.next_step
 
@@ -332,7 +332,7 @@ def test_channels_that_are_as_they_must_be(layers: list[Layer]) -> None:
 # --- real exports ---
 
 
-def test_the_quantised_export_is_told_what_to_do() -> None:
+def test_the_quantised_export_gets_advice() -> None:
     """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
     insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(a100_exports() / "qat"))}
     residual = insights["8 layers adding an unquantised residual in FP16 to a quantised convolution"]
@@ -344,7 +344,7 @@ def test_the_quantised_export_is_told_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("folder", ["fp32", "fp16"])
-def test_the_others_are_told_nothing_about_quantising(folder: str) -> None:
+def test_other_exports_get_no_advice_on_quantising(folder: str) -> None:
     words = " ".join(f"{one.title} {one.next_step}" for one in diagnose(read_profile(a100_exports() / folder)))
     assert "quanti" not in words.replace("`op_types` and `exclude` of `quantize`", "")
 

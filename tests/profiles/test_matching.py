@@ -67,7 +67,7 @@ def test_names_that_were_shifted_by_a_layer_are_not_believed(samples: dict[tuple
     assert any(match.confidence == 1 and match.method == "weights" for match in found)
 
 
-def test_most_sure_matches_are_right_and_most_layers_are_found(
+def test_most_confident_matches_are_right_and_most_layers_are_matched(
     samples: dict[tuple[str, str, str], Sample],
 ) -> None:
     matched, there, right, sure = 0, 0, 0, 0
@@ -115,7 +115,7 @@ def pairs_of(*profiles: Profile) -> list[tuple[tuple[int, ...], ...]]:
     return [row.layers for row in match_layers(profiles) if all(row.layers)]
 
 
-def test_weights_tell_twin_branches_apart_whose_names_were_exchanged() -> None:
+def test_weights_distinguish_twin_branches_with_exchanged_names() -> None:
     one = of(weighted("left", "aa"), weighted("right", "bb"))
     other = of(weighted("left", "bb"), weighted("right", "aa"))
     assert sorted(pairs_of(one, other)) == [((0,), (1,)), ((1,), (0,))]
@@ -145,7 +145,7 @@ def test_the_best_evidence_decides_where_links_contradict() -> None:
     assert rows == {((0,), (0,), (1,)), ((1,), (1,), (0,))}
 
 
-def test_profiles_that_tell_little_are_matched_as_far_as_they_go() -> None:
+def test_profiles_with_little_information_are_matched_partly() -> None:
     repeated = of(*[layer("same", dims=[1, 2])] * 4)
     bare = of(layer("same"), layer("same"))
     assert match_layers([of(), of()]) == ()

@@ -71,7 +71,7 @@ def test_the_same_builds_have_no_churn() -> None:
     assert churn.tells_tactics
 
 
-def test_one_build_cannot_tell() -> None:
+def test_one_build_is_refused() -> None:
     with pytest.raises(ValueError, match="two builds"):
         churn_of(LAYERS)
 
@@ -98,7 +98,7 @@ def test_layers_that_are_fused_otherwise() -> None:
     assert changed.built == (LAYERS[at].name, "part 0 + part 1")
 
 
-def test_a_node_that_goes_with_its_neighbour() -> None:
+def test_a_node_that_moves_to_another_layer() -> None:
     first, second = (LAYERS[place] for place in CONVOLUTIONS[:2])
     moved = first.onnx_nodes[-1]
     less = first.model_copy(update={"onnx_nodes": first.onnx_nodes[:-1]})
@@ -107,14 +107,14 @@ def test_a_node_that_goes_with_its_neighbour() -> None:
     assert {one.change for one in changed} == {"layers"}
 
 
-def test_a_reformat_that_comes_and_goes() -> None:
+def test_a_reformat_in_some_builds() -> None:
     copy = Layer(index=0, name="Reformatting CopyNode for y", type="Reformat", role="reformat", samples_ms=())
     copied = copy.model_copy(update={"outputs": (tensor("y", 9, 9),)})
     (changed,) = churn_of(LAYERS, (*LAYERS, copied), LAYERS).changed
     assert (changed.change, changed.built) == ("layers", ("", copied.name, ""))
 
 
-def test_layers_that_tell_no_tactics() -> None:
+def test_layers_without_tactics() -> None:
     silent = tuple(layer.model_copy(update={"tactic": ""}) for layer in LAYERS)
     churn = churn_of(silent, silent)
     assert not churn.tells_tactics

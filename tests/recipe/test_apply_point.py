@@ -63,7 +63,7 @@ def apply(folder: Path, text: str, changes: dict[str, Any], *overrides: str) -> 
     return apply_point(folder / "toy.yaml", changes, overrides)
 
 
-def test_the_sweep_goes_with_its_comments_and_nothing_else(tmp_path: Path) -> None:
+def test_the_sweep_is_removed_with_its_comments_and_nothing_else(tmp_path: Path) -> None:
     assert apply(tmp_path, TEXT, {}) == PLAIN
 
 
@@ -95,7 +95,7 @@ def test_the_sweep_goes_with_its_comments_and_nothing_else(tmp_path: Path) -> No
          "gates: [second.length >= 2]\nmodels: {old: {source: m.onnx}}\n"),
     ],
 )  # fmt: skip
-def test_a_value_is_written_where_it_stands(tmp_path: Path, changes: dict[str, Any], old: str, new: str) -> None:
+def test_a_value_is_written_in_place(tmp_path: Path, changes: dict[str, Any], old: str, new: str) -> None:
     assert old in PLAIN
     assert apply(tmp_path, TEXT, changes) == PLAIN.replace(old, new, 1)
 
@@ -125,11 +125,11 @@ def test_overrides_of_the_command_line_are_written_too(tmp_path: Path) -> None:
         ("model: m\nsteps:\n  a:\n  # of a step\nsweep: {}", "model: m\nsteps:\n  a:\n  # of a step\n"),
     ],
 )
-def test_a_sweep_is_cut_out_wherever_it_stands(tmp_path: Path, text: str, left: str) -> None:
+def test_a_sweep_is_removed_at_any_position(tmp_path: Path, text: str, left: str) -> None:
     assert apply(tmp_path, text, {}) == left
 
 
-def test_what_presets_set_is_written_under_the_recipes_own_steps(tmp_path: Path) -> None:
+def test_settings_of_presets_are_written_into_the_recipes_own_steps(tmp_path: Path) -> None:
     (tmp_path / "configs/pace").mkdir(parents=True)
     (tmp_path / "configs/pace/slow.yaml").write_text("seconds: 9\nword: w\n")
     text = "defaults: [{pace@steps.a: slow}, _self_]\nmodel: m\nsteps:\n  a: {step: stamp}  # a\n"
@@ -151,7 +151,7 @@ def test_what_presets_set_is_written_under_the_recipes_own_steps(tmp_path: Path)
         ("model: m\nsweep: &s {over: {}}\nsteps: {a: {word: b, other: *s}}\n", "an alias elsewhere"),
     ],
 )
-def test_what_cannot_be_changed_in_place_is_written_out_whole(tmp_path: Path, text: str, why: str) -> None:
+def test_a_recipe_that_cannot_be_changed_in_place_is_written_out_whole(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "configs/pace").mkdir(parents=True)
     (tmp_path / "configs/pace/slow.yaml").write_text("word: w\n")
     found = apply(tmp_path, text, {"steps.a.word": "q"})
@@ -164,7 +164,7 @@ def test_what_cannot_be_changed_in_place_is_written_out_whole(tmp_path: Path, te
         assert why in found
 
 
-def test_what_finds_no_place_is_an_error(tmp_path: Path) -> None:
+def test_a_change_without_a_place_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="there is no item `7`"):
         apply(tmp_path, TEXT, {"steps.block.settings.7": 1})
 

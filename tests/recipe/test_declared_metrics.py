@@ -61,7 +61,7 @@ def mistakes(folder: Path, *gates: str, recipe: str = RECIPE) -> list[str]:
         ("speed.latency.median / clean.nodes <= 1 MiB", "a number in ms cannot be compared with a number in bytes"),
     ],
 )
-def test_a_wrong_name_or_unit_is_told_before_anything_runs(gate: str, said: str, tmp_path: Path) -> None:
+def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(gate: str, said: str, tmp_path: Path) -> None:
     (found,) = mistakes(tmp_path, gate)
     assert found.startswith("9 gates.0: ")
     assert said in found
@@ -94,7 +94,7 @@ def write(folder: Path, *gates: str) -> Path:
     return path
 
 
-def test_all_are_told_at_once_and_by_plan_too(in_folder: Path) -> None:
+def test_all_are_reported_together_and_by_plan_too(in_folder: Path) -> None:
     recipe = RECIPE.replace("passes: 5", "pases: 5").replace("name: named", "name: named\nwidth: ${agree_name}")
     recipe = recipe.replace("width: ${agree_name}\n", "")
     found = mistakes(in_folder, "clean.node <= 3", "agree.cosin >= 1", "speed.anything <= 1", recipe=recipe)
@@ -113,7 +113,7 @@ def test_an_interpolated_name_is_checked_as_it_is_read(in_folder: Path) -> None:
         load_recipe(path)
 
 
-def test_a_gate_on_a_step_that_an_override_removed_is_told(in_folder: Path) -> None:
+def test_a_gate_on_a_step_that_an_override_removed_is_reported(in_folder: Path) -> None:
     write(in_folder, "speed.latency.median <= 1 s")
     ran = ndld_flow("plan", "named.yaml", "~steps.speed", cwd=in_folder)
     assert ran.returncode == 2
@@ -128,9 +128,9 @@ def test_goals_of_a_sweep_are_checked_too_but_not_what_points_differ_in(in_folde
     path.write_text(head + sweep % "agree.top3 >= 0.5, agree.top5 >= 5 ms")
     with pytest.raises(RecipeError) as caught:
         load_sweep(path)
-    told = {problem.path: str(problem) for problem in caught.value.problems}
-    assert set(told) == {"sweep.minimize", "sweep.subject_to.1"}
-    assert 'did you mean "latency.median"' in told["sweep.minimize"]
+    problems = {problem.path: str(problem) for problem in caught.value.problems}
+    assert set(problems) == {"sweep.minimize", "sweep.subject_to.1"}
+    assert 'did you mean "latency.median"' in problems["sweep.minimize"]
     path.write_text(head + sweep.replace("mediam", "median") % "agree.top3 >= 0.5")
     assert load_sweep(path)
 
@@ -218,7 +218,7 @@ def test_what_it_declares_is_checked_and_what_it_does_not_is_left_to_the_run(in_
         ("Result('x', metrics={'score': None})", "the metric 'score' as None"),
     ],
 )
-def test_what_is_returned_wrongly_is_told_by_the_steps_name(returned: str, said: str, in_folder: Path) -> None:
+def test_an_invalid_return_value_is_reported_with_the_steps_name(returned: str, said: str, in_folder: Path) -> None:
     with pytest.raises(RequestError) as caught:
         run_step(in_folder, returned)
     assert str(caught.value).startswith("step score: `score` (")

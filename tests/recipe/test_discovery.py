@@ -38,14 +38,14 @@ def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatc
         ("import no_such_module_at_all", r"word\.py:1: importing this step failed: ModuleNotFoundError"),
     ],
 )
-def test_a_file_that_is_no_step_says_why(tmp_path: Path, source: str, message: str) -> None:
+def test_a_file_without_a_step_is_explained(tmp_path: Path, source: str, message: str) -> None:
     path = tmp_path / "word.py"
     path.write_text(source)
     with pytest.raises(RequestError, match=message):
         StepTypes((path,)).find("word")
 
 
-def test_a_step_of_ones_own_wins_over_a_built_in_one_of_the_same_name(tmp_path: Path) -> None:
+def test_a_users_step_replaces_a_built_in_step_of_the_same_name(tmp_path: Path) -> None:
     path = tmp_path / "lint.py"
     path.write_text(STAMP)
     found = StepTypes((path,)).find("lint")

@@ -49,7 +49,7 @@ def test_what_is_no_gate_is_refused(text: str) -> None:
         parse_gate(text)
 
 
-def test_division_by_zero_is_told() -> None:
+def test_division_by_zero_is_reported() -> None:
     with pytest.raises(GateError, match="divides by zero"):
         parse_gate("agree.cosine / (1 - 1) > 2").decide(METRICS)
 

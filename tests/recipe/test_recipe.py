@@ -1,4 +1,4 @@
-"""Recipes: composed, checked, and every mistake told with its place."""
+"""Recipes: composed, checked, and every mistake reported with its place."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ gates: ["second.length ~ 2"]
         (("[second.length >= 2]", "[\"__import__('os') >= second.length\"]"), "made of metrics, numbers"),
     ],
 )
-def test_a_mistake_says_what_is_wrong(folder: Path, change: tuple[str, str], message: str) -> None:
+def test_a_mistake_is_explained(folder: Path, change: tuple[str, str], message: str) -> None:
     assert RECIPE.replace(*change) != RECIPE
     found = mistakes(folder, RECIPE.replace(*change))
     assert any(message in problem for problem in found), found
@@ -107,11 +107,11 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
     ],
     ids=["billions", "deep", "itself", "deep by aliases"],
 )
-def test_yaml_made_to_explode_is_refused_at_once(folder: Path, text: str) -> None:
+def test_yaml_with_exploding_aliases_is_refused_quickly(folder: Path, text: str) -> None:
     assert any(word in mistakes(folder, text)[0] for word in ("alias", "nested"))
 
 
-def test_a_preset_made_to_explode_is_refused_too(folder: Path) -> None:
+def test_a_preset_with_exploding_aliases_is_refused_too(folder: Path) -> None:
     (folder / "configs/pace").mkdir(parents=True)
     (folder / "configs/pace/slow.yaml").write_text(BOMB)
     text = RECIPE.replace("name: toy", "name: toy\ndefaults: [{pace@steps.second: slow}, _self_]")

@@ -32,7 +32,7 @@ def load(folder: Path, text: str, *overrides: str, multirun: tuple[str, ...] = (
     return found
 
 
-def told(recipe: Recipe) -> list[Any]:
+def content_of(recipe: Recipe) -> list[Any]:
     """All that a run of it would depend on."""
     steps = [(step.name, step.type.name, step.settings, step.reads) for step in recipe.steps]
     return [recipe.name, recipe.file, steps, [gate.text for gate in recipe.gates]]
@@ -66,7 +66,9 @@ def test_a_point_is_what_its_changes_as_overrides_give(folder: Path, point: dict
         {"steps.aside.from", "steps.aside.word", "gates"} if point["variant"] == "far" else set()
     )
     overrides = [f"{key}={_quoted(value)}" for key, value in changes.items()]
-    assert told(sweep.point(point)) == told(load_recipe(folder / "toy.yaml", ["~sweep", *overrides], trust=True))
+    assert content_of(sweep.point(point)) == content_of(
+        load_recipe(folder / "toy.yaml", ["~sweep", *overrides], trust=True)
+    )
 
 
 def _quoted(value: object) -> str:
@@ -79,9 +81,9 @@ def test_points_in_any_order_are_the_same(folder: Path) -> None:
     sweep = load(folder, text)
     numbered = NumberedSpace(sweep.space)
     points = [numbered.point(numbered.place(number)) for number in range(numbered.count)]
-    there = [told(sweep.point(point)) for point in points]
+    there = [content_of(sweep.point(point)) for point in points]
     fresh = load(folder, text)
-    back = [told(fresh.point(point)) for point in reversed(points)]
+    back = [content_of(fresh.point(point)) for point in reversed(points)]
     assert there == back[::-1]
     assert len({json.dumps(each[2], sort_keys=True) for each in there}) == 3 * 5 * 2
 
@@ -94,7 +96,7 @@ def test_interpolations_follow_the_point(folder: Path) -> None:
     assert sweep.changes({"first.word": "z", "aside.word": "c"})["steps.aside.word"] == "c"
     assert [step.settings["word"] for step in sweep.base.steps] == ["a", "not a", "c"]
     again = load(folder, write_yaml(sweep.resolve({"source": "0" * 64}), "resolved"))
-    assert told(again.point({"first.word": "z", "aside.word": "${steps.second.word}"}))[2] == told(point)[2]
+    assert content_of(again.point({"first.word": "z", "aside.word": "${steps.second.word}"}))[2] == content_of(point)[2]
 
 
 def test_a_step_that_is_another_by_interpolation_can_vary(folder: Path) -> None:
@@ -143,7 +145,7 @@ sweep:
         ("first.word: [z, a], first.seconds: [7]", None),
     ],
 )
-def test_where_the_recipe_itself_stands(folder: Path, over: str, start: dict[str, Any] | None) -> None:
+def test_the_recipes_own_point_is_found(folder: Path, over: str, start: dict[str, Any] | None) -> None:
     assert load(folder, RECIPE + f"sweep: {{over: {{{over}}}}}\n").options.start == start
 
 

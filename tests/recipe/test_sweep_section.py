@@ -1,4 +1,4 @@
-"""A recipe's `sweep:`: every form of an axis, overrides that sweep, and every mistake told with its place."""
+"""A recipe's `sweep:`: every form of an axis, overrides that sweep, and every mistake reported with its place."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
         ("seconds=1,2", "a key is STEP.SETTING, such as `speed.threads`"),
     ],
 )
-def test_a_wrong_change_of_an_axis_is_told(folder: Path, override: str, message: str) -> None:
+def test_an_invalid_change_of_an_axis_is_reported(folder: Path, override: str, message: str) -> None:
     found = mistakes(folder, PICKED, multirun=(override,))
     assert any(message in problem for problem in found), found
     assert all(problem.startswith(f'override "{override}"') for problem in found), found
@@ -307,7 +307,7 @@ def test_a_kept_composition_serves_sweeps_too(folder: Path) -> None:
 # --- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def test_all_mistakes_are_told_at_once(folder: Path) -> None:
+def test_all_mistakes_are_reported_together(folder: Path) -> None:
     sweep = """\
 sweep:
   over:
@@ -403,7 +403,7 @@ GOOD = (
         ("sweep:", "sweep: 3\nswoop:", "expected a mapping, found 3"),
     ],
 )  # fmt: skip
-def test_a_mistake_says_what_is_wrong(folder: Path, old: str, new: str, message: str) -> None:
+def test_a_mistake_is_explained(folder: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
     found = mistakes(folder, GOOD.replace(old, new, 1))
     assert any(message in problem for problem in found), found
@@ -455,13 +455,13 @@ def test_a_value_is_judged_in_company(folder: Path) -> None:
     ]
 
 
-def test_a_point_tells_where_its_values_come_from(folder: Path) -> None:
+def test_a_point_knows_the_origin_of_its_values(folder: Path) -> None:
     sweep = load(folder, SHAPES, multirun=("inputs.x.max=[8],[5]",))
     with pytest.raises(RecipeError, match=r"toy\.yaml:11: inputs\.x: every dimension"):
         sweep.point({"inputs.x.opt": [6], "inputs.x.max": [5]})
 
 
-def test_mistakes_of_the_recipe_are_not_told_again_for_each_value(folder: Path) -> None:
+def test_mistakes_of_the_recipe_are_reported_once_for_all_values(folder: Path) -> None:
     (folder / "toy.yaml").write_text(RECIPE.replace("word: b", "wrod: b") + GOOD.replace("[1, 2]", "[1, x]"))
     with pytest.raises(RecipeError) as caught:
         load_sweep(folder / "toy.yaml", trust=True)

@@ -80,7 +80,7 @@ def test_percents(text: str, expected: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "MiB", "64 MiBs", "6 4 MiB", "-1 MiB", "64 ms", "nan", "inf", "1e999", "0x10", "1,5 MB"]
 )
-def test_what_is_no_size_is_told_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_reported_with_an_example(text: str) -> None:
     with pytest.raises(ValueError, match=r"64 MiB|zero or more"):
         parse_bytes(text)
 
@@ -120,7 +120,7 @@ def test_settings_refuse_what_is_no_quantity(bad: str) -> None:
         Settings.model_validate_json(bad)
 
 
-def test_the_schema_tells_both_ways() -> None:
+def test_the_schema_describes_both_forms() -> None:
     size = Settings.model_json_schema()["properties"]["size"]
     assert [way["type"] for way in size["anyOf"]] == ["integer", "string"]
     assert "64 MiB" in size["examples"]
@@ -139,12 +139,12 @@ def test_the_schema_tells_both_ways() -> None:
         (0.05, "share", "5 %"),
     ],
 )
-def test_settings_are_said_as_recipes_write_them(value: float, quantity: str, said: str) -> None:
+def test_settings_are_formatted_as_in_recipes(value: float, quantity: str, said: str) -> None:
     assert format_setting(value, quantity) == said
 
 
 @given(st.sampled_from([("size", parse_bytes), ("duration", parse_duration_ms), ("share", parse_percent)]), st.data())
-def test_what_is_said_of_a_setting_reads_back(one: tuple[str, Callable[[str], float]], data: st.DataObject) -> None:
+def test_a_formatted_setting_parses_to_its_value(one: tuple[str, Callable[[str], float]], data: st.DataObject) -> None:
     quantity, parse = one
     value = data.draw(st.integers(0, 2**50) if quantity == "size" else st.floats(0, 1e12))
     assert parse(format_setting(value, quantity)) == value

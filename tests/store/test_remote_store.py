@@ -115,7 +115,7 @@ def test_the_first_record_wins(url: str, store: Store, other: Store) -> None:
     assert RemoteStore(url).find([first.key]) == [first]
 
 
-def test_of_one_session_all_or_none(url: str, store: Store, other: Store) -> None:
+def test_records_of_one_session_are_found_together(url: str, store: Store, other: Store) -> None:
     sitting = [make_record(store, word) for word in "ab"]
     later = [make_record(other, word, began=BEGAN + timedelta(hours=1)) for word in "ab"]
     RemoteStore(url).push(sitting[:1], store)
@@ -142,7 +142,7 @@ def test_a_damaged_object_is_refused_and_written_again(url: str, store: Store, o
     assert puller.pull([record.key], other) == [record]
 
 
-def test_a_record_whose_artifact_cannot_be_made_again_is_replaced(url: str, store: Store, other: Store) -> None:
+def test_a_record_whose_artifact_cannot_be_rebuilt_is_replaced(url: str, store: Store, other: Store) -> None:
     record = make_record(store, "a")
     RemoteStore(url).push([record], store)
     write_at(url, next(path for path in files_at(url) if path.endswith("model.onnx")), b"b")
@@ -217,7 +217,7 @@ def test_a_writer_that_dies_half_way_leaves_nothing_to_see(
     assert RemoteStore(url).pull([record.key], other) is None
 
 
-def test_pushers_at_once_leave_one_sound_record(url: str, tmp_path: Path, other: Store) -> None:
+def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, other: Store) -> None:
     stores = [Store(tmp_path / f"here-{number}") for number in range(6)]
     records = [make_record(each, "a", began=BEGAN + timedelta(hours=hour)) for hour, each in enumerate(stores)]
     pushing = [

@@ -170,7 +170,7 @@ def test_a_copy_is_another_file(tmp_path: Path) -> None:
     assert (tmp_path / "sub" / "b").stat().st_nlink == 1
 
 
-def test_a_pointer_moves_in_one_go(tmp_path: Path) -> None:
+def test_a_pointer_moves_atomically(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         point_to(tmp_path / "latest", tmp_path / name)

@@ -138,5 +138,5 @@ def test_what_multiplies_is_found_whatever_the_other_settings_cost(
     found = main_effects(axes, [points[place] for place in order])
     effect = next(one for one in found if one.axis == "x")
     assert effect.paired
-    told = [level.median / effect.levels[0].median for level in effect.levels]
-    assert told == pytest.approx([factor / factors[0] for factor in factors])
+    ratios = [level.median / effect.levels[0].median for level in effect.levels]
+    assert ratios == pytest.approx([factor / factors[0] for factor in factors])

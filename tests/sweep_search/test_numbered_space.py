@@ -88,7 +88,7 @@ def test_a_value_listed_twice_is_one_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("space", "told"),
+    ("space", "message"),
     [
         (Space((Choices("a", ()),)), "a: it has no values to try."),
         (Space((Numbers("a", 2, 1),)), "a: goes from 2 to 1; give the smaller number first."),
@@ -102,7 +102,7 @@ def test_a_value_listed_twice_is_one_value() -> None:
         ),
     ],
 )
-def test_an_invalid_space_is_reported(space: Space, told: str) -> None:
+def test_an_invalid_space_is_reported(space: Space, message: str) -> None:
     with pytest.raises(ValueError) as refused:
         count_points(space)
-    assert str(refused.value).startswith(told)
+    assert str(refused.value).startswith(message)

@@ -118,10 +118,10 @@ def test_excluded_points_are_no_rungs_and_the_budget_counts_points() -> None:
 
 @pytest.mark.parametrize("method", ["random", "hill_climb", "tpe", "one_at_a_time"])
 def test_any_method_searches_the_others_by_the_best_of_each_ladder(method: Method) -> None:
-    told: list[str] = []
+    tried: list[str] = []
 
     def answer(point: Assignment) -> Trial:
-        told.append(str(point["n"]))
+        tried.append(str(point["n"]))
         height = abs(float(str(point["n"])) - 6) + 1 / float(str(point["batch"]))
         return Trial(point, (height,))
 
@@ -129,12 +129,12 @@ def test_any_method_searches_the_others_by_the_best_of_each_ladder(method: Metho
     options = SearchOptions(method, ("minimize",), saturation=Saturation(along="batch"), start={"n": 8, "batch": 2})
     asked = play(make_search(space, options), answer, itertools.repeat(8))
     assert [point["batch"] for point in asked[:6]] == [1, 2, 4] * 2
-    assert len(told) == 63
+    assert len(tried) == 63
     if method != "random":
-        assert told[0] == "8"
+        assert tried[0] == "8"
     if method == "hill_climb":
         # 8 first, a quarter away from it, then half as far.
-        assert list(dict.fromkeys(told))[:5] == ["8", "3", "13", "6", "10"]
+        assert list(dict.fromkeys(tried))[:5] == ["8", "3", "13", "6", "10"]
 
 
 def test_the_search_over_the_others_gets_the_best_that_is_allowed() -> None:
@@ -164,9 +164,9 @@ def test_the_search_over_the_others_gets_the_best_that_is_allowed() -> None:
 
 def test_it_needs_something_to_gain_and_an_axis_to_go_along() -> None:
     def refused(space: Space, options: SearchOptions) -> str:
-        with pytest.raises(ValueError) as told:
+        with pytest.raises(ValueError) as error:
             make_search(space, options)
-        return str(told.value)
+        return str(error.value)
 
     assert refused(LINE, SearchOptions(saturation=Saturation())).startswith("`saturation` ends a search that gains too")
     assert refused(BATCHES, along_batches(saturation=Saturation(along="batches"))) == (

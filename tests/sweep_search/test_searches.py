@@ -232,9 +232,9 @@ def test_a_climb_that_began_elsewhere_goes_up_from_there() -> None:
     assert elsewhere[1:3] == [elsewhere[0] - 1000, min(4000, elsewhere[0] + 1000)]
 
 
-@pytest.mark.parametrize(("directions", "told"), [((), "there is none"), (("minimize", "maximize"), "there are 2")])
-def test_a_climb_needs_one_objective(directions: tuple[Direction, ...], told: str) -> None:
-    with pytest.raises(ValueError, match=f"`method: hill_climb` climbs by one objective, and {told}"):
+@pytest.mark.parametrize(("directions", "message"), [((), "there is none"), (("minimize", "maximize"), "there are 2")])
+def test_a_climb_needs_one_objective(directions: tuple[Direction, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=f"`method: hill_climb` climbs by one objective, and {message}"):
         make_search(SMALL, SearchOptions("hill_climb", directions))
 
 
