@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from ndld_flow.measure.device_roofs import measure_roofs
 from ndld_flow.measure.layer_pass import measure_layers
-from ndld_flow.profiles.diagnose.diagnose import RULES, bound_by, diagnose, triage
+from ndld_flow.profiles.diagnose.diagnose import RULES, bound_of, diagnose, triage
 from ndld_flow.profiles.diagnose.lints import LINTS
-from ndld_flow.profiles.diagnose.roofline import best_of_layers, roofline_of
-from ndld_flow.profiles.diagnose.subject import Subject
+from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers, roofline_of
+from ndld_flow.profiles.diagnose.subject import Bound, Subject
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
@@ -26,6 +26,14 @@ from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 ROOFS = Roofs(macs_per_s=1e11, bytes_per_s=1e10, how="invented")
 MIB = 2**20
+
+
+def bound_by(profile: Profile) -> Bound:
+    return bound_of(Subject(profile))
+
+
+def roofline_under_roofs(measured: Layer) -> Roofline | None:
+    return roofline_of(measured, measured.median_ms, ROOFS)
 
 
 def layer(kind: str = "Conv", ms: float = 1.0, **given: Any) -> Layer:
@@ -456,7 +464,7 @@ def test_without_measured_roofs_layers_are_held_against_the_best_of_them() -> No
 
 
 def test_a_layer_under_its_roofs() -> None:
-    roofline = roofline_of(layer(ms=2, macs=10**8, read_bytes=4 * 10**6, written_bytes=10**6), ROOFS)
+    roofline = roofline_under_roofs(layer(ms=2, macs=10**8, read_bytes=4 * 10**6, written_bytes=10**6))
     assert roofline is not None
     assert roofline.compute_share == pytest.approx(0.5)  # 1 ms of 2
     assert roofline.memory_share == pytest.approx(0.25)  # 0.5 ms of 2
@@ -464,9 +472,9 @@ def test_a_layer_under_its_roofs() -> None:
     assert roofline.best_ms == pytest.approx(1)
     assert roofline.macs_per_s == pytest.approx(5e10)
     assert roofline.intensity == pytest.approx(20)
-    assert roofline_of(layer("Reshape", read_bytes=100, written_bytes=100), ROOFS) is None
-    assert roofline_of(layer(ms=0, macs=5), ROOFS) is None
-    gathered = roofline_of(layer("Gather", read_bytes=10**9, written_bytes=10**6), ROOFS)
+    assert roofline_under_roofs(layer("Reshape", read_bytes=100, written_bytes=100)) is None
+    assert roofline_under_roofs(layer(ms=0, macs=5)) is None
+    gathered = roofline_under_roofs(layer("Gather", read_bytes=10**9, written_bytes=10**6))
     assert gathered is not None
     assert gathered.bytes_per_s == pytest.approx(2e9)
 

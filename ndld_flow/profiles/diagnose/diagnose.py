@@ -127,13 +127,8 @@ _NEAR = 0.25
 """A layer below this share of both roofs is bound by neither."""
 
 
-def bound_by(profile: Profile) -> Bound:
-    """Return what takes most of the latency, with the evidence; `unknown` if the numbers do not show it."""
-    return bound_of(Subject(profile))
-
-
 def bound_of(subject: Subject) -> Bound:
-    """Return the result of `bound_by` for a subject that already exists."""
+    """Return what takes most of the latency, with the evidence; `unknown` if the numbers do not show it."""
     for decide in _DECISIONS:
         bound = decide(subject)
         if bound is not None:

@@ -47,13 +47,8 @@ class Roofline:
         return max(self.compute_share, self.memory_share)
 
 
-def roofline_of(layer: Layer, roofs: Roofs) -> Roofline | None:
-    """Return the roofline of a layer; None without a time or known work."""
-    return roofline_at(layer, layer.median_ms, roofs)
-
-
-def roofline_at(layer: Layer, median_ms: float, roofs: Roofs) -> Roofline | None:
-    """Return the result of `roofline_of` for a known median, whose computation takes longer than the rest."""
+def roofline_of(layer: Layer, median_ms: float, roofs: Roofs) -> Roofline | None:
+    """Return the roofline of a layer with this median time; None without a time or known work."""
     moved = _moved_bytes(layer)
     macs = layer.macs or 0
     seconds = median_ms / 1e3

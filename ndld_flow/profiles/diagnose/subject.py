@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import count, milliseconds
-from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_at
+from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_of
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, without_impossible_values
 
@@ -123,7 +123,7 @@ class Subject(LayersSubject):
     def under(self, roofs: Roofs) -> tuple[Roofline | None, ...]:
         """Return the roofline of each layer for these roofs."""
         return tuple(
-            roofline_at(layer, median_ms, roofs) for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
+            roofline_of(layer, median_ms, roofs) for layer, median_ms in zip(self.layers, self.medians_ms, strict=True)
         )
 
     @cached_property
