@@ -90,7 +90,7 @@ def _root(text: str) -> yaml.Node:
     except yaml.YAMLError:
         raise CannotEditError("an alias elsewhere refers to the removed text") from None
     if not isinstance(root, yaml.MappingNode):
-        raise CannotEditError("the text is no mapping")
+        raise CannotEditError("the text is not a mapping")
     return root
 
 

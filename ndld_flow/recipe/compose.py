@@ -58,12 +58,12 @@ def reading_environment(*, allowed: bool) -> Iterator[None]:
 def explain_reading(where: str, dotted: str, text: str) -> Problem:
     """Return OmegaConf's refusal as a problem."""
     what = re.sub(rf".*({READS_ENVIRONMENT} \S+).*", r"\1", text)
-    return Problem(where, dotted, what, "it may be a secret: make sure of it, then allow it with --trust")
+    return Problem(where, dotted, what, "it may be a secret: check the recipe, then allow it with --trust")
 
 
 MAX_STEPS = 20_000
 """Limit of one recipe: ten for each interpolation, one for each value and each hundred characters of its result."""
-TOO_MUCH = "its interpolations expand to more than any recipe needs"
+TOO_MUCH = "its interpolations expand beyond the limit for recipes"
 
 _LEFT = threading.local()
 """The `steps` that are left in this thread; without that attribute, nothing is counted."""
@@ -124,7 +124,9 @@ _NOT_FOR_USERS = re.compile(
 def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) -> Problem:
     """Return Hydra's message as one located problem."""
     if isinstance(error, RecursionError):
-        return Problem(file.where("defaults"), "", "its `defaults:` or `${...}` lead too deep, or back to themselves")
+        return Problem(
+            file.where("defaults"), "", "its `defaults:` or `${...}` are nested too deeply, or refer to themselves"
+        )
     if isinstance(error, OSError) and error.strerror:  # from looking for files
         return Problem(file.where("defaults"), "", f"its `defaults:` cannot be read: {error.strerror}")
     text = " ".join(str(error).replace(PRIMARY, file.path.name).split())

@@ -73,7 +73,7 @@ def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> 
     if section.method in ("tpe", "hill_climb") and not count:
         mistakes.add("sweep.method", f"`{section.method}` looks for the best", _NO_OBJECTIVE_HINT)
     if section.method == "hill_climb" and count > 1:
-        mistakes.add("sweep.method", "`hill_climb` climbs towards one objective", "give one, or use `method: tpe`")
+        mistakes.add("sweep.method", "`hill_climb` optimises one objective", "give one, or use `method: tpe`")
     if section.saturation is None:
         return
     if not count:
@@ -117,7 +117,7 @@ def _read_exclusion(
             if values_of(axis.axis).position(value) is None:
                 listed = axis.axis.values if isinstance(axis.axis, Choices) else ()
                 hint = suggest(str(value), list(map(str, listed))) if listed else ""
-                mistakes.add(f"{place}.{name}", f"{value!r} is no value of `{name}`", hint)
+                mistakes.add(f"{place}.{name}", f"{value!r} is not a value of `{name}`", hint)
         exclusion[axis.name] = tuple(values)
     return exclusion
 

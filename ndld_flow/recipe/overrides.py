@@ -43,7 +43,7 @@ def _find(override: str) -> Iterator[tuple[str, str]]:
     if len(override) > MAX_LENGTH:
         yield f"an override has at most {MAX_LENGTH:,} characters, this one has {len(override):,}", _LONG
     elif any((char < " " and char not in "\t\n") or "\ud800" <= char <= "\udfff" for char in override):
-        yield "this holds bytes or characters that no text has", "write it in UTF-8, without control characters"
+        yield "this has bytes or characters that are not valid text", "write it in UTF-8, without control characters"
     elif re.match(r"[+~]*\s*hydra\s*([./@=:]|$)", override):
         # Hydra composes the recipe and runs nothing, so its own settings have no effect
         yield OF_HYDRA, OF_HYDRA_HINT
@@ -78,7 +78,7 @@ def find_axis(override: str) -> tuple[str, str] | None:
     if parsed.is_delete() or not parsed.is_sweep_override():
         return None
     if parsed.package is not None or "/" in parsed.key_or_group:
-        raise AxisError("this picks files of a config group", "sweep over the settings they hold")
+        raise AxisError("this selects files of a config group", "sweep over the settings in them")
     return parsed.key_or_group, text
 
 
@@ -115,7 +115,7 @@ def read_axis(name: str, text: str) -> Axis:
         _refuse_tags(swept.tags)
         return Choices(name, tuple(_plain(value) for value in swept.list))
     if parsed.is_sweep_override():
-        raise AxisError("`glob` picks files of a config group", "list the values")
+        raise AxisError("`glob` selects files of a config group", "list the values")
     raise AxisError(f"{_shorten(text)!r} is one value", f"{EXAMPLES}, or a list")
 
 
@@ -147,7 +147,7 @@ def _range(name: str, swept: RangeSweep) -> Numbers:
         raise AxisError(f"a range has at most {MAX_STEPS:,} steps", "make its step larger")
     steps = math.ceil(round((stop - start) / step, 9)) - 1
     if steps < 0:
-        raise AxisError(f"there is no number in range({start},{stop},{step}): it leaves out where it stops")
+        raise AxisError(f"there is no number in range({start},{stop},{step}): a range excludes its end")
     last = start + steps * step if isinstance(start, int) else round(start + steps * step, 12)
     integer = all(isinstance(part, int) for part in (start, stop, step))
     low = min(start, last)
@@ -163,7 +163,7 @@ def _is_log(tags: set[str], low: float) -> bool:
 
 def _refuse_tags(tags: set[str]) -> None:
     if tags:
-        raise AxisError(f"the tag `{_shorten(min(tags))}` means nothing here", "`log` does, of ranges and intervals")
+        raise AxisError(f"the tag `{_shorten(min(tags))}` has no meaning here", "`log` does, for ranges and intervals")
 
 
 def _plain(value: object) -> JsonValue:

@@ -96,7 +96,7 @@ def _require_digest(source: str, algorithm: str, promised: str, digest: str) -> 
     else:
         difference = f"its {algorithm} is not {promised}, which the recipe promises"
     raise SourceError(
-        f"{source}: {difference}. This is another file than the one the recipe was written for: get the right one, or "
+        f"{source}: {difference}. This is not the file that the recipe was written for: get the right one, or "
         f"change `{algorithm}:` if the new one is meant."
     )
 

@@ -266,7 +266,9 @@ def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
     for dotted in find_redacted({key: value for key, value in values.items() if key != "description"}):
         if dotted not in addresses:
             what = f"`{HIDDEN}` is in the place of a credential, which was left out when this was written"
-            mistakes.add(dotted, what, "put the value back; `${oc.env:NAME}` keeps it out of all that a run writes")
+            mistakes.add(
+                dotted, what, "restore the value; `${oc.env:NAME}` keeps it out of everything that a run writes"
+            )
 
 
 def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
@@ -368,7 +370,7 @@ def _refuse_code(step: RecipeStep, mistakes: Mistakes) -> bool:
     for held in named:
         shown = ", ".join(map(str, held.value)) if isinstance(held.value, tuple) else held.value
         what = f"this step runs code that the recipe names: {shown}"
-        mistakes.add(f"steps.{step.name}.{held.dotted}", what, "make sure of that code, then allow it with --trust")
+        mistakes.add(f"steps.{step.name}.{held.dotted}", what, "check that code, then allow it with --trust")
     return not named
 
 
@@ -385,7 +387,7 @@ def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: 
             mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", suggest(str(word), known))
         else:
             hint = suggest(name, known).replace("known:", "write `step: TYPE`, one of:")
-            mistakes.add(f"steps.{name}", f"`{name}` is no step type and there is no `step:`", hint)
+            mistakes.add(f"steps.{name}", f"`{name}` is not a step type and there is no `step:`", hint)
     return step_type
 
 

@@ -27,11 +27,11 @@ MAX_INTERPOLATED = 4000
 _PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "merge", "value")
 _KEY_TAGS = ("str", "int", "float", "bool", "timestamp", "merge", "value")
 _STANDARD = "tag:yaml.org,2002:"
-_DEEP = f"is nested more than {MAX_DEPTH} levels deep, which no recipe is"
+_DEEP = f"is nested more than {MAX_DEPTH} levels deep, the limit for recipes"
 
 
 class ExcessError(ValueError):
-    """A text expands to more than any recipe needs; the message names the quantity."""
+    """A text expands beyond the limit for recipes; the message names the quantity."""
 
 
 def check_depth(text: str, loader: type[yaml.SafeLoader]) -> None:
@@ -57,7 +57,7 @@ def check_size(root: yaml.Node) -> None:
         if not values:
             raise ExcessError("an alias (`*name`) is inside its own target")
         if values > MAX_VALUES:
-            raise ExcessError(f"expands to more than {MAX_VALUES:,} values with its aliases, which no recipe needs")
+            raise ExcessError(f"expands to more than {MAX_VALUES:,} values with its aliases, the limit for recipes")
         if depth > MAX_DEPTH:
             raise ExcessError(_DEEP)
         return values, depth
@@ -75,7 +75,7 @@ def key_trouble(node: yaml.Node) -> str:
 def value_trouble(node: yaml.Node) -> str:
     """Return the reason why a node itself cannot be a value; empty if it can."""
     if _short_tag(node) not in _PLAIN_TAGS:
-        return f"the tag `{node.tag.replace(_STANDARD, '!!')}` means nothing in a recipe"
+        return f"the tag `{node.tag.replace(_STANDARD, '!!')}` has no meaning in a recipe"
     if not isinstance(node, yaml.ScalarNode):
         return ""
     if _short_tag(node) == "int" and len(node.value) > MAX_DIGITS:
@@ -175,9 +175,9 @@ def read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a pipe or a device may never end
-            raise _refuse(path, "", "is no regular file; write the recipe to a file first")
+            raise _refuse(path, "", "is not a regular file; write the recipe to a file first")
         if status.st_size > MAX_BYTES:
-            raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, which no recipe is")
+            raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, the limit for recipes")
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise _refuse(path, "", "there is no such file", _near_files(path)) from None

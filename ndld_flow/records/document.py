@@ -148,7 +148,7 @@ _LAST_VERSION = 9_999
 def _refuse_way_out(name: str) -> str:
     path = PurePath(name)
     if not path.parts or path.anchor or ".." in path.parts or "\0" in name:
-        raise ValueError("no path inside a folder")
+        raise ValueError("not a path inside a folder")
     return name
 
 
@@ -193,7 +193,7 @@ class Document(Record):
         """Check the version. The errors are no ValueErrors, so that they win over pydantic's other errors."""
         known = VERSIONS[cls._document()]
         if not 0 < version <= _LAST_VERSION:
-            raise ValueError("no version of a format")
+            raise ValueError("not the version of a format")
         if version > known:
             raise NewerFormatError(f"a `{cls._document()}`", version, known)
         if version < known:
@@ -246,5 +246,5 @@ def stat_file(path: Path) -> os.stat_result:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "Is a directory", str(path))
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "it is no file but a pipe, a socket or a device", str(path))
+        raise OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
     return status

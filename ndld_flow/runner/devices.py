@@ -231,7 +231,7 @@ class _SharedLock:
             descriptor = os.open(self._path, flags)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise OSError(f"{self._path} is no regular file. Its owner must remove it")
+            raise OSError(f"{self._path} is not a regular file. Its owner must remove it")
         return descriptor
 
 

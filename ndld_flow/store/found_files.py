@@ -150,7 +150,7 @@ def _is_file(path: Path) -> bool:
     except (OSError, ValueError):
         return True
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # reading a pipe would block
-        raise RequestError(f"{_shown([str(path)])} is no regular file.")
+        raise RequestError(f"{_shown([str(path)])} is not a regular file.")
     return not stat.S_ISDIR(mode)
 
 

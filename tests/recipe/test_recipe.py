@@ -77,7 +77,7 @@ gates: ["second.length ~ 2"]
         (("steps:", "inputs: {x: {min: [2], max: [1]}}\nsteps:"), "min <= opt <= max"),
         (("name: toy", "name: toy\nname: toy2"), "is given twice (first on line 2)"),
         (("name: toy", "name: 'toy"), "this is not YAML"),
-        (("name: toy", "name: !!python/object:os.system {}"), "means nothing in a recipe"),
+        (("name: toy", "name: !!python/object:os.system {}"), "has no meaning in a recipe"),
         (("name: toy", "_target_: os.system"), "there is no setting `_target_`"),
         (("word: b", "word: '${nowhere}'"), "nowhere"),
         (("[second.length >= 2]", "[first >= 2]"), "names no metric"),

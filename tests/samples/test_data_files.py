@@ -141,7 +141,7 @@ def test_pipes_are_not_waited_for(in_folder: Path) -> None:
     Path("c").mkdir()
     os.mkfifo("c/a.png")
     for pattern in ("c", "c/*.png", "c/a.png"):
-        with pytest.raises(RequestError, match=r"c/a\.png is no regular file"):
+        with pytest.raises(RequestError, match=r"c/a\.png is not a regular file"):
             find_files([pattern])
 
 

@@ -74,8 +74,8 @@ def _advice(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int])
     advice = []
     if inside:
         advice.append(
-            "Between layers, each is a border between 8 bits and floating point: add the operators of the neighbours "
-            "that compute in floating point to `op_types` of `quantize`, or exclude small islands of 8 bits with "
+            "Between layers, each is a boundary between 8 bits and floating point: add the operators of the neighbours "
+            "that compute in floating point to `op_types` of `quantize`, or exclude small groups of 8-bit layers with "
             "`exclude` or `min_intensity`."
         )
     if at_ends and any(_leads_to_product(subject, place) for place in at_ends):
