@@ -132,18 +132,23 @@ def percent(fraction: float) -> str:
 
 def change(before: float, after: float) -> str:
     """Format a relative change: `-52 %`; empty if the base is 0."""
-    if before == 0:
-        return ""
-    percent = (after / before - 1) * 100
+    return ratio_change(after / before) if before else ""
+
+
+def ratio_change(ratio: float) -> str:
+    """Format a ratio as a change: `+4.2 %`, `-50 %` or `±0 %`; `from nothing` for an infinite one."""
+    if not math.isfinite(ratio):
+        return "from nothing"
+    percent = (ratio - 1) * 100
     if abs(percent) < 0.05:
         return "±0 %"
-    text = f"{abs(percent):.0f}" if abs(percent) >= 9.95 else f"{abs(percent):.1f}"
-    return f"{'+' if percent > 0 else MINUS}{text} %"
+    digits = f"{abs(percent):.1f}" if abs(percent) < 9.95 else f"{abs(percent):,.0f}"
+    return f"{'+' if percent > 0 else MINUS}{digits} %"
 
 
 def relative_speed(ratio: float) -> str:
     """Describe a ratio of times: `27 % slower`, `29 % faster` (takes 29 % less time), `as fast`."""
-    text = change(1, ratio)
+    text = ratio_change(ratio)
     return "as fast" if text == "±0 %" else f"{text[1:]} {'slower' if ratio > 1 else 'faster'}"
 
 

@@ -8,8 +8,8 @@ import statistics
 
 import pytest
 
-from ndld_flow.base.quantities import MINUS
-from ndld_flow.profiles.compare import verdicts as metric_verdicts
+from ndld_flow.base.quantities import MINUS, ratio_change
+from ndld_flow.profiles.compare import verdicts
 from ndld_flow.profiles.compare.intervals import RatioInterval, median_interval, paired_ratio, unpaired_ratio
 from ndld_flow.profiles.compare.rounds import (
     Estimate,
@@ -21,7 +21,7 @@ from ndld_flow.profiles.compare.rounds import (
     interval_of,
     spread_of,
 )
-from ndld_flow.profiles.compare.verdicts import decide_ratio, describe_change, geometric_mean
+from ndld_flow.profiles.compare.verdicts import decide_ratio, geometric_mean
 from ndld_flow.records.comparison import Better, Verdict
 from ndld_flow.records.noise import Round, RoundSide
 
@@ -67,7 +67,7 @@ def test_a_ratio_is_decided_by_its_whole_interval(low: float, high: float, bette
 def test_of_an_exact_metric_every_difference_counts(
     before: float, after: float, better: Better, verdict: Verdict
 ) -> None:
-    assert metric_verdicts._decide_exact(before, after, better) == verdict
+    assert verdicts._decide_exact(before, after, better) == verdict
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_of_an_exact_metric_every_difference_counts(
     ],
 )
 def test_changes_are_written_with_as_many_digits_as_they_have(ratio: float, text: str) -> None:
-    assert describe_change(ratio).replace(MINUS, "-") == text
+    assert ratio_change(ratio).replace(MINUS, "-") == text
 
 
 def test_a_geometric_mean_needs_two_positive_finite_ratios() -> None:

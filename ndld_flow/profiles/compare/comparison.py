@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
+from ndld_flow.base.quantities import ratio_change
 from ndld_flow.profiles.compare.differences import circumstances_of, find_differences
 from ndld_flow.profiles.compare.gates import check_names, decide, parse_comparison_gates
 from ndld_flow.profiles.compare.match_layers import METHODS, match_layers
 from ndld_flow.profiles.compare.measured import Measured, Rules, compare_metrics
 from ndld_flow.profiles.compare.noise import applies, describe_noise
 from ndld_flow.profiles.compare.rounds import ESTIMATES, judge_by_rounds
-from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, describe_change, geometric_mean, judge, judge_layers
+from ndld_flow.profiles.compare.verdicts import Bounds, LayerTimes, geometric_mean, judge, judge_layers
 from ndld_flow.records.comparison import (
     ComparedMetric,
     Comparison,
@@ -153,7 +154,7 @@ def _short(
     subjects: Sequence[Subject],
 ) -> str:
     """Return `fp16 against fp32: improved, -57 %`."""
-    change = "" if verdict.verdict == "incomparable" else f", {describe_change(verdict.ratio)}"
+    change = "" if verdict.verdict == "incomparable" else f", {ratio_change(verdict.ratio)}"
     return f"{_name(verdict, profile, profiles, subjects)}{verdict.verdict}{change}"
 
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.quantities import MINUS, apart, parse_bytes, parse_duration_ms, quantity
+from ndld_flow.base.quantities import MINUS, apart, parse_bytes, parse_duration_ms, quantity, ratio_change
 from ndld_flow.base.text import suggest
 from ndld_flow.profiles.compare.intervals import median_interval
 from ndld_flow.profiles.compare.measured import FEW_RUNS
-from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN, describe_change
+from ndld_flow.profiles.compare.verdicts import ASSUMED_SINGLE_RUN
 from ndld_flow.records.comparison import ComparedMetric, ComparisonGate, ProfileComparison
 
 Outcome = Literal["passed", "failed", "inconclusive", "incomparable"]
@@ -191,8 +191,8 @@ def _between(low: float, high: float, unit: str) -> str:
 def _change(ratio: float, gate: ParsedGate) -> str:
     """Return a change with enough digits to differ from the limit: `+5.04 %` rather than `+5.0 %` for a limit of
     5 %."""
-    text = describe_change(ratio)
-    if text != describe_change(gate.limit) or ratio == gate.limit:
+    text = ratio_change(ratio)
+    if text != ratio_change(gate.limit) or ratio == gate.limit:
         return text
     return _signed((ratio - 1) * 100, (gate.limit - 1) * 100, "%")
 

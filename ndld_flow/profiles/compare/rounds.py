@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ndld_flow.base.quantities import apart
+from ndld_flow.base.quantities import apart, ratio_change
 from ndld_flow.profiles.compare.intervals import RatioInterval
-from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio, describe_change
+from ndld_flow.profiles.compare.verdicts import Bounds, decide_ratio
 from ndld_flow.records.comparison import ComparedMetric, MetricVerdict
 from ndld_flow.records.noise import FEWEST_ROUNDS, Clock, ClockRatio, PairedRounds, Round, RoundSide
 
@@ -243,8 +243,8 @@ def _describe(values: str, interval: RatioInterval, paired: PairedRounds, *, inv
 def describe_interval(interval: RatioInterval | ClockRatio) -> str:
     """Return `+10.1 % (+8.9 % to +11.4 %)`."""
     if not interval.low or math.isinf(interval.high):
-        return f"{describe_change(interval.ratio)} (too few rounds)"
-    return f"{describe_change(interval.ratio)} ({describe_change(interval.low)} to {describe_change(interval.high)})"
+        return f"{ratio_change(interval.ratio)} (too few rounds)"
+    return f"{ratio_change(interval.ratio)} ({ratio_change(interval.low)} to {ratio_change(interval.high)})"
 
 
 def estimated_ratio(round_: Round, clock: Clock) -> float:

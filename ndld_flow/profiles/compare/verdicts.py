@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple, TypeVar
 
-from ndld_flow.base.quantities import MINUS, apart, quantity
+from ndld_flow.base.quantities import apart, quantity, ratio_change
 from ndld_flow.profiles.compare.differences import PairCircumstances
 from ndld_flow.profiles.compare.intervals import RatioInterval, paired_ratio, two_sided_p, unpaired_ratio
 from ndld_flow.profiles.compare.measured import FEW_RUNS, LARGEST, Rules
@@ -110,7 +110,7 @@ def _judge_exact(
     before, after = values
     ratio = after / before if before else 1.0 if after == before else math.inf
     verdict = _decide_exact(before, after, metric.better)
-    change = f", {describe_change(ratio)}" if before > 0 else ""
+    change = f", {ratio_change(ratio)}" if before > 0 else ""
     shown = quantity(after, metric.unit)
     why = f"{shown} in both" if verdict == "unchanged" else f"{' -> '.join(apart(values, metric.unit))}{change}"
     return MetricVerdict(
@@ -210,7 +210,7 @@ def _describe(
 ) -> str:
     if bounds.same:
         return f"{quantity(figures[1], unit)}: the same measurement"
-    change = f"{describe_change(interval.ratio)} ({describe_change(interval.low)} to {describe_change(interval.high)})"
+    change = f"{ratio_change(interval.ratio)} ({ratio_change(interval.low)} to {ratio_change(interval.high)})"
     runs = f"{' -> '.join(apart(figures, unit))}: {change} over {_counted(*counts, paired=bounds.paired)}"
     return f"{runs}, {bounds.circumstances.noise or meaning}"
 
@@ -221,17 +221,6 @@ def _counted(base: int, candidate: int, *, paired: bool) -> str:
     if base == 1:
         return "one run each"
     return f"{base} pairs of runs" if paired and base >= FEW_RUNS else f"{base} runs each"
-
-
-def describe_change(ratio: float) -> str:
-    """Return a ratio as a change: `+4.2 %`, `-50 %` or `±0 %`."""
-    if not math.isfinite(ratio):
-        return "from nothing"
-    percent = (ratio - 1) * 100
-    if abs(percent) < 0.05:
-        return "±0 %"
-    digits = f"{abs(percent):.1f}" if abs(percent) < 9.95 else f"{abs(percent):,.0f}"
-    return f"{'+' if percent > 0 else MINUS}{digits} %"
 
 
 def geometric_mean(ratios: Sequence[float]) -> float | None:

@@ -9,10 +9,9 @@ from string import ascii_uppercase
 
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import seconds
+from ndld_flow.base.quantities import ratio_change, seconds
 from ndld_flow.base.text import short_name
 from ndld_flow.profiles.compare.rounds import CLOCK_NAMES, describe_interval, estimated_ratio
-from ndld_flow.profiles.compare.verdicts import describe_change
 from ndld_flow.records.comparison import NOT_APPLICABLE, Comparison, Difference, ProfileComparison, Subject
 from ndld_flow.records.noise import PairedRounds, Round
 from ndld_flow.records.profile import Profile
@@ -206,8 +205,8 @@ def _sentences(rounds: PairedRounds) -> Iterator[str]:
 def _round_row(number: int, measured: Round) -> tuple[str, ...]:
     return (
         str(number),
-        describe_change(estimated_ratio(measured, "cpu")),
-        describe_change(estimated_ratio(measured, "wall")),
+        ratio_change(estimated_ratio(measured, "cpu")),
+        ratio_change(estimated_ratio(measured, "wall")),
         str(len(measured.base.wall_ms)),
         str(measured.base.passes),
         "any CPU" if measured.pinned_to is None else f"CPU {measured.pinned_to}",
