@@ -33,7 +33,7 @@ class SweptAxis:
     """The keys that it sets, from the recipe's root: `steps.speed.threads`."""
     axis: Axis
     variants: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
-    """Of an axis of variants: name -> key from the root -> value."""
+    """Variants of the axis, if it has any: name -> key from the root -> value."""
 
     @property
     def place(self) -> str:

@@ -130,9 +130,9 @@ class SweepSection(_Section):
     exclude: list[dict[str, JsonValue]] = Field(default=[], max_length=100)
     """Combinations to leave out: for each axis named, a value or a list of values."""
     minimize: Sentences = []
-    """What to minimise: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
+    """Objectives to minimise: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
     maximize: Sentences = []
-    """What to maximise, likewise. With several objectives, those to minimise come first."""
+    """Objectives to maximise, likewise. With several objectives, those to minimise come first."""
     subject_to: Sentences = []
     """Sentences that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
     saturation: SaturationSettings | None = None

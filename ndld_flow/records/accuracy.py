@@ -170,7 +170,7 @@ class Accuracy(Document):
     """The name of the user's Python file; None where no metric was asked for."""
     labelled: tuple[LabelledMetric, ...] = ()
     layers: tuple[LayerDivergence, ...] = ()
-    """In the order of the reference's execution; not all of a huge model (`notes` say so)."""
+    """In the order of the reference's execution; not all of a huge model, as `notes` state."""
     layers_compared: int = 0
     first_divergent: LayerDivergence | None = None
     """The first layer beyond `divergence_bounds`; it is in `layers` too."""

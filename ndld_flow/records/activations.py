@@ -56,7 +56,7 @@ class ActivationMap(Record):
     height: int
     width: int
     total_channels: int
-    """Of the tensor; more than `channels` where not all are shown."""
+    """Channels of the tensor; more than `channels` where not all are shown."""
     channel_numbers: tuple[int, ...] = ()
     """The tensor's channels in the map, ascending; empty where it has all."""
     full_height: int = 0
@@ -78,12 +78,12 @@ class CapturedTensor(Record):
     """Empty for an input of the model, whose `op_type` is `Input`."""
     op_type: str
     position: int
-    """Of the node, in the order of execution, from 0; -1 for an input."""
+    """Position of the node in the order of execution, from 0; -1 for an input."""
     dtype: str
-    """As the model has it; `stored` arithmetic rounds to it."""
+    """Element type in the model; `stored` arithmetic rounds to it."""
     reference_dtype: str = ""
     shape: tuple[int, ...]
-    """Of the first sample."""
+    """Shape of the first sample."""
     layout: str
     """Interpretation of the dimensions: `NCHW`, `NHWC`, `NCL`, `NLC`, `NCDHW`, `NC`, `flat`. Maps of
     `NC`, `NLC`, `NCL` are one picture of their last two dimensions, and of `flat` one row."""
@@ -95,7 +95,7 @@ class CapturedTensor(Record):
     """Elements, over all samples, at the largest or smallest value of their dtype or of the activation's bounds."""
     reference_saturated: Count = 0
     channel_count: Count = 0
-    """Of the tensor; 0 where the layout has no channels."""
+    """Channels of the tensor; 0 where the layout has none."""
     channels: tuple[ChannelStatistics, ...] = ()
     """Ascending; where the tensor has more, those that `channels_by` ranks first."""
     channels_by: str = ""
@@ -135,7 +135,7 @@ class Activations(Document):
     samples: tuple[SampleShown, ...]
     tensors: tuple[CapturedTensor, ...]
     divergence: tuple[LayerDivergence, ...] = ()
-    """Of the captured tensors that both models have."""
+    """Divergence of the captured tensors that both models have."""
     first_nonfinite: str = ""
     """The first captured tensor, in order of execution, that holds NaN or infinity."""
     notes: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ class BuiltProfile(Record):
     inputs: dict[str, ShapeRange]
     """Dynamic and fixed inputs alike, in the model's order."""
     basis: str
-    """Where the shapes came from: `profiles[0]`, `inputs`, `batch`, `fixed shapes`, `inferred batch`."""
+    """Origin of the shapes: `profiles[0]`, `inputs`, `batch`, `fixed shapes`, `inferred batch`."""
 
 
 class Constraint(Record):
@@ -89,10 +89,10 @@ class Build(Document):
     label: str
     """Name of the engine for people."""
     model_digest: str
-    """Of the model that was read (before Casts were inserted)."""
+    """Digest of the model that was read (before Casts were inserted)."""
     backend: EngineBackend
     version: str
-    """Of the library that built it, such as `10.16.1.11`."""
+    """Version of the library that built it, such as `10.16.1.11`."""
     versions: dict[str, str]
     machine: Machine
     built_at: datetime

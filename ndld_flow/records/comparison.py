@@ -124,7 +124,7 @@ class LayerVerdict(Record):
     verdict: Verdict
     ratio: float
     p_value: float | None = None
-    """Of Welch's t-test on the logarithms of the process runs' medians; None with fewer than two runs a side."""
+    """p-value of Welch's t-test on the logarithms of the runs' medians; None with fewer than two runs a side."""
     q_value: float | None = None
     """After Benjamini and Hochberg, over all rows of this candidate."""
 
@@ -165,7 +165,7 @@ class ProfileComparison(Record):
     """Rounds in which the two alternated pass by pass. If there are any, they decide `latency.median`,
     `latency.min` and `throughput`, and the profiles' own process runs the rest."""
     rounds_missing: str = ""
-    """Why there are no rounds although they were requested."""
+    """The reason why there are no rounds although they were requested."""
 
     @property
     def deciding(self) -> tuple[MetricVerdict, ...]:
@@ -178,7 +178,7 @@ class ComparisonGate(Record):
 
     gate: str
     name: str
-    """Of the profile comparison."""
+    """Name of the profile comparison."""
     candidate: int
     """Position in that comparison."""
     outcome: Literal["passed", "failed", "inconclusive", "incomparable"]
@@ -201,7 +201,7 @@ class Comparison(Document):
     noise: str = ""
     """The learned noise that was used, in words; empty for none."""
     geometric_mean_ratio: float | None = None
-    """Of the deciding metric over all profiles, last subject against the base; None for fewer than two profiles."""
+    """Mean ratio of the deciding metric, last subject against the base; None for fewer than two profiles."""
     verdict: Verdict
     """The worst over profiles and candidates."""
     why: str
@@ -231,7 +231,7 @@ class ChangedLayer(Record):
     """Layers of the builds that do the same work and differ."""
 
     name: str
-    """Of the first build that has it; several are joined by ` + `."""
+    """Name in the first build that has it; several are joined by ` + `."""
     type: str
     onnx_nodes: tuple[str, ...]
     change: Change
@@ -241,7 +241,7 @@ class ChangedLayer(Record):
     variants: int
     """Different outcomes among the builds."""
     time_share: float | None = None
-    """Of the time of all layers, mean over the builds, 0 to 1; None where they were not all measured."""
+    """Share of the time of all layers, mean over the builds, 0 to 1; None where they were not all measured."""
 
 
 class Spread(Record):

@@ -36,7 +36,7 @@ class InspectedNode(Record):
     op_type: str
     """`Conv`, or `com.microsoft::FusedConv` for other domains."""
     attributes: dict[str, str]
-    """As text for people."""
+    """Attributes as text for people."""
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     precision: str = ""
@@ -65,7 +65,7 @@ class InspectedTensor(Port):
     scope: str
     role: Role
     elements: int | None = None
-    """Of an initializer or Constant node, as are all below."""
+    """Elements of an initializer or Constant node, as are all fields below."""
     size_bytes: int | None = None
     stored: Stored | None = None
     file: str = ""
@@ -74,7 +74,7 @@ class InspectedTensor(Port):
     numbers: Numbers | None = None
     """Only where requested."""
     unread: str = ""
-    """Why there are no numbers although they were requested."""
+    """The reason why there are no numbers although they were requested."""
     first: tuple[int | float | str, ...] = ()
     """Its first elements, where requested."""
 

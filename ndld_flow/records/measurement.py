@@ -47,7 +47,7 @@ class LatencySummary(Record):
 
     sample_count: int
     median_ms: float
-    """Of several process runs, the median of their medians."""
+    """The median; of several process runs, the median of their medians."""
     median_pass: int
     """Index of the pass that took the median, or the slowest of those that took less."""
     mean_ms: float

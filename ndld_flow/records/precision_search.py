@@ -22,7 +22,7 @@ class Evidence(Record):
     tensor: str = ""
     value: float | None = None
     limit: float | None = None
-    """Of the format; `value` is compared with it."""
+    """Limit of the format, which `value` is compared with."""
 
 
 class KeptNode(Record):
@@ -50,14 +50,14 @@ class Trial(Record):
     kept: tuple[int, ...]
     """Positions, in order of execution, of the nodes kept."""
     metrics: dict[str, float]
-    """Of the worst output; empty when the model did not run. `nonfinite` counts values that are NaN or infinite in the
-    candidate or the reference only; other metrics are of those that are finite in both."""
+    """Metrics of the worst output; empty when the model did not run. `nonfinite` counts values that are NaN or infinite
+    in the candidate or the reference only; other metrics are of those that are finite in both."""
     passed: bool
     wall_s: float
     remembered: bool = False
     """Taken from an earlier search that did not finish."""
     trouble: str = ""
-    """Why it could not run."""
+    """The reason why it could not run."""
 
 
 class PrecisionSearch(Document):
@@ -84,9 +84,9 @@ class PrecisionSearch(Document):
     passed: bool
     """Whether the tolerance is met with the kept nodes."""
     metrics_whole: dict[str, float]
-    """Of the worst output, with every candidate at the reduced precision; empty when that did not run."""
+    """Metrics of the worst output, with every candidate at the reduced precision; empty when that did not run."""
     metrics_found: dict[str, float]
-    """Of the worst output, with the kept nodes."""
+    """Metrics of the worst output, with the kept nodes."""
     layers_whole: tuple[LayerDivergence, ...] = ()
     """With every candidate at the reduced precision."""
     layers_found: tuple[LayerDivergence, ...] = ()

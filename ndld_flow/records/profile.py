@@ -63,7 +63,7 @@ class BatchPoint(Record):
     batch: int
     inputs: tuple[TensorInfo, ...]
     latency_ms: tuple[float, ...]
-    """Of the whole batch, every sample in order."""
+    """Latency of the whole batch, every sample in order."""
 
     @property
     def latency(self) -> LatencySummary:
@@ -224,7 +224,7 @@ class TensorCoreShares:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """As gates name them."""
+        """The shares by their names in gates."""
         shares = {"share": self.on, "off_share": self.off, "unknown_share": self.unknown}
         return {f"tensor_cores.{name}": Metric(value=value) for name, value in shares.items()}
 

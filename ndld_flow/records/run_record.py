@@ -26,7 +26,7 @@ class Ending:
     tone: Literal["passed", "failed", "inconclusive"]
     """Colour of the headline."""
     sign: str
-    """Of the page's title."""
+    """Sign in the page's title."""
     complete: bool = False
     """Whether all necessary steps have finished: only such a run can be compared with."""
 
@@ -130,7 +130,7 @@ class StepRecord(Document):
     """Start of the step; of a measuring step: when its device was locked."""
     ended_at: datetime | None = None
     wall_s: float
-    """Of steps that ran in turns, an equal share for each."""
+    """Seconds that it took; of steps that ran in turns, an equal share for each."""
     beside: tuple[str, ...] = ()
     """Other ndld-flow steps that ran on this machine during the measurement, in words."""
 
@@ -195,7 +195,7 @@ class RunFailure(Record):
     """One short paragraph, as printed in the terminal."""
     exit_code: int
     traceback: str = ""
-    """Of a bug."""
+    """Traceback of a bug."""
     log_lines: dict[str, tuple[str, ...]] = {}
     """Step -> the last lines of its log."""
 
@@ -230,4 +230,4 @@ class RunRecord(Document):
     outcome: RunOutcome
     """Its outcome. `running` without a recorded end: it is still running, or its process was killed."""
     failure: RunFailure | None = None
-    """Of a run that did not finish."""
+    """The failure of a run that did not finish."""

@@ -47,7 +47,7 @@ class PointStep(Record):
     outcome: Outcome
     reason: str
     key: FolderName | Literal[""] = ""
-    """Of its record in the store; empty when it was skipped or failed."""
+    """Key of its record in the store; empty when it was skipped or failed."""
     wall_s: float = 0.0
     """Seconds that this sweep spent on it; 0 when it was reused, or computed for another point."""
 
@@ -80,7 +80,7 @@ class SweepPoint(Record):
     """Recipe key -> value that gives the recipe this point: `steps.speed.threads` -> 2."""
     outcome: PointOutcome
     reason: str = ""
-    """Why it was refused or failed, for people; one short paragraph."""
+    """The reason why it was refused or failed, for people; one short paragraph."""
     failed_step: str = ""
     metrics: dict[str, Metric] = {}
     """`STEP.METRIC` -> value, as first measured."""
