@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from urllib.parse import unquote, unquote_plus
 
@@ -82,8 +82,9 @@ def hide_all_credentials(value: JsonValue) -> JsonValue:
     return _hide_all(value, _hider())
 
 
+@lru_cache(maxsize=4096)
 def is_secret_variable(name: str) -> bool:
-    """Return whether an environment variable is a credential by its name."""
+    """Return whether an environment variable is a credential by its name; kept, since each text that is hidden asks."""
     return _SECRET_VARIABLE.search(name) is not None
 
 
