@@ -114,6 +114,16 @@ def short_rounds() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def coarse_pictures() -> Iterator[None]:
+    """Draw pictures with few pixels: nobody looks at them, and each run and comparison writes some."""
+    from ndld_flow.report.exports import picture_file
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(picture_file, "DPI", 50)
+        yield
+
+
 @pytest.fixture(scope="session")
 def sample_model() -> Callable[[str], Path]:
     """`sample_model("det")`: the path of a real model with trained weights; skips where none can be fetched."""

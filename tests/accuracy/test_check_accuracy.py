@@ -276,6 +276,7 @@ def test_each_model_runs_on_the_provider_asked_for(setting: str, tmp_path: Path)
         compare(tmp_path, SAME, SAME, None, **{setting: "warp"})
 
 
+@pytest.mark.thorough
 def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     source = sample_model("det")
     half = tmp_path / "half.onnx"

@@ -340,7 +340,8 @@ def test_a_profile_without_a_run_has_a_page(standing: Path) -> None:
 
 
 def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
-    decide = "  decide: {step: compare_profiles, base: base, rounds: 4, gates: ['latency.min <= 100 s']}\n"
+    settings = "base: base, rounds: 0, when_undecided: pass, gates: ['latency.min <= 100 s']"
+    decide = f"  decide: {{step: compare_profiles, {settings}}}\n"
     (standing / "decide.yaml").write_text(RECIPE.replace("name: pair", "name: decide") + decide)
     done = api.run("decide.yaml")
     assert done.passed

@@ -237,7 +237,7 @@ def test_sparse_weights_do_no_harm(tmp_path: Path) -> None:
     assert labels(read_graph(path, Reading(constants=True)), "constant")
 
 
-@pytest.mark.parametrize("name", ["det", "rec", "silero"])
+@pytest.mark.parametrize("name", ["det", pytest.param("rec", marks=pytest.mark.thorough), "silero"])
 def test_real_models(name: str, sample_model: Callable[[str], Path]) -> None:
     for reading in (Reading(), Reading(constants=True), Reading(depth=9)):
         graph = read_graph(sample_model(name), reading)

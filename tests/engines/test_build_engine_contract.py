@@ -27,7 +27,7 @@ from tests.support.tensorrt_standin import write_plugin, write_standin
 RELEASES = (
     "10.8.0.43",
     pytest.param("10.13.3.9", marks=pytest.mark.thorough),
-    "10.16.1.11",
+    pytest.param("10.16.1.11", marks=pytest.mark.thorough),
     pytest.param("11.0.0.114", marks=pytest.mark.thorough),
     "11.4.0.106",
 )

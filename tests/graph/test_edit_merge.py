@@ -217,7 +217,7 @@ def _cut_and_append(model: onnx.ModelProto, tensor: str, feeds: Feeds) -> None:
         same_outputs(model, whole, feeds)
 
 
-@pytest.mark.parametrize("place", [0.2, 0.5, 0.9])
+@pytest.mark.parametrize("place", [pytest.param(0.2, marks=pytest.mark.thorough), 0.5, 0.9])
 @pytest.mark.parametrize(
     ("make", "feeds"),
     [

@@ -112,6 +112,7 @@ def test_the_nearest_tests_come_first(project: Path) -> None:
     assert RelatedTests(project).rank("far.cli")[0].name == "test_cli.py"
 
 
+@pytest.mark.thorough
 def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 60)
     module, tests = Path("far/distance.py"), [Path("tests/distance/test_limits.py")]

@@ -358,6 +358,7 @@ def test_external_data_is_halved_on_disk(tmp_path: Path) -> None:
 # Real models ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_detection_is_destroyed_in_full_and_saved_by_its_range_block(
     sample_model: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -86,7 +86,7 @@ def attack_some(scene: Scene, faults: Sequence[Fault], tally: Counting, every: i
 
 def test_some_writes_of_a_run(folder: Path, server: FaultServer, tally: Counting) -> None:
     scene = Scene(folder, ("run", "toy.yaml", "--trust"), server)
-    attack_some(scene, (NO_SPACE, POWER_CUTS[0], NO_SPACE_ONCE), tally, every=110)
+    attack_some(scene, (NO_SPACE, POWER_CUTS[0], NO_SPACE_ONCE), tally, every=220)
     scene.check_gc()
 
 

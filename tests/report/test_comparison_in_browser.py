@@ -16,7 +16,7 @@ from ndld_flow.base.quantities import MINUS
 from ndld_flow.base.text import visible_name
 from ndld_flow.report.comparison.page import draw_comparison
 from tests.support import comparison_fixtures as made
-from tests.support.report_browser import SharedPages
+from tests.support.report_browser import SharedPages, click_rows
 from tests.support.run_fixtures import HOSTILE_NAMES
 
 pytestmark = pytest.mark.browser
@@ -527,9 +527,7 @@ def test_hostile_names_stay_text_in_every_part(show: Open) -> None:
         make_base(page, letter)
         for tab in page.get_by_role("tab").all():
             tab.click()
-        lines = table(page).locator(".grid-row")
-        for place in range(min(lines.count(), 8 if letter == "A" else 2)):
-            lines.nth(place).click()
+        click_rows(page, "layers", 8 if letter == "A" else 2)
         page.locator(".deltas button").first.click()
         page.get_by_label("Filter layers").fill("")
     assert page.locator("img, iframe, object, embed").count() == 0

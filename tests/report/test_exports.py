@@ -34,6 +34,7 @@ from ndld_flow.records.comparison import (
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorInfo
 from ndld_flow.report.comparison.layers import layer_changes
+from ndld_flow.report.exports import picture_file
 from ndld_flow.report.exports.chrome_trace import chrome_trace
 from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit, profile_benchmark_json
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
@@ -305,7 +306,7 @@ def test_hostile_names_everywhere(name: str, tmp_path: Path) -> None:
     json.loads(chrome_trace([(name, measured[0])]))
     assert len(list(csv.reader(io.StringIO(comparison_csv(comparison, [measured]), newline="")))) == 5
     with Image.open(comparison_picture(comparison, [measured], tmp_path / "p.png")) as picture:
-        assert picture.size[0] == 2_000
+        assert picture.size[0] == picture_file.WIDTH_IN * picture_file.DPI
 
 
 def test_a_comment_is_never_longer_than_github_takes() -> None:
@@ -369,7 +370,8 @@ def colours_in(path: Path) -> set[tuple[int, ...]]:
     return {colour for count, colour in found if count > 200 and isinstance(colour, tuple)}
 
 
-def test_the_picture_is_opaque_and_shows_what_it_should(tmp_path: Path) -> None:
+def test_the_picture_is_opaque_and_shows_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_file, "DPI", 200)
     comparison = two_profiles()
     path = comparison_picture(comparison, [profiles_of(["main", "branch"])], tmp_path / "p.png")
     with Image.open(path) as picture:

@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import TIMES
 from ndld_flow.base.text import visible_name
 from ndld_flow.records.profile import ProfileRun
 from ndld_flow.report.run_page import draw_report
-from tests.support.report_browser import SharedPages, rows_of
+from tests.support.report_browser import SharedPages, click_rows, rows_of
 from tests.support.run_fixtures import (
     HOSTILE_NAMES,
     StepSketch,
@@ -401,17 +401,14 @@ def test_hostile_names_stay_text_in_every_part(open_report: Open, reports: dict[
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     for tab in page.get_by_role("tab").all()[::-1]:
         tab.click()
-    lines = table(page).locator(".grid-row")
-    for place in range(lines.count()):
-        lines.nth(place).click()
+    click_rows(page, "layers")
+    table(page).locator(".grid-row").last.click()
     page.keyboard.press("Control+a")
     bars = page.locator("#layers-0 tr.pick")
     for place in range(bars.count()):
-        bars.nth(place).click()
-        bars.nth(place).click()
-    findings = table(page, "findings").locator(".grid-row")
-    for place in range(findings.count()):
-        findings.nth(place).click()
+        bars.nth(place).dispatch_event("click")
+        bars.nth(place).dispatch_event("click")
+    click_rows(page, "findings")
     assert page.locator("img, iframe, object, embed").count() == 0
     assert page.evaluate("document.scripts.length") == 3
     expect(page.locator("#layers-0 .detail, #layers-1 .detail").first).to_be_visible()

@@ -82,6 +82,7 @@ def with_parts(task: Task, **parts: str) -> Task:
     return replace(task, works=(replace(work, parts=work.parts.model_copy(update=parts)),))
 
 
+@pytest.mark.thorough
 def test_a_task_is_done_on_a_node(deeds: Deeds, on_ray: OnRay) -> None:
     (record,) = on_ray.submit(make_task(deeds, "word: hello"), deeds.store).result(60)
     assert record.summary == "hello"

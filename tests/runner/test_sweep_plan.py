@@ -42,7 +42,13 @@ def work(lines: list[str]) -> Counter[str]:
     return Counter(name.split("#")[0] for line in lines for name in line.split()[1].split("+"))
 
 
-@pytest.mark.parametrize("state", STATES)
+REPEATED = ("winners not measured again", "two devices, other sittings")
+"""States whose parts occur in the other states."""
+
+
+@pytest.mark.parametrize(
+    "state", [pytest.param(state, marks=[pytest.mark.thorough] * (state in REPEATED)) for state in STATES]
+)
 def test_a_plan_is_what_is_done(toy: SweepToy, state: str) -> None:
     before, recipe, forced = STATES[state]
     if before is not None:

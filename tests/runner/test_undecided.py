@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from ndld_flow import api
 from ndld_flow.records.run_record import RunRecord
 from ndld_flow.runner.list_runs import list_runs
 from ndld_flow.runner.outputs import Outputs
+from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
 
 # Process runs whose interval contains the limit, on another machine: there is nothing more to measure.
@@ -66,9 +65,7 @@ def recipe(in_folder: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> tuple[int, list[str]]:
-    ended = subprocess.run(
-        [sys.executable, "-m", "ndld_flow", "run", *arguments, "--trust"], capture_output=True, text=True, check=False
-    )
+    ended = ndld_flow("run", *map(str, arguments), "--trust", cwd=Path.cwd())
     return ended.returncode, ended.stdout.splitlines()
 
 

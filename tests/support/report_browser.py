@@ -79,6 +79,18 @@ _TOUCHED = """(() => {
 """Notes that somebody did something to a page; its pointer rests at the left edge."""
 
 
+def click_rows(page: Page, label: str, most: int = 100) -> None:
+    """Click the rows of a visible table, from the top, without the time that real clicks take."""
+    page.evaluate(
+        """([label, most]) => {
+            const rows = () => [...document.querySelectorAll(`[role="grid"][aria-label="${label}"]`)]
+                .filter(grid => grid.checkVisibility()).flatMap(grid => [...grid.querySelectorAll(".grid-row")]);
+            for (let place = 0; place < Math.min(most, rows().length); place += 1) rows()[place].click();
+        }""",
+        [label, most],
+    )
+
+
 class SharedPages:
     """Pages that are opened once each for many tests, and loaded again only after somebody did something to them."""
 
