@@ -88,10 +88,10 @@ def engine_graph(profile: Profile, title: str, shapes: bool) -> DrawnGraph:
 
 def _node(layer: Layer) -> DrawnNode:
     nodes = layer.onnx_nodes
-    told = f"{layer.name}\n{layer.type} {layer.tactic}".strip() + ("\n" + ", ".join(nodes) if nodes else "")
+    tooltip = f"{layer.name}\n{layer.type} {layer.tactic}".strip() + ("\n" + ", ".join(nodes) if nodes else "")
     more = f" +{len(nodes) - 1}" if len(nodes) > 1 else ""
     return DrawnNode(
-        id=told,
+        id=tooltip,
         label=layer_word(layer.type, layer.name) or "layer",
         family=family_of_layer(layer.type, layer.name),
         details=tuple(text for text in (short_name(nodes[0], 28) + more if nodes else "", _precision(layer)) if text),

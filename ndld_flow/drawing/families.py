@@ -136,9 +136,9 @@ def layer_word(layer_type: str, name: str) -> str:
 
     Falls back to the layer's name.
     """
-    found = _MYELIN.fullmatch(name)
-    if found:
-        return found["words"]
+    match = _MYELIN.fullmatch(name)
+    if match:
+        return match["words"]
     return name if layer_type in ("", "unknown") else layer_type
 
 
@@ -146,7 +146,7 @@ def layer_word(layer_type: str, name: str) -> str:
 def family_of_layer(layer_type: str, name: str) -> Family:
     """Return the family as `family_of` does; Myelin kernels are classified by the operators fused into them."""
     family = family_of(layer_type)
-    found = _MYELIN.fullmatch(name) if family == "other" else None
-    if found is None:
+    match = _MYELIN.fullmatch(name) if family == "other" else None
+    if match is None:
         return family
-    return next((family for word, family in _MYELIN_WORDS if word in found["words"]), "shape")
+    return next((family for word, family in _MYELIN_WORDS if word in match["words"]), "shape")

@@ -92,8 +92,8 @@ def _move_blocks(layer: list[int], edges: Sequence[Edge]) -> bool:
     for source, target in edges:
         if block[source] != block[target] and block[target] in moved:
             moved.pop(block[source], None)
-    for node, one in enumerate(block):
-        layer[node] += moved.get(one, 0)
+    for node, number in enumerate(block):
+        layer[node] += moved.get(number, 0)
     return bool(moved)
 
 
@@ -136,11 +136,11 @@ class Layered:
 
     @property
     def layer_of(self) -> list[int]:
-        found = [0] * len(self.above)
+        reached = [0] * len(self.above)
         for number, layer in enumerate(self.layers):
             for vertex in layer:
-                found[vertex] = number
-        return found
+                reached[vertex] = number
+        return reached
 
 
 def build_layers(count: int, edges: Sequence[Edge], bundles: Sequence[Hashable]) -> Layered:
@@ -223,12 +223,12 @@ def components(count: int, edges: Sequence[Edge]) -> list[tuple[list[int], list[
         if part[start] < 0:
             _mark(start, parts, part, neighbours)
             parts += 1
-    found: list[tuple[list[int], list[int]]] = [([], []) for _ in range(parts)]
+    members: list[tuple[list[int], list[int]]] = [([], []) for _ in range(parts)]
     for node in range(count):
-        found[part[node]][0].append(node)
+        members[part[node]][0].append(node)
     for place, (source, _) in enumerate(edges):
-        found[part[source]][1].append(place)
-    return found
+        members[part[source]][1].append(place)
+    return members
 
 
 def _mark(start: int, number: int, part: list[int], neighbours: Sequence[Sequence[int]]) -> None:
@@ -273,15 +273,15 @@ def reduce_crossings(graph: Layered) -> None:
 def _first_order(graph: Layered) -> None:
     """Set the initial order by a depth-first walk; passing edges go to the right of the nodes they pass."""
     rank = [-1] * len(graph.above)
-    found = 0
+    reached = 0
     for start in (vertex for layer in graph.layers for vertex in layer):
         path = [start]
         while path:
             vertex = path.pop()
             if rank[vertex] >= 0:
                 continue
-            rank[vertex] = found
-            found += 1
+            rank[vertex] = reached
+            reached += 1
             path.extend(sorted(graph.below[vertex], reverse=True))
     for layer in graph.layers:
         layer.sort(key=rank.__getitem__)

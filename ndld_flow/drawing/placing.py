@@ -61,11 +61,11 @@ def _joined(graph: Layered, piece: Sequence[int]) -> list[int]:
     """Return the vertices that a piece is connected to."""
     inside = set(piece)
     return [
-        one
+        neighbour
         for vertex in piece
         for near in (graph.above[vertex], graph.below[vertex])
-        for one in near
-        if one not in inside
+        for neighbour in near
+        if neighbour not in inside
     ]
 
 
@@ -111,14 +111,14 @@ def place_across(graph: Layered, widths: Sequence[float], spine: Sequence[int]) 
     crossing = _marked_crossings(graph, spine)
     above = _straightened(graph, graph.above, graph.below, spine)
     below = _straightened(graph, graph.below, graph.above, spine)
-    found = []
+    layouts = []
     for layers, neighbours in ((graph.layers, above), (graph.layers[::-1], below)):
         for mirrored in (False, True):
             seen = [layer[::-1] for layer in layers] if mirrored else layers
             root = _align(seen, neighbours, crossing)
             places = _compact(seen, root, widths)
-            found.append([-place for place in places] if mirrored else places)
-    across = _between(found, widths)
+            layouts.append([-place for place in places] if mirrored else places)
+    across = _between(layouts, widths)
     settle(graph, across, widths, spine)
     return across
 
@@ -188,9 +188,9 @@ def _marked_crossings(graph: Layered, spine: Sequence[int]) -> set[tuple[int, in
                 continue
             high = len(upper) if inner is None else place[inner]
             for other in lower[scanned : number + 1]:
-                for one in graph.above[other]:
-                    if (place[one] < low or place[one] > high) and spine[one] != spine[other]:
-                        marked.add((one, other))
+                for above in graph.above[other]:
+                    if (place[above] < low or place[above] > high) and spine[above] != spine[other]:
+                        marked.add((above, other))
             low, scanned = max(low, high), number + 1
     return marked
 
@@ -208,11 +208,11 @@ def _align(
             if len(near) > 1:
                 near = sorted(near, key=place.__getitem__)
                 near = near[(len(near) - 1) // 2 : len(near) // 2 + 1]
-            for one in near:
-                free = (one, vertex) not in crossing and (vertex, one) not in crossing
-                if root[vertex] == vertex and free and place[one] > rightmost:
-                    root[vertex] = root[one]
-                    rightmost = place[one]
+            for neighbour in near:
+                free = (neighbour, vertex) not in crossing and (vertex, neighbour) not in crossing
+                if root[vertex] == vertex and free and place[neighbour] > rightmost:
+                    root[vertex] = root[neighbour]
+                    rightmost = place[neighbour]
         place = {vertex: number for number, vertex in enumerate(layer)}
     return root
 
@@ -241,20 +241,20 @@ def _compact(layers: Sequence[Sequence[int]], root: Sequence[int], widths: Seque
     return [place[end] for end in root]
 
 
-def _between(found: Sequence[Sequence[float]], widths: Sequence[float]) -> list[float]:
+def _between(layouts: Sequence[Sequence[float]], widths: Sequence[float]) -> list[float]:
     """Align all layouts with the narrowest one and return the mean of the middle two; the leftmost border is 0."""
     spans = [
         (
-            min(x - w / 2 for x, w in zip(one, widths, strict=True)),
-            max(x + w / 2 for x, w in zip(one, widths, strict=True)),
+            min(x - w / 2 for x, w in zip(layout, widths, strict=True)),
+            max(x + w / 2 for x, w in zip(layout, widths, strict=True)),
         )
-        for one in found
+        for layout in layouts
     ]
     left, right = min(spans, key=lambda span: span[1] - span[0])
     # The layouts come in pairs: aligned to the left, then to the right.
     shifts = [right - high if number % 2 else left - low for number, (low, high) in enumerate(spans)]
     middle = []
-    for four in zip(*found, strict=True):
+    for four in zip(*layouts, strict=True):
         ordered = sorted(x + shift for x, shift in zip(four, shifts, strict=True))
         middle.append((ordered[1] + ordered[2]) / 2 - left)
     return middle

@@ -167,8 +167,8 @@ def _font(size: float, bold: bool) -> FreeTypeFont:
 @lru_cache(maxsize=1)
 def _font_folder() -> Path:
     """Return the folder of matplotlib's fonts without importing it, which takes 0.4 s."""
-    found = find_spec("matplotlib")
-    return Path((found and found.origin) or "").parent / "mpl-data" / "fonts" / "ttf"
+    spec = find_spec("matplotlib")
+    return Path((spec and spec.origin) or "").parent / "mpl-data" / "fonts" / "ttf"
 
 
 def _ends(shape: Line | Rectangle | Text) -> tuple[float, float]:

@@ -245,9 +245,9 @@ def is_usual(name: str, value: JsonValue) -> bool:
 
 
 def _tensors(tensors: Sequence[TensorInfo], is_input: bool) -> Iterator[BoundTensor]:
-    for one in tensors:
-        tensor = f"{short_name(one.dtype, 40)} {shape_text(one.shape)}".strip()
-        yield BoundTensor(short_name(one.name), tensor, is_input)
+    for tensor_info in tensors:
+        tensor = f"{short_name(tensor_info.dtype, 40)} {shape_text(tensor_info.shape)}".strip()
+        yield BoundTensor(short_name(tensor_info.name), tensor, is_input)
 
 
 _TACTICS = 12

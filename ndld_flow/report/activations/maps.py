@@ -248,18 +248,18 @@ def _pack(maps: Sequence[_Read], limit: int, budget: int, packed: PackedMaps) ->
     """Add the most relevant channels of each map while there is room, a candidate together with its reference."""
     chunks: dict[tuple[int, int], int] = {}
     left_out = 0
-    for one in maps:
-        key = (one.tensor, one.source.sample)
-        channels = sorted(one.ranked[:limit])
-        text = one.letters(channels)
-        if packed.letters + len(text) > budget or (one.base is not None and key not in chunks):
+    for read in maps:
+        key = (read.tensor, read.source.sample)
+        channels = sorted(read.ranked[:limit])
+        text = read.letters(channels)
+        if packed.letters + len(text) > budget or (read.base is not None and key not in chunks):
             left_out += 1
             continue
-        numbers = _numbers(one.source)
-        over = chunks[key] if one.base is not None else -1
+        numbers = _numbers(read.source)
+        over = chunks[key] if read.base is not None else -1
         chunks.setdefault(key, len(packed.chunks))
         packed.maps.append(
-            PackedMap(one.tensor, one.source, len(packed.chunks), tuple(numbers[place] for place in channels), over)
+            PackedMap(read.tensor, read.source, len(packed.chunks), tuple(numbers[place] for place in channels), over)
         )
         packed.chunks.append(text)
     if left_out:

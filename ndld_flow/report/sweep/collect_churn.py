@@ -134,8 +134,8 @@ def _builds_of(point: SweepPoint, folder: Path, objects: Objects | None) -> Iter
         measured = next(
             (profile for profile in documents.profiles.values() if profile.options.get("engine") == step), None
         )
-        found = _BuiltPoint(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
-        yield step, keys.get(step, ""), found
+        built = _BuiltPoint(point.number, attempt, Rebuild(f"attempt {attempt}", build, measured))
+        yield step, keys.get(step, ""), built
 
 
 def _view(step: str, builds: Sequence[_BuiltPoint]) -> ChurnView:
