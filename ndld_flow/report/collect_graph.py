@@ -6,8 +6,8 @@ For one page::
     data["graphs"] = [graph_payload(one) for one in graphs.pictures]
     data["graph_of"] = list(graphs.of_profile)        # for each profile its position among them, or None
 
-Profiles of one topology share a picture: ten profiles of one model cost no more than one, in time and in bytes. What a
-node is called and coloured by is not in here: the page has it by layer already. `graph/view.js` says how to show it.
+Profiles of one topology share a picture: ten profiles of one model cost no more than one, in time and in bytes. Names
+and colours of nodes are not included: the page has them by layer already. `graph/view.js` shows the graphs.
 """
 
 from __future__ import annotations

@@ -471,7 +471,7 @@ class TensorDivergence(TypedDict):
 
 
 class MapPayload(TypedDict):
-    """A map of a tensor: where its codes are, and which values they stand for."""
+    """A map of a tensor: the place of its codes, and the values that they represent."""
 
     sample: int
     side: str

@@ -82,7 +82,7 @@ def _records(run: RunRecord) -> dict[str, StepRecord]:
 
 def _found_by(record: StepRecord) -> Collection[str]:
     """Return the searches that a step read: a single one, or several as `found_by.0`."""
-    return [whom for what, whom in record.parents.items() if what.partition(".")[0] == FOUND_BY]
+    return [parent for name, parent in record.parents.items() if name.partition(".")[0] == FOUND_BY]
 
 
 def _measured(search: PrecisionSearch, users: Collection[str], documents: RunDocuments) -> MeasuredCost | None:

@@ -429,7 +429,7 @@ interface TensorDivergence {
   nonfinite: number;
 }
 
-/** A map of a tensor: where its codes are, and which values they stand for. */
+/** A map of a tensor: the place of its codes, and the values that they represent. */
 interface MapPayload {
   sample: number;
   side: string;

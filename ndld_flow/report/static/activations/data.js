@@ -42,7 +42,7 @@ export class TensorMaps {
     this.low = about.low;
     this.high = about.high;
     this.isStrip = height * width === 1 && channels > 1;
-    /** The largest difference, once somebody asks for it. */
+    /** The largest difference, computed when it is first needed. */
     this.most = /** @type {number | undefined} */ (undefined);
     this.width = this.isStrip ? channels : width;
     this.height = height;

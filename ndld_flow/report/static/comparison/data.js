@@ -154,7 +154,7 @@ class ComparedRows {
     this.times = profile.reports.map((report, place) => this.timesOf(report, place));
     this.sums = this.times.map((times) => times.reduce((sum, ms) => sum + (ms ?? 0), 0));
     this.verdicts = this.verdictsByRow();
-    /** For each report the row of each layer, once somebody asks for it. */
+    /** For each report the row of each layer, computed when it is first needed. */
     this.homes = null;
   }
 

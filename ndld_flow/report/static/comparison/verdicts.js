@@ -114,14 +114,14 @@ export function drawHeadline(host, choice) {
   const capital = (word) => word[0].toUpperCase() + word.slice(1);
   if (choice.base === 0) {
     const why = payload.why.replaceAll("->", "→");
-    host.replaceChildren(verdictWord(payload.verdict, capital(payload.verdict)), " ", make("span", { class: "said" }, make("bdi", {}, why)));
+    host.replaceChildren(verdictWord(payload.verdict, capital(payload.verdict)), " ", make("span", { class: "result" }, make("bdi", {}, why)));
     return;
   }
   const decisions = deciding(choice);
   const word = worstOf(decisions) ?? "incomparable";
   const why = decisions.length === 1 ? decisions[0].why : `the worst of ${decisions.length} verdicts`;
   host.replaceChildren(verdictWord(word, capital(word)), " ",
-    make("span", { class: "said" }, make("bdi", {}, why)),
+    make("span", { class: "result" }, make("bdi", {}, why)),
     make("span", { class: "quiet decided" }, "Shown against ", named(payload.subjects[choice.base]),
       "; decided against ", named(payload.subjects[0]), ": ", verdictWord(payload.verdict), "."));
 }

@@ -1,4 +1,4 @@
-// Painting of a graph onto its canvas, and of the small map beside it.
+// Painting of a graph onto its canvas, and of the overview map.
 
 /** @import { GraphData } from "./data.js" */
 

@@ -169,9 +169,9 @@ class ModelView {
     const trail = this.data.trail(scope);
     const parts = trail.map((step) => (step === scope ? make("b", { "aria-current": "page" }, make("bdi", {}, shortened(this.data.scopeTitle(step), 48))) : this.links.scopeLink(step, this.data.scopeTitle(step))));
     const others = this.data.siblings(scope).filter((sibling) => sibling !== scope);
-    const beside = others.map((other) => this.links.scopeLink(other, this.data.bodyName(other)));
+    const siblings = others.map((other) => this.links.scopeLink(other, this.data.bodyName(other)));
     const apart = (items, sign) => items.flatMap((item, place) => (place ? [make("span", { class: "quiet", "aria-hidden": "true" }, sign), item] : [item]));
-    document.querySelector(".trail").replaceChildren(...(trail.length > 1 ? apart(parts, " › ") : []), ...(beside.length ? [make("span", { class: "quiet" }, " also "), ...apart(beside, ", ")] : []));
+    document.querySelector(".trail").replaceChildren(...(trail.length > 1 ? apart(parts, " › ") : []), ...(siblings.length ? [make("span", { class: "quiet" }, " also "), ...apart(siblings, ", ")] : []));
   }
 
   showPanel({ scope, node, tensor }) {

@@ -19,7 +19,7 @@ export class ModelSearch {
     this.hits = [];
     this.hit = -1;
     this.field = /** @type {HTMLInputElement} */ (document.getElementById("find"));
-    /** Names in lower case, once somebody searches. */
+    /** Names in lower case, filled by the first search. */
     this.lowered = null;
     this.status = document.getElementById("found");
     this.list = document.getElementById("hits");

@@ -68,7 +68,7 @@ function layerTextColumns(data) {
 export const shareLabel = (basis) => (basis.of === "pass" ? "percent of pass" : "percent of layer sum");
 
 /**
- * `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass` with all that lies between them.
+ * `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass`, including the time between them.
  * @param {LayerData} data
  */
 function layerNumberColumns(data, basis, heat) {
@@ -136,7 +136,7 @@ export function untimedColumns(data, heat) {
   ];
 }
 
-// What a table says about the layers that are selected in it.
+// Details of the selected layers of a table.
 
 /**
  * @param {TableModel} model
