@@ -18,7 +18,7 @@ from ndld_flow.graph.edit.constant_tensors import ConstantTensor, constant_tenso
 from ndld_flow.graph.edit.find_nodes import find_nodes
 from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
 from ndld_flow.models.derived_tensors import byte_pieces
-from ndld_flow.models.element_types import dtype_name, type_name
+from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.files import load_model, summarize_model
 from ndld_flow.models.node_details import attribute_text
 from ndld_flow.models.node_precision import precision_of
@@ -79,7 +79,7 @@ class Views:
             return Port(name="")
         return Port(
             name=value.name,
-            dtype=_dtype(value),
+            dtype=value_dtype(value),
             shape=_dims(value.shape),
             made_by=self._maker(value),
             read_by=tuple(self._readers(value)),
@@ -142,12 +142,6 @@ class Views:
         scope = self._address(node)
         here = self._addresses.get(value.graph, "") if isinstance(value.graph, ir.Graph) else ""
         return node_label(node) if scope == here else f"{scope}: {node_label(node)}"
-
-
-def _dtype(value: ir.Value) -> str:
-    if isinstance(value.type, ir.TensorType):
-        return "" if value.type.dtype == ir.DataType.UNDEFINED else dtype_name(value.type.dtype)
-    return type_name(value.type) or ""
 
 
 def _dims(shape: ir.Shape | None) -> Dims | None:

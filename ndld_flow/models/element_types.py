@@ -56,6 +56,13 @@ def dtype_name(dtype: ir.DataType) -> str:
     return str(np.dtype(dtype.numpy()).name)
 
 
+def value_dtype(value: ir.Value) -> str:
+    """Return `float32`; for other types than dense tensors, ONNX's name; empty if undeclared."""
+    if value.type is None or isinstance(value.type, ir.TensorType):
+        return "" if value.dtype in (None, ir.DataType.UNDEFINED) else dtype_name(value.dtype)
+    return type_name(value.type) or ""
+
+
 def type_name(type_: ir.TypeProtocol | None) -> str | None:
     """Return a type as ONNX writes it; None if unknown or incomplete."""
     if isinstance(type_, ir.SequenceType | ir.OptionalType):

@@ -193,7 +193,9 @@ class Bf16Reducer:
         self.candidates = tuple(
             position for position in sorted(self._reduced) if not any(subgraphs_of(nodes_by_position[position]))
         )
-        self.always_kept = _reasons(nodes_by_position, able, kept)
+        sensitive = {position: why for position, node in nodes_by_position.items() if (why := why_sensitive(node))}
+        named = {position: "keep" for position, node in nodes_by_position.items() if node in kept and node in able}
+        self.always_kept = sensitive | named
 
     settings: Mapping[str, bool | int | float | str] = {}
 
@@ -219,9 +221,3 @@ class Bf16Reducer:
         constrained = target.with_name("constrained.onnx")
         constrain_file(self._source, constrained, [_EVERYTHING], keep=True, allow_empty=False, found=search)
         write_typed_model(constrained, target)
-
-
-def _reasons(nodes_by_position: Mapping[int, ir.Node], able: set[ir.Node], kept: set[ir.Node]) -> dict[int, str]:
-    """Return the positions of nodes that support bf16 but stay as they are -> why."""
-    reasons = {position: why for position, node in nodes_by_position.items() if (why := why_sensitive(node))}
-    return reasons | {position: "keep" for position, node in nodes_by_position.items() if node in kept and node in able}

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import onnx_ir as ir
 
 from ndld_flow.base.text import shortened
-from ndld_flow.models.element_types import dtype_name, held_tensor, type_name
+from ndld_flow.models.element_types import dtype_name, held_tensor, value_dtype
 from ndld_flow.models.node_details import element_type_text
 from ndld_flow.models.tensor_contents import digest_of, shape_of, values_text
 from ndld_flow.models.tensors import shape_text
@@ -70,14 +70,7 @@ def changed_text(aspect: Aspect, before: str | None, after: str | None, detail: 
 
 def tensor_item(value: ir.Value, scope: str) -> TensorItem:
     """Return a value as its model declares it."""
-    return TensorItem(scope=scope, name=value.name or "", dtype=dtype_of(value), shape=dims_of(value))
-
-
-def dtype_of(value: ir.Value) -> str:
-    """Return `float32`; for other types than dense tensors, ONNX's name; empty if undeclared."""
-    if value.type is None or isinstance(value.type, ir.TensorType):
-        return "" if value.dtype in (None, ir.DataType.UNDEFINED) else dtype_name(value.dtype)
-    return type_name(value.type) or ""
+    return TensorItem(scope=scope, name=value.name or "", dtype=value_dtype(value), shape=dims_of(value))
 
 
 def dims_of(value: ir.Value) -> tuple[int | str | None, ...] | None:

@@ -11,7 +11,6 @@ from ndld_flow.graph.diff.listing import (
     changed_text,
     counts_of,
     dims_of,
-    dtype_of,
     first,
     most_important,
     tensor_item,
@@ -21,7 +20,7 @@ from ndld_flow.graph.diff.match_models import weights_of
 from ndld_flow.graph.diff.matches import Pair, Pairs, Port, Side, Sides
 from ndld_flow.graph.diff.node_changes import follows, hold_tensors, value_texts
 from ndld_flow.models.derived_tensors import DerivedTensor
-from ndld_flow.models.element_types import dtype_name
+from ndld_flow.models.element_types import dtype_name, value_dtype
 from ndld_flow.models.node_details import constant_tensor
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.tensor_contents import Distance, distance_of, same_contents, shape_of, values_text
@@ -126,7 +125,7 @@ def _interface_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
     """Yield every change of a declared input or output of the model."""
     candidates = [
         changed_text("name", before.name or "", after.name or ""),
-        changed_text("dtype", dtype_of(before) or None, dtype_of(after) or None),
+        changed_text("dtype", value_dtype(before) or None, value_dtype(after) or None),
         changed_text("shape", _shape_text(before), _shape_text(after)),
         changed_text("doc string", before.doc_string or None, after.doc_string or None),
     ]
@@ -159,8 +158,8 @@ def _changed_tensors(sides: Sides) -> Iterator[TensorChanged]:
 def _tensor_changes(before: ir.Value, after: ir.Value) -> Iterator[Change]:
     """Yield changes of an inner tensor: its name, and types and shapes that contradict each other."""
     candidates = [changed_text("name", before.name or "", after.name or "")]
-    if dtype_of(before) and dtype_of(after):
-        candidates.append(changed_text("dtype", dtype_of(before), dtype_of(after)))
+    if value_dtype(before) and value_dtype(after):
+        candidates.append(changed_text("dtype", value_dtype(before), value_dtype(after)))
     if _contradict(dims_of(before), dims_of(after)):
         candidates.append(changed_text("shape", _shape_text(before), _shape_text(after)))
     yield from (change for change in candidates if change is not None)
