@@ -11,10 +11,9 @@ import onnx_ir as ir
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.base.name_patterns import name_matcher
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS, EditedModel, values_of
+from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.graph_edits import known_shapes
 from ndld_flow.graph.edit.value_grammar import parse_dtype
-from ndld_flow.graph.edit.wiring import is_used, prune_values
 from ndld_flow.graph.sanitize.edits import is_standard
 from ndld_flow.models.element_types import Types, dtype_name, dtype_of, infer_types
 from ndld_flow.models.files import all_graphs
@@ -31,7 +30,6 @@ from ndld_flow.models.input_shapes import (
     set_shapes_of_inputs,
     show_shape,
 )
-from ndld_flow.models.scopes import node_label, scopes_of
 from ndld_flow.models.shape_inference import infer_shapes, is_invented_name
 
 Dims = Sequence[int | str | None]
@@ -69,59 +67,6 @@ def pick(values: Iterable[ir.Value], patterns: Sequence[str], what: str, allow_e
             raise RequestError(f"the model has no {what} {short_name(pattern)!r}; {hint}")
         chosen |= matching
     return [value for name, value in known.items() if name in chosen]
-
-
-# --- inputs ----------------------------------------------------------------------------------------------------------
-
-
-def add_input(edited: EditedModel, name: str, declared: Declared) -> None:
-    """Add an unused input. Raises `RequestError` for a name that is already used."""
-    refuse_taken(edited, name)
-    edited.model.graph.inputs.append(ir.Value(name=name, type=declared.type, shape=declared.dims))
-
-
-def refuse_taken(edited: EditedModel, name: str) -> None:
-    """Raise `RequestError` when a tensor of any graph has this name."""
-    for address, graph in scopes_of(edited.model).items():
-        if any(value.name == name for value in values_of(graph)):
-            where = f" in {short_name(address)}" if address else ""
-            raise RequestError(f"there is a tensor {short_name(name)!r} already{where}; choose another name")
-
-
-def remove_input(edited: EditedModel, value: ir.Value) -> None:
-    """Remove an unused input; one with a default value becomes that constant.
-
-    Raises `RequestError` for an input that is used.
-    """
-    if is_used(value) and not value.is_initializer():
-        nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
-        readers = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-        raise RequestError(
-            f"input {value.name!r} is read by {readers or 'an output'}; give a constant by `replace_by`, "
-            "or remove its readers first"
-        )
-    edited.model.graph.inputs.remove(value)
-    if value.is_initializer():
-        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
-    prune_values([value])
-
-
-def fix_input(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -> None:
-    """Replace an input by a constant. Raises `RequestError` for an output, and for another type or shape."""
-    if value.dtype not in (None, tensor.dtype):
-        raise RequestError(f"input {value.name!r} is {value.dtype}, but the value given is {tensor.dtype}")
-    dims = tuple(tensor.shape.numpy())
-    own = value.shape
-    pairs = zip(own or (), dims, strict=False)
-    if own is not None and (len(own) != len(dims) or any(isinstance(dim, int) and dim != new for dim, new in pairs)):
-        raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, the value given {list(dims)}")
-    edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
-    graph = edited.model.graph
-    graph.inputs.remove(value)
-    value.const_value = tensor
-    value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(dims)
-    if not value.is_initializer():
-        graph.register_initializer(value)
 
 
 class Snapshot:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import NewName, TensorDeclaration
 
@@ -26,8 +28,22 @@ class AddInputs(Operation):
     """Name -> type and shape. New inputs are appended to the existing ones."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import Declared, add_input
+        import onnx_ir as ir
 
-        for name, declared in self.inputs.items():
-            add_input(edited, name, Declared(declared.dtype, declared.shape))
+        from ndld_flow.graph.edit.interface import Declared
+
+        for name, setting in self.inputs.items():
+            _refuse_taken(edited, name)
+            declared = Declared(setting.dtype, setting.shape)
+            edited.model.graph.inputs.append(ir.Value(name=name, type=declared.type, shape=declared.dims))
         return f"inputs added: {', '.join(self.inputs)}"
+
+
+def _refuse_taken(edited: EditedModel, name: str) -> None:
+    """Raise `RequestError` when a tensor of any graph has this name."""
+    from ndld_flow.graph.edit.names import values_of
+
+    for address, graph in edited.scopes().items():
+        if any(value.name == name for value in values_of(graph)):
+            where = f" in {short_name(address)}" if address else ""
+            raise RequestError(f"there is a tensor {short_name(name)!r} already{where}; choose another name")

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.text import short_name
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.graph.edit.settings import Patterns, TensorValue
 from ndld_flow.step import DataFile
 
 if TYPE_CHECKING:
-    from onnx_ir import TensorProtocol, Value
+    import onnx_ir as ir
 
     from ndld_flow.graph.edit.edited_model import EditedModel
 
@@ -38,17 +39,17 @@ class RemoveInputs(Operation):
     """Succeed when no name matches."""
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import fix_input, pick, remove_input
+        from ndld_flow.graph.edit.interface import pick
 
         values = pick(edited.model.graph.inputs, self.select, "input", self.allow_empty)
         for value in values:
             if self.replace_by is None and self.replace_by_file is None:
-                remove_input(edited, value)
+                _remove(edited, value)
             else:
-                fix_input(edited, value, self._constant(value))
+                _replace(edited, value, self._constant(value))
         return f"{len(values)} inputs removed: {', '.join(str(value.name) for value in values)}"
 
-    def _constant(self, value: Value) -> TensorProtocol:
+    def _constant(self, value: ir.Value) -> ir.TensorProtocol:
         """Return the constant, of the input's type; a single number fills the input's shape.
 
         Raises `RequestError` for a value of another type, and for a single number where the shape is dynamic.
@@ -67,3 +68,48 @@ class RemoveInputs(Operation):
                 "by `set_shapes` first, or give lists"
             )
         return make_tensor(written, name, value.dtype, tuple(value.shape.numpy()))
+
+
+def _remove(edited: EditedModel, value: ir.Value) -> None:
+    """Remove an unused input; one with a default value becomes that constant.
+
+    Raises `RequestError` for an input that is used.
+    """
+    from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
+    from ndld_flow.graph.edit.wiring import is_used, prune_values
+    from ndld_flow.models.scopes import node_label
+
+    if is_used(value) and not value.is_initializer():
+        nodes = [f"{node.op_type} {short_name(node_label(node))!r}" for node in value.consumers()]
+        readers = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        raise RequestError(
+            f"input {value.name!r} is read by {readers or 'an output'}; give a constant by `replace_by`, "
+            "or remove its readers first"
+        )
+    edited.model.graph.inputs.remove(value)
+    if value.is_initializer():
+        edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+    prune_values([value])
+
+
+def _replace(edited: EditedModel, value: ir.Value, tensor: ir.TensorProtocol) -> None:
+    """Replace an input by a constant. Raises `RequestError` for a constant of another type or shape."""
+    import onnx_ir as ir
+
+    from ndld_flow.graph.edit.edited_model import FIRST_WITH_FREE_INITIALIZERS
+    from ndld_flow.models.input_shapes import show_shape
+
+    if value.dtype not in (None, tensor.dtype):
+        raise RequestError(f"input {value.name!r} is {value.dtype}, but the value given is {tensor.dtype}")
+    dims = tuple(tensor.shape.numpy())
+    own = value.shape
+    pairs = zip(own or (), dims, strict=False)
+    if own is not None and (len(own) != len(dims) or any(isinstance(dim, int) and dim != new for dim, new in pairs)):
+        raise RequestError(f"input {value.name!r} has the shape {show_shape(own)}, the value given {list(dims)}")
+    edited.raise_ir_version(FIRST_WITH_FREE_INITIALIZERS)
+    graph = edited.model.graph
+    graph.inputs.remove(value)
+    value.const_value = tensor
+    value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape(dims)
+    if not value.is_initializer():
+        graph.register_initializer(value)
