@@ -1,4 +1,4 @@
-"""Inputs and outputs of a model: their order, types and shapes, and the inference of all other shapes."""
+"""Inputs and outputs of a model: selection, types and shapes, and the inference of all other shapes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ from ndld_flow.models.element_types import Types, dtype_name, dtype_of, infer_ty
 from ndld_flow.models.files import all_graphs
 from ndld_flow.models.input_shapes import (
     check_channels,
-    check_dims,
-    check_shapes,
-    dim_names,
-    dims_from_shapes,
     drop_all_invented_names,
     dynamic_values,
     forget_computed_shapes,
@@ -143,21 +139,6 @@ def declared_values(model: ir.Model) -> list[ir.Value]:
     return [*(value for graph in graphs for value in graph.inputs), *outputs]
 
 
-# --- shapes and sizes ------------------------------------------------------------------------------------------------
-
-
-def set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
-    """Set shapes of inputs and infer all others; a number for a named dimension holds wherever the name is used.
-
-    Raises `RequestError` for an unknown input or another rank, `ModelError` when the model does not support the shapes.
-    """
-    model = edited.model
-    check_shapes(model, shapes, "shapes")
-    numbers = {name: tuple(dim if isinstance(dim, int) else -1 for dim in shape) for name, shape in shapes.items()}
-    sizes = dims_from_shapes(model, numbers, {}, "shapes")
-    change_shapes(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
-
-
 def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mapping[str, int]) -> None:
     """Set shapes of inputs and sizes of named dimensions, and infer all other shapes.
 
@@ -169,27 +150,6 @@ def change_shapes(edited: EditedModel, shapes: Mapping[str, Dims], sizes: Mappin
     snapshot.infer_again(edited, f"the model does not support these input shapes ({shown})")
 
 
-def fix_dims(edited: EditedModel, sizes: Mapping[str, int], rest: int | None) -> None:
-    """Set dimensions to sizes by name, and all other dynamic dimensions of inputs to `rest`.
-
-    Raises like `set_shapes`.
-    """
-    model = edited.model
-    check_dims(model, sizes, "dims")
-    wanted = {} if rest is None else dict.fromkeys(dim_names(model), rest)
-    wanted |= sizes
-    change_shapes(edited, {} if rest is None else _filled(real_inputs(model), wanted, rest), wanted)
-
-
-def _filled(inputs: Sequence[ir.Value], sizes: Mapping[str, int], rest: int) -> dict[str, Dims]:
-    """Return shapes without dynamic dimensions, for inputs of known rank."""
-    return {
-        value.name or "": [dim if isinstance(dim, int) else sizes.get(str(dim.value), rest) for dim in value.shape]
-        for value in inputs
-        if value.shape is not None
-    }
-
-
 def show_inputs(model: ir.Model) -> str:
     """Return `x [1, 3, 640, 640], mask [1]; still dynamic: y`."""
     inputs = ", ".join(f"{value.name} {show_shape(value.shape)}" for value in real_inputs(model))
@@ -197,38 +157,7 @@ def show_inputs(model: ir.Model) -> str:
     return f"{inputs}; still dynamic: {dynamic}" if dynamic else inputs
 
 
-# --- recorded shapes ------------------------------------------------------------------------------------------
-
-
-def infer_all(edited: EditedModel, strict: bool) -> str:
-    """Discard recorded shapes and types of computed tensors and infer them again. Returns a summary.
-
-    With `strict`, raises `ModelError` for an inconsistent model after restoring it.
-    """
-    model = edited.model
-    snapshot = Snapshot(model)
-    _discard_shapes(model)
-    try:
-        infer_shapes(model, strict)
-    except ModelError:
-        snapshot.restore()
-        raise
-    edited.bare.clear()
-    drop_all_invented_names(model)
-    snapshot.fill_open_outputs(model)
-    values = [value for graph in all_graphs(model) for node in graph for value in node.outputs]
-    known = sum(value.type is not None and value.shape is not None for value in values)
-    return f"{known} of {len(values)} tensors have a type and a shape"
-
-
-def remove_shapes(edited: EditedModel) -> int:
-    """Omit shapes and types of computed tensors from the file, except of outputs. Returns the number of tensors."""
-    bare = _discard_shapes(edited.model)
-    edited.bare.update(bare)
-    return len(bare)
-
-
-def _discard_shapes(model: ir.Model) -> list[ir.Value]:
+def discard_shapes(model: ir.Model) -> list[ir.Value]:
     """Discard shapes and types of computed tensors; returns these."""
     values = [value for graph in all_graphs(model) for value in _computed(graph) if not value.is_graph_output()]
     for value in values:

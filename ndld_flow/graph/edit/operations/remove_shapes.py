@@ -22,6 +22,8 @@ class RemoveShapes(Operation):
     keeps_outputs = True
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import remove_shapes
+        from ndld_flow.graph.edit.interface import discard_shapes
 
-        return f"{remove_shapes(edited)} tensors are written without shape and type"
+        values = discard_shapes(edited.model)
+        edited.bare.update(values)
+        return f"{len(values)} tensors are written without shape and type"

@@ -40,7 +40,7 @@ class SetShapes(Operation):
         return not self.shapes and not self.dims and self.all is None
 
     def apply(self, edited: EditedModel) -> str:
-        from ndld_flow.graph.edit.interface import fix_dims, set_shapes, show_inputs
+        from ndld_flow.graph.edit.interface import show_inputs
 
         shapes: Mapping[str, Dims] = self.shapes
         if self.uses_inputs:
@@ -50,7 +50,39 @@ class SetShapes(Operation):
                     "no shapes to set: give `shapes`, `dims` or `all`, or shapes in the recipe's `inputs:`"
                 )
         if shapes:
-            set_shapes(edited, shapes)
+            _set_shapes(edited, shapes)
         if self.dims or self.all is not None:
-            fix_dims(edited, self.dims, self.all)
+            self._fix_dims(edited)
         return show_inputs(edited.model)
+
+    def _fix_dims(self, edited: EditedModel) -> None:
+        """Set dimensions of inputs to sizes by name, and all other dynamic ones to `all`."""
+        from ndld_flow.graph.edit.interface import change_shapes
+        from ndld_flow.models.input_shapes import check_dims, dim_names, real_inputs
+
+        model, rest = edited.model, self.all
+        check_dims(model, self.dims, "dims")
+        if rest is None:
+            change_shapes(edited, {}, self.dims)
+            return
+        sizes = {**dict.fromkeys(dim_names(model), rest), **self.dims}
+        shapes = {
+            value.name or "": [dim if isinstance(dim, int) else sizes.get(str(dim.value), rest) for dim in value.shape]
+            for value in real_inputs(model)
+            if value.shape is not None
+        }
+        change_shapes(edited, shapes, sizes)
+
+
+def _set_shapes(edited: EditedModel, shapes: Mapping[str, Dims]) -> None:
+    """Set shapes of inputs and infer all others.
+
+    Raises `RequestError` for an unknown input or another rank, `ModelError` when the model does not support the shapes.
+    """
+    from ndld_flow.graph.edit.interface import change_shapes
+    from ndld_flow.models.input_shapes import check_shapes, dims_from_shapes
+
+    check_shapes(edited.model, shapes, "shapes")
+    numbers = {name: tuple(dim if isinstance(dim, int) else -1 for dim in shape) for name, shape in shapes.items()}
+    sizes = dims_from_shapes(edited.model, numbers, {}, "shapes")
+    change_shapes(edited, shapes, {name: size for name, size in sizes.items() if size >= 0})
