@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 from pydantic import BaseModel
 
 from ndld_flow.base.declared_metrics import Returns, metrics
-from ndld_flow.base.settings import Settings
+from ndld_flow.base.settings import Settings, fields_of, values_of
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
@@ -331,15 +331,14 @@ def _annotations(model: type[BaseModel]) -> dict[str, list[object]]:
     """Return the settings of a model -> the metadata of their annotations."""
     return {
         name: [*info.metadata, *(each for argument in get_args(info.annotation) for each in get_args(argument))]
-        for name, info in model.model_fields.items()
+        for name, info in fields_of(model).items()
     }
 
 
 def _held_in(value: object, mark: type[Mark], place: tuple[str | int, ...]) -> Iterator[Held[Mark]]:
     if isinstance(value, BaseModel):
         marked = marked_settings(type(value), mark)
-        for name, info in type(value).model_fields.items():
-            inner = getattr(value, name)
+        for name, info, inner in values_of(value):
             if name not in marked:
                 yield from _held_in(inner, mark, (*place, name))
             elif inner is not None and inner != info.default:

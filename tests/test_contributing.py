@@ -16,19 +16,24 @@ from typing import Any
 import onnx
 import pytest
 
-from ndld_flow import api, steps
+from ndld_flow import api, runtimes, steps
+from ndld_flow.base.errors import RecipeError
+from ndld_flow.base.settings import describe_settings
 from ndld_flow.graph.edit import catalogue, operations
 from ndld_flow.graph.lint import checks, run_checks
 from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
+from ndld_flow.records.document import read_document
 from ndld_flow.records.inspection import Findings
-from ndld_flow.records.profile import Layer
+from ndld_flow.records.profile import Layer, Profile
 from ndld_flow.report import panels
 from ndld_flow.report.bundle import bundle, report_files
 from ndld_flow.report.panel import find_panels
 from ndld_flow.report.render import environment
 from ndld_flow.report.run_page import draw_report
+from ndld_flow.step import _annotations
+from ndld_flow.steps.profile import ProfileModel
 from tests.support.compare_samples import profile_of
 from tests.support.models import make_cnn
 from tests.support.run_fixtures import write_quickstart
@@ -102,6 +107,40 @@ def test_an_operation_is_one_file(in_folder: Path, tmp_path_factory: pytest.Temp
         cleaned = onnx.load(Path(done.folder, "clean", "model.onnx"))
         assert not any(node.doc_string for node in cleaned.graph.node)
         assert word in catalogue.operation_names()
+
+
+def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It is found in this process and in measuring processes, which `sitecustomize` prepares."""
+    place = tmp_path_factory.mktemp("runtimes")
+    (place / "sitecustomize.py").write_text(f"import ndld_flow.runtimes as r; r.__path__.append({str(place)!r})\n")
+    make_cnn(in_folder / "model.onnx")
+    quick = {"runs": 2, "passes": 4, "duration": 0, "stable": 0, "warmup": 0, "layer_passes": 4}
+    with pytest.MonkeyPatch.context() as patch:
+        word = in_package(runtimes, place, patch)
+        patch.setenv("PYTHONPATH", str(place))
+        forget_runtimes()
+        recipe = {"name": "r", "model": "model.onnx", "steps": {"speed": {"step": "profile", "backend": word, **quick}}}
+        (in_folder / "r.yaml").write_text(json.dumps(recipe))
+        folder = api.run("r.yaml", ["steps.speed.repeats=2"]).folder
+        settings = api.schema()["$defs"]["step_profile"]["properties"]
+    forget_runtimes()
+    assert settings["repeats"]["default"] == 1
+    assert "reference" in settings["backend"]["enum"]
+    profile = read_document(Profile, Path(folder, "speed", "profile.json"))
+    assert (profile.backend, profile.providers, profile.options["repeats"]) == ("reference", ("Reference",), 2)
+    assert [(layer.type, len(layer.samples_ms)) for layer in profile.layers] == [("Graph", 4)]
+    assert len(profile.outputs) == 1
+    assert "threads" not in profile.options
+    assert profile.versions["onnx"]
+    with pytest.raises(RecipeError, match=r"allowed are 'onnxruntime', 'tensorrt', 'tensorrt_rtx'"):
+        api.plan("r.yaml")
+
+
+def forget_runtimes() -> None:
+    """Let the step `profile` find the runtimes that are there now."""
+    describe_settings.cache_clear()
+    _annotations.cache_clear()
+    ProfileModel.model_rebuild(force=True)
 
 
 def test_a_lint_on_layers_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

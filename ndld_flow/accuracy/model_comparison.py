@@ -204,7 +204,7 @@ class ModelRun:
         self.provider, self.log = model.providers[0], model.log
         for arrays in feeds:
             bound = model.bind(arrays)
-            bound.once()
+            bound.run()
             yield bound.outputs()
 
 

@@ -12,8 +12,7 @@ from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
 from ndld_flow.measure.locked_clocks import locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
-from ndld_flow.measure.session_differences import runs_on_gpu
-from ndld_flow.measure.timing_pass import Timing
+from ndld_flow.runtimes.protocol import Timing
 
 
 @dataclass
@@ -26,16 +25,15 @@ class GpuWatch:
 
     def describe(self, request: ProfilingRequest, timings: Sequence[Timing]) -> tuple[dict[str, JsonValue], list[str]]:
         """Return conditions and notes for one of the profiles measured meanwhile."""
-        if not runs_on_gpu(request.session):
+        gpu = request.session.measured_gpu()
+        if gpu is None:
             return {}, []
         conditions: dict[str, JsonValue] = {}
         notes = []
-        if request.gpu in self.clocks:
-            conditions["locked_clocks"] = self.clocks[request.gpu]
-            notes.append(
-                f"the GPU's clock was locked to its base clock during the measurement, {self.clocks[request.gpu]}"
-            )
-        samples = self.samples.get(request.gpu)
+        if gpu in self.clocks:
+            conditions["locked_clocks"] = self.clocks[gpu]
+            notes.append(f"the GPU's clock was locked to its base clock during the measurement, {self.clocks[gpu]}")
+        samples = self.samples.get(gpu)
         if samples is not None:
             conditions["gpu_samples"] = summary = samples.within(list(map(_span, timings)))
             notes.append(samples.describe(summary))
@@ -51,12 +49,14 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
     watch = GpuWatch()
     with contextlib.ExitStack() as held:
         for side in sides:
-            request = side.request
-            if request.lock_clocks and request.gpu not in watch.clocks:
+            request, gpu = side.request, side.request.session.measured_gpu()
+            if gpu is None:
+                continue
+            if request.lock_clocks and gpu not in watch.clocks:
                 with naming_step(side.step):
-                    watch.clocks[request.gpu] = held.enter_context(locked_clocks(request.gpu))
-            if request.sample_gpu and request.gpu not in watch.samples:
-                watch.samples[request.gpu] = held.enter_context(sampled_gpu(request.gpu))
+                    watch.clocks[gpu] = held.enter_context(locked_clocks(gpu))
+            if request.sample_gpu and gpu not in watch.samples:
+                watch.samples[gpu] = held.enter_context(sampled_gpu(gpu))
         yield watch
 
 

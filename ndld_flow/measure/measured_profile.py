@@ -10,16 +10,13 @@ import numpy as np
 from blake3 import blake3
 from pydantic import JsonValue
 
-from ndld_flow.base.quantities import size
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
-from ndld_flow.measure.layer_pass import LayerPass
 from ndld_flow.measure.preflight import disturbed, doubts
 from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.worker_job import Answer
 from ndld_flow.records.profile import BatchPoint, Profile, ProfileRun, Roofs, TensorInfo
-from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+from ndld_flow.runtimes.protocol import LayerPass, SessionFacts
 from ndld_flow.samples.feeds import Feed, note_assumed
 from ndld_flow.store.digest import digest_file
 
@@ -57,14 +54,16 @@ class Measured:
 def make_profile(found: Measured, sitting: Sitting) -> Profile:
     """Return the profile of one model."""
     request, layers, first = found.request, found.layers, found.answers[0]
+    built_file = request.session.built_file()
     return Profile(
         label=request.label,
         model_digest=request.digest,
-        engine_digest=digest_file(request.session.engine) if isinstance(request.session, EngineSession) else "",
-        backend=request.session.backend if isinstance(request.session, EngineSession) else "onnxruntime",
-        providers=tuple(first.providers),
+        engine_digest="" if built_file is None else digest_file(built_file),
+        backend=request.session.names().backend,
+        providers=tuple(first.devices),
         machine=describe_machine(),
-        versions=_versions(request, first),
+        versions=request.session.library_versions(first.versions)
+        | {name: read_version(name) for name in ("ndld-flow", "numpy", "onnx")},
         options=request.options,
         conditions=_conditions(found, sitting),
         inputs=describe_feeds(found.feeds),
@@ -91,7 +90,7 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
             *doubts(found.before),
             *disturbed(sitting.during),
             *layers.notes,
-            *_about_device(request, first),
+            *_device_notes(request, first),
             *found.gpu_notes,
         ),
     )
@@ -132,43 +131,13 @@ def _run(answer: Answer, began_s: float) -> ProfileRun:
 def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
     first = found.answers[0]
     process: dict[str, JsonValue] = {"threads": first.threads, "affinity": [*first.affinity]}
-    told: dict[str, JsonValue] = {"device": {**first.facts}} if first.facts else {}
+    device: dict[str, JsonValue] = {"device": {**first.facts}} if first.facts else {}
     around: dict[str, JsonValue] = {"before": found.before, "after": found.after, "during": sitting.during}
-    return {**around, "process": process, **told, **found.gpu_conditions}
+    return {**around, "process": process, **device, **found.gpu_conditions}
 
 
-def _about_device(request: ProfilingRequest, answer: Answer) -> Iterator[str]:
+def _device_notes(request: ProfilingRequest, answer: Answer) -> Iterator[str]:
     if not answer.peak_bytes:
         yield "this system does not report memory use"
-    elif answer.providers[0] != CPU and not isinstance(request.session, EngineSession):
-        yield "peak memory is the host's: what lies on the device is not counted"
-    if isinstance(request.session, EngineSession):
-        yield from _about_engine(request.session, answer.facts)
-    elif answer.timings[0].h2d_ms:
-        yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
-
-
-def _about_engine(session: EngineSession, facts: Mapping[str, int | str | bool]) -> Iterator[str]:
-    yield (
-        f"device memory: {size(int(facts['device_used_bytes']))} to load the engine, of which "
-        f"{size(int(facts['activation_bytes']))} for the activations of each stream; peak memory is the host's"
-    )
-    if session.transfers:
-        yield "latency includes the copies of inputs to the device and of outputs from it"
-    else:
-        yield "latency is that of the run on the device; copies from and to the host's memory are told beside it"
-    if not session.spin_wait:
-        yield "latency includes waking the CPU (`spin_wait: false`), which that of ONNX Runtime does not"
-    if session.streams > 1:
-        yield (
-            f"a pass is {session.streams} inferences side by side, each on a stream of its own: latency is until the "
-            f"last of them is done, and {session.streams} inferences are done in it"
-        )
-
-
-def _versions(request: ProfilingRequest, answer: Answer) -> dict[str, str]:
-    others = {name: read_version(name) for name in ("ndld-flow", "numpy", "onnx")}
-    if isinstance(request.session, EngineSession):
-        return {name.replace("_", "-"): version for name, version in answer.versions.items()} | others
-    onnxruntime, _, version = read_version("onnxruntime").partition(" ")
-    return {onnxruntime: version} | others
+    facts = SessionFacts(tuple(answer.devices), (), (), facts=answer.facts)
+    yield from request.session.notes(facts, copied=bool(answer.timings[0].h2d_ms))

@@ -18,7 +18,6 @@ from ndld_flow.base.quantities import seconds
 from ndld_flow.measure import turn_worker
 from ndld_flow.measure.gpu_watch import watched_gpus
 from ndld_flow.measure.profiling_request import Side
-from ndld_flow.measure.session_differences import environment_of, inputs_of, runs_on_gpu
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.turns import Turn
 from ndld_flow.measure.worker import JOB
@@ -110,7 +109,8 @@ class PairMeasurement:
     def _prepare(self, side: Side, folder: Path) -> _Model:
         request = side.request
         with naming_step(side.step):
-            feeds = make_feeds(inputs_of(request), request.inputs, request.seed, request.label)
+            specs = request.session.declared_inputs(request.path)
+            feeds = make_feeds(specs, request.inputs, request.seed, request.label)
         files = write_feeds({name: feed.values for name, feed in feeds.items()}, folder / "inputs")
         return _Model(side, Job(request.path, request.session, (Part(files, TimingPlan(1)),)), folder)
 
@@ -122,7 +122,7 @@ class PairMeasurement:
                 folder = model.folder / f"round-{self._number}"
                 folder.mkdir()
                 model.job.write(folder / JOB)
-                environment = environment_of(model.side.request, model.folder)
+                environment = model.side.request.session.environment(model.folder)
                 model.child = stack.enter_context(CommandWorker(turn_worker.__name__, folder, environment))
                 model.turns = []
             for model in self._models:
@@ -132,7 +132,7 @@ class PairMeasurement:
 
     def _choose_cpu(self) -> int:
         """Pin models of one thread: both to the same CPU, another one in the next round. -1 pins nothing."""
-        pinned = all(model.threads == 1 and not runs_on_gpu(model.side.request.session) for model in self._models)
+        pinned = all(model.threads == 1 and model.side.request.session.measured_gpu() is None for model in self._models)
         return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
 
     def _warm_up(self, cpu: int) -> tuple[int, int]:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.worker_job import Answer, FeedFile, Job, Part, write_feeds
 from ndld_flow.measure.worker_process import run_worker
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+from ndld_flow.runtimes.protocol import RecordingPlan, SessionRequest
 
 Progress = Callable[[int, int, str], None]
 
@@ -23,7 +21,7 @@ class ProcessRuns:
     """The process runs of one model so far."""
 
     model: Path
-    session: SessionSettings | EngineSession
+    session: SessionRequest
     feeds: Mapping[str, FeedFile]
     tally: Tally
     folder: Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 import uuid
@@ -15,23 +16,15 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
-from ndld_flow.measure.layer_pass import LayerPass
 from ndld_flow.measure.measured_profile import Measured, Sitting, describe_feeds, make_profile
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
 from ndld_flow.measure.process_runs import ProcessRuns, Progress, time_batches
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
-from ndld_flow.measure.session_differences import (
-    environment_of,
-    inputs_of,
-    plan_recording,
-    read_recordings,
-    roofs_of,
-    runs_on_gpu,
-)
 from ndld_flow.measure.stopping import Tally, go_on, stopped_because
 from ndld_flow.measure.worker_job import Answer, write_feeds
 from ndld_flow.models.tensors import Array
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, Roofs
+from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
 from ndld_flow.samples.feeds import Feed, make_feeds
 
 
@@ -90,8 +83,8 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
     request = side.request
     folder = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="measuring-", dir=side.scratch)))
     with naming_step(side.step):
-        on_gpu = runs_on_gpu(request.session)
-        specs = inputs_of(request)
+        on_gpu = request.session.measured_gpu() is not None
+        specs = request.session.declared_inputs(request.path)
         feeds = make_feeds(specs, request.inputs, request.seed, request.label)
         # Created before measuring, although used after it: a mistake should cost no time.
         batches = {
@@ -104,10 +97,17 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         tally=Tally(request.plan, least),
         folder=folder,
         progress=side.progress,
-        layers=plan_recording(request, least),
-        environment=environment_of(request, folder),
+        layers=_plan_recording(request, least),
+        environment=request.session.environment(folder),
     )
     return _Measuring(side, feeds, batches, runs, look_around(on_gpu), {})
+
+
+def _plan_recording(request: ProfilingRequest, runs: int) -> RecordingPlan | None:
+    """Return the recording plan of each process run; None without a layer pass."""
+    if not request.layer_passes:
+        return None
+    return request.session.plan_recording(request.path, math.ceil(request.layer_passes / runs))
 
 
 def _take_turns(measuring: Sequence[_Measuring]) -> Sitting:
@@ -161,17 +161,20 @@ def _batches(one: _Measuring) -> tuple[BatchPoint, ...]:
 
 
 def _layers(one: _Measuring) -> LayerPass:
-    if one.runs.layers is None:
+    answers = one.runs.answers
+    recordings = [Path(answer.recording) for answer in answers if answer.recording]
+    if one.runs.layers is None or not recordings:
         return LayerPass()
     one.side.progress(0, 0, "reading the layers")
-    return read_recordings(one.request, one.runs.layers, one.runs.answers)
+    timings = [answer.timings[0] for answer in answers]
+    return one.request.session.read_layers(one.request.path, recordings, one.runs.layers, timings)
 
 
 def _roofs(one: _Measuring, layers: Sequence[Layer]) -> Roofs | None:
     if not layers:
         return None
     one.side.progress(0, 0, "measuring what the device can do")
-    return roofs_of(one.request.session, layers)
+    return one.request.session.measure_roofs(layers)
 
 
 def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:

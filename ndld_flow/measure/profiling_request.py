@@ -11,9 +11,7 @@ from pydantic import JsonValue
 from ndld_flow.inputs import InputSpec
 from ndld_flow.measure.process_runs import Progress
 from ndld_flow.measure.stopping import MeasuringPlan
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
-from ndld_flow.runtimes.tensorrt.library import Library
+from ndld_flow.runtimes.protocol import SessionRequest
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class ProfilingRequest:
     """Name of the model in messages and reports."""
     digest: str
     inputs: Mapping[str, InputSpec]
-    session: SessionSettings | EngineSession
+    session: SessionRequest
     plan: MeasuringPlan
     layer_passes: int
     """Passes of the layer pass; 0 for none."""
@@ -33,19 +31,10 @@ class ProfilingRequest:
     seed: int
     options: dict[str, JsonValue]
     """Every setting in effect, for the record."""
-    library: Library | None = None
-    """The TensorRT that runs an engine."""
     lock_clocks: bool = False
     """Lock the GPU to its base clock during the measurement."""
     sample_gpu: bool = False
     """Sample the GPU during the measurement."""
-
-    @property
-    def gpu(self) -> int:
-        """Return the index of the GPU that is measured."""
-        if isinstance(self.session, EngineSession):
-            return self.session.gpu
-        return int(self.session.provider_options.get("device_id", 0))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ndld_flow.base.quantities import seconds
-from ndld_flow.measure.timing_pass import Timing, TimingPlan
+from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.profiles.compare.intervals import median_interval
+from ndld_flow.runtimes.protocol import Timing
 
 _FEWEST_TO_TRUST = 5
 """The interval of fewer medians is too short: of 5 values their whole range holds the median with 94 %."""

@@ -1,4 +1,4 @@
-"""The timing pass: how long one run takes, with nothing else between two readings of the clock."""
+"""The timing pass: the time of each pass, with nothing else between two readings of the clock."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from ndld_flow.runtimes.device_facts import DeviceTimes
+from ndld_flow.runtimes.protocol import DeviceTimes, Timing
 
-_TOLD_EVERY_NS = 100_000_000
+_REPORT_EVERY_NS = 100_000_000
 
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """When to stop, within one process run."""
+    """The extent of the timing pass of one process run."""
 
     passes: int
-    """At least so many passes are measured,"""
+    """Least number of measured passes."""
     duration_ms: float = 0.0
-    """and measuring takes at least so long,"""
+    """Least time of measuring."""
     limit_ms: float = 0.0
-    """but warm-up and measuring together no longer than this (one pass is always measured); 0 for no limit."""
+    """Longest time of warm-up and measuring together (one pass is always measured); 0 for no limit."""
     warmup_passes: int = 0
-    """Passes before the measured ones, at least,"""
+    """Least number of passes before the measured ones."""
     warmup_ms: float = 0.0
-    """and at least so long, but no more than half of the limit."""
+    """Least time of warming up, within half of the limit."""
     sleep_ms: float = 0.0
-    """Rest before each measured pass."""
+    """Pause before each measured pass."""
 
 
 @dataclass(frozen=True)
@@ -42,79 +42,49 @@ class Copies:
     from_device: Callable[[], float | None]
 
 
-@dataclass
-class Timing:
-    """The result of the timing pass; samples in order."""
-
-    latency_ms: list[float] = field(default_factory=list)
-    starts_ms: list[float] = field(default_factory=list)
-    """When each pass began, after the first one."""
-    h2d_ms: list[float] = field(default_factory=list)
-    """Copy of the inputs to the device, before each pass; empty without copies."""
-    d2h_ms: list[float] = field(default_factory=list)
-    """Copy of the outputs from the device, after each pass; empty without copies."""
-    enqueue_ms: list[float] = field(default_factory=list)
-    """Time to launch each pass; this and the following are empty where no device tells."""
-    compute_ms: list[float] = field(default_factory=list)
-    """Time on the device without copies."""
-    warmup_passes: int = 0
-    warmup_ms: float = 0.0
-    began_s: float = 0.0
-    """`time.monotonic` when the first measured pass began: it is the same clock in all processes."""
-    limit_reached: bool = False
-    """Passes or time were still missing when the limit ended it."""
-
-    def keep(self, told: DeviceTimes) -> None:
-        """Add what is known of one pass besides its latency."""
-        for name in ("enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms"):
-            ms = getattr(told, name)
-            if ms is not None:
-                getattr(self, name).append(ms)
-
-
 def time_passes(
-    once: Callable[[], None],
+    run: Callable[[], None],
     plan: TimingPlan,
     progress: Callable[[int, int], None],
     copies: Copies | None = None,
     device_times: Callable[[], DeviceTimes] | None = None,
 ) -> Timing:
-    """Warm up, then measure. `progress(done, total)` is called between passes, at most ten times a second.
+    """Warm up, then measure passes, each a call of `run`.
 
-    `device_times` is asked after each pass, and is no part of it.
+    `progress(done, total)` is called between passes, at most ten times a second; `device_times` after each pass.
     """
     clock = time.perf_counter_ns
     timing = Timing()
     entered = clock()
-    _warm_up(once, plan, timing, copies)
+    _warm_up(run, plan, timing, copies)
     with _no_garbage_collection():
         timing.began_s = time.monotonic()
-        started = told = clock()
+        started = reported = clock()
         while True:
             if plan.sleep_ms:
                 time.sleep(plan.sleep_ms / 1e3)
             if copies:
-                timing.keep(DeviceTimes(h2d_ms=_duration_ms(copies.to_device)))
+                timing.add(DeviceTimes(h2d_ms=_duration_ms(copies.to_device)))
             before = clock()
-            once()
+            run()
             after = clock()
             timing.latency_ms.append((after - before) / 1e6)
             timing.starts_ms.append((before - started) / 1e6)
-            _look_closer(timing, copies, device_times)
+            _add_details(timing, copies, device_times)
             if _is_over(plan, timing, (after - started) / 1e6, (after - entered) / 1e6):
                 first = timing.starts_ms[0]
                 timing.starts_ms = [start - first for start in timing.starts_ms]
                 return timing
-            if after - told > _TOLD_EVERY_NS:
-                told = after
+            if after - reported > _REPORT_EVERY_NS:
+                reported = after
                 progress(len(timing.latency_ms), max(plan.passes, len(timing.latency_ms)))
 
 
-def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing, copies: Copies | None) -> None:
+def _warm_up(run: Callable[[], None], plan: TimingPlan, timing: Timing, copies: Copies | None) -> None:
     started = time.perf_counter_ns()
     limit_ms = plan.limit_ms / 2 or float("inf")
     while timing.warmup_passes < plan.warmup_passes or timing.warmup_ms < plan.warmup_ms:
-        once()
+        run()
         timing.warmup_passes += 1
         timing.warmup_ms = (time.perf_counter_ns() - started) / 1e6
         if timing.warmup_ms >= limit_ms:
@@ -124,12 +94,12 @@ def _warm_up(once: Callable[[], None], plan: TimingPlan, timing: Timing, copies:
         copies.from_device()
 
 
-def _look_closer(timing: Timing, copies: Copies | None, device_times: Callable[[], DeviceTimes] | None) -> None:
-    """Out of the pass that has just been measured."""
+def _add_details(timing: Timing, copies: Copies | None, device_times: Callable[[], DeviceTimes] | None) -> None:
+    """Add the times of the last pass by the device's clock, and the copy of its outputs."""
     if device_times:
-        timing.keep(device_times())
+        timing.add(device_times())
     if copies:
-        timing.keep(DeviceTimes(d2h_ms=_duration_ms(copies.from_device)))
+        timing.add(DeviceTimes(d2h_ms=_duration_ms(copies.from_device)))
 
 
 def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: float) -> bool:
@@ -141,13 +111,13 @@ def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: f
 
 def _duration_ms(work: Callable[[], float | None]) -> float:
     before = time.perf_counter_ns()
-    told = work()
-    return (time.perf_counter_ns() - before) / 1e6 if told is None else told
+    by_device_ms = work()
+    return (time.perf_counter_ns() - before) / 1e6 if by_device_ms is None else by_device_ms
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Python's collector would stop the clock's owner at odd moments (timeit does the same)."""
+    """Disable Python's collector, which would interrupt passes at random (timeit disables it too)."""
     enabled = gc.isenabled()
     gc.disable()
     try:

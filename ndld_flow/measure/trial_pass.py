@@ -90,7 +90,7 @@ def _try_all(
             given = {name: InputSpec.model_validate_json(values) for name, values in alternative.items()}
             bound = opened.bind({name: feed.values for name, feed in make_feeds(specs, given).items()})
             before = time.perf_counter()
-            bound.once()
+            bound.run()
             return {"accepted": index, "pass_ms": (time.perf_counter() - before) * 1e3}
         except NdldFlowError as error:
             first_error = first_error or str(error)

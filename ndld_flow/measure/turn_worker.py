@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.runtime_protocol import import_library
 from ndld_flow.measure.turns import Opening, Turn
 from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Answer, Job, read_feeds
@@ -37,11 +36,10 @@ def main() -> None:
 
 
 def _serve(job: Job, answer: Callable[[Opening | Turn], object]) -> None:
-    library = import_library(job.model, job.session)
     feeds = read_feeds(job.parts[0].feeds)
     threads_before = count_threads()
-    bound = library.open().bind(feeds, on_device=True)
-    bound.once()  # libraries start threads with the first pass
+    binding = job.session.open(job.model).bind(feeds, on_device=True)
+    binding.run()  # libraries start threads with the first pass
     answer(Opening(threads=count_threads() - threads_before + 1))
     gc.collect()
     gc.disable()
@@ -49,17 +47,17 @@ def _serve(job: Job, answer: Callable[[Opening | Turn], object]) -> None:
         passes, cpu = map(int, line.split())
         if cpu >= 0 and os.sched_getaffinity(0) != {cpu}:
             os.sched_setaffinity(0, {cpu})
-        answer(run_turn(bound.once, passes))
+        answer(run_turn(binding.run, passes))
 
 
-def run_turn(once: Callable[[], object], passes: int) -> Turn:
+def run_turn(run: Callable[[], object], passes: int) -> Turn:
     """Run passes one after the other, and measure them together."""
     if passes > 1:
-        once()  # short passes are measured warm; where a pass is long, its first microseconds do not matter
+        run()  # short passes are measured warm; where a pass is long, its first microseconds do not matter
     queued = _read_queued_ns()
     cpu, wall = time.process_time_ns(), time.perf_counter_ns()
     for _ in range(passes):
-        once()
+        run()
     wall, cpu = time.perf_counter_ns() - wall, time.process_time_ns() - cpu
     after = _read_queued_ns()
     queued_ms = None if queued is None or after is None else (after - queued) / 1e6

@@ -17,12 +17,11 @@ from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.measure.process_memory import PeakMemory
-from ndld_flow.measure.recording_plan import RecordingPlan
-from ndld_flow.measure.runtime_protocol import Bound, Library, Opened, import_library
-from ndld_flow.measure.timing_pass import Copies, Timing, TimingPlan, time_passes
+from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds
 from ndld_flow.processes import worker as process
 from ndld_flow.processes.worker import ReportProgress
+from ndld_flow.runtimes.protocol import Binding, RecordingPlan, Session, Timing
 
 JOB = "job.json"
 
@@ -33,10 +32,9 @@ def main() -> None:
     progress = process.start_worker()
     try:
         job = Job.read(folder / JOB)
-        library = import_library(job.model, job.session)
-        answer = _measure(job, library, progress)
+        answer = _measure(job, progress)
         if job.layers:
-            _record(job, job.layers, library, answer, folder, progress)
+            _record(job, job.layers, answer, folder, progress)
     except RequestError as error:
         answer = Answer(error=type(error).__name__, message=str(error))
     except MemoryError:
@@ -45,7 +43,7 @@ def main() -> None:
     process.exit_worker()
 
 
-def _measure(job: Job, library: Library, progress: ReportProgress) -> Answer:
+def _measure(job: Job, progress: ReportProgress) -> Answer:
     entered = time.perf_counter()
     answer = Answer()
     first = job.parts[0]
@@ -53,52 +51,52 @@ def _measure(job: Job, library: Library, progress: ReportProgress) -> Answer:
     threads_before = count_threads()
     with PeakMemory() as memory:
         progress(0, first.plan.passes, "loading")
-        model = library.open()
-        bound = model.bind(feeds, on_device=True)
-        timing = _time(bound, first, entered, progress)
+        session = job.session.open(job.model)
+        binding = session.bind(feeds, on_device=True)
+        timing = _time(binding, first, entered, progress)
+    facts = session.describe()
     answer.peak_bytes = memory.peak_bytes
-    answer.load_ms = model.load_ms
-    answer.providers = list(model.providers)
-    answer.outputs = [(name, dtype, list(shape)) for name, (dtype, shape) in bound.output_shapes().items()]
-    answer.facts = dict(model.device.facts)
-    answer.versions = dict(model.device.versions)
-    answer.notes = list(model.device.notes)
-    answer.timings = [timing, *(_time_another(model, part, progress) for part in job.parts[1:])]
-    answer.log = model.log
+    answer.load_ms = session.load_ms
+    answer.devices = list(facts.devices)
+    answer.outputs = [(name, dtype, list(shape)) for name, (dtype, shape) in binding.output_shapes().items()]
+    answer.facts = dict(facts.facts)
+    answer.versions = dict(facts.versions)
+    answer.notes = list(facts.notes)
+    answer.timings = [timing, *(_time_another(session, part, progress) for part in job.parts[1:])]
+    answer.log = session.log
     answer.threads = count_threads() - threads_before + 1
     answer.affinity = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return answer
 
 
-def _record(
-    job: Job, plan: RecordingPlan, library: Library, answer: Answer, folder: Path, progress: ReportProgress
-) -> None:
-    """Record the layers after the session without profiler is closed."""
+def _record(job: Job, plan: RecordingPlan, answer: Answer, folder: Path, progress: ReportProgress) -> None:
+    """Record the layers after the session without profiler is released."""
     started = time.perf_counter()
     timed = len(answer.timings[0].latency_ms)
     progress(timed, timed, "opening the model for its layers")
-    recording = library.record(
+    recording = job.session.record_layers(
+        job.model,
         read_feeds(job.parts[0].feeds),
         plan,
         folder,
         lambda done, total: progress(timed, timed, f"layer pass {done} of {total}"),
     )
-    answer.recording = str(recording)
+    answer.recording = "" if recording is None else str(recording)
     answer.recording_ms = (time.perf_counter() - started) * 1e3
 
 
-def _time_another(model: Opened, part: Part, progress: ReportProgress) -> Timing:
-    return _time(model.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), progress)
+def _time_another(session: Session, part: Part, progress: ReportProgress) -> Timing:
+    return _time(session.bind(read_feeds(part.feeds), on_device=True), part, time.perf_counter(), progress)
 
 
-def _time(bound: Bound, part: Part, entered: float, progress: ReportProgress) -> Timing:
+def _time(binding: Binding, part: Part, entered: float, progress: ReportProgress) -> Timing:
     progress(0, part.plan.passes, f"{part.what}warming up")
     return time_passes(
-        bound.once,
+        binding.run,
         within(part.plan, (time.perf_counter() - entered) * 1e3),
         lambda done, total: progress(done, total, f"{part.what}pass {done} of {total}"),
-        Copies(bound.copy_in, bound.copy_out) if bound.can_copy else None,
-        bound.device_times,
+        Copies(binding.copy_in, binding.copy_out) if binding.can_copy else None,
+        binding.device_times,
     )
 
 

@@ -6,17 +6,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ndld_flow.measure.recording_plan import RecordingPlan
-from ndld_flow.measure.timing_pass import Timing, TimingPlan
+from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.models.tensors import Array, numpy_dtype
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
-
-if TYPE_CHECKING:  # a process imports the runtime that it measures, and no other
-    from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import RecordingPlan, SessionRequest, Timing
+from ndld_flow.runtimes.registry import find_runtime
 
 ANSWER = "answer.json"
 """The file that a worker writes into its job's folder."""
@@ -46,13 +43,20 @@ class Job:
     """Open a model once and time its parts in order; then open it again to record its layers."""
 
     model: Path
-    session: SessionSettings | EngineSession
+    session: SessionRequest
     parts: tuple[Part, ...]
     layers: RecordingPlan | None = None
     """Recording of the layers, on the inputs of the first part."""
 
     def write(self, file: Path) -> None:
-        file.write_text(json.dumps(asdict(self), default=str), encoding="utf-8")
+        values = {
+            "model": self.model,
+            "runtime": self.session.runtime,
+            "session": self.session.to_json(),
+            "parts": [asdict(part) for part in self.parts],
+            "layers": None if self.layers is None else asdict(self.layers),
+        }
+        file.write_text(json.dumps(values, default=str), encoding="utf-8")
 
     @classmethod
     def read(cls, file: Path) -> Job:
@@ -66,7 +70,8 @@ class Job:
             for part in raw["parts"]
         )
         layers = RecordingPlan(**raw["layers"]) if raw["layers"] else None
-        return cls(Path(raw["model"]), _read_session(raw["session"]), tuple(parts), layers)
+        session = find_runtime(raw["runtime"]).read_request(raw["session"])
+        return cls(Path(raw["model"]), session, tuple(parts), layers)
 
 
 @dataclass
@@ -79,7 +84,7 @@ class Answer:
     load_ms: float = 0.0
     peak_bytes: int = 0
     """Peak memory of the first part; 0 where the system does not report it."""
-    providers: list[str] = field(default_factory=list)
+    devices: list[str] = field(default_factory=list)
     outputs: list[tuple[str, str, list[int]]] = field(default_factory=list)
     """Name, dtype and shape of the outputs of the first part."""
     log: str = ""
@@ -115,14 +120,6 @@ class Answer:
         return cls(
             **{name: raw[name] for name in (known.name for known in fields(cls)) if name in raw}, timings=timings
         )
-
-
-def _read_session(raw: dict[str, Any]) -> SessionSettings | EngineSession:
-    if "engine" in raw:
-        return EngineSession.from_json(raw)
-    from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
-
-    return SessionSettings(**raw)
 
 
 def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]:

@@ -10,7 +10,6 @@ from ndld_flow.base.errors import KilledError
 from ndld_flow.measure import worker
 from ndld_flow.measure.worker_job import Answer, Job
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
 
 
 def run_worker(
@@ -43,12 +42,10 @@ def _died(job: Job, ended: ProcessEnd) -> Exception:
     if not ended.signal_name:
         return ended.died("measuring")
     killed = ended.signal_name == "SIGKILL"
-    engine = isinstance(job.session, EngineSession)
-    library = "TensorRT" if engine else "ONNX Runtime"
-    why = "the system may be short of memory" if killed else f"{library} or a library of it crashed"
-    advice = "Build the engine anew" if engine else "Try another provider or optimization, or fewer threads"
+    names = job.session.names()
+    why = "the system may be short of memory" if killed else f"{names.library} or a library of it crashed"
     last = f" Its last words: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
     return KilledError(
-        f"the process that measured {job.model} on {job.session.provider} died of {ended.signal_name} while "
-        f"{ended.doing}: {why}.{last} {advice}."
+        f"the process that measured {job.model} on {names.device} died of {ended.signal_name} while "
+        f"{ended.doing}: {why}.{last} {names.crash_advice}."
     )

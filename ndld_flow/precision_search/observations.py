@@ -67,7 +67,7 @@ def _constant_branches(
     seen: dict[str, set[bool]] = {name: set() for name in names.values()}
     for sample in samples:
         bound = session.bind({name: array for name, array in sample.items() if name in wanted})
-        bound.once()
+        bound.run()
         for name, array in bound.outputs().items():
             seen[name] |= {True, False} if array is None or array.size != 1 else {bool(array.reshape(-1)[0])}
     return {node: next(iter(seen[name])) for node, name in names.items() if len(seen[name]) == 1}

@@ -120,7 +120,7 @@ class Judge:
         model = open_model(self._reference, self._settings)
         for sample in self._samples:
             bound = model.bind({name: feed.values for name, feed in sample.feeds.items()})
-            bound.once()
+            bound.run()
             self._kept.add(bound.outputs())
         names = dict.fromkeys(name for outputs in self._kept for name, array in outputs.items() if array is not None)
         return {name: find_yardstick(self._kept.samples_of(name)) for name in names}
@@ -148,7 +148,7 @@ class Judge:
         agreements: dict[str, Agreement] = {}
         for kept, sample in zip(self._kept, self._samples, strict=True):
             bound = model.bind(inputs.for_candidate(sample.feeds))
-            bound.once()
+            bound.run()
             outputs = bound.outputs()
             for name, reference in kept.items():
                 if reference is None:

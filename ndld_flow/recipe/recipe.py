@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode, find_imported
-from ndld_flow.base.settings import Settings
+from ndld_flow.base.settings import Settings, values_of
 from ndld_flow.inputs import Data, InputSpec, patterns_of, without_names
 from ndld_flow.recipe.gates import Gate
 from ndld_flow.recipe.places import put_value, take_value
@@ -175,7 +175,7 @@ class RecipeStep:
 def _walk(value: object, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], object]]:
     """Yield every value inside settings that holds no others, with its place."""
     if isinstance(value, BaseModel):
-        inner: Iterable[tuple[str | int, object]] = ((name, getattr(value, name)) for name in type(value).model_fields)
+        inner: Iterable[tuple[str | int, object]] = ((name, each) for name, _, each in values_of(value))
     elif isinstance(value, Mapping):
         inner = value.items()
     elif isinstance(value, tuple | list):

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
-from ndld_flow.base.settings import describe_settings
+from ndld_flow.base.settings import describe_settings, fields_of
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
@@ -69,6 +69,8 @@ def _real_location(detail: Mapping[str, Any], data: object) -> Location:
             data = data[part]  # type: ignore[index]
         if inside:
             kept.append(part)
+    if detail["type"] == "union_tag_invalid":
+        return (*kept, detail["ctx"]["discriminator"].strip("'"))
     return (*kept, detail["loc"][-1]) if detail["type"] == "missing" else tuple(kept)
 
 
@@ -85,14 +87,14 @@ def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
 def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        fields = _model_at(model, location[:-1]).model_fields
+        fields = fields_of(_model_at(model, location[:-1]))
         known = [info.alias or name for name, info in fields.items()]
         return f"there is no setting `{location[-1]}`", suggest(str(location[-1]), known)
     if kind == "missing":
         is_item = isinstance(location[-1], int)
         return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
-    if kind == "literal_error":
-        allowed = context["expected"]
+    if kind in ("literal_error", "union_tag_invalid"):
+        allowed, value = context.get("expected") or context["expected_tags"], context.get("tag", value)
         return f"found {_show(value)}, allowed are {allowed}", _near_literal(value, allowed)
     if kind in BOUNDS:
         bound, words = BOUNDS[kind]
@@ -111,7 +113,7 @@ def _describe_setting(model: type[BaseModel], location: Location) -> str:
     for depth in range(len(location), 0, -1):
         name = str(location[depth - 1])
         at = _model_at(model, location[: depth - 1])
-        if name in at.model_fields:
+        if name in fields_of(at):
             text = " ".join(describe_settings(at).get(name, "").split()).partition(". ")[0].rstrip(".")
             return f"{name}: {text}" if text else ""
     return ""
@@ -133,7 +135,7 @@ def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel]:
     for part in location:
         choose = getattr(model, "model_at_key", None)  # an entry whose only key decides which settings it has
         model = (choose and choose(str(part))) or model
-        info = model.model_fields.get(str(part))
+        info = fields_of(model).get(str(part))
         inner = models_in(info.annotation) if info is not None else []  # a mapping's key names no field
         model = inner[0] if inner else model
     return model
@@ -405,7 +407,7 @@ def _resolve_reads(
     makers = [name for name, made_kind in kinds.items() if made_kind is not None and issubclass(made_kind, kind)]
     wanted[own] = (kind, entry.get(own) or (makers[-1] if makers else None))
     for setting, mark in step_type.cls.marked(Reads).items():
-        name = entry.get(setting, step_type.cls.model_fields[setting].default)
+        name = entry.get(setting, fields_of(step_type.cls)[setting].default)
         if name is not None:  # an optional read
             wanted[setting] = (mark.kind, name)
     reads: dict[str, str] = {}

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from ndld_flow.accuracy.tolerance import MetricTolerance, Tolerance
 from ndld_flow.base.name_patterns import NamePattern
-from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import ProviderOption, options_that_run_code
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, DataFile, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import AccuracyDocument, Onnx

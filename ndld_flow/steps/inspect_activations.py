@@ -14,7 +14,7 @@ from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence, higher_is_better
 from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.measurement import Metric
-from ndld_flow.runtimes.onnxruntime.provider_options import ProviderOption, options_that_run_code
+from ndld_flow.runtimes.onnxruntime.settings import ProviderOption, options_that_run_code
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.step import Context, Reads, Result, Returns, Reuse, RunsCode, Step, metrics
 from ndld_flow.store.kinds import ActivationsDocument, Onnx

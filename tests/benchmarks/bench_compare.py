@@ -44,7 +44,7 @@ from ndld_flow.records.comparison import MetricVerdict, Verdict
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.noise import Round
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.steps.compare_profiles import CompareProfiles
 from ndld_flow.store.digest import digest_file
 from tests.support.models import GraphBuilder, make_cnn, rename_output, save, tensor
@@ -73,7 +73,7 @@ def request(path: Path, label: str, runs: int, passes: int) -> ProfilingRequest:
         label=label,
         digest=digest_file(path),
         inputs={},
-        session=SessionSettings(),
+        session=OnnxruntimeRequest(),
         plan=MeasuringPlan(runs=runs, stable=0.0, passes=passes * runs, budget_ms=600_000),
         layer_passes=0,
         batches=(),
@@ -96,7 +96,7 @@ class Tally:
     def add(self, base: Path, candidate: Path, threads: int, folder: Path) -> None:
         """Compare two models as `compare_profiles` does by default."""
         requests = [
-            replace(request(path, "", 5, 1), session=SessionSettings(threads=threads)) for path in (base, candidate)
+            replace(request(path, "", 5, 1), session=OnnxruntimeRequest(threads=threads)) for path in (base, candidate)
         ]
         sides = [Side(each, folder, lambda *_: None) for each in requests]
         limits = RoundLimits(

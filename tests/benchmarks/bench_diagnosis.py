@@ -109,13 +109,13 @@ def bench_advice(folder: Path) -> None:
         source = fetch_sample(sample)
         smaller = sanitized(source, folder)
         variants = {
-            "as it is": open_model(source, one).bind(feeds).once,
-            "sanitize": open_model(smaller, one).bind(feeds).once,
-            "optimization: extended": open_model(source, replace(one, optimization="extended")).bind(feeds).once,
+            "as it is": open_model(source, one).bind(feeds).run,
+            "sanitize": open_model(smaller, one).bind(feeds).run,
+            "optimization: extended": open_model(source, replace(one, optimization="extended")).bind(feeds).run,
         }
         if sample == "det":  # rec's opset cannot be raised by a number alone
             swish = with_hard_swish(smaller, folder / "hard_swish.onnx")
-            variants["sanitize, HardSwish"] = open_model(swish, one).bind(feeds).once
+            variants["sanitize, HardSwish"] = open_model(swish, one).bind(feeds).run
         show(sample, "CPU time", in_turns(variants, time.thread_time))
 
 
@@ -123,8 +123,8 @@ def bench_threads() -> None:
     for sample, feeds in FEEDS.items():
         source = fetch_sample(sample)
         variants = {
-            "as it is": open_model(source, SessionSettings()).bind(feeds).once,
-            "threads: 1": open_model(source, SessionSettings(threads=1)).bind(feeds).once,
+            "as it is": open_model(source, SessionSettings()).bind(feeds).run,
+            "threads: 1": open_model(source, SessionSettings(threads=1)).bind(feeds).run,
         }
         show(sample, f"time, load {os.getloadavg()[0]:.1f}", in_turns(variants))
 
@@ -145,7 +145,7 @@ def bench_start(folder: Path) -> None:
         value = builder.op("Sin", value)
     rename_output(builder, value, "y")
     path = save(builder.model([tensor("x", [1])], [tensor("y", [1])]), folder / "chain.onnx")
-    once = open_model(path, SessionSettings(threads=1)).bind({"x": np.ones(1, np.float32)}).once
+    once = open_model(path, SessionSettings(threads=1)).bind({"x": np.ones(1, np.float32)}).run
     best = min(timed(once) for _ in range(500))
     print(f"start of a node: {best / count * 1e3:.2f} us")
 

@@ -21,12 +21,13 @@ from pathlib import Path
 from statistics import median
 
 from ndld_flow.inputs import InputSpec
-from ndld_flow.measure.layer_pass import measure_layers
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import FeedFile, Job, Part, write_feeds
 from ndld_flow.measure.worker_process import run_worker
 from ndld_flow.models.files import model_inputs
+from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.feeds import make_feeds
 from tests.support import models
 from tests.support.samples import copy_samples
@@ -64,7 +65,7 @@ class Turn:
 def take_turn(path: Path, feeds: dict[str, FeedFile], folder: Path) -> Turn:
     started = time.perf_counter()
     part = Part(feeds, TimingPlan(passes=PASSES, warmup_passes=WARMUP))
-    answer = run_worker(Job(path, SessionSettings(), (part,)), folder, lambda done, total, what: None)
+    answer = run_worker(Job(path, OnnxruntimeRequest(), (part,)), folder, lambda done, total, what: None)
     timing = answer.timings[0]
     measured_s = (timing.starts_ms[-1] + timing.latency_ms[-1] + timing.warmup_ms + answer.load_ms) / 1e3
     own_s = time.perf_counter() - started - measured_s

@@ -14,14 +14,14 @@ import onnx
 import pytest
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.measure import device_roofs, layer_recording
-from ndld_flow.measure.layer_pass import LayerPass, count_events, measure_layers, read_layers
-from ndld_flow.measure.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
-from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.profiles.read import onnxruntime_profile as onnxruntime_timeline
 from ndld_flow.profiles.read.onnxruntime_profile import read_one_pass, read_passes
 from ndld_flow.records.profile import Layer
+from ndld_flow.runtimes.onnxruntime import device_roofs, layer_recording
+from ndld_flow.runtimes.onnxruntime.layer_pass import count_events, measure_layers, read_layers
+from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
 from tests.support.models import make_ctrl, make_func, make_tfm
 from tests.support.models_engine import constrain
 from tests.support.models_run import write_model

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.measure.preflight import CpuTime, disturbance, disturbed, doubts, look_around, read_cpu_time
-from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.measure.stopping import MeasuringPlan, Tally, go_on, spread, spread_text, stopped_because
-from ndld_flow.measure.timing_pass import Timing, TimingPlan
+from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import Answer, Job, Part, read_feeds, write_feeds
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import RecordingPlan, Timing
 
 CALM = [10.0, 10.1, 9.95, 10.05, 10.02]
 ROUGH = [10.0, 14.0, 9.0, 12.0, 11.0]
@@ -172,7 +172,7 @@ def test_a_gpu_is_asked_when_one_is_measured(tmp_path: Path, monkeypatch: pytest
 
 def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     hostile = tmp_path / 'it\'s "a" модель 🦀 \udcff.onnx'
-    session = SessionSettings("cuda", {"device_id": 1, "flag": True, "text": "x"}, free_dimensions={"n ": 3})
+    session = OnnxruntimeRequest("cuda", {"device_id": 1, "flag": True, "text": "x"}, free_dimensions={"n ": 3})
     feeds = write_feeds({"</script>": np.zeros(2)}, tmp_path / "feeds")
     plan = TimingPlan(passes=3, duration_ms=1.5)
     job = Job(hostile, session, (Part(feeds, plan, "batch 2: "),), RecordingPlan(4, None, keep_optimised=False))

@@ -31,6 +31,7 @@ from ndld_flow.measure.worker_job import Answer, Job, write_feeds
 from ndld_flow.processes import launch as parent
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import Onnx, ProfileDocument
@@ -59,14 +60,14 @@ def model(tmp_path: Path) -> Path:
 
 
 def request(
-    path: Path, label: str = "a", session: SessionSettings | None = None, layer_passes: int = 0, **plan: Any
+    path: Path, label: str = "a", session: OnnxruntimeRequest | None = None, layer_passes: int = 0, **plan: Any
 ) -> ProfilingRequest:
     return ProfilingRequest(
         path=path,
         label=label,
         digest="digest",
         inputs={},
-        session=session or SessionSettings(),
+        session=session or OnnxruntimeRequest(),
         plan=MeasuringPlan(**HERE | plan),
         layer_passes=layer_passes,
         batches=(),
@@ -104,7 +105,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
 
 
 def test_runs_go_round_and_round(model: Path, tmp_path: Path) -> None:
-    one_thread = SessionSettings(threads=1)
+    one_thread = OnnxruntimeRequest(threads=1)
     profiles = measure(
         tmp_path,
         request(model, "a", runs=3, passes=7),
@@ -178,7 +179,7 @@ def test_recording_layers_is_not_paid_from_the_budget(
     one = Tally(MeasuringPlan(**HERE), 1)
     ProcessRuns(
         model,
-        SessionSettings(),
+        OnnxruntimeRequest(),
         write_feeds({"x": np.ones((1, 8), np.float32)}, tmp_path),
         one,
         tmp_path,
@@ -255,7 +256,7 @@ def test_a_provider_that_falls_back_is_an_error(model: Path, tmp_path: Path) -> 
     if "CUDAExecutionProvider" not in ort.get_available_providers() or shutil.which("nvidia-smi"):
         pytest.skip("needs ONNX Runtime with CUDA, and a machine without a GPU")
     with pytest.raises(BackendError, match=r"CUDAExecutionProvider was requested, but .*set provider: cpu"):
-        measure(tmp_path, request(model), request(model, session=SessionSettings(provider="cuda")))
+        measure(tmp_path, request(model), request(model, session=OnnxruntimeRequest(provider="cuda")))
 
 
 def test_copies_of_a_device_are_told_beside_the_latency(
@@ -265,7 +266,7 @@ def test_copies_of_a_device_are_told_beside_the_latency(
 
     def measured_on_a_gpu(*arguments: Any) -> Answer:
         answer = worker_process.run_worker(*arguments)
-        answer.providers.insert(0, "CUDAExecutionProvider")
+        answer.devices.insert(0, "CUDAExecutionProvider")
         answer.timings[0].h2d_ms = [0.5] * len(answer.timings[0].latency_ms)
         answer.timings[0].d2h_ms = [0.25] * len(answer.timings[0].latency_ms)
         return answer
@@ -280,7 +281,7 @@ def test_copies_of_a_device_are_told_beside_the_latency(
 
 def test_copies_are_made_where_there_is_a_device_only(model: Path) -> None:
     bound = open_model(model, SessionSettings()).bind({"x": np.ones((2, 8), np.float32)}, on_device=True)
-    bound.once()
+    bound.run()
     assert not bound.can_copy
     bound.copy_in()
     bound.copy_out()
@@ -306,7 +307,7 @@ def test_a_crash_is_told(word: str, model: Path, tmp_path: Path, workers: list[W
 
 
 def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    impossible = Job(model, SessionSettings(), parts=())
+    impossible = Job(model, OnnxruntimeRequest(), parts=())
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 1 while starting:.*Traceback.*IndexError"):
         worker_process.run_worker(impossible, tmp_path / "job", lambda *_: None)
     monkeypatch.setattr(parent, "_NO_SPACE_BYTES", 2**80)

@@ -20,7 +20,7 @@ from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.measure.turn_worker import run_turn
 from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.store.digest import digest_file
 from tests.support.models import make_cnn
 
@@ -45,7 +45,7 @@ def side(model: Path, scratch: Path, label: str, threads: int = 1) -> Side:
         label=label,
         digest=digest_file(model),
         inputs={},
-        session=SessionSettings(threads=threads),
+        session=OnnxruntimeRequest(threads=threads),
         plan=MeasuringPlan(),
         layer_passes=0,
         batches=(),

@@ -17,14 +17,14 @@ from onnx import TensorProto, helper
 from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, ModelError, RequestError
-from ndld_flow.measure import layer_recording
-from ndld_flow.measure.layer_pass import LayerPass, measure_layers
 from ndld_flow.measure.timing_pass import Copies, TimingPlan, time_passes
 from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.read.onnxruntime_profile import read_passes
 from ndld_flow.records.profile import Profile
-from ndld_flow.runtimes.onnxruntime import onnxruntime_session
+from ndld_flow.runtimes.onnxruntime import layer_recording, onnxruntime_session
+from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import LayerPass
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import ProfileDocument
@@ -266,8 +266,9 @@ def test_durations_are_written_as_people_do() -> None:
 
 def test_what_is_measured_is_held_alone() -> None:
     assert ProfileModel().device == "cpu"
-    assert ProfileModel(provider="CPUExecutionProvider").device == "cpu"
-    assert ProfileModel(provider="cuda", provider_options={"device_id": 1}).device == "gpu-1"
+    assert ProfileModel.model_validate_json('{"provider": "CPUExecutionProvider"}').device == "cpu"
+    on_gpu = ProfileModel.model_validate_json('{"provider": "cuda", "provider_options": {"device_id": 1}}')
+    assert on_gpu.device == "gpu-1"
 
 
 def test_what_cannot_be_profiled_is_told(tmp_path: Path) -> None:

@@ -20,8 +20,7 @@ from pydantic import ValidationError
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.machine.description import has_nvidia_gpu
-from ndld_flow.measure.engine_layers import read_engine_layers
-from ndld_flow.measure.timing_pass import Timing, TimingPlan, time_passes
+from ndld_flow.measure.timing_pass import TimingPlan, time_passes
 from ndld_flow.measure.worker_job import Job
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.profiles.diagnose.diagnose import triage
@@ -30,11 +29,12 @@ from ndld_flow.records.build import Build, EngineBackend
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.runner.measure_model import profile_model
-from ndld_flow.runtimes.device_facts import DeviceTimes
+from ndld_flow.runtimes.protocol import DeviceTimes, Timing
 from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, refuse_shape
 from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
+from ndld_flow.runtimes.tensorrt.request import EngineRequest
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.build_engine import BuildEngine
 from ndld_flow.steps.profile import ProfileModel
@@ -174,7 +174,7 @@ def test_an_engine_of_a_step_is_measured(bench: Bench) -> None:
     assert metrics["compute.median"].value == statistics.median(statistics.median(r.compute_ms) for r in found.runs)
     assert {"enqueue.median", "h2d.median", "d2h.median", "memory.device_bytes"} <= set(metrics)
     assert f" on {NAMES[bench.backend]}, 3 layers" in ran.result.summary
-    assert any("copies from and to the host's memory are told beside it" in note for note in found.notes)
+    assert any("copies from and to the host's memory are reported separately" in note for note in found.notes)
     assert any("kernels were compiled" in note for note in found.notes) == (bench.backend == "tensorrt_rtx")
 
 
@@ -287,7 +287,7 @@ def test_a_profiler_that_tells_nothing_is_an_error(trt: Bench, monkeypatch: pyte
     engine = trt.engine()
     monkeypatch.setenv("STANDIN_TELLS_NO_TIMES", "1")
     with pytest.raises(
-        BackendError, match=r"profiler tells nothing .*no events were recorded\)\. Leave .*layer_passes: 0"
+        BackendError, match=r"profiler reports nothing .*no events were recorded\)\. Leave .*layer_passes: 0"
     ):
         trt.profile(engine, layer_passes=1)
     assert trt.profile(engine)[1].layers == ()
@@ -376,7 +376,7 @@ def test_an_engine_without_weights_gets_those_of_the_model(trt: Bench) -> None:
     assert any("refitted with the model's weights" in note for note in found.notes)
     with pytest.raises(RequestError, match="has no weights: it runs only with `refit: true`"):
         trt.profile(engine, rows, WEIGHTS, refit=False)
-    with pytest.raises(BackendError, match=r"cannot make an execution context: .*refit it first"):
+    with pytest.raises(BackendError, match=r"cannot create an execution context: .*refit it first"):
         trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path), refit=False)
     _, found = trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path))
     assert any("refitted" in note for note in found.notes)
@@ -438,8 +438,8 @@ def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -
         ("DEVICES", "0", r"finds no NVIDIA GPU: cudaErrorNoDevice \(no CUDA-capable device is detected\)\. Check"),
         ("DRIVER", "old", r"cudaErrorInsufficientDriver \(CUDA driver version is insufficient"),
         ("MEMORY", "70", "cudaMalloc failed: the GPU has 6 B free, and 64 B more are needed"),
-        ("FAILS", "cudaEventRecord", r"^cudaEventRecord failed: cudaErrorUnknown \(unknown error\)$"),
-        ("FAILS", "cudaGetDeviceCount", r"^cudaGetDeviceCount failed: cudaErrorUnknown .*nvidia-smi"),
+        ("FAILS", "cudaEventRecord", r"^step measured: cudaEventRecord failed: cudaErrorUnknown \(unknown error\)$"),
+        ("FAILS", "cudaGetDeviceCount", r"^step measured: cudaGetDeviceCount failed: cudaErrorUnknown .*nvidia-smi"),
     ],
 )
 def test_what_cuda_refuses_is_told_in_its_words(
@@ -554,39 +554,43 @@ def test_a_whole_dump_is_a_step_again() -> None:
     assert step.device == "gpu-1"
 
 
+def step_of(**settings: str) -> ProfileModel:
+    return ProfileModel.model_validate_json(json.dumps(settings))
+
+
 def test_what_is_lacking_is_foreseen(trt: Bench) -> None:
     if has_nvidia_gpu():
         pytest.skip("needs a machine without a GPU")
-    here = ProfileModel(backend="tensorrt", engine="e", library=trt.library).foresee()
+    here = step_of(backend="tensorrt", engine="e", library=str(trt.library)).foresee()
     assert here.lacks == (
         "no NVIDIA GPU here, and profile needs one for TensorRT: leave the step out with '~steps.NAME', or use "
         "`backend: onnxruntime`",
     )
-    nothing = ProfileModel(backend="tensorrt", engine="e", library=trt.folder).foresee()
+    nothing = step_of(backend="tensorrt", engine="e", library=str(trt.folder)).foresee()
     assert "has no TensorRT" in nothing.lacks[0]
-    assert ProfileModel(provider="CUDAExecutionProvider").foresee().lacks[0].startswith("provider CUDAExecutionProv")
+    assert step_of(provider="CUDAExecutionProvider").foresee().lacks[0].startswith("provider CUDAExecutionProv")
     assert ProfileModel().foresee().obstacles == ()
-    versions = ProfileModel(backend="tensorrt", engine="e", library=trt.library).library_versions()
+    versions = step_of(backend="tensorrt", engine="e", library=str(trt.library)).library_versions()
     assert versions["tensorrt"] == "10.8.0.43"
     assert "onnxruntime" not in versions
 
 
 def test_a_measuring_process_imports_its_own_library_only(tmp_path: Path) -> None:
-    session = EngineSession("tensorrt", tmp_path / "e", tmp_path / "m", (), ())
+    session = EngineRequest("tensorrt", tmp_path / "e", tmp_path / "m", (), ())
+    Job(tmp_path / "m", session, ()).write(tmp_path / "job.json")
     code = (
-        "import sys; from ndld_flow.measure.worker import import_library; from pathlib import Path; "
-        "from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession; import_library(Path(), "
-        "EngineSession('tensorrt', Path(), Path(), (), ())); "
-        "print({'onnxruntime', 'onnx', 'onnx_ir', 'tensorrt', 'polygraphy'} & set(sys.modules))"
+        "import sys, ndld_flow.measure.worker; from pathlib import Path; "
+        "from ndld_flow.measure.worker_job import Job; "
+        f"Job.read(Path({str(tmp_path / 'job.json')!r})); "
+        "print({'onnxruntime', 'onnx', 'onnx_ir', 'tensorrt', 'polygraphy', 'pydantic'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
-    assert session.provider == "tensorrt"
 
 
 def test_a_job_on_an_engine_is_read_as_it_was_written(tmp_path: Path) -> None:
     inputs = (TensorSpec("x", "float32", ("n", 3, None)), TensorSpec("odd </script>", "int64", None))
-    session = EngineSession("tensorrt", Path("a b"), Path("m"), inputs, (), plugins=(Path("p.so"),), streams=2)
+    session = EngineRequest("tensorrt", Path("a b"), Path("m"), inputs, (), plugins=(Path("p.so"),), streams=2)
     job = Job(Path("m"), session, ())
     job.write(tmp_path / "job.json")
     assert Job.read(tmp_path / "job.json") == job
@@ -617,7 +621,7 @@ def test_layers_are_joined_by_name_and_order(tmp_path: Path) -> None:
     inspected.write_text(json.dumps({"Layers": ["conv", "twin", "twin", "idle"], "Bindings": []}))
     first = _recorded(tmp_path, [("conv", 1.0), ("twin", 2.0), ("twin", 3.0), ("conv", 0.5)])
     second = _recorded(tmp_path, [("conv", 4.0), ("twin", 5.0), ("twin", 6.0), ("unknown", 7.0)])
-    found = read_engine_layers([first, second], inspected, [])
+    found = read_engine_layers([first, second], write_model(tmp_path / "m.onnx", CHAIN), [])
     assert [(layer.name, layer.samples_ms) for layer in found.layers] == [
         ("conv", (1.5, 4.0)),  # a loop ran it twice
         ("twin", (2.0, 5.0)),
@@ -636,7 +640,9 @@ def test_times_stand_without_the_inspector(tmp_path: Path) -> None:
     inspected = tmp_path / "engine.json"
     inspected.write_text("")
     timing = Timing([3.0, 1.0, 2.0], [0.0, 3.0, 4.0], [0.1] * 3, [0.2] * 3, [0.3] * 3, [2.5, 0.5, 1.5])
-    found = read_engine_layers([_recorded(tmp_path, [("conv", 1.0)])], inspected, [timing])
+    found = read_engine_layers(
+        [_recorded(tmp_path, [("conv", 1.0)])], write_model(tmp_path / "m.onnx", CHAIN), [timing]
+    )
     assert [layer.name for layer in found.layers] == ["conv"]
     compute = next(span for span in found.timeline if span.lane == "compute")
     assert (compute.start_ms, compute.duration_ms) == (0.1, 1.5)

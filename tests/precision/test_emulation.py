@@ -39,7 +39,7 @@ def emulate(path: Path) -> tuple[Path, EmulatedModel]:
 
 def run(path: Path, optimization: Optimization = "all", **feeds: Array) -> dict[str, Array]:
     bound = open_model(path, SessionSettings(optimization=optimization)).bind(feeds)
-    bound.once()
+    bound.run()
     return {name: np.asarray(array) for name, array in bound.outputs().items()}
 
 

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.measure.device_roofs import measure_roofs
-from ndld_flow.measure.layer_pass import measure_layers
 from ndld_flow.profiles.diagnose.diagnose import RULES, bound_of, diagnose, triage
 from ndld_flow.profiles.diagnose.lints import LINTS
 from ndld_flow.profiles.diagnose.roofline import Roofline, best_of_layers, roofline_of
 from ndld_flow.profiles.diagnose.subject import Bound, Subject
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
+from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
+from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -528,7 +528,7 @@ def measured(path: Path, feeds: dict[str, Any], folder: Path) -> Profile:
     latency = []
     for _ in range(25):
         started = time.perf_counter()
-        bound.once()
+        bound.run()
         latency.append((time.perf_counter() - started) * 1e3)
     found = measure_layers(path, session, feeds, 5, folder, lambda done, total: None)
     return profile(

@@ -20,9 +20,9 @@ from ndld_flow.measure.gpu_watch import watched_gpus
 from ndld_flow.measure.locked_clocks import locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
-from ndld_flow.measure.timing_pass import Timing
 from ndld_flow.processes.launch import run_worker_module
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+from ndld_flow.runtimes.protocol import Timing
 
 SOON_S = 30.0
 NVIDIA_SMI = """#!/bin/sh
@@ -255,8 +255,8 @@ def test_why_a_gpu_was_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _side(called: str, provider: str, **asked: bool) -> Side:
-    plan, session = MeasuringPlan(), SessionSettings(provider)
-    request = ProfilingRequest(Path("m"), called, "", {}, session, plan, 0, (), 0, {}, **asked)  # type: ignore[arg-type]
+    plan, session = MeasuringPlan(), OnnxruntimeRequest(provider)
+    request = ProfilingRequest(Path("m"), called, "", {}, session, plan, 0, (), 0, {}, **asked)
     return Side(request, Path(), lambda *_: None, called)
 
 

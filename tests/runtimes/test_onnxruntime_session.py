@@ -27,12 +27,12 @@ def test_runs_on_the_cpu(tmp_path: Path) -> None:
     model = open_model(write_model(tmp_path / "m.onnx", RELU), SessionSettings())
     assert model.providers == ("CPUExecutionProvider",)
     assert model.load_ms > 0
-    run = model.bind({"x": np.array([[-1, 2]], np.float32)})
-    run.once()
-    outputs = run.outputs()
+    binding = model.bind({"x": np.array([[-1, 2]], np.float32)})
+    binding.run()
+    outputs = binding.outputs()
     assert outputs["y"] is not None
     assert outputs["y"].tolist() == [[0, 2]]
-    assert run.output_shapes() == {"y": ("float32", (1, 2))}
+    assert binding.output_shapes() == {"y": ("float32", (1, 2))}
 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "layout", "all"])
@@ -115,9 +115,9 @@ def test_models_that_fail_when_run(tmp_path: Path, capfd: pytest.CaptureFixture[
     graph = "g (float[n] x) => (float[m] y) <int64[1] s = {7}> { y = Reshape(x, s) }"
     model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
     with pytest.raises(ModelError, match=r"m\.onnx fails at run time: .*Reshape.* Its inputs were x float32 3; check"):
-        model.bind({"x": np.zeros(3, np.float32)}).once()
+        model.bind({"x": np.zeros(3, np.float32)}).run()
     with pytest.raises(ModelError, match="Unexpected input data type"):
-        model.bind({"x": np.zeros(7, np.float64)}).once()
+        model.bind({"x": np.zeros(7, np.float64)}).run()
     assert capfd.readouterr() == ("", "")
 
 
@@ -127,9 +127,9 @@ def test_dtypes_go_in_and_come_out(dtype: str, tmp_path: Path) -> None:
     model = open_model(write_model(tmp_path / "m.onnx", graph, opset=19), SessionSettings())
     names = {"double": np.float64, "bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
     given = np.array([[0, 1], [1, 1], [0, 0]]).astype(names.get(dtype, dtype))
-    run = model.bind({"x": given.T.copy().T})  # not contiguous
-    run.once()
-    returned = run.outputs()["y"]
+    binding = model.bind({"x": given.T.copy().T})  # not contiguous
+    binding.run()
+    returned = binding.outputs()["y"]
     assert returned is not None
     assert returned.dtype == given.dtype
     assert np.array_equal(returned.astype(np.float32), given.astype(np.float32))
@@ -138,13 +138,13 @@ def test_dtypes_go_in_and_come_out(dtype: str, tmp_path: Path) -> None:
 def test_outputs_that_are_no_tensors_and_strings(tmp_path: Path) -> None:
     graph = "g (float[n] x) => (seq(float[m]) s, string[n] t) { s = SplitToSequence(x) t = Cast <to = 8> (x) }"
     model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
-    run = model.bind({"x": np.ones(2, np.float32)})
-    run.once()
-    outputs = run.outputs()
+    binding = model.bind({"x": np.ones(2, np.float32)})
+    binding.run()
+    outputs = binding.outputs()
     assert outputs["s"] is None
     assert outputs["t"] is not None
     assert outputs["t"].tolist() == ["1", "1"]
-    assert run.output_shapes() == {"s": ("seq(tensor(float))", ()), "t": ("string", (2,))}
+    assert binding.output_shapes() == {"s": ("seq(tensor(float))", ()), "t": ("string", (2,))}
 
 
 def test_the_optimised_model_keeps_its_weights_beside_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ndld_flow.measure.layer_pass import measure_layers
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
+from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization, SessionSettings
 from tests.support.compare_samples import profile_of
 

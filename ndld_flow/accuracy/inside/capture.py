@@ -21,7 +21,7 @@ from ndld_flow.models.files import load_model, read_proto
 from ndld_flow.models.shape_inference import infer_shapes
 from ndld_flow.models.tensors import Array
 from ndld_flow.models.unique_names import free_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
 
 _SIZE_OPSET = 13
 """Opset of a model that imports no version of the default domain."""
@@ -29,7 +29,7 @@ _SIZE_OPSET = 13
 
 def open_inside(
     path: Path, tensors: Sequence[str], settings: SessionSettings, changed: bytes | None = None
-) -> OpenModel:
+) -> OnnxruntimeSession:
     """Open a model with these tensors of the main graph as its outputs.
 
     Nodes that they do not need are removed. `changed` is opened instead of the file, as by `open_model`. Raises as
@@ -56,7 +56,7 @@ def count_elements(
     if not any(entry.domain in ("", "ai.onnx") for entry in proto.opset_import):
         proto.opset_import.append(helper.make_opsetid("", _SIZE_OPSET))
     bound = open_model(path, settings, proto.SerializeToString()).bind(feeds)
-    bound.once()
+    bound.run()
     return {counts[name]: int(size) for name, size in bound.outputs().items() if size is not None}
 
 
@@ -272,7 +272,7 @@ def capture_part(
     model = open_inside(path, tensors, replace(settings, memory_reuse=False), changed)
     for feeds in samples:
         bound = model.bind(feeds)
-        bound.once()
+        bound.run()
         yield {name: array for name, array in bound.outputs().items() if array is not None}
 
 

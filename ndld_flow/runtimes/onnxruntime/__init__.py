@@ -1,1 +1,27 @@
-"""Sessions in ONNX Runtime."""
+"""ONNX Runtime: sessions on its execution providers, layers from its profiler, roofs of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.registry import Runtime
+
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.settings import RuntimeSettings
+
+
+class _OnnxRuntime:
+    def settings(self) -> type[RuntimeSettings]:
+        from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
+
+        return OnnxruntimeSettings
+
+    def read_request(self, values: Mapping[str, Any]) -> SessionRequest:
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+        return OnnxruntimeRequest(**values)
+
+
+RUNTIME: Runtime = _OnnxRuntime()

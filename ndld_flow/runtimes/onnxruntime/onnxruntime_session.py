@@ -21,8 +21,7 @@ import onnxruntime as ort
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.text import shortened
-from ndld_flow.models.tensors import Array, dtype_of_ort, numpy_dtype, shape_text
-from ndld_flow.runtimes.device_facts import DeviceFacts, DeviceTimes
+from ndld_flow.models.tensors import Array, TensorSpec, dtype_of_ort, numpy_dtype, shape_text
 from ndld_flow.runtimes.onnxruntime.execution_providers import (
     CPU,
     full_name,
@@ -30,6 +29,10 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import (
     provider_advice,
     short_name,
     with_fallbacks,
+)
+from ndld_flow.runtimes.protocol import (
+    DeviceTimes,
+    SessionFacts,
 )
 
 _LOCK = threading.Lock()
@@ -131,8 +134,8 @@ class SessionSettings:
 
 
 @dataclass(frozen=True)
-class OpenModel:
-    """A model ready to run."""
+class OnnxruntimeSession:
+    """An open model."""
 
     path: Path
     session: ort.InferenceSession
@@ -141,26 +144,34 @@ class OpenModel:
     load_ms: float
     log: str
     """Messages of ONNX Runtime while loading."""
-    device: DeviceFacts = field(default_factory=DeviceFacts)
-    """Facts of the device; ONNX Runtime reports none."""
 
     @property
     def providers(self) -> tuple[str, ...]:
         """Return the execution providers in use, preferred one first."""
         return tuple(self.session.get_providers())
 
-    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> BoundRun:
+    def describe(self) -> SessionFacts:
+        inputs, outputs = (
+            tuple(TensorSpec(each.name, dtype_of_ort(each.type), tuple(each.shape)) for each in declared)
+            for declared in (self.session.get_inputs(), self.session.get_outputs())
+        )
+        return SessionFacts(self.providers, inputs, outputs)
+
+    def close(self) -> None:
+        """Do nothing: ONNX Runtime releases the model with the last reference to this session and its bindings."""
+
+    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> OnnxruntimeBinding:
         """Copy the inputs to the provider's memory.
 
         With `on_device` the outputs stay there too, so that a run copies nothing between host and device.
         """
-        return BoundRun(self, feeds, self.memory if on_device else ("cpu", 0))
+        return OnnxruntimeBinding(self, feeds, self.memory if on_device else ("cpu", 0))
 
 
-class BoundRun:
-    """A model with its inputs bound: each `once()` is one pass and nothing else."""
+class OnnxruntimeBinding:
+    """A model with its inputs bound."""
 
-    def __init__(self, model: OpenModel, feeds: Mapping[str, Array], outputs_to: tuple[str, int]) -> None:
+    def __init__(self, model: OnnxruntimeSession, feeds: Mapping[str, Array], outputs_to: tuple[str, int]) -> None:
         self._model = model
         self._session = model.session
         self._binding = model.session.io_binding()
@@ -177,7 +188,7 @@ class BoundRun:
         self._feeds = {name: np.asarray(array, order="C") for name, array in feeds.items()} if self._waits else {}
         self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
 
-    def once(self) -> None:
+    def run(self) -> None:
         """Run the model once and wait for its outputs. Raises `ModelError` when it fails."""
         try:
             self._session.run_with_iobinding(self._binding)
@@ -222,7 +233,7 @@ class BoundRun:
         }
 
 
-def open_model(path: Path, settings: SessionSettings, changed: bytes | None = None) -> OpenModel:
+def open_model(path: Path, settings: SessionSettings, changed: bytes | None = None) -> OnnxruntimeSession:
     """Open a model on the requested provider.
 
     `changed` is opened instead of the file: a modified model whose external data are in the file's folder. Raises
@@ -250,7 +261,7 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     log = "\n".join(caught)
     if session.get_providers()[0] != provider:
         raise _not_loaded(provider, session.get_providers()[0], log)
-    return OpenModel(path, session, memory, load_ms, log)
+    return OnnxruntimeSession(path, session, memory, load_ms, log)
 
 
 @contextlib.contextmanager
@@ -356,7 +367,7 @@ def _one_paragraph(error: Exception) -> str:
     return shortened(" ".join(text.split()).rstrip("."), _MOST_LETTERS)
 
 
-def _ort_value(name: str, array: Array, model: OpenModel) -> ort.OrtValue:
+def _ort_value(name: str, array: Array, model: OnnxruntimeSession) -> ort.OrtValue:
     packed = np.asarray(array, order="C")
     try:
         if packed.dtype.isbuiltin == 1:

@@ -25,7 +25,7 @@ def try_provider(provider: str) -> str:
             opened = open_model(path, SessionSettings(provider=provider))
         except BackendError as error:
             raise BackendError(str(error).replace(str(path), "a model of one node")) from None
-        opened.bind({"x": np.ones((1, 4), np.float32)}).once()
+        opened.bind({"x": np.ones((1, 4), np.float32)}).run()
         return opened.providers[0]
 
 

@@ -1,1 +1,27 @@
-"""TensorRT and TensorRT-RTX: installations, releases, and loaded engines."""
+"""TensorRT and TensorRT-RTX: engines that run a model, layers from their profiler and inspector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.registry import Runtime
+
+if TYPE_CHECKING:
+    from ndld_flow.runtimes.settings import RuntimeSettings
+
+
+class _TensorRt:
+    def settings(self) -> type[RuntimeSettings]:
+        from ndld_flow.runtimes.tensorrt.settings import TensorrtSettings
+
+        return TensorrtSettings
+
+    def read_request(self, values: Mapping[str, Any]) -> SessionRequest:
+        from ndld_flow.runtimes.tensorrt.request import EngineRequest
+
+        return EngineRequest.from_json(values)
+
+
+RUNTIME: Runtime = _TensorRt()

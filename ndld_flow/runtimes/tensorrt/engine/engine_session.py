@@ -1,62 +1,304 @@
-"""Settings of an engine's session: plain values for a measuring process. Imports nothing heavy."""
+"""Sessions of engines in TensorRT or TensorRT-RTX."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ndld_flow.models.tensors import TensorSpec
+from ndld_flow.base.errors import BackendError, ModelError, RequestError
+from ndld_flow.base.quantities import seconds
+from ndld_flow.base.text import short_name
+from ndld_flow.models.tensors import Array
+from ndld_flow.runtimes.protocol import SessionFacts
+from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import CudaRuntime, open_cuda_runtime
+from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
+from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, tensors_of
+from ndld_flow.runtimes.tensorrt.engine.execution import EngineBinding, one_paragraph
+from ndld_flow.runtimes.tensorrt.library import TITLES, import_bindings
+from ndld_flow.runtimes.tensorrt.plugin_libraries import load_plugins
 
-if TYPE_CHECKING:  # measuring processes start with this module
-    from ndld_flow.records.build import EngineBackend
+_OTHER_RELEASE = re.compile(r"expecting library version ([\d.]+) got(?: library version)? ([\d.]+)", re.IGNORECASE)
+_OTHER_GPU = re.compile(r"incompatible device|expecting compute|compute capability", re.IGNORECASE)
+_HOST_CODE = re.compile(r"host\s?code", re.IGNORECASE)
+_CUDA = re.compile(r"cuda ?error|cuda runtime|cuda initialization", re.IGNORECASE)
+_VERSION = re.compile(r"version", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class EngineSession:
-    """An engine, its model, and how to run it."""
+class MessageLog:
+    """A logger for TensorRT that collects its warnings and errors."""
 
-    backend: EngineBackend
-    engine: Path
-    model: Path
-    """The ONNX model that weights come from when the engine is refitted."""
-    inputs: tuple[TensorSpec, ...]
-    """Inputs that the model declares; the engine must have the same."""
-    outputs: tuple[TensorSpec, ...]
-    built_with: str = ""
-    """Version of the TensorRT that built it; empty where that is not known."""
-    refit: bool = False
-    """Refit a refittable engine with the model's weights before it runs."""
-    without_weights: bool = False
-    """The engine was built without weights and must be refitted."""
-    plugins: tuple[Path, ...] = ()
-    """Plugin libraries to load before the engine."""
-    trust: bool = False
-    """Allow code embedded in the engine."""
-    gpu: int = 0
-    optimization_profile: int = 0
-    streams: int = 1
-    """Concurrent inferences, each on a stream of its own."""
-    cuda_graph: bool = False
-    transfers: bool = False
-    """Each pass includes the copies between host and device."""
-    spin_wait: bool = True
-    """Busy-wait for the GPU instead of sleeping."""
+    def __init__(self, trt: Any) -> None:  # noqa: ANN401
+        self.warnings: list[str] = []
+        self.errors: list[str] = []
+        severity = trt.ILogger
+        kept = {
+            severity.INTERNAL_ERROR: self.errors,
+            severity.ERROR: self.errors,
+            severity.WARNING: self.warnings,
+        }
+
+        class Logger(trt.ILogger):  # type: ignore[misc]
+            def __init__(self) -> None:
+                trt.ILogger.__init__(self)  # bindings need it called in full
+
+            def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
+                if severity in kept:
+                    kept[severity].append(message)
+
+        self.logger = Logger()
 
     @property
-    def provider(self) -> str:
-        """Return the backend under the name used by `SessionSettings`."""
-        return self.backend
+    def text(self) -> str:
+        """Return each message once, in order."""
+        return "\n".join(dict.fromkeys([*self.warnings, *self.errors]))
 
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> EngineSession:
-        """Return a session from the JSON of `dataclasses.asdict`."""
-        paths = {name: Path(raw[name]) for name in ("engine", "model")}
-        specs = {name: tuple(map(_spec, raw[name])) for name in ("inputs", "outputs")}
-        return cls(**{**raw, **paths, **specs, "plugins": tuple(map(Path, raw["plugins"]))})
+    @property
+    def last_error(self) -> str:
+        return one_paragraph(self.errors[-1]) if self.errors else "TensorRT gives no reason"
 
 
-def _spec(raw: Mapping[str, Any]) -> TensorSpec:
-    shape = raw["shape"]
-    return TensorSpec(raw["name"], raw["dtype"], None if shape is None else tuple(shape))
+def load_engine(trt: Any, request: EngineSettings, messages: MessageLog) -> tuple[Any, Any]:  # noqa: ANN401
+    """Return the runtime and the engine; the runtime must outlive it.
+
+    Raises `BackendError` when TensorRT does not start, or a plugin or the engine does not load here; `ModelError` when
+    there is no such file.
+    """
+    runtime = _create_runtime(trt, request, messages)
+    load_plugins(trt, messages.logger, runtime, request.plugins)
+    if request.trust:
+        runtime.engine_host_code_allowed = True
+    try:
+        plan = request.engine.read_bytes()
+    except OSError as error:
+        raise ModelError(f"the engine {request.engine} cannot be read: {error.strerror}.") from None
+    engine = runtime.deserialize_cuda_engine(plan)
+    if engine is None:
+        raise BackendError(explain_refusal(request, trt.__version__, messages))
+    return runtime, engine
+
+
+def _create_runtime(trt: Any, request: EngineSettings, messages: MessageLog) -> Any:  # noqa: ANN401
+    try:
+        return trt.Runtime(messages.logger)
+    except TypeError:  # pybind11: factory function returned nullptr
+        raise BackendError(
+            f"{TITLES[request.backend]} {trt.__version__} does not start: {messages.last_error}. Check that "
+            "`nvidia-smi` works, and that the driver is new enough for the CUDA that this release was built for."
+        ) from None
+
+
+def explain_refusal(request: EngineSettings, version: str, messages: MessageLog) -> str:
+    """Return the reason why an engine did not load and what to do, in a paragraph."""
+    errors, name = "\n".join(messages.errors), TITLES[request.backend]
+    called = f"the engine {request.engine}"
+    if _HOST_CODE.search(errors) and not request.trust:
+        return (
+            f"{called} has code of its own embedded (it is version compatible), and {name} runs that only when it is "
+            "allowed: make sure of where it comes from, then set `trust_engine: true`."
+        )
+    releases = _OTHER_RELEASE.search(errors)
+    built = releases[2] if releases else request.built_with
+    if releases or (_VERSION.search(errors) and built not in ("", version)):
+        return (
+            f"{called} was built by {name} {built or 'of another version'}, and here is {version}: build it anew, "
+            "name the other release by `library`, or build it with `version_compatible: true`. "
+            f"{name}: {messages.last_error}."
+        )
+    if _OTHER_GPU.search(errors):
+        return f"{called} was built for another GPU: build it for the one that is here. {name}: {messages.last_error}."
+    advice = "Build it anew on this machine"
+    if _CUDA.search(errors):
+        advice = "Check that `nvidia-smi` works and the driver is new enough"
+    return f"{name} {version} does not load {called}: {messages.last_error}. {advice}."
+
+
+def refit_engine(trt: Any, request: EngineSettings, engine: Any, messages: MessageLog) -> None:  # noqa: ANN401
+    """Give an engine the weights of its ONNX model. Raises `BackendError` when they do not fit."""
+    refitter = trt.Refitter(engine, messages.logger)
+    parser = trt.OnnxParserRefitter(refitter, messages.logger)
+    fits = parser.refit_from_file(str(request.model))
+    missing = list(refitter.get_missing_weights()) if fits else []
+    if fits and not missing and refitter.refit_cuda_engine():
+        return
+    why = _parser_errors(parser) or (f"it lacks {_some(missing)}" if missing else messages.last_error)
+    raise BackendError(
+        f"the engine {request.engine} does not take the weights of {request.model}: {why}. Build the engine from this "
+        "model" + ("." if request.without_weights else ", or leave its own weights in with `refit: false`.")
+    )
+
+
+def _parser_errors(parser: Any) -> str:  # noqa: ANN401
+    errors = [str(parser.get_error(number).desc()) for number in range(min(3, parser.num_errors))]
+    return "; ".join(map(one_paragraph, errors))
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(map(short_name, names[:3]))
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+@dataclass
+class EngineSession:
+    """An open engine."""
+
+    request: EngineSettings
+    cuda: CudaRuntime
+    engine: Any
+    owners: tuple[Any, ...]
+    """Objects that must live as long as the engine and its contexts."""
+    contexts: Sequence[Any]
+    """One for each stream."""
+    tensors: Mapping[str, EngineTensor]
+    load_ms: float
+    """Time to load the engine and to create its contexts, without refitting."""
+    messages: MessageLog
+    facts: Mapping[str, int | str | bool]
+    versions: Mapping[str, str]
+    notes: tuple[str, ...]
+    captures_graphs: bool
+    """TensorRT-RTX captures CUDA graphs itself when it is configured to."""
+    _binding: EngineBinding | None = None
+
+    @property
+    def log(self) -> str:
+        return self.messages.text
+
+    def describe(self) -> SessionFacts:
+        specs = [(tensor.is_input, tensor.spec) for tensor in self.tensors.values()]
+        return SessionFacts(
+            devices=(TITLES[self.request.backend],),
+            inputs=tuple(spec for is_input, spec in specs if is_input),
+            outputs=tuple(spec for is_input, spec in specs if not is_input),
+            versions=self.versions,
+            facts=self.facts,
+            notes=self.notes,
+        )
+
+    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> EngineBinding:
+        """Copy the inputs to the engine's memory and release the previous binding. Outputs always stay on the device.
+
+        Raises as `EngineBinding` does.
+        """
+        self._release_binding()
+        self._binding = EngineBinding(self.cuda, self.engine, self.request, self.tensors, self.contexts, feeds)
+        if self.request.cuda_graph and not self.captures_graphs:
+            self._binding.capture()
+        return self._binding
+
+    def close(self) -> None:
+        self._release_binding()
+        self.contexts, self.engine, self.owners = (), None, ()
+
+    def _release_binding(self) -> None:
+        if self._binding is not None:
+            self._binding.close()
+            self._binding = None
+
+
+def open_engine(request: EngineSettings) -> EngineSession:
+    """Load an engine, refit it where that was requested, and create its execution contexts.
+
+    Raises `BackendError` when there is no GPU, TensorRT or CUDA, or the engine does not load here; `RequestError` when
+    it is not of the request's model.
+    """
+    trt = import_bindings(request.backend)
+    cuda = open_cuda_runtime()
+    _select_gpu(cuda, request)
+    before, messages, started = cuda.read_memory(), MessageLog(trt), time.perf_counter()
+    runtime, engine = load_engine(trt, request, messages)
+    load_ms = (time.perf_counter() - started) * 1e3
+    tensors = tensors_of(trt, engine)
+    refuse_other_model(tensors, request.inputs, request.outputs, f"the engine {request.engine}")
+    _refuse_profile(engine, request)
+    notes = [*note_casts(tensors, request.inputs), *_refit(trt, request, engine, messages)]
+    started = time.perf_counter()
+    config = _runtime_config(trt, engine, request)
+    if config is not None:
+        notes.append(
+            "kernels were compiled for the shapes of the inputs before measuring (EAGER), not while it went on"
+        )
+    contexts = [_create_context(engine, config, messages) for _ in range(request.streams)]
+    load_ms += (time.perf_counter() - started) * 1e3
+    after = cuda.read_memory()
+    facts = _describe(engine, request) | {
+        "device_used_bytes": max(0, before.free_bytes - after.free_bytes),
+        "device_free_bytes": after.free_bytes,
+        "device_total_bytes": after.total_bytes,
+    }
+    return EngineSession(
+        request=request,
+        cuda=cuda,
+        engine=engine,
+        owners=(runtime, config),
+        contexts=contexts,
+        tensors=tensors,
+        load_ms=load_ms,
+        messages=messages,
+        facts=facts,
+        versions={request.backend: trt.__version__},
+        notes=tuple(notes),
+        captures_graphs=hasattr(config, "cuda_graph_strategy"),
+    )
+
+
+def _select_gpu(cuda: CudaRuntime, request: EngineSettings) -> None:
+    devices, _ = cuda.count_devices()
+    if request.gpu >= devices:
+        raise BackendError(f"gpu: {request.gpu} is not here: this machine has {devices}, counted from 0.")
+    cuda.select(request.gpu, spin=request.spin_wait)
+
+
+def _refuse_profile(engine: Any, request: EngineSettings) -> None:  # noqa: ANN401
+    there = engine.num_optimization_profiles
+    if request.optimization_profile >= there:
+        raise RequestError(
+            f"optimization_profile: {request.optimization_profile} is not in the engine {request.engine}: it has "
+            f"{there}, counted from 0."
+        )
+
+
+def _refit(trt: Any, request: EngineSettings, engine: Any, messages: MessageLog) -> Sequence[str]:  # noqa: ANN401
+    """Refit the engine where that was requested; return a note about it."""
+    if not (request.refit or request.without_weights) or not engine.refittable:
+        return ()
+    started = time.perf_counter()
+    refit_engine(trt, request, engine, messages)
+    took = seconds(time.perf_counter() - started)
+    return (f"the engine was refitted with the model's weights before it ran, in {took}",)
+
+
+def _runtime_config(trt: Any, engine: Any, request: EngineSettings) -> Any:  # noqa: ANN401
+    """Return the configuration of TensorRT-RTX, which else compiles kernels for new shapes while it runs others."""
+    strategies = getattr(trt, "DynamicShapesKernelSpecializationStrategy", None)
+    if strategies is None or not hasattr(engine, "create_runtime_config"):
+        return None
+    config = engine.create_runtime_config()
+    config.dynamic_shapes_kernel_specialization_strategy = strategies.EAGER
+    if request.cuda_graph and hasattr(config, "cuda_graph_strategy"):
+        config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
+    return config
+
+
+def _create_context(engine: Any, config: Any, messages: MessageLog) -> Any:  # noqa: ANN401
+    context = engine.create_execution_context() if config is None else engine.create_execution_context(config)
+    if context is None:
+        raise BackendError(
+            f"TensorRT cannot create an execution context: {messages.last_error}. It may need more memory than the GPU "
+            "has free; fewer streams and smaller shapes need less."
+        )
+    return context
+
+
+def _describe(engine: Any, request: EngineSettings) -> dict[str, int | str | bool]:  # noqa: ANN401
+    return {
+        "activation_bytes": engine.get_device_memory_size_for_profile_v2(request.optimization_profile),
+        "activation_largest_profile_bytes": engine.device_memory_size_v2,
+        "layers": engine.num_layers,
+        "aux_streams": engine.num_aux_streams,
+        "optimization_profiles": engine.num_optimization_profiles,
+        "verbosity": engine.profiling_verbosity.name.lower(),
+        "refittable": engine.refittable,
+    }

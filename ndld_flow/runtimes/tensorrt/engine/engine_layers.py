@@ -6,30 +6,34 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ndld_flow.measure.layer_pass import LayerPass
-from ndld_flow.measure.timing_pass import Timing
+from ndld_flow.base.errors import ModelError
+from ndld_flow.models.layer_evidence import add_evidence
+from ndld_flow.precision.constraints.constraints import requested_precisions, with_requested_precisions
 from ndld_flow.profiles.read.engine_layers import EngineInfo, EngineLayer, bare_layer, read_engine_info
 from ndld_flow.profiles.read.tensorrt_profile import describe_engine_layer, timeline
 from ndld_flow.profiles.read.trtexec_files import Pass
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Layer
-from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
+from ndld_flow.runtimes.protocol import LayerPass, Timing
+from ndld_flow.runtimes.tensorrt.engine.layer_recording import INSPECTED, Recording
 
 _Key = tuple[str, int]
 """A layer's name, and its index among layers of the same name."""
 
 
-def read_engine_layers(recordings: Sequence[Path], inspected: Path, timings: Sequence[Timing]) -> LayerPass:
+def read_engine_layers(recordings: Sequence[Path], model: Path, timings: Sequence[Timing]) -> LayerPass:
     """Read the recordings of `record_engine_layers`, one for each process run, and delete them.
 
-    `inspected` is the output of the engine inspector. `timings` are those of the timing pass, whose median pass is
-    shown in the timeline with the layers.
+    The output of the engine inspector is in the folder of the first. The precisions that `model` requests and the
+    evidence of its nodes are added. `timings` are those of the timing pass, whose median pass is shown in the timeline
+    with the layers.
     """
     runs = [Recording.read(path) for path in recordings]
-    engine, inspector_notes = _read_inspected(inspected)
+    engine, inspector_notes = _read_inspected(recordings[0].parent / INSPECTED)
     known = engine.layers if engine is not None else ()
     times = _times(runs, Counter(layer.name for layer in known))
-    layers = tuple(_describe(known, times, sum(len(run.passes) for run in runs)))
+    described = tuple(_describe(known, times, sum(len(run.passes) for run in runs)))
+    layers = add_evidence(_add_requested_precisions(described, model), model)
     spans, basis = timeline(_median_pass(timings), layers)
     for path in recordings:
         path.unlink()
@@ -82,6 +86,13 @@ def _describe(known: Sequence[EngineLayer], times: Mapping[_Key, list[float]], p
     for layer in waiting.values():
         yield describe_engine_layer(index, layer, (0.0,) * passes)
         index += 1
+
+
+def _add_requested_precisions(layers: Sequence[Layer], model: Path) -> Sequence[Layer]:
+    try:
+        return with_requested_precisions(layers, requested_precisions(model))
+    except ModelError:  # unreadable metadata; the measurement is valid without it
+        return layers
 
 
 def _shortcomings(engine: EngineInfo | None, untimed: int) -> Iterator[str]:

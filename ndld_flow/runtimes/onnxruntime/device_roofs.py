@@ -21,7 +21,7 @@ from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.quantities import count
 from ndld_flow.records.profile import Layer, Roofs
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU, full_name
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
 
 _ENOUGH_S = 0.05
 """Time of measuring each operation; the best pass counts."""
@@ -91,7 +91,7 @@ def _write_model(path: Path, dtype: str, op_type: str) -> Path:
     return path
 
 
-def _best_product(model: OpenModel, dtype: str) -> tuple[int, float]:
+def _best_product(model: OnnxruntimeSession, dtype: str) -> tuple[int, float]:
     """Return the side of the matrices, increased until a pass is long enough, and the shortest time."""
     side = _SMALLEST
     while side < _LARGEST and _best(model, (side, side), dtype, 0.0) < _ONE_PASS_S:
@@ -99,7 +99,7 @@ def _best_product(model: OpenModel, dtype: str) -> tuple[int, float]:
     return side, _best(model, (side, side), dtype, _ENOUGH_S)
 
 
-def _best_sum(model: OpenModel, dtype: str) -> tuple[int, float]:
+def _best_sum(model: OnnxruntimeSession, dtype: str) -> tuple[int, float]:
     """Return the rows of arrays that exceed every CPU cache, increased until a pass is long enough, and the shortest
     time.
     """
@@ -109,15 +109,15 @@ def _best_sum(model: OpenModel, dtype: str) -> tuple[int, float]:
     return rows, _best(model, (rows, _ROWS), dtype, _ENOUGH_S)
 
 
-def _best(model: OpenModel, shape: tuple[int, int], dtype: str, enough_s: float) -> float:
+def _best(model: OnnxruntimeSession, shape: tuple[int, int], dtype: str, enough_s: float) -> float:
     """Return the seconds of the best pass, of three or as many as `enough_s` allows."""
     # Two arrays: ONNX Runtime reads them in place, and a shared one would be read from memory only once.
-    bound = model.bind({"a": np.full(shape, 0.5, dtype), "b": np.full(shape, 0.5, dtype)}, on_device=True)
+    binding = model.bind({"a": np.full(shape, 0.5, dtype), "b": np.full(shape, 0.5, dtype)}, on_device=True)
     best, passes = float("inf"), 0
     started = time.perf_counter()
     while passes < _FEWEST or time.perf_counter() - started < enough_s:
         before = time.perf_counter()
-        bound.once()
+        binding.run()
         best = min(best, time.perf_counter() - before)
         passes += 1
     return best

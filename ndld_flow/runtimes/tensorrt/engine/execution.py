@@ -1,20 +1,24 @@
-"""An engine with its inputs bound: a pass is one inference on every stream, timed by the GPU's own clock."""
+"""Execution of an engine: buffers and streams, passes, and times by the GPU's own clock."""
 
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from ndld_flow.base.dtype_names import bits_of_dtype
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import short_name, shortened, visible_text
-from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.device_facts import DeviceTimes
+from ndld_flow.models.tensors import Array, numpy_dtype
+from ndld_flow.runtimes.protocol import DeviceTimes
 from ndld_flow.runtimes.tensorrt.engine.cuda_runtime import TO_DEVICE, TO_HOST, CudaRuntime
-from ndld_flow.runtimes.tensorrt.engine.engine_session import EngineSession
+from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, refuse_shape
 
 _LONGEST = 400
@@ -43,7 +47,7 @@ class Lane:
         self.stream = cuda.make_stream()
         self._cuda = cuda
         self._inputs: list[_Buffer] = []
-        self._outputs: list[_Buffer] = []
+        self._outputs: dict[str, _Buffer] = {}
         self._graph = 0
         self._enqueue_ms = 0.0
         self._begin, self._computing, self._computed, self._end = self._events = tuple(
@@ -51,7 +55,7 @@ class Lane:
         )
 
     def bind_input(self, tensor: EngineTensor, values: Array) -> None:
-        """Keep the values where copies start from, and tell the context where it will find them."""
+        """Copy the values to pinned memory, from where passes copy them, and give the context their address."""
         buffer = self._bind(tensor, tensor.bytes_for(values.shape, self._strides(tensor)))
         # A tensor laid out in blocks is longer than its values, and one of 4 bits shorter: numpy keeps each in a byte.
         ctypes.memset(buffer.host, 0, buffer.bytes)
@@ -59,11 +63,11 @@ class Lane:
         self._inputs.append(buffer)
 
     def bind_output(self, tensor: EngineTensor) -> None:
-        """Make room for what the context will write, now that it knows all inputs."""
-        self._outputs.append(self._bind(tensor, self._bytes_of_output(tensor)))
+        """Allocate memory for an output. The context must know all inputs."""
+        self._outputs[tensor.name] = self._bind(tensor, self._bytes_of_output(tensor))
 
     def capture(self) -> None:
-        """From now on launch a CUDA graph of what the context enqueues. It must have run once as it is.
+        """Capture the context's work in a CUDA graph, which later passes launch. One pass must have run before.
 
         Raises `BackendError` when the engine does something that cannot be captured.
         """
@@ -74,7 +78,7 @@ class Lane:
             self._graph = self._cuda.end_capture(self.stream)
 
     def enqueue(self, *, copies: bool) -> None:
-        """Begin an inference, with its copies or without."""
+        """Start an inference, with its copies or without."""
         record, stream = self._cuda.record, self.stream
         record(self._begin, stream)
         if copies:
@@ -92,7 +96,7 @@ class Lane:
         record(self._end, stream)
 
     def wait(self) -> None:
-        """Until what was begun is done."""
+        """Wait until the started inference is finished."""
         self._cuda.wait_for_event(self._end)
 
     def read_times(self, *, copies: bool) -> DeviceTimes:
@@ -108,14 +112,14 @@ class Lane:
         )
 
     def copy_in(self) -> None:
-        """Begin to copy the inputs to the device."""
+        """Start to copy the inputs to the device."""
         for buffer in self._inputs:
             if buffer.device:
                 self._cuda.copy(buffer.device, buffer.host, buffer.bytes, TO_DEVICE, self.stream)
 
     def copy_out(self) -> None:
-        """Begin to copy the outputs from the device."""
-        for buffer in self._outputs:
+        """Start to copy the outputs from the device."""
+        for buffer in self._outputs.values():
             if buffer.device:
                 self._cuda.copy(buffer.host, buffer.device, buffer.bytes, TO_HOST, self.stream)
 
@@ -127,10 +131,20 @@ class Lane:
         self.wait()
         return self._cuda.elapsed_ms(self._begin, self._end)
 
+    def read_output(self, tensor: EngineTensor) -> Array | None:
+        """Return a copied output; None for one in blocks, with gaps or of no numpy dtype, or of unknown shape."""
+        shape, dtype = tuple(self.context.get_tensor_shape(tensor.name)), numpy_dtype(tensor.dtype)
+        if dtype is None or (bits_of_dtype(tensor.dtype) or 0) < 8 or -1 in shape:
+            return None
+        buffer, packed = self._outputs[tensor.name], math.prod(shape) * dtype.itemsize
+        if buffer.bytes != packed:
+            return None
+        return np.frombuffer(ctypes.string_at(buffer.host, packed), dtype).reshape(shape)
+
     def close(self) -> None:
-        """Give back all but the context."""
+        """Release everything but the context."""
         self._cuda.wait_for_stream(self.stream)
-        for buffer in (*self._inputs, *self._outputs):
+        for buffer in (*self._inputs, *self._outputs.values()):
             self._cuda.free_pinned(buffer.host)
             if buffer.device:
                 self._cuda.free(buffer.device)
@@ -144,15 +158,15 @@ class Lane:
         shape = tuple(self.context.get_tensor_shape(tensor.name))
         if -1 not in shape:
             return tensor.bytes_for(shape, self._strides(tensor))
-        most = int(self.context.get_max_output_size(tensor.name))  # it depends on data
-        if most < 0:
-            raise BackendError(f"TensorRT cannot tell how large {short_name(tensor.name)} may become.")
-        return most
+        largest = int(self.context.get_max_output_size(tensor.name))  # its size depends on data
+        if largest < 0:
+            raise BackendError(f"TensorRT does not know how large {short_name(tensor.name)} may become.")
+        return largest
 
     def _strides(self, tensor: EngineTensor) -> tuple[int, ...]:
         try:
             return tuple(self.context.get_tensor_strides(tensor.name))
-        except ValueError:  # a length of -1: TensorRT does not tell
+        except ValueError:  # a length of -1: unknown
             return ()
 
     def _bind(self, tensor: EngineTensor, bytes_needed: int) -> _Buffer:
@@ -169,10 +183,10 @@ class Lane:
             raise BackendError("TensorRT could not enqueue the engine (execute_async_v3 returned False)")
 
 
-class BoundEngine:
-    """Each `once()` is one pass and nothing else; `device_times()` tells what the GPU's clock says of it.
+class EngineBinding:
+    """An engine with its inputs bound: a pass is one inference on every stream, timed by the GPU's clock.
 
-    Making one raises `RequestError` for a shape that the engine does not allow; CUDA's and TensorRT's failures are
+    The constructor raises `RequestError` for a shape that the engine does not allow; CUDA's and TensorRT's failures are
     `BackendError` here and in every pass.
     """
 
@@ -180,73 +194,78 @@ class BoundEngine:
         self,
         cuda: CudaRuntime,
         engine: Any,  # noqa: ANN401
-        session: EngineSession,
+        request: EngineSettings,
         tensors: Mapping[str, EngineTensor],
         contexts: Sequence[Any],
         feeds: Mapping[str, Array],
     ) -> None:
         self._engine = engine
-        self._session = session
+        self._request = request
         self._tensors = tensors
         self._lanes: list[Lane] = []
-        # Also when nobody closes it: what follows in this process needs the memory.
-        self._give_back = weakref.finalize(self, _close, self._lanes)
+        # Memory is released even without `close`: the next session of this process needs it.
+        self._release = weakref.finalize(self, _close, self._lanes)
         values = {name: tensors[name].values_for(array) for name, array in feeds.items()}
         self._check_shapes(values)
         for context in contexts:
-            lane = Lane(cuda, context, spin=session.spin_wait)
+            lane = Lane(cuda, context, spin=request.spin_wait)
             self._lanes.append(lane)
             try:
                 self._bind(lane, values)
-            except RuntimeError as error:  # what the bindings raise where they return nothing
+            except RuntimeError as error:  # the bindings raise it where they return nothing
                 raise BackendError(f"TensorRT does not take the inputs: {one_paragraph(str(error))}.") from None
             lane.time_alone(lane.copy_in)
 
-    def once(self) -> None:
-        """One inference on every stream, until all are done."""
-        copies = self._session.transfers
+    def run(self) -> None:
+        """Run one inference on every stream, until all are finished."""
+        copies = self._request.transfers
         for lane in self._lanes:
             lane.enqueue(copies=copies)
         for lane in self._lanes:
             lane.wait()
 
     def capture(self) -> None:
-        """Run once as it is, then launch a CUDA graph in every pass. Raises `BackendError` when that cannot be."""
-        self.once()
+        """Run once, then launch a CUDA graph in every pass. Raises `BackendError` when that is impossible."""
+        self.run()
         try:
             for lane in self._lanes:
                 lane.capture()
         except BackendError as error:
             raise BackendError(
-                f"the engine {self._session.engine} cannot be captured in a CUDA graph: {str(error).rstrip('.')}. "
+                f"the engine {self._request.engine} cannot be captured in a CUDA graph: {str(error).rstrip('.')}. "
                 "Loops, conditionals and shapes that depend on data cannot; leave out `cuda_graph`."
             ) from None
 
     @property
     def can_copy(self) -> bool:
-        """True if copies are not part of a pass, so that the caller wraps it in `copy_in` and `copy_out`."""
-        return not self._session.transfers
+        return not self._request.transfers
 
     def copy_in(self) -> float:
-        """Copy the inputs to the device once more; how long it took, in ms."""
+        """Copy the inputs to the device once more; return the time in ms."""
         return max(lane.time_alone(lane.copy_in) for lane in self._lanes)
 
     def copy_out(self) -> float:
-        """Copy the last pass's outputs to the host; how long it took, in ms."""
+        """Copy the last pass's outputs to the host; return the time in ms."""
         return max(lane.time_alone(lane.copy_out) for lane in self._lanes)
 
     def device_times(self) -> DeviceTimes:
-        """Return the times of the last pass before any further copy: of the slowest stream, and of all enqueuing."""
-        told = [lane.read_times(copies=self._session.transfers) for lane in self._lanes]
+        """Return the times of the last pass before any further copy: the slowest stream's, and all enqueuing."""
+        lanes = [lane.read_times(copies=self._request.transfers) for lane in self._lanes]
         return DeviceTimes(
-            enqueue_ms=sum(times.enqueue_ms or 0.0 for times in told),
-            h2d_ms=_slowest(times.h2d_ms for times in told),
-            compute_ms=_slowest(times.compute_ms for times in told),
-            d2h_ms=_slowest(times.d2h_ms for times in told),
+            enqueue_ms=sum(times.enqueue_ms or 0.0 for times in lanes),
+            h2d_ms=_slowest(times.h2d_ms for times in lanes),
+            compute_ms=_slowest(times.compute_ms for times in lanes),
+            d2h_ms=_slowest(times.d2h_ms for times in lanes),
         )
 
+    def outputs(self) -> dict[str, Array | None]:
+        """Return the outputs of the first stream's last inference; None for one that numpy cannot hold."""
+        lane = self._lanes[0]
+        lane.time_alone(lane.copy_out)
+        return {name: lane.read_output(tensor) for name, tensor in self._tensors.items() if not tensor.is_input}
+
     def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Name -> dtype and shape; -1 where it depends on data."""
+        """Return name -> dtype and shape; -1 where it depends on data."""
         context = self._lanes[0].context
         return {
             name: (tensor.dtype, tuple(context.get_tensor_shape(name)))
@@ -255,11 +274,11 @@ class BoundEngine:
         }
 
     def close(self) -> None:
-        """Give back memory, streams and events; the contexts stay."""
-        self._give_back()
+        """Release memory, streams and events; the contexts stay."""
+        self._release()
 
     def _check_shapes(self, values: Mapping[str, Array]) -> None:
-        profile = self._session.optimization_profile
+        profile = self._request.optimization_profile
         for name, array in values.items():
             tensor = self._tensors[name]
             if tensor.on_host:
@@ -272,22 +291,22 @@ class BoundEngine:
                 refuse_shape(tensor, found, [tuple(each) for each in allowed], profile)
 
     def _choose_profile(self, lane: Lane) -> None:
-        profile = self._session.optimization_profile
+        profile = self._request.optimization_profile
         if not lane.context.set_optimization_profile_async(profile, lane.stream):
-            raise BackendError(f"TensorRT does not switch to optimization profile {profile} of {self._session.engine}.")
+            raise BackendError(f"TensorRT does not switch to optimization profile {profile} of {self._request.engine}.")
 
     def _bind(self, lane: Lane, values: Mapping[str, Array]) -> None:
-        context, profile = lane.context, self._session.optimization_profile
+        context, profile = lane.context, self._request.optimization_profile
         if context.active_optimization_profile != profile:
             lane.time_alone(lambda: self._choose_profile(lane))
         for name, array in values.items():
             if not context.set_input_shape(name, tuple(array.shape)):
                 raise RequestError(f'input "{short_name(name)}": the engine takes no shape {array.shape}.')
-        for name, array in values.items():  # strides are told when all shapes are known
+        for name, array in values.items():  # strides are known once all shapes are
             lane.bind_input(self._tensors[name], array)
         unknown = context.infer_shapes()
         if unknown:
-            raise BackendError(f"TensorRT cannot tell the shapes of {', '.join(map(short_name, unknown))}.")
+            raise BackendError(f"TensorRT cannot infer the shapes of {', '.join(map(short_name, unknown))}.")
         for tensor in self._tensors.values():
             if not tensor.is_input:
                 lane.bind_output(tensor)
@@ -298,6 +317,6 @@ def _close(lanes: list[Lane]) -> None:
         lanes.pop().close()
 
 
-def _slowest(told: Iterable[float | None]) -> float | None:
-    known = [ms for ms in told if ms is not None]
+def _slowest(times_ms: Iterable[float | None]) -> float | None:
+    known = [ms for ms in times_ms if ms is not None]
     return max(known) if known else None

@@ -7,39 +7,30 @@ ran it, and with the original model.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
-from ndld_flow.measure.layer_details import RunNode, describe_layer
-from ndld_flow.measure.layer_origins import LayerOrigins, count_covered, match_nodes
-from ndld_flow.measure.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
-from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.models.files import load_model
 from ndld_flow.models.tensors import Array
 from ndld_flow.profiles.read.onnxruntime_profile import MAX_EVENTS, MeasuredPasses, read_passes, read_timeline
 from ndld_flow.records.measurement import LatencySummary
-from ndld_flow.records.profile import Layer, Span
+from ndld_flow.records.profile import Span
 from ndld_flow.runtimes.onnxruntime.execution_providers import CPU
+from ndld_flow.runtimes.onnxruntime.layer_details import (
+    LayerOrigins,
+    RunNode,
+    count_covered,
+    describe_layer,
+    match_nodes,
+)
+from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
 
 _REPEATS_BODIES = ("Loop", "Scan")
-
-
-@dataclass(frozen=True)
-class LayerPass:
-    """The results of the layer pass."""
-
-    layers: tuple[Layer, ...] = ()
-    pass_ms: tuple[float, ...] = ()
-    """Latency of each pass, run after run, with the profiler on."""
-    notes: tuple[str, ...] = ()
-    layer_runs: tuple[int, ...] = ()
-    """Number of passes in each recording."""
-    timeline: tuple[Span, ...] = ()
-    timeline_basis: str = ""
 
 
 def measure_layers(

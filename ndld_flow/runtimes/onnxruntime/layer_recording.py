@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ndld_flow.base.errors import BackendError, ModelError
-from ndld_flow.measure.recording_plan import RecordingPlan
 from ndld_flow.models.tensors import Array
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OpenModel, SessionSettings, open_model
+from ndld_flow.runtimes.onnxruntime.onnxruntime_session import OnnxruntimeSession, SessionSettings, open_model
+from ndld_flow.runtimes.protocol import RecordingPlan
 
 WARMUP_PASSES = 2
 """Passes at the beginning of every recording that do not count."""
@@ -63,16 +63,16 @@ def _record(
 ) -> Path:
     model = _open(path, settings)
     try:
-        bound = model.bind(feeds, on_device=True)
+        binding = model.bind(feeds, on_device=True)
         for done in range(passes):
-            bound.once()
+            binding.run()
             progress(done + 1, passes)
     finally:
         profile = Path(model.session.end_profiling())
     return profile
 
 
-def _open(path: Path, settings: SessionSettings) -> OpenModel:
+def _open(path: Path, settings: SessionSettings) -> OnnxruntimeSession:
     """Open the model; a provider that compiles nodes (TensorRT) cannot write the optimised model."""
     try:
         return open_model(path, settings)

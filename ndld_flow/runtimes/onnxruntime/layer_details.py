@@ -1,0 +1,363 @@
+"""The record of a layer: its tensors, role, kernel and amount of work."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import onnx_ir as ir
+
+from ndld_flow.models.element_types import subgraphs_of
+from ndld_flow.models.layer_evidence import evidence_of
+from ndld_flow.models.node_precision import precision_of
+from ndld_flow.models.tensors import numpy_dtype
+from ndld_flow.precision.constraints.constraints import join_precisions
+from ndld_flow.profiles.read.layer_work import count_macs
+from ndld_flow.profiles.read.onnxruntime_profile import Key, MeasuredNode, TypeAndShape
+from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
+from ndld_flow.records.profile import Layer, LayerRole, TensorInfo
+
+_CAST = "InsertedPrecisionFreeCast_"
+"""Prefix of a tensor that was cast to a type the provider has a kernel for."""
+_NCHWC = "_nchwc"
+"""Suffix of the output's old name, in the name of a node that works on blocks of channels."""
+_FUNCTION = "_inlfunc_"
+"""Part of the name of a tensor from inside a local function, or from an operator that ONNX Runtime expanded."""
+_READS_SHAPE_ONLY = ("Shape", "Size")
+_MAX_FORWARD = 64
+"""Most inlined nodes to follow to a tensor of the original model."""
+
+
+def match_nodes(measured: Mapping[Key, MeasuredNode], optimised: ir.Model) -> dict[Key, ir.Node]:
+    """Return measured node -> the node of the optimised model that ran.
+
+    Nodes are matched within a graph by op type and name; nodes without a unique name by order, which is that of
+    execution.
+    """
+    scopes: dict[Key | None, list[Key]] = defaultdict(list)
+    for key, node in measured.items():
+        scopes[node.parent].append(key)
+    found: dict[Key, ir.Node] = {}
+    for parent, keys in scopes.items():  # an enclosing node comes before the nodes of its bodies
+        graphs = [optimised.graph] if parent is None else list(_bodies(found, parent))
+        bodies = [dict(_match_graph(keys, measured, graph)) for graph in graphs]
+        # Of the branches of an If, the one that ran matches best.
+        for body in sorted(bodies, key=len):
+            found |= body
+    return found
+
+
+def _bodies(found: Mapping[Key, ir.Node], parent: Key) -> Iterator[ir.Graph]:
+    if parent in found:
+        yield from subgraphs_of(found[parent])
+
+
+def _match_graph(
+    keys: Iterable[Key], measured: Mapping[Key, MeasuredNode], graph: ir.Graph
+) -> Iterator[tuple[Key, ir.Node]]:
+    waiting: dict[tuple[str, str], deque[ir.Node]] = defaultdict(deque)
+    for node in graph:
+        waiting[node.op_type, node.name or ""].append(node)
+    for key in keys:
+        wanted = measured[key]
+        named = waiting.get((wanted.op_type, wanted.name))
+        queue = named or waiting.get((wanted.op_type, ""))
+        if queue:
+            yield key, queue.popleft()
+
+
+class LayerOrigins:
+    """The original nodes of optimised ones."""
+
+    def __init__(self, original: ir.Model, optimised: ir.Model) -> None:
+        self._nodes = [node for node in original.graph.all_nodes() if node.op_type != "Constant"]
+        self._position = {node: position for position, node in enumerate(self._nodes)}
+        self._by_name = {(node.op_type, node.name): node for node in self._nodes if node.name}
+        self._producers: dict[str, list[ir.Node]] = defaultdict(list)
+        for node in self._nodes:
+            for output in node.outputs:
+                self._producers[output.name or ""].append(node)
+        self._aliases = _aliases(optimised.graph.all_nodes())
+        self._known = {self._alias(value) for node in optimised.graph.all_nodes() for value in node.outputs}
+
+    @property
+    def node_count(self) -> int:
+        """Return the number of nodes of the original model that compute something, subgraphs included."""
+        return len(self._nodes)
+
+    def of(self, node: ir.Node) -> tuple[ir.Node, ...]:
+        """Return the original nodes, in the model's order; empty for nodes inserted by ONNX Runtime: reorders, casts,
+        copies.
+        """
+        found = self._region(node) or self._named_alike(node)
+        return tuple(sorted(found, key=self._position.__getitem__))
+
+    def _region(self, node: ir.Node) -> set[ir.Node]:
+        read = {self._alias(value) for value in node.inputs if value is not None}
+        starts = [name for name in self._starts(node) if name not in read]
+        region: set[ir.Node] = set()
+        open_nodes = [self._producer(name, node) for name in starts if name in self._producers]
+        while open_nodes:
+            origin = open_nodes.pop()
+            if origin in region:
+                continue
+            region.add(origin)
+            if origin.op_type in _READS_SHAPE_ONLY:
+                continue  # its value was known while optimising: the producer of its input is not part of this layer
+            open_nodes.extend(
+                producer
+                for value in origin.inputs
+                if value is not None and value.name not in read and value.name not in self._known
+                if (producer := value.producer()) in self._position and producer is not None
+            )
+        return region
+
+    def _starts(self, node: ir.Node) -> list[str]:
+        """Return the original names of the node's outputs, or of its followers' outputs when it was inlined."""
+        names = [self._alias(value) for value in node.outputs]
+        if any(name in self._producers for name in names) or not any(_FUNCTION in name for name in names):
+            return names
+        following, seen = deque([node]), {node}
+        while following and len(seen) < _MAX_FORWARD:
+            for value in following.popleft().outputs:
+                for follower in value.consumers():
+                    made = [self._alias(output) for output in follower.outputs]
+                    if any(name in self._producers for name in made):
+                        return made
+                    if follower not in seen:
+                        seen.add(follower)
+                        following.append(follower)
+        return names
+
+    def _named_alike(self, node: ir.Node) -> set[ir.Node]:
+        origin = self._by_name.get((node.op_type, node.name or ""))
+        return set() if origin is None else {origin}
+
+    def _producer(self, name: str, node: ir.Node) -> ir.Node:
+        """Return the producer; where several branches compute a tensor of this name, the one with the node's name."""
+        candidates = self._producers[name]
+        return next((origin for origin in candidates if origin.name == node.name), candidates[0])
+
+    def _alias(self, value: ir.Value) -> str:
+        return self._aliases.get(value.name or "", value.name or "")
+
+
+def _aliases(optimised: Iterable[ir.Node]) -> dict[str, str]:
+    """Return renamed tensor -> its name in the original model."""
+    found: dict[str, str] = {}
+    for node in optimised:
+        if not node.outputs:
+            continue
+        name = node.outputs[0].name or ""
+        if node.op_type == "ReorderInput" and node.inputs and node.inputs[0] is not None:
+            read = node.inputs[0].name or ""
+            found[name] = found.get(read, read)
+        elif node.domain == "com.microsoft.nchwc" and (node.name or "").endswith(_NCHWC):
+            found[name] = (node.name or "").removesuffix(_NCHWC).removeprefix(_CAST)
+        for output in node.outputs:
+            own = output.name or ""
+            if own.startswith(_CAST):
+                found[own] = own.removeprefix(_CAST)
+    return found
+
+
+def origin_name(node: ir.Node) -> str:
+    """Return the node's name, or that of its first output."""
+    return node.name or (node.outputs[0].name if node.outputs else "") or node.op_type
+
+
+def count_covered(origins: Iterable[Iterable[ir.Node]]) -> int:
+    """Return the number of distinct original nodes that layers came from."""
+    return len({node for nodes in origins for node in nodes})
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One input or output of a node."""
+
+    info: TensorInfo
+    is_weight: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of its values; 0 for strings and non-tensors."""
+        dtype = numpy_dtype(self.info.dtype)
+        if dtype is None:
+            return 0
+        bits = ir.DataType.from_numpy(dtype).bitwidth  # numpy keeps four bits in a byte, ONNX two in one
+        return (prod(self.info.shape) * bits + 7) // 8
+
+
+Operands = tuple["Operand | None", ...]
+"""Operands by position; None for an omitted optional one."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The tensors of a node, and whether some of its weights are missing in the profile."""
+
+    operands: Operands
+    packed: bool = False
+    """ONNX Runtime does not list weights that it repacked for its kernel while loading."""
+
+    @property
+    def known(self) -> tuple[Operand, ...]:
+        """Return the operands except omitted ones."""
+        return tuple(operand for operand in self.operands if operand is not None)
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return tuple(operand.info for operand in self.known)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Return the shapes by position."""
+        return tuple(None if operand is None else operand.info.shape for operand in self.operands)
+
+
+def align(listed: Sequence[TypeAndShape], values: Sequence[ir.Value | None] | None) -> Alignment:
+    """Assign the tensors in a profile to the ports of the node that ran; None for an unknown node.
+
+    The profile leaves out missing optional tensors and packed weights; where the rest does not match the node, it is
+    returned as listed, without names.
+    """
+    if values is not None:
+        aligned = _aligned(listed, values)
+        if aligned is not None:
+            return aligned
+    return Alignment(tuple(Operand(TensorInfo(name="", dtype=dtype, shape=shape)) for dtype, shape in listed))
+
+
+def _aligned(listed: Sequence[TypeAndShape], values: Sequence[ir.Value | None]) -> Alignment | None:
+    waiting = deque(listed)
+    operands: list[Operand | None] = []
+    packed = False
+    for value in values:
+        if value is None or not value.name:
+            operands.append(None)
+            continue
+        weight = _weight(value)
+        if waiting and (weight is None or waiting[0] == weight):
+            dtype, shape = waiting.popleft()
+        elif weight is not None:
+            dtype, shape = weight
+            packed = True
+        else:
+            return None
+        info = TensorInfo(name=value.name, dtype=dtype, shape=shape)
+        operands.append(Operand(info, is_weight=weight is not None))
+    return None if waiting else Alignment(tuple(operands), packed)
+
+
+def _weight(value: ir.Value) -> TypeAndShape | None:
+    """Return dtype and shape of a constant; None for a computed value."""
+    tensor = value.const_value
+    if tensor is None or tensor.dtype == ir.DataType.STRING:
+        return None
+    shape = tensor.shape.numpy()
+    return str(tensor.dtype.numpy().name), tuple(int(size) for size in shape)
+
+
+_REFORMATS = ("ReorderInput", "ReorderOutput")
+_CONTROL = ("If", "Loop", "Scan")
+_BLOCKED = "com.microsoft.nchwc"
+
+
+@dataclass(frozen=True)
+class RunNode:
+    """A measured node, its node in the optimised model, and the original nodes of that one."""
+
+    measured: MeasuredNode
+    ran: ir.Node | None
+    """None where the optimised model is not known."""
+    origins: tuple[ir.Node, ...]
+    times_per_pass: float
+
+
+def describe_layer(index: int, node: RunNode) -> Layer:
+    """Return the layer at this position in the order of execution."""
+    measured, ran = node.measured, node.ran
+    inputs = align(measured.inputs, None if ran is None else ran.inputs)
+    outputs = align(measured.outputs, None if ran is None else ran.outputs)
+    evidence = evidence_of(node.origins)
+    return Layer(
+        index=index,
+        name=measured.name,
+        type=measured.op_type,
+        provider=measured.provider,
+        asked_precision=join_precisions(map(precision_of, node.origins)),
+        inputs=inputs.infos,
+        outputs=outputs.infos,
+        onnx_nodes=tuple(map(origin_name, node.origins)),
+        depth=measured.depth,
+        samples_ms=measured.self_ms,
+        role=_role(node),
+        tactic=_tactic(ran, inputs),
+        macs=_macs(node, inputs, outputs),
+        read_bytes=round(sum(operand.bytes for operand in inputs.known) * node.times_per_pass),
+        written_bytes=round(sum(operand.bytes for operand in outputs.known) * node.times_per_pass),
+        groups=ran.attributes.get_int("group", 1) if ran is not None and "Conv" in ran.op_type else None,
+        weight_bytes=sum(operand.bytes for operand in inputs.known if operand.is_weight),
+        weights=evidence.weights,
+        attributes=evidence.attributes,
+    ).with_arithmetic()
+
+
+def _role(node: RunNode) -> LayerRole:
+    kind = node.measured.op_type
+    if kind in _REFORMATS or (kind == "Transpose" and node.ran is not None and not node.origins):
+        return "reformat"
+    if kind in QUANTIZING_TYPES:
+        return "quantize"
+    if kind == "Cast":
+        return "cast"
+    if kind.startswith("Memcpy"):
+        return "copy"
+    return "control" if kind in _CONTROL else "compute"
+
+
+def _tactic(ran: ir.Node | None, inputs: Alignment) -> str:
+    """Describe ONNX Runtime's kernel: its own domain, a fused activation, packed weights."""
+    if ran is None:
+        return ""
+    activation = ran.attributes.get_string("activation", "")
+    kernel = f"{ran.domain.rpartition('.')[2]}.{ran.op_type}" if ran.domain else ""
+    kernel_text = f"{kernel or ran.op_type}({activation})" if activation else kernel
+    return ", ".join(filter(None, (kernel_text, "packed weights" if inputs.packed else "")))
+
+
+def _macs(node: RunNode, inputs: Alignment, outputs: Alignment) -> int | None:
+    shapes = list(inputs.shapes)
+    written = list(outputs.shapes)
+    if node.ran is not None and node.ran.domain == _BLOCKED:
+        _without_padding(node.origins, shapes, written)
+    once = count_macs(node.measured.op_type, shapes, written, {} if node.ran is None else _attributes(node.ran))
+    return None if once is None else round(once * node.times_per_pass)
+
+
+def _without_padding(
+    origins: Sequence[ir.Node], inputs: list[tuple[int, ...] | None], outputs: list[tuple[int, ...] | None]
+) -> None:
+    """Replace padded channels of the blocked layout by those of the model, which the original filter shows."""
+    filters = [_constant_shape(origin.inputs[1]) for origin in origins if origin.op_type == "Conv"]
+    if len(filters) != 1 or filters[0] is None or len(inputs) < 2 or not outputs or outputs[0] is None:
+        return
+    inputs[1] = filters[0]
+    outputs[0] = (outputs[0][0], filters[0][0], *outputs[0][2:])
+
+
+def _constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    tensor = value.const_value
+    producer = value.producer()
+    if tensor is None and producer is not None and producer.op_type == "Constant":
+        attribute = producer.attributes.get("value")
+        tensor = None if attribute is None else attribute.as_tensor()
+    return None if tensor is None else tuple(int(size) for size in tensor.shape.numpy())
+
+
+def _attributes(node: ir.Node) -> Mapping[str, object]:
+    return {name: attribute.value for name, attribute in node.attributes.items()}

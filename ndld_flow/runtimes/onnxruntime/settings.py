@@ -1,0 +1,99 @@
+"""Settings of a recipe for ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.machine.versions import read_version
+from ndld_flow.runtimes.protocol import SessionRequest
+from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
+from ndld_flow.step import Foresight, RunsCode
+from ndld_flow.store.kinds import Onnx
+
+ProviderOption = str | int | float | bool
+_NEED_NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx", "tensorrt_rtx")
+"""Execution providers that need an NVIDIA GPU, without `ExecutionProvider`."""
+
+_HARMLESS = """
+device_id use_arena use_tf32 prefer_nhwc fuse_conv_bias sdpa_kernel enable_cuda_graph gpu_mem_limit
+arena_extend_strategy cudnn_conv_algo_search cudnn_conv_use_max_workspace cudnn_conv1d_pad_to_nc1d
+do_copy_in_default_stream use_ep_level_unified_stream enable_skip_layer_norm_strict_mode tunable_op_enable
+tunable_op_tuning_enable tunable_op_max_tuning_duration_ms
+
+trt_max_workspace_size trt_max_partition_iterations trt_min_subgraph_size trt_fp16_enable trt_bf16_enable
+trt_int8_enable trt_dla_enable trt_dla_core trt_layer_norm_fp32_fallback trt_build_heuristics_enable
+trt_sparsity_enable trt_builder_optimization_level trt_auxiliary_streams trt_tactic_sources trt_cuda_graph_enable
+trt_context_memory_sharing_enable trt_force_sequential_engine_build trt_detailed_build_log
+trt_profile_min_shapes trt_profile_max_shapes trt_profile_opt_shapes trt_op_types_to_exclude
+
+nv_max_workspace_size nv_max_shared_mem_size nv_detailed_build_log nv_cuda_graph_enable nv_multi_profile_enable
+nv_profile_min_shapes nv_profile_max_shapes nv_profile_opt_shapes nv_use_external_data_initializer
+
+performance_preference device_filter disable_metacommands
+"""
+"""Options that only control the computation. Others name libraries to load (`trt_extra_plugin_lib_paths`), paths of
+engines and caches to read and write (`trt_engine_cache_path`), or addresses in memory (`gpu_external_alloc`); an
+unknown option may be any of these."""
+
+
+def options_that_run_code(options: Mapping[str, ProviderOption]) -> tuple[str, ...]:
+    """Return the names of options that may load code, or read and write files."""
+    harmless = frozenset(_HARMLESS.split())
+    return tuple(name for name in options if name not in harmless)
+
+
+class OnnxruntimeSettings(RuntimeSettings):
+    """Settings of a session in ONNX Runtime."""
+
+    title: ClassVar[str] = "ONNX Runtime"
+    in_every_key: ClassVar[bool] = True
+
+    backend: Literal["onnxruntime"] = "onnxruntime"
+    """The runtime: ONNX Runtime, or an engine of the model in TensorRT or TensorRT-RTX (named by `engine`). Settings
+    below that begin with ONNX Runtime or TensorRT are for that runtime only; TensorRT means both."""
+    provider: str = "cpu"
+    """ONNX Runtime: execution provider: `cpu`, `cuda`, `tensorrt`, or its full name. A provider that does not load
+    is an error."""
+    provider_options: Annotated[dict[str, ProviderOption], RunsCode(options_that_run_code)] = Field(default={})
+    """ONNX Runtime: options of the provider, such as `device_id`. Options that name libraries or files, and unknown
+    options, need a trusted recipe."""
+    optimization: Literal["disabled", "basic", "extended", "layout", "all"] = "all"
+    """ONNX Runtime: graph optimization level."""
+    threads: Annotated[int, Field(ge=0)] = 0
+    """ONNX Runtime: threads within an operator; 0 lets ONNX Runtime choose (one for each physical core)."""
+    inter_op_threads: Annotated[int, Field(ge=0)] = 0
+    """ONNX Runtime: threads between operators, with `execution: parallel`; 0 lets ONNX Runtime choose."""
+    execution: Literal["sequential", "parallel"] = "sequential"
+    """ONNX Runtime: run operators one after another, or in parallel."""
+    memory_arena: bool = True
+    """ONNX Runtime: keep memory between passes."""
+    free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
+    """ONNX Runtime: dimension name -> size, fixed before optimisation, so that shapes are constants."""
+
+    @property
+    def device(self) -> str:
+        on_cpu = self.provider.lower() in ("cpu", "cpuexecutionprovider")
+        return "cpu" if on_cpu else f"gpu-{self.provider_options.get('device_id', 0)}"
+
+    def foresee(self) -> Foresight:
+        if self.provider.lower().removesuffix("executionprovider") not in _NEED_NVIDIA or has_nvidia_gpu():
+            return Foresight()
+        lack = (
+            f"provider {self.provider} is set, but there is no NVIDIA GPU here: set `provider: cpu`, or leave the "
+            "step out with '~steps.NAME'"
+        )
+        return Foresight(lacks=(lack,))
+
+    def library_versions(self) -> dict[str, str]:
+        return {"onnxruntime": read_version("onnxruntime")}
+
+    def request(self, model: Onnx, read: ReadArtifact) -> SessionRequest:
+        from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
+
+        return OnnxruntimeRequest(
+            **{name: getattr(self, name) for name in type(self).model_fields if name != "backend"}
+        )

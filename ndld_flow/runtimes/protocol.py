@@ -1,0 +1,257 @@
+"""The protocol of runtimes: whatever runs a model is opened, described, run, timed and closed in the same way.
+
+A runtime is a module or package in this folder that exports `RUNTIME` (`registry.py`). No other code asks which runtime
+runs a model. Measuring processes start with this module, so it imports little.
+
+::
+
+    SessionRequest  a model to open and how, outside and inside of a measuring process
+    Session         the open model
+    Binding         inputs bound to a session: each `run` is one pass
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from ndld_flow.models.tensors import Array, TensorSpec
+
+if TYPE_CHECKING:
+    from ndld_flow.records.profile import Layer, Roofs, Span
+
+ReportPasses = Callable[[int, int], None]
+"""Called as `report(done, total)` between passes."""
+SEPARATE_COPIES = (
+    "latency is that of the run on the device; copies from and to the host's memory are reported separately"
+)
+"""Note of a profile whose passes include no copies."""
+
+
+@dataclass(frozen=True)
+class DeviceTimes:
+    """Times of one pass in ms by the device's own clock; None for unknown ones."""
+
+    enqueue_ms: float | None = None
+    """Time of the host to launch the pass."""
+    h2d_ms: float | None = None
+    """Copy of the inputs to the device."""
+    compute_ms: float | None = None
+    d2h_ms: float | None = None
+    """Copy of the outputs from the device."""
+
+
+@dataclass
+class Timing:
+    """The result of a timing pass; samples in order."""
+
+    latency_ms: list[float] = field(default_factory=list)
+    starts_ms: list[float] = field(default_factory=list)
+    """Start of each pass, after the start of the first one."""
+    h2d_ms: list[float] = field(default_factory=list)
+    """Copy of the inputs to the device, before each pass; empty without copies."""
+    d2h_ms: list[float] = field(default_factory=list)
+    """Copy of the outputs from the device, after each pass; empty without copies."""
+    enqueue_ms: list[float] = field(default_factory=list)
+    """Time to launch each pass; this and the following are empty where no device reports them."""
+    compute_ms: list[float] = field(default_factory=list)
+    """Time on the device without copies."""
+    warmup_passes: int = 0
+    warmup_ms: float = 0.0
+    began_s: float = 0.0
+    """`time.monotonic` at the first measured pass: it is the same clock in all processes."""
+    limit_reached: bool = False
+    """The limit ended it before it had enough passes or time."""
+
+    def add(self, times: DeviceTimes) -> None:
+        """Add the known times of one pass besides its latency."""
+        for name in ("enqueue_ms", "h2d_ms", "compute_ms", "d2h_ms"):
+            ms = getattr(times, name)
+            if ms is not None:
+                getattr(self, name).append(ms)
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """The description of an open model."""
+
+    devices: tuple[str, ...]
+    """The execution providers or devices that run it, preferred one first."""
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of libraries that only the measuring process loads."""
+    facts: Mapping[str, int | str | bool] = field(default_factory=dict)
+    """Further facts, such as memory in bytes."""
+    notes: tuple[str, ...] = ()
+    """Notes for the profile."""
+
+
+@dataclass(frozen=True)
+class RecordingPlan:
+    """The extent of a recording of layers."""
+
+    passes: int
+    """Measured passes; fewer where the runtime's profiler cannot keep all their events."""
+    events_per_pass: int | None = None
+    """Events of one pass; None when they must be counted in a trial pass."""
+    keep_optimised: bool = True
+    """Write the optimised model; once is enough for any number of process runs."""
+
+
+@dataclass(frozen=True)
+class LayerPass:
+    """The results of the layer pass."""
+
+    layers: tuple[Layer, ...] = ()
+    pass_ms: tuple[float, ...] = ()
+    """Latency of each pass, run after run, with the profiler on."""
+    notes: tuple[str, ...] = ()
+    layer_runs: tuple[int, ...] = ()
+    """Number of passes in each recording."""
+    timeline: tuple[Span, ...] = ()
+    timeline_basis: str = ""
+
+
+class Binding(Protocol):
+    """Inputs bound to a session."""
+
+    def run(self) -> None:
+        """Run one pass and nothing else, until its outputs are computed."""
+
+    @property
+    def can_copy(self) -> bool:
+        """Return True when copies are no part of a pass, and `copy_in` and `copy_out` measure them."""
+
+    def copy_in(self) -> float | None:
+        """Copy the inputs to the device once more; return the ms by the device's clock, None where unknown."""
+
+    def copy_out(self) -> float | None:
+        """Copy the outputs of the last pass from the device; return the ms by its clock, None where unknown."""
+
+    def device_times(self) -> DeviceTimes:
+        """Return the times of the last pass."""
+
+    def outputs(self) -> dict[str, Array | None]:
+        """Return the outputs of the last pass by name; None for one that is no dense tensor on the host."""
+
+    def output_shapes(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return name -> dtype and shape of the outputs of the last pass."""
+
+
+class Session(Protocol):
+    """An open model."""
+
+    @property
+    def load_ms(self) -> float: ...
+
+    @property
+    def log(self) -> str:
+        """Return the messages of the library so far."""
+
+    def describe(self) -> SessionFacts:
+        """Return its inputs, outputs and devices, versions and further facts."""
+
+    def bind(self, feeds: Mapping[str, Array], on_device: bool = False) -> Binding:
+        """Bind inputs by name. With `on_device`, outputs stay in the device's memory.
+
+        Raises `RequestError` for inputs that do not fit.
+        """
+
+    def close(self) -> None:
+        """Release the model and its memory."""
+
+
+@dataclass(frozen=True)
+class RuntimeNames:
+    """Names of a runtime in records and messages."""
+
+    backend: str
+    """Value of `backend` in recipes and records: `tensorrt_rtx`."""
+    library: str
+    """`TensorRT`."""
+    device: str
+    """The requested provider or device: `cpu`."""
+    crash_advice: str
+    """A sentence without its stop, for a measuring process that crashed."""
+
+
+class SessionRequest(ABC):
+    """A model to open and how: a frozen dataclass of plain values, which a measuring process reads from JSON."""
+
+    runtime: ClassVar[str]
+    """Name of the runtime's module in `ndld_flow.runtimes`."""
+
+    @abstractmethod
+    def names(self) -> RuntimeNames:
+        """Return the runtime's names."""
+
+    # In the process that measures:
+
+    @abstractmethod
+    def open(self, model: Path) -> Session:
+        """Open the model, or what was built from it.
+
+        Raises `BackendError` when a library or device is missing, `ModelError` when the model is refused.
+        """
+
+    def record_layers(
+        self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
+    ) -> Path | None:
+        """Run passes with the runtime's profiler on, in a session of its own; return the recording in `folder`.
+
+        None for a runtime that times no layers.
+        """
+        return None
+
+    # Outside of it:
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the values that `Runtime.read_request` (`registry.py`) reads; paths may stay paths."""
+        return asdict(self)  # type: ignore[call-overload, no-any-return]  # every request is a dataclass
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        """Return variables with which a process finds the library; valid as long as `folder` exists."""
+        return {}
+
+    def measured_gpu(self) -> int | None:
+        """Return the index of the GPU that runs the model; None for the CPU.
+
+        Raises `BackendError` for a device that the library does not know.
+        """
+        return None
+
+    def declared_inputs(self, model: Path) -> tuple[TensorSpec, ...]:
+        """Return the model's inputs, with the dimensions that the request fixes."""
+        from ndld_flow.models.files import model_inputs
+
+        return model_inputs(model)
+
+    def built_file(self) -> Path | None:
+        """Return the file that runs instead of the model, such as an engine."""
+        return None
+
+    def library_versions(self, reported: Mapping[str, str]) -> dict[str, str]:
+        """Return the versions of the runtime's libraries; `reported` are those of `SessionFacts`."""
+        return {name.replace("_", "-"): version for name, version in reported.items()}
+
+    def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
+        """Yield sentences on the meaning of the measurement; `copied` when copies were measured separately."""
+        yield from ()
+
+    def plan_recording(self, model: Path, passes: int) -> RecordingPlan:
+        """Return the plan of the recording of each process run."""
+        return RecordingPlan(passes)
+
+    def read_layers(
+        self, model: Path, recordings: Sequence[Path], plan: RecordingPlan, timings: Sequence[Timing]
+    ) -> LayerPass:
+        """Return the layers that process runs recorded, one recording each, which are deleted."""
+        return LayerPass()
+
+    def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
+        """Return the peak performance of the device; None where it cannot be measured."""
+        return None

@@ -1,0 +1,44 @@
+"""Settings of an engine's session: plain values for a measuring process. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ndld_flow.models.tensors import TensorSpec
+
+if TYPE_CHECKING:  # measuring processes start with this module
+    from ndld_flow.records.build import EngineBackend
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """An engine, its model, and how to run it."""
+
+    backend: EngineBackend
+    engine: Path
+    model: Path
+    """The ONNX model that weights come from when the engine is refitted."""
+    inputs: tuple[TensorSpec, ...]
+    """Inputs that the model declares; the engine must have the same."""
+    outputs: tuple[TensorSpec, ...]
+    built_with: str = ""
+    """Version of the TensorRT that built it; empty where that is not known."""
+    refit: bool = False
+    """Refit a refittable engine with the model's weights before it runs."""
+    without_weights: bool = False
+    """The engine was built without weights and must be refitted."""
+    plugins: tuple[Path, ...] = ()
+    """Plugin libraries to load before the engine."""
+    trust: bool = False
+    """Allow code embedded in the engine."""
+    gpu: int = 0
+    optimization_profile: int = 0
+    streams: int = 1
+    """Concurrent inferences, each on a stream of its own."""
+    cuda_graph: bool = False
+    transfers: bool = False
+    """Each pass includes the copies between host and device."""
+    spin_wait: bool = True
+    """Busy-wait for the GPU instead of sleeping."""

@@ -1,0 +1,101 @@
+"""Requests to open an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ndld_flow.models.tensors import Array, TensorSpec
+from ndld_flow.runtimes.protocol import (
+    SEPARATE_COPIES,
+    LayerPass,
+    RecordingPlan,
+    ReportPasses,
+    RuntimeNames,
+    Session,
+    SessionFacts,
+    SessionRequest,
+    Timing,
+)
+from ndld_flow.runtimes.tensorrt.engine.engine_settings import EngineSettings
+
+if TYPE_CHECKING:  # measuring processes import this module
+    from ndld_flow.runtimes.tensorrt.library import Library
+
+
+@dataclass(frozen=True)
+class EngineRequest(EngineSettings, SessionRequest):
+    """An engine to open, with the TensorRT that runs it."""
+
+    runtime: ClassVar[str] = "tensorrt"
+
+    installation: Library | None = None
+    """The TensorRT to run it with; a measuring process has it already, by its environment."""
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> EngineRequest:
+        """Return the request from the values of `to_json`, read from JSON."""
+        paths = {name: Path(values[name]) for name in ("engine", "model")}
+        specs = {name: tuple(map(_spec, values[name])) for name in ("inputs", "outputs")}
+        return cls(**{**values, **paths, **specs, "plugins": tuple(map(Path, values["plugins"]))})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(replace(self, installation=None))
+
+    def names(self) -> RuntimeNames:
+        return RuntimeNames(self.backend, "TensorRT", self.backend, "Build the engine anew")
+
+    def open(self, model: Path) -> Session:
+        from ndld_flow.runtimes.tensorrt.engine.engine_session import open_engine
+
+        return open_engine(self)
+
+    def record_layers(
+        self, model: Path, feeds: Mapping[str, Array], plan: RecordingPlan, folder: Path, report: ReportPasses
+    ) -> Path:
+        from ndld_flow.runtimes.tensorrt.engine.layer_recording import record_engine_layers
+
+        return record_engine_layers(self, feeds, plan.passes, folder, report)
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        return {} if self.installation is None else self.installation.environment(folder)
+
+    def measured_gpu(self) -> int:
+        return self.gpu
+
+    def built_file(self) -> Path:
+        return self.engine
+
+    def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
+        from ndld_flow.base.quantities import size
+
+        yield (
+            f"device memory: {size(int(facts.facts['device_used_bytes']))} to load the engine, of which "
+            f"{size(int(facts.facts['activation_bytes']))} for the activations of each stream; peak memory is the "
+            "host's"
+        )
+        if self.transfers:
+            yield "latency includes the copies of inputs to the device and of outputs from it"
+        else:
+            yield SEPARATE_COPIES
+        if not self.spin_wait:
+            yield "latency includes waking the CPU (`spin_wait: false`), which that of ONNX Runtime does not"
+        if self.streams > 1:
+            yield (
+                f"a pass is {self.streams} inferences side by side, each on a stream of its own: latency is until the "
+                f"last of them is done, and {self.streams} inferences are done in it"
+            )
+
+    def read_layers(
+        self, model: Path, recordings: Sequence[Path], plan: RecordingPlan, timings: Sequence[Timing]
+    ) -> LayerPass:
+        from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers
+
+        return read_engine_layers(recordings, model, timings)
+
+
+def _spec(raw: Mapping[str, Any]) -> TensorSpec:
+    shape = raw["shape"]
+    return TensorSpec(raw["name"], raw["dtype"], None if shape is None else tuple(shape))
