@@ -169,6 +169,12 @@ def test_rules_of_a_file_are_applied(tmp_path: Path) -> None:
     same_outputs(parse(NEGS), edit(NEGS, {"apply_rules": {"file": written(tmp_path, listed)}}), X)
 
 
+def test_a_rule_may_produce_an_operator_of_another_domain(tmp_path: Path) -> None:
+    text = MY_RULES.replace("op.Identity(x)", 'op.Twice(x, _domain="my", _version=1)')
+    edited = apply(NEGS, "apply_rules", file=written(tmp_path, text))
+    assert [(node.domain, node.op_type) for node in edited.model.graph] == [("my", "Twice"), ("", "Relu")]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

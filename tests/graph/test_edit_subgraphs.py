@@ -301,6 +301,16 @@ def test_inline_branch(branch: str) -> None:
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], wanted)
 
 
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (8, 8)])
+def test_weights_of_an_inlined_branch_need_ir_version_4(before: int, after: int) -> None:
+    model = f"""<ir_version: {before}, opset_import: ["" : 12]> agraph (float[3] x, bool flag) => (float[3] y) {{
+      [choice] y = If(flag) <then_branch = a () => (float[3] t) <float[1] w = {{2}}> {{ t = Mul(x, w) }},
+                             else_branch = b () => (float[3] e) {{ e = Abs(x) }}> }}"""
+    changed = edit(model, {"inline_branch": {"select": "choice", "branch": "then_branch"}})
+    assert changed.ir_version == after
+    assert [each.name for each in changed.graph.initializer] == ["w"]
+
+
 @pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
 def test_branches_that_use_names_again(branch: str) -> None:
     text = """agraph (float[3] x, bool flag) => (float[3] y) {

@@ -92,6 +92,12 @@ def test_its_examples_are_true(word: str) -> None:
 
 
 @every_operation
+def test_nothing_selected_is_an_error_by_default(word: str) -> None:
+    field = operation_of(word).model_fields.get("allow_empty")
+    assert field is None or field.default is False
+
+
+@every_operation
 def test_settings_are_strict_and_frozen(word: str) -> None:
     operation = operation_of(word)
     assert operation.model_config["frozen"] and operation.model_config["strict"]

@@ -266,7 +266,7 @@ def _fold(
     graph = edits.model.graph
     conv.replace_input_with(1, edits.add_initializer(graph, scaled.astype(weight.dtype), f"{weight_value.name}_folded"))
     edits.drop_unread(weight_value)
-    left = settings.model_copy(update={"swap_channels": False, "scale": 1.0, "mean": (), "std": (), "fold": False})
+    left = settings.model_copy(update={"swap_channels": False, "scale": 1.0, "mean": (), "std": ()})
     if not shift.any():
         return left, np.ones(1), np.zeros(1)
     if _pads(conv):
