@@ -201,12 +201,14 @@ def write_artifact(artifact: ArtifactRecord, kept: Path, target: Path) -> bool:
 
 
 def _write_exports(documents: RunDocuments, built: Path) -> None:
-    """Write tables, traces and Markdown of each profile and comparison."""
+    """Write tables, traces and Markdown of each profile and comparison, and Markdown of the run."""
     from ndld_flow.report.exports.chrome_trace import chrome_trace
     from ndld_flow.report.exports.csv_tables import engine_layers_csv, layers_csv
     from ndld_flow.report.exports.precision_exports import write_precision_exports
     from ndld_flow.report.exports.profile_markdown import profile_markdown
+    from ndld_flow.report.exports.run_markdown import RUN_SUMMARY, run_markdown
 
+    (built / RUN_SUMMARY).write_text(run_markdown(documents), encoding="utf-8")
     for step, profile in documents.profiles.items():
         labelled = [(profile.label, profile)]
         (built / step / "profile.md").write_text(profile_markdown(profile.label, profile), encoding="utf-8")
@@ -269,7 +271,7 @@ def write_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile
 
     texts = {
         "comparison.json": comparison.to_json(),
-        "comparison.md": comparison_markdown(comparison, profiles, PICTURE),
+        "comparison.md": comparison_markdown(comparison, profiles),
         "junit.xml": comparison_junit(comparison),
         "benchmark.json": comparison_benchmark_json(comparison),
         "layers.csv": comparison_csv(comparison, profiles),

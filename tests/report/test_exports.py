@@ -40,7 +40,7 @@ from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, compa
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import comparison_picture
 from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
-from ndld_flow.report.exports.github_markdown import code, prose, table
+from ndld_flow.report.exports.github_markdown import code, mermaid_bars, prose, table
 from ndld_flow.report.exports.picture_file import picture_text
 from ndld_flow.report.exports.profile_markdown import profile_markdown
 
@@ -255,9 +255,10 @@ def test_a_comparison_in_markdown() -> None:
     comparison = two_profiles(
         gates=(gate("failed"), gate("passed")), left_out=("`other` has no partner",), noise="learned: 2 %"
     )
-    markdown = comparison_markdown(comparison, [profiles_of(["main", "branch"])], "picture.png")
+    markdown = comparison_markdown(comparison, [profiles_of(["main", "branch"])])
     assert markdown.startswith("### ❌ 1 of 2 gates failed. ❌ regressed: latency.median 7 ms -> 10.5 ms")
-    assert "![medians of the process runs, ratios with their intervals, layers](picture.png)" in markdown
+    assert '```mermaid\nxychart-beta\n    title "Median latency, ms"\n    x-axis ["1 main", "2 branch"]\n' in markdown
+    assert "    bar [7.1" in markdown
     rows = cells_of(markdown)
     assert ["latency.median <= +5 %", "speed", "branch", "❌ failed", "it failed"] in rows
     assert ["Metric", "main", "branch", "Ratio", "95 % interval", "Verdict"] in rows
@@ -281,7 +282,7 @@ def test_several_candidates_and_profiles_in_markdown() -> None:
         section("slow", measured[1], ["regressed", "inconclusive"]),
     )
     comparison = two_profiles(labels=labels, profiles=sections, geometric_mean_ratio=1.5)
-    markdown = comparison_markdown(comparison, measured, None)
+    markdown = comparison_markdown(comparison, measured)
     rows = cells_of(markdown)
     assert "![" not in markdown
     assert "#### <code>fast</code>" in markdown
@@ -295,10 +296,11 @@ def test_hostile_names_everywhere(name: str, tmp_path: Path) -> None:
     labels = [name, f"{name}2"]
     measured = profiles_of(labels, [name, f"{name}b", f"{name}c"])
     comparison = two_profiles(name, labels, why=name, left_out=(name,), noise=name, gates=(gate("failed", name=name),))
-    markdown = comparison_markdown(comparison, [measured], "p.png")
+    markdown = comparison_markdown(comparison, [measured])
     assert {len(row) for row in cells_of(markdown)} <= {5, 6}
     assert len(markdown) < 12_000
     assert "<img" not in markdown
+    assert markdown.count("```") == 2
     cells_of(profile_markdown(name, measured[0]))
     suite = Xml.fromstring(comparison_junit(comparison))  # noqa: S314
     assert len(list(suite.iter("testcase"))) == 1
@@ -314,7 +316,7 @@ def test_a_comment_is_never_longer_than_github_takes() -> None:
     labels = [f"{name}{place}" for place in range(9)]
     measured = [profiles_of(labels, [f"{name}{place}" for place in range(12)]) for _ in range(30)]
     sections = tuple(section(f"{name}{place}", many, ["regressed"] * 8) for place, many in enumerate(measured))
-    markdown = comparison_markdown(two_profiles(labels=labels, profiles=sections), measured, None)
+    markdown = comparison_markdown(two_profiles(labels=labels, profiles=sections), measured)
     assert 30_000 < len(markdown) < 65_536
     assert markdown.startswith("### ❌ regressed")
     assert "The report has more" in markdown
@@ -605,3 +607,11 @@ def test_numbers_that_are_none_are_empty_in_tables() -> None:
     assert dict(zip(rows[0], rows[1], strict=True))["ratio"] == ""
     row = dict(zip(*read_csv(layers_csv([("x", profile)])), strict=True))
     assert (row["median_ms"], row["min_ms"], row["share"]) == ("", "", "0.0")
+
+
+def test_a_chart_holds_finite_values_and_harmless_labels_only() -> None:
+    chart = mermaid_bars("Median latency", {'a"]\n```<b>': 1.5, "fast": 0.25, "none": 0.0, "broken": math.nan}, "ms")
+    assert 'x-axis ["ab", "fast"]' in chart or 'x-axis ["a b", "fast"]' in chart, chart
+    assert "bar [1.5, 0.25]" in chart
+    assert chart.count("```") == 2
+    assert mermaid_bars("x", {"none": 0.0, "broken": math.inf}, "ms") == ""

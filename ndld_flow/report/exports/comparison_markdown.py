@@ -18,7 +18,7 @@ from ndld_flow.records.profile import Profile
 from ndld_flow.report.comparison.layers import LayerChange, layer_changes
 from ndld_flow.report.comparison.subjects import collect_rounds
 from ndld_flow.report.comparison.verdicts import paired_values
-from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
+from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
 
 _LAYERS = 10
 _METRICS = 40
@@ -30,15 +30,21 @@ _OUTCOMES = ("passed", "inconclusive", "failed", "incomparable")
 _NONE = "\N{EN DASH}"
 
 
-def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Profile]], picture: str | None) -> str:
-    """Return Markdown for a pull request's comment or a job's summary; `picture` is the URL of its picture."""
+def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> str:
+    """Return Markdown for a pull request's comment or a job's summary. Relative paths of pictures do not resolve
+    there, so it has diagrams, which GitHub and GitLab draw themselves.
+    """
     parts = [
         f"### {_headline(comparison)}\n",
         _subjects(comparison),
-        f"![medians of the process runs, ratios with their intervals, layers]({picture})\n" if picture else "",
         _gates(comparison),
     ]
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
+        medians = {
+            f"{place + 1} {comparison.subjects[subject].label}": profile.latency.median_ms
+            for place, (subject, profile) in enumerate(zip(compared.subjects, measured, strict=True))
+        }
+        parts.append(mermaid_bars("Median latency", medians, "ms"))
         parts.extend(_profile(comparison, compared, measured))
     parts += [f"- {prose(sentence)}\n" for sentence in comparison.left_out[:_SENTENCES]]
     parts += [f"Noise: {prose(comparison.noise)}\n"] if comparison.noise else []

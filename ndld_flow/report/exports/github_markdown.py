@@ -7,8 +7,9 @@ are written as character references, which Markdown treats as plain text
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ndld_flow.base.text import short_name
 from ndld_flow.report.tables import Cell, Table
@@ -20,6 +21,9 @@ _SPECIAL = re.compile(
 _DIRECTION = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 """Characters that change the writing direction or end a line."""
 _ZERO_WIDTH_SPACE = "\u200b"
+
+_NOT_IN_LABELS = re.compile(r"[^\w .-]")
+_MOST_BARS = 20
 
 SIGNS = {
     "improved": "\N{WHITE HEAVY CHECK MARK}",
@@ -61,6 +65,25 @@ def _cell(cell: Cell) -> str:
     if cell.column.kind == "outcome":
         return f"{SIGNS.get(cell.text, '')} {cell.text}".strip()
     return code(cell.text) if cell.column.kind == "name" else prose(cell.text)
+
+
+def mermaid_bars(title: str, bars: Mapping[str, float], unit: str) -> str:
+    """Return a bar chart that GitHub and GitLab draw (https://mermaid.js.org/syntax/xyChart.html); empty without a
+    finite positive value. Labels lose all characters but letters, digits, spaces, `.`, `_` and `-`.
+    """
+    shown = {label: value for label, value in list(bars.items())[:_MOST_BARS] if math.isfinite(value) and value > 0}
+    if not shown:
+        return ""
+    labels = ", ".join(f'"{_NOT_IN_LABELS.sub("", short_name(label, 30)) or "?"}"' for label in shown)
+    values = ", ".join(f"{value:.4g}" for value in shown.values())
+    lines = [
+        "xychart-beta",
+        f'    title "{title}, {unit}"',
+        f"    x-axis [{labels}]",
+        f'    y-axis "{unit}" 0 --> {max(shown.values()) * 1.1:.4g}',
+        f"    bar [{values}]",
+    ]
+    return "```mermaid\n" + "\n".join(lines) + "\n```\n"
 
 
 def details(summary: str, body: str) -> str:

@@ -1,0 +1,62 @@
+"""Write the result of a run for a pull request or a job's summary: outcome, gates, latencies, comparisons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ndld_flow.records.run_folder import RunDocuments
+from ndld_flow.records.run_record import ENDINGS
+from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
+from ndld_flow.report.exports.comparison_markdown import comparison_markdown, that_fit
+from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
+from ndld_flow.report.verdict import outcome_line, verdict_lines
+
+RUN_SUMMARY = "summary.md"
+"""The result of a run as Markdown, in its folder."""
+_LOG_LINES = 10
+_GATES = 50
+
+
+def run_markdown(documents: RunDocuments) -> str:
+    """Return Markdown that needs no other file: pictures are diagrams that GitHub and GitLab draw themselves."""
+    return "\n".join(that_fit(part for part in _parts(documents) if part))
+
+
+def _parts(documents: RunDocuments) -> Iterator[str]:
+    summary = collect_summary(documents)
+    sign = SIGNS["passed"] if ENDINGS[summary.outcome].exit_code == 0 else SIGNS.get(summary.outcome, SIGNS["failed"])
+    yield f"### {sign} {prose(outcome_line(summary))}\n"
+    yield from _failure(summary)
+    rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
+    yield table(["", "Result"], [[word, prose(text)] for word, _, text in rows if not text.startswith("none ")])
+    gates = collect_gates(documents.run)[:_GATES]
+    if gates:
+        yield table(["Gate", "Measured", "Limit", ""], map(_gate, gates), numbers=(1, 2))
+    if len(documents.profiles) > 1:
+        medians = {step: profile.latency.median_ms for step, profile in documents.profiles.items()}
+        yield mermaid_bars("Median latency", medians, "ms")
+    for step in documents.comparisons:
+        profiles = documents.compared(step)
+        if profiles is not None:
+            yield comparison_markdown(documents.comparisons[step], profiles)
+    if documents.unreadable:
+        yield "".join(f"- {prose(sentence)}\n" for sentence in documents.unreadable)
+
+
+def _failure(summary: Summary) -> Iterator[str]:
+    if summary.failure is None:
+        return
+    yield f"{prose(summary.failure.message, 2000)}\n"
+    for step, log in summary.failure.logs:
+        lines = "<br>".join(prose(line, 200) for line in log.splitlines()[-_LOG_LINES:])
+        yield details(f"Last lines of {code(step)}", f"{lines}\n")
+
+
+def _gate(gate: GateView) -> list[str]:
+    limit = f"{gate.relation} {gate.right}".strip()
+    return [
+        code(gate.gate, 120),
+        prose(gate.left),
+        prose(limit),
+        f"{SIGNS.get(gate.outcome, '')} {gate.outcome}".strip(),
+    ]
