@@ -127,7 +127,7 @@ def test_links_go_from_node_to_tensor_to_node(show: Pages) -> None:
     page = show.open("cnn")
     click(page, local(page, "Conv"))
     panel(page).locator("ol.ports a").nth(1).click()
-    page.wait_for_function("model.place.tensor >= 0")
+    until(page, "model.place.tensor >= 0")
     weight = page.evaluate("model.data.tensors.name[model.place.tensor]")
     expect(panel(page).locator("h1")).to_have_text(weight)
     for part in ("initializer", "float32", "Range", "Mean, deviation", "Zeros", "The first 64 values", "Read by 1"):
@@ -210,7 +210,7 @@ def test_an_address_leads_to_where_a_person_was(show: Pages) -> None:
     again.wait_for_selector("html[data-ready]", state="attached")
     expect(panel(again).locator("h1")).to_have_text(name)
     assert scope(again) == scope(page)
-    again.wait_for_function("model.view.inSight(model.view.state.active)")
+    until(again, "model.view.inSight(model.view.state.active)")
     for lost in ("#node=gone", "#scope=gone&node=@9999", "#tensor=@-3", "#%%%"):
         again.evaluate("lost => { location.hash = lost; }", lost)
         until(again, "model.place.node === -1 && model.place.tensor === -1")
