@@ -205,7 +205,10 @@ def quantize_file(
     check_model(target)
     notes = [*prepared.notes, *(data.samples.notes if data.samples else ()), *_saturation_notes(ranges), *written.notes]
     change = GraphChange(before=prepared.before, after=summarize_model(load_model(target)), notes=tuple(notes))
-    description = _describe(settings, ranges)
+    samples = f"{ranges.sample_count} sample{'s' if ranges.sample_count != 1 else ''}"
+    description = f"{settings.activation_type} x {settings.weights}, {settings.method} on {samples}"
+    if settings.mode == "dynamic":
+        description = f"dynamic {settings.weights}"
     return Quantization(change, written.nodes, prepared.layers, description, file_bytes(source), file_bytes(target))
 
 
@@ -242,13 +245,6 @@ def _saturation_notes(ranges: Ranges) -> list[str]:
         f"{cut} of {len(ranges.tensors)} ranges saturate values, most in {name}: {span.saturated_share:.3%} of its "
         f"values are outside {number(span.low)} to {number(span.high)}"
     ]
-
-
-def _describe(settings: QuantizeSettings, ranges: Ranges) -> str:
-    if settings.mode == "dynamic":
-        return f"dynamic {settings.weights}"
-    samples = f"{ranges.sample_count} sample{'s' if ranges.sample_count != 1 else ''}"
-    return f"{settings.activation_type} x {settings.weights}, {settings.method} on {samples}"
 
 
 def file_bytes(path: Path) -> int:

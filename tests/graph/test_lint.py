@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import importlib.util
+import json
 import logging
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -16,10 +19,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.graph.lint.check import Subject
 from ndld_flow.graph.lint.checks import onnxruntime
 from ndld_flow.graph.lint.run_checks import all_checks, lint_file
 from ndld_flow.graph.lint.settings import CheckName, LintSettings
 from ndld_flow.inputs import InputSpec
+from ndld_flow.models.files import MAX_IR_VERSION, MAX_OPSET
 from ndld_flow.records.inspection import Finding, Findings
 from ndld_flow.step import Context, Result
 from ndld_flow.steps.lint import Lint
@@ -342,3 +347,84 @@ def test_channels_a_hundredfold_apart_are_reported(tmp_path: Path) -> None:
 def test_a_model_that_does_not_run_has_no_channel_scales(tmp_path: Path) -> None:
     path = save(tmp_path, nodes=[helper.make_node("Nonsense", ["x"], ["y"])])
     assert lint(path, checks=("channel_scales",)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("ir_version", "opset", "severities"),
+    [
+        (MAX_IR_VERSION, MAX_OPSET, []),
+        (MAX_IR_VERSION + 1, MAX_OPSET, ["error"]),
+        (MAX_IR_VERSION, MAX_OPSET + 1, ["error"]),
+        (8, 7, []),
+        (8, 6, ["warning"]),
+    ],
+)
+def test_the_newest_and_the_oldest_version_are_allowed(
+    tmp_path: Path, ir_version: int, opset: int, severities: list[str]
+) -> None:
+    def change(proto: onnx.ModelProto) -> None:
+        proto.ir_version = ir_version
+        proto.opset_import[0].version = opset
+
+    findings = lint(save(tmp_path, change), checks=("versions",)).findings
+    assert [f.severity for f in findings] == severities
+
+
+def polygraphy(
+    path: Path, patch: pytest.MonkeyPatch, entries: list[dict[str, Any]], **inputs: InputSpec
+) -> tuple[Findings, tuple[str, ...]]:
+    """Return the findings that Polygraphy's report of these entries gives, and the arguments of its command."""
+    commands = []
+
+    def run_python(_: Subject, *arguments: str) -> subprocess.CompletedProcess[str]:
+        commands.append(arguments)
+        Path(arguments[arguments.index("-o") + 1]).write_text(json.dumps({"lint_entries": entries}))
+        return subprocess.CompletedProcess(arguments, 0, "", "")
+
+    patch.setattr(Subject, "run_python", run_python)
+    patch.setattr(importlib.util, "find_spec", lambda name: importlib.machinery.ModuleSpec(name, None))
+    findings = lint(path, inputs, checks=("polygraphy",), polygraphy="always")
+    [command] = commands
+    return findings, command
+
+
+def entry(source: str, level: str, *nodes: str) -> dict[str, Any]:
+    return {"source": source, "level": level, "message": "it\nfails", "nodes": list(nodes)}
+
+
+def test_findings_of_polygraphy_have_nodes_and_severities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        entry("onnxruntime", "exception", "relu"),
+        entry("onnxruntime", "warning", "polygraphy_unnamed_node_0"),
+        entry("onnx_checker", "exception", "relu"),
+        entry("onnx_graphsurgeon", "warning", "relu"),
+    ]
+    findings, _ = polygraphy(save(tmp_path), monkeypatch, entries)
+    assert [(f.severity, f.node, f.op_type) for f in findings.findings] == [
+        ("error", "relu", "Relu"),
+        ("warning", "", ""),
+        ("info", "relu", "Relu"),
+    ]
+    assert findings.findings[0].message == "it fails"
+
+
+def test_nodes_with_bodies_are_not_judged_by_polygraphy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = models.make_ctrl(tmp_path / "model.onnx")
+    with_body = next(node.name for node in onnx.load(path).graph.node if node.op_type == "If")
+    findings, _ = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", with_body)])
+    assert [(f.severity, f.node, f.op_type) for f in findings.findings] == [("info", with_body, "If")]
+
+
+def test_only_inputs_with_a_shape_and_a_plain_name_are_given_to_polygraphy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [models.tensor("x", ["n"]), models.tensor("y,z", ["m"])]
+    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
+    path = save(tmp_path, nodes=nodes, inputs=inputs, outputs=[models.tensor("y", ["n"])])
+    given = {"x": InputSpec(shape=(3,)), "y,z": InputSpec(shape=(4,)), "free": InputSpec()}
+    findings, command = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "relu")], **given)
+    assert command[-2:] == ("--input-shapes", "x:[3]")
+    assert [f.severity for f in findings.findings] == ["error"]
+    guessed, command = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", "relu")])
+    assert "--input-shapes" not in command
+    assert [f.severity for f in guessed.findings] == ["warning"]
