@@ -167,7 +167,9 @@ def _leave(code: int) -> NoReturn:
 def _explain(error: Exception) -> int:
     """Print an error for people and return the exit code."""
     if isinstance(error, NdldFlowError):
-        click.echo(_format(error), err=True)
+        text = re.sub(r"\n\s*\n", "\n", _printable(str(error)))  # a name may hold empty lines; this is one paragraph
+        problems = error.problems if isinstance(error, RecipeError) else ()
+        click.echo(f"error: {len(problems)} problems\n{text}" if len(problems) > 1 else f"error: {text}", err=True)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
 
@@ -198,13 +200,6 @@ def _has_current_directory() -> bool:
     except OSError:
         return False
     return True
-
-
-def _format(error: NdldFlowError) -> str:
-    text = re.sub(r"\n\s*\n", "\n", _printable(str(error)))  # a name may hold empty lines; this stays one paragraph
-    if isinstance(error, RecipeError) and len(error.problems) > 1:
-        return f"error: {len(error.problems)} problems\n{text}"
-    return f"error: {text}"
 
 
 def _printable(text: str) -> str:

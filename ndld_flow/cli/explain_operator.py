@@ -53,15 +53,12 @@ def _line(operator: ListedOperator, width: int) -> str:
     start = f"  {_full_name(operator):<{width}}  "
     if operator.uses:
         start += f"{count(operator.uses):>6}  {_version_used(operator):<22}"
+    elif operator.version is None:
+        start += " " * 10
     else:
-        start += f"{_since(operator):<10}"
+        since = "deprecated" if operator.version.deprecated else f"since {operator.version.since_version}"
+        start += f"{since:<10}"
     return f"{start}  {textwrap.shorten(text, max(_WIDTH - len(start), 30), placeholder='…')}".rstrip()
-
-
-def _since(operator: ListedOperator) -> str:
-    if operator.version is None:
-        return ""
-    return f"since {operator.version.since_version}" if not operator.version.deprecated else "deprecated"
 
 
 def _version_used(operator: ListedOperator) -> str:

@@ -74,8 +74,8 @@ def explaining_file(path: Path) -> Iterator[None]:
 
 def explain_disk(error: BaseException | None, folder: Path) -> str:
     """Return the problem of the disk behind an error, and the remedy; empty if the disk is not the reason."""
-    full = next((str(place) for place in _written_folders(folder) if _is_full(place)), "")
-    if full:
+    full = _find_full_folder(folder)
+    if full is not None:
         return _MESSAGES[errno.ENOSPC].format(folder=full)
     if isinstance(error, NdldFlowError) or not isinstance(error, OSError) or error.errno is None:
         return ""
@@ -139,15 +139,13 @@ def _name_of(error: OSError) -> str:
     return name.decode(errors="replace") if isinstance(name, bytes) else str(name or "")
 
 
-def _written_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders that a run writes to."""
-    yield folder
+def _find_full_folder(folder: Path) -> Path | None:
+    """Return the folder of a full disk, of those that a run writes to: its outputs, and that of temporary files."""
+    written = [folder]
     with contextlib.suppress(OSError):  # there may be none
-        yield Path(tempfile.gettempdir())
-
-
-def _is_full(folder: Path) -> bool:
-    try:
-        return shutil.disk_usage(folder).free < ALMOST_NOTHING_BYTES
-    except OSError:
-        return False
+        written.append(Path(tempfile.gettempdir()))
+    for each in written:
+        with contextlib.suppress(OSError):
+            if shutil.disk_usage(each).free < ALMOST_NOTHING_BYTES:
+                return each
+    return None

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.recipe.gates import GateError
 from ndld_flow.recipe.points import Objective, Sweep
-from ndld_flow.records.run_record import RunStep, StepRecord
+from ndld_flow.records.run_record import StepRecord
 from ndld_flow.records.sweep import MeasuredAgain, PointStep, SweepAxis, SweepObjective, SweepPoint, SweepRecord
 from ndld_flow.runner.plan import Reason
 from ndld_flow.runner.run_record import library_versions, model_digests
@@ -103,7 +103,17 @@ def _describe_point(point: PointRun, judged: Judgement, place: Place, again: Mea
         metrics=point.metrics,
         objectives=judged.objectives,
         constraints=judged.constraints,
-        steps=tuple(_describe_step(step) for step in point.run.steps),
+        steps=tuple(
+            PointStep(
+                name=step.name,
+                step=step.step,
+                outcome=step.outcome,
+                reason=step.reason,
+                key=step.record.key if step.record is not None else "",
+                wall_s=step.wall_s,
+            )
+            for step in point.run.steps
+        ),
         sitting=point.session,
         again=again,
         rank=place.rank,
@@ -122,13 +132,6 @@ def _judge_at_end(tried: TriedPoints, finalists: Mapping[int, Finalist]) -> Iter
             f"measured again: {again.reason}" if again is not judged and again.outcome != "passed" else judged.reason
         )
         yield replace(judged, outcome=again.outcome, reason=reason)
-
-
-def _describe_step(step: RunStep) -> PointStep:
-    key = step.record.key if step.record is not None else ""
-    return PointStep(
-        name=step.name, step=step.step, outcome=step.outcome, reason=step.reason, key=key, wall_s=step.wall_s
-    )
 
 
 def _describe_axes(sweep: Sweep, points: Sequence[PointRun]) -> list[SweepAxis]:
