@@ -34,10 +34,13 @@ _TENSORRT_DTYPES = {
 _TENSORRT_WORD = re.compile(rf"(?<![a-z0-9])k?({'|'.join(_TENSORRT_DTYPES)})(?![a-z0-9])")
 
 _BITS = {
+    "complex128": 128,
+    "complex64": 64,
     "float64": 64,
     "int64": 64,
     "uint64": 64,
     "float32": 32,
+    "tf32": 32,
     "int32": 32,
     "uint32": 32,
     "float16": 16,
@@ -47,6 +50,8 @@ _BITS = {
     "int4": 4,
     "uint4": 4,
     "float4_e2m1fn": 4,
+    "int2": 2,
+    "uint2": 2,
 }
 """8 for all others that are numbers."""
 _BYTE_WIDE = re.compile(r"u?int8|bool|float8_\w+")

@@ -40,6 +40,7 @@ def complete_overrides(ctx: click.Context) -> Iterator[str]:
     """Yield the keys of the recipe on the command line: `steps.speed.passes=`, `inputs.x.shape=`, `~steps.lint`."""
     import yaml
 
+    from ndld_flow.base.settings import fields_of
     from ndld_flow.recipe.step_types import StepTypes
 
     recipe = Path(ctx.params["recipe"])
@@ -52,7 +53,7 @@ def complete_overrides(ctx: click.Context) -> Iterator[str]:
     for name, settings in (values.get("steps") or {}).items():
         yield f"~steps.{name}"
         step = StepTypes().find((settings or {}).get("step", name))
-        for field in step.cls.model_fields if step is not None else ():
+        for field in fields_of(step.cls) if step is not None else ():
             yield f"steps.{name}.{field}="
 
 

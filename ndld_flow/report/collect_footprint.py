@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 
+from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_ort_element, dtype_of_tensorrt
 from ndld_flow.base.text import short_name
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 from ndld_flow.report.value_text import shape_text
 
 _SHOWN = 10
 _CURVE_POINTS = 240
-
-_BITS = {
-    "bool": 8, "int4": 4, "uint4": 4, "float4e2m1": 4,
-    "int8": 8, "uint8": 8, "float8e4m3fn": 8, "float8e5m2": 8, "fp8": 8,
-    "int16": 16, "uint16": 16, "float16": 16, "bfloat16": 16,
-    "int32": 32, "uint32": 32, "float32": 32, "float": 32, "tf32": 32,
-    "int64": 64, "uint64": 64, "float64": 64, "double": 64, "complex64": 64, "complex128": 128,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,9 @@ def tensor_bytes(tensor: TensorInfo) -> int:
 def _dense_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     if any(dim < 0 for dim in shape):
         return 0
-    return math.prod(shape) * _BITS.get(dtype.lower(), 0) // 8
+    name = dtype.lower()
+    bits = bits_of_dtype(dtype_of_ort_element(name)) or bits_of_dtype(dtype_of_tensorrt(name)) or 0
+    return math.prod(shape) * bits // 8
 
 
 _Written = tuple[int, int, TensorInfo]

@@ -16,6 +16,7 @@ import yaml
 
 from docs import reference
 from ndld_flow import api
+from ndld_flow.base.settings import fields_of
 from ndld_flow.cli.app import VERBS, program
 from ndld_flow.graph.edit.catalogue import find_operation
 from ndld_flow.recipe.step_types import StepTypes
@@ -218,7 +219,7 @@ def test_every_page_is_in_the_navigation() -> None:
 def test_the_reference_is_complete(site: dict[str, str]) -> None:
     for step in api.steps():
         page = site[f"reference/steps/{step.name}.md"]
-        assert [name for name in step.cls.model_fields if f"`{name}`" not in page] == []
+        assert [name for name in fields_of(step.cls) if f"`{name}`" not in page] == []
     operations = "".join(text for path, text in site.items() if path.startswith("reference/operations/"))
     edit = StepTypes().find("edit")
     assert edit is not None

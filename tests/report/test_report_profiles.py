@@ -121,7 +121,11 @@ def test_there_is_no_footprint_without_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "size"), [("float32", 24), ("FLOAT16", 12), ("int4", 3), ("bool", 6), ("string", 0), ("", 0)]
+    ("dtype", "size"),
+    [
+        *(("float32", 24), ("FLOAT16", 12), ("int4", 3), ("bool", 6), ("string", 0), ("", 0), ("double", 48)),
+        *(("float8_e4m3fn", 6), ("float8e5m2", 6), ("fp8", 6), ("tf32", 24), ("complex64", 48), ("float4_e2m1fn", 3)),
+    ],
 )
 def test_tensors_have_the_size_of_their_type(dtype: str, size: int) -> None:
     assert tensor_bytes(tensor("t", 2, 3, dtype=dtype)) == size
