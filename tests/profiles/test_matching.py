@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from ndld_flow.profiles.compare import match_evidence
 from ndld_flow.profiles.compare.match_layers import match_layers
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.profile import Layer, LayerWeight, Profile
@@ -230,3 +231,9 @@ def test_real_weights_survive_new_names(sample_model: Callable[[str], Path], tmp
     assert not [match for match in found if match.confidence >= 0.995 and not match.is_right]
     assert sum(match.is_right for match in found) >= 0.98 * len(found)
     assert recall(rows, one, other)[0] >= 0.97 * recall(rows, one, other)[1]
+
+
+def test_confidences_are_shares() -> None:
+    tables = (match_evidence._OF_ALIKE, match_evidence._OF_UNLIKE)
+    shares = [share for table in tables for triples in table.values() for triple in triples for share in triple]
+    assert all(0 < share <= 1 for share in shares)

@@ -311,7 +311,8 @@ def start_driver(folder: Path, mark: str, seconds: float) -> subprocess.Popen[by
 
 
 @on_linux
-@pytest.mark.parametrize("word", ["SIGKILL", pytest.param("SIGINT", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("word", ["SIGKILL", "SIGINT"])
 def test_however_the_driver_ends_nothing_is_left_and_running_again_finishes(deeds: Deeds, mark: str, word: str) -> None:
     driver = start_driver(deeds.folder, mark, 600)
     wait_until(lambda: len(deeds.done) == 2)
