@@ -19,8 +19,21 @@ PROGRAMS = Path(sys.executable).parent
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def _name_of(requirement: str) -> str:
+    return re.split(r"[^\w-]", requirement, maxsplit=1)[0]
+
+
 FROM_A_RUNNER = {"python", "python3"}
 """Programs that a new environment does not have to install."""
+OF_EXTRAS = {
+    _name_of(requirement)
+    for extra, requirements in PROJECT["project"]["optional-dependencies"].items()
+    for requirement in requirements
+    if extra != "dev"
+}
+"""Packages of extras, which the environment of the tests may lack; their programs have their names."""
 
 
 def programs_of(line: str) -> list[str]:
@@ -32,7 +45,7 @@ def exists(program: str) -> bool:
     if "/" in program and not program.startswith(".venv/"):
         return (ROOT / program).is_file()
     name = Path(program).name
-    return name in FROM_A_RUNNER or (PROGRAMS / name).exists() or name == "pip"
+    return name in {*FROM_A_RUNNER, *OF_EXTRAS, "pip"} or (PROGRAMS / name).exists()
 
 
 def check_command(line: str) -> None:

@@ -221,7 +221,7 @@ def test_labels(place: Path, tally: Counts) -> None:
         os.mkfifo(place / f"pipe.{suffix}")
         (place / f"device.{suffix}").symlink_to("/dev/zero")
         for name in (f"pipe.{suffix}", f"device.{suffix}"):
-            with pytest.raises(RequestError, match="it is no file"):
+            with pytest.raises(RequestError, match="not a file"):
                 read_labels(place / name)
             count.refused += 1
     assert not (place / "exploded").exists()
