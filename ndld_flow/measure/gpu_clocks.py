@@ -1,16 +1,38 @@
-"""Locking of a GPU's clock to its base clock, by NVML or nvidia-smi."""
+"""Locking of a GPU's clock to its base clock, by NVML or nvidia-smi, for as long as a measurement takes.
+
+`python -P -m ndld_flow.measure.gpu_clocks GPU` locks the clock, prints `locked HOW` or `refused WHY`, and waits for
+the end of its standard input, which comes when the parent closes it, dies, or is killed. Then it unlocks the clock."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import shutil
+import signal
 import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.measure.gpu_names import find_in_nvml, name_for_nvml
+
+
+def name_for_nvml(gpu: int) -> str:
+    """Return the name of CUDA's GPU in NVML and nvidia-smi: its index among all, or its UUID.
+
+    Worker processes count GPUs in the order of nvidia-smi (`processes.parent`), and only those in CUDA_VISIBLE_DEVICES.
+    """
+    seen = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    return seen[gpu] if gpu < len(seen) else str(gpu)
+
+
+def find_in_nvml(nvml: Any, gpu: int) -> Any:  # noqa: ANN401
+    """Return the NVML handle of CUDA's GPU. Raises NVMLError where NVML does not know it."""
+    name = name_for_nvml(gpu)
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() else nvml.nvmlDeviceGetHandleByUUID(name)
+
 
 _RIGHTS = (
     "Only root may set clocks: run as root, or let an administrator lock them before (`nvidia-smi -lgc`) and leave out "
@@ -98,3 +120,69 @@ class _NvidiaSmi:
             )
             raise BackendError(f"lock_clocks: `nvidia-smi {options[0]}` failed: {reason}. {_RIGHTS}.")
         return completed.stdout
+
+
+def main() -> int:
+    """Lock, wait and unlock; return 1 when one of them failed."""
+    for word in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, word):
+            signal.signal(getattr(signal, word), signal.SIG_IGN)
+    try:
+        clocks = find_clocks(int(sys.argv[1]))
+        how = clocks.lock()
+    except BackendError as error:
+        print(f"refused {error}", flush=True)
+        return 1
+    try:
+        _print(f"locked {how}")
+        while os.read(0, 64):
+            pass
+    finally:
+        clocks.free()
+    return 0
+
+
+def _print(words: str) -> None:
+    """Print a message unless the parent has ended."""
+    try:
+        print(words, flush=True)
+    except OSError:
+        return
+
+
+_LIMIT_S = 60.0
+
+
+@contextlib.contextmanager
+def locked_clocks(gpu: int) -> Iterator[str]:
+    """Lock a GPU's clock to its base clock; yields a description.
+
+    A separate process keeps it locked and outlives this one: when this process is killed, it unlocks the clock. Raises
+    `BackendError` when locking is refused, or the clock could not be unlocked.
+    """
+    command = [sys.executable, "-P", "-m", __name__, str(gpu)]
+    keeper = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C in a terminal is for this process
+    )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    try:
+        word, _, text = keeper.stdout.readline().strip().partition(" ")
+        if word != "locked":
+            raise BackendError(text or "lock_clocks: the process that locks the clock died.")
+        yield text
+    finally:
+        keeper.stdin.close()
+        code = keeper.wait(_LIMIT_S)
+        keeper.stdout.close()
+    if code:  # it was killed, or unlocking failed: try it here
+        find_clocks(gpu).free()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

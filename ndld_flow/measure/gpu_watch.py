@@ -3,16 +3,118 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import importlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import naming_step
-from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
-from ndld_flow.measure.locked_clocks import locked_clocks
+from ndld_flow.measure.gpu_clocks import find_in_nvml, locked_clocks
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.runtimes.protocol import Timing
+
+PERIOD_S = 0.05
+_UNITS = {"busy_percent": "% of the time with a kernel running", "sm_mhz": "MHz", "power_w": "W"}
+
+
+@dataclass
+class GpuSamples:
+    """Samples and their times."""
+
+    at_s: list[float] = field(default_factory=list)
+    """`time.monotonic` of each sample."""
+    read: list[dict[str, float]] = field(default_factory=list)
+    missing: str = ""
+    """The reason why nothing could be read."""
+
+    def within(self, spans: Sequence[tuple[float, float]]) -> dict[str, JsonValue]:
+        """Return median, minimum and maximum of each quantity over the samples in these spans of time."""
+        kept = [
+            values
+            for at, values in zip(self.at_s, self.read, strict=True)
+            if any(begin <= at <= end for begin, end in spans)
+        ]
+        names = dict.fromkeys(name for values in kept for name in values)
+        summary: dict[str, JsonValue] = {"samples": len(kept)}
+        for name in names:
+            read = [values[name] for values in kept if name in values]
+            summary[name] = {"median": statistics.median(read), "min": min(read), "max": max(read)}
+        return summary
+
+    def describe(self, summary: Mapping[str, JsonValue]) -> str:
+        """Return a sentence about the samples for the profile's notes."""
+        if self.missing:
+            return f"the GPU was not sampled: {self.missing}"
+        if not summary.get("samples"):
+            return "the GPU was not sampled: the passes ended before the first sample"
+        values = [f"{_median(summary, name):,.0f} {unit}" for name, unit in _UNITS.items() if name in summary]
+        return (
+            f"during the measurement the GPU showed {', '.join(values)} "
+            f"(medians of {summary['samples']} samples by NVML; "
+            "the occupancy of its SMs and memory needs performance counters, which were not read)"
+        )
+
+
+def _median(summary: Mapping[str, JsonValue], name: str) -> float:
+    quantity = summary[name]
+    return float(str(quantity["median"])) if isinstance(quantity, dict) else 0.0
+
+
+@contextlib.contextmanager
+def sampled_gpu(gpu: int) -> Iterator[GpuSamples]:
+    """Sample a GPU until the block ends. It never fails: quantities that cannot be read are missing."""
+    samples, over = GpuSamples(), threading.Event()
+    thread = threading.Thread(target=_sample, args=(gpu, samples, over), daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        over.set()
+        thread.join()
+
+
+def _sample(gpu: int, samples: GpuSamples, over: threading.Event) -> None:
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+    except ImportError:
+        samples.missing = "that needs nvidia-ml-py (`pip install nvidia-ml-py`)"
+        return
+    try:
+        nvml.nvmlInit()
+        readers = _readers(nvml, find_in_nvml(nvml, gpu))
+    except nvml.NVMLError as error:
+        samples.missing = f"NVML reports {error}"
+        return
+    while not over.wait(PERIOD_S):
+        samples.at_s.append(time.monotonic())
+        samples.read.append(dict(_read(nvml, readers)))
+    nvml.nvmlShutdown()
+
+
+def _readers(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:  # noqa: ANN401
+    return {
+        "busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+        "memory_busy_percent": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).memory,
+        "memory_used_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used,
+        "sm_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+        "memory_mhz": lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM),
+        "power_w": lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1e3,
+        "celsius": lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU),
+        "pcie_sent_kb_per_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
+        "pcie_received_kb_per_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES),
+    }
+
+
+def _read(nvml: Any, readers: Mapping[str, Callable[[], float]]) -> Iterator[tuple[str, float]]:  # noqa: ANN401
+    """Yield the quantities that this GPU reports; some GPUs lack sensors."""
+    for name, read in readers.items():
+        with contextlib.suppress(nvml.NVMLError):
+            yield name, float(read())
 
 
 @dataclass

@@ -17,12 +17,12 @@ from ndld_flow.base.errors import naming_step
 from ndld_flow.base.quantities import seconds
 from ndld_flow.measure import turn_worker
 from ndld_flow.measure.gpu_watch import watched_gpus
+from ndld_flow.measure.process_runs import failure_of
 from ndld_flow.measure.profiling_request import Side
 from ndld_flow.measure.timing_pass import TimingPlan
-from ndld_flow.measure.turns import Turn
+from ndld_flow.measure.turn_worker import Turn
 from ndld_flow.measure.worker import JOB
 from ndld_flow.measure.worker_job import Job, Part, write_feeds
-from ndld_flow.measure.worker_process import failure_of
 from ndld_flow.processes.launch import CommandWorker, ProcessEnd
 from ndld_flow.records.noise import FEWEST_ROUNDS, Round, RoundSide
 from ndld_flow.samples.feeds import make_feeds

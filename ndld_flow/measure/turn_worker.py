@@ -2,8 +2,7 @@
 
 `python -P -m ndld_flow.measure.turn_worker FOLDER` reads `FOLDER/job.json`, opens the model, and answers
 each line on standard input, the number of passes and the CPU to run on, with a line of JSON. It is blocked while the
-other model's process has its turn, and ends when its standard input does.
-"""
+other model's process has its turn, and ends when its standard input does."""
 
 from __future__ import annotations
 
@@ -14,14 +13,32 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.measure.turns import Opening, Turn
 from ndld_flow.measure.worker import JOB, count_threads
 from ndld_flow.measure.worker_job import Answer, Job, read_feeds
 from ndld_flow.processes import worker as process
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The model is open and has run once."""
+
+    threads: int
+    """The thread that runs the model and those that the library started; 1 where the system does not report them."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Some passes, run one after the other."""
+
+    wall_ms: float
+    cpu_ms: float
+    """CPU time of the whole process."""
+    queued_ms: float | None
+    """Time in which the thread was ready to run while others had the CPU; None where the system does not report it."""
 
 
 def main() -> None:

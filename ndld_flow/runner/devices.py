@@ -144,7 +144,7 @@ def _own_cpus() -> list[int]:
 
 def _name_gpu(number: int) -> str:
     """Return the UUID of a GPU, as other processes may number GPUs otherwise; its number where it has no UUID."""
-    from ndld_flow.measure.gpu_names import name_for_nvml
+    from ndld_flow.measure.gpu_clocks import name_for_nvml
 
     name = name_for_nvml(number)
     cards = (path.read_text(errors="replace") for path in sorted(_NVIDIA_GPUS.glob("*/information")))

@@ -212,7 +212,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
-    from ndld_flow.measure.profile_summary import metrics_of, summarise
+    from ndld_flow.measure.measured_profile import metrics_of, summarise
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
     for message in (profile.stopped_because, *profile.notes, *log.splitlines()):

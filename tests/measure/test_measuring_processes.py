@@ -21,8 +21,8 @@ import onnxruntime as ort
 import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
-from ndld_flow.measure import process_runs, worker, worker_process
-from ndld_flow.measure.process_runs import ProcessRuns
+from ndld_flow.measure import process_runs, worker
+from ndld_flow.measure.process_runs import ProcessRuns, run_worker
 from ndld_flow.measure.profiler import measure_in_turns
 from ndld_flow.measure.profiling_request import ProfilingRequest
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
@@ -171,7 +171,7 @@ def test_recording_layers_is_not_paid_from_the_budget(
     recording_ms = 1e6
 
     def recorded_for_long(*arguments: Any) -> Answer:
-        answer = worker_process.run_worker(*arguments)
+        answer = run_worker(*arguments)
         answer.recording_ms = recording_ms
         return answer
 
@@ -265,7 +265,7 @@ def test_copies_of_a_device_are_told_beside_the_latency(
     """As if there were a GPU."""
 
     def measured_on_a_gpu(*arguments: Any) -> Answer:
-        answer = worker_process.run_worker(*arguments)
+        answer = run_worker(*arguments)
         answer.devices.insert(0, "CUDAExecutionProvider")
         answer.timings[0].h2d_ms = [0.5] * len(answer.timings[0].latency_ms)
         answer.timings[0].d2h_ms = [0.25] * len(answer.timings[0].latency_ms)
@@ -309,10 +309,10 @@ def test_a_crash_is_told(word: str, model: Path, tmp_path: Path, workers: list[W
 def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impossible = Job(model, OnnxruntimeRequest(), parts=())
     with pytest.raises(RuntimeError, match=r"(?s)ended with code 1 while starting:.*Traceback.*IndexError"):
-        worker_process.run_worker(impossible, tmp_path / "job", lambda *_: None)
+        run_worker(impossible, tmp_path / "job", lambda *_: None)
     monkeypatch.setattr(parent, "_NO_SPACE_BYTES", 2**80)
     with pytest.raises(OSError, match="No space left"):
-        worker_process.run_worker(impossible, tmp_path / "full", lambda *_: None)
+        run_worker(impossible, tmp_path / "full", lambda *_: None)
 
 
 @pytest.mark.parametrize("moment", ["loading", "warming up", "pass "])

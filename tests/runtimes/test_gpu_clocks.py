@@ -13,11 +13,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from ndld_flow.base.errors import BackendError
-from ndld_flow.measure import gpu_sampling
-from ndld_flow.measure.gpu_names import find_in_nvml
-from ndld_flow.measure.gpu_sampling import GpuSamples, sampled_gpu
-from ndld_flow.measure.gpu_watch import watched_gpus
-from ndld_flow.measure.locked_clocks import locked_clocks
+from ndld_flow.measure import gpu_watch
+from ndld_flow.measure.gpu_clocks import find_in_nvml, locked_clocks
+from ndld_flow.measure.gpu_watch import GpuSamples, sampled_gpu, watched_gpus
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.processes.launch import run_worker_module
@@ -92,7 +90,7 @@ def test_it_is_set_free_after_an_error(log: Path) -> None:
 
 LOCKS = """
 import sys, time
-from ndld_flow.measure.locked_clocks import locked_clocks
+from ndld_flow.measure.gpu_clocks import locked_clocks
 with locked_clocks(0):
     print("locked", flush=True)
     time.sleep(600)
@@ -114,7 +112,7 @@ def test_it_is_set_free_when_we_are_killed(word: str, log: Path) -> None:
 
 
 def test_it_is_set_free_when_the_keeper_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ndld_flow.measure import locked_clocks as module
+    from ndld_flow.measure import gpu_clocks as module
 
     started: list[subprocess.Popen[str]] = []
 
@@ -226,7 +224,7 @@ class FakeNvml(ModuleType):
 
 def test_the_gpu_is_sampled_while_passes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
-    monkeypatch.setattr(gpu_sampling, "PERIOD_S", 0.002)
+    monkeypatch.setattr(gpu_watch, "PERIOD_S", 0.002)
     with sampled_gpu(0) as samples:
         began = time.monotonic()
         while len(samples.read) < 3 and time.monotonic() - began < SOON_S:
