@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from ndld_flow.models.tensors import Array, TensorSpec
-
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # `plan` imports this module: no numpy
+    from ndld_flow.models.tensors import Array, TensorSpec
     from ndld_flow.records.profile import Layer, Roofs, Span
 
 ReportPasses = Callable[[int, int], None]

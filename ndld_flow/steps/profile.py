@@ -122,6 +122,7 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     them, and tables in reports show them when their filter is cleared."""
 
     runtime: Annotated[RuntimeSettings, _RUNTIMES] = Field(default_factory=_RUNTIMES.default)
+    """Settings of the runtime that `backend` names, which a recipe writes among the others."""
 
     @model_validator(mode="after")
     def _check_device(self) -> ProfileModel:

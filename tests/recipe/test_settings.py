@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from ndld_flow.base.quantities import Fraction
-from ndld_flow.base.settings import Settings, describe_settings
+from ndld_flow.base.settings import Settings, describe_settings, fields_of
 from ndld_flow.recipe.recipe import RecipeFile
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.recipe.sweep_section import SweepSection
@@ -90,7 +90,7 @@ def test_a_class_without_source_has_no_descriptions() -> None:
 @pytest.mark.parametrize("model", [RecipeFile, SweepSection, *(found.cls for found in StepTypes())])
 def test_every_setting_is_described(model: type[BaseModel]) -> None:
     described = {name for name, one in model.model_json_schema()["properties"].items() if one.get("description")}
-    assert described == {info.alias or name for name, info in model.model_fields.items()}
+    assert described == {info.alias or name for name, info in fields_of(model).items()}
 
 
 def test_making_settings_reads_no_source() -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow import api
 from ndld_flow.base.declared_metrics import Returns, find_metric
-from ndld_flow.base.settings import describe_settings
+from ndld_flow.base.settings import describe_settings, fields_of
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.records.run_record import RunRecord, StepRecord
@@ -35,7 +35,7 @@ every_step = pytest.mark.parametrize("found", TYPES.values(), ids=TYPES)
 
 def required(found: StepType) -> list[str]:
     reads = found.cls.marked(Reads)
-    return [name for name, info in found.cls.model_fields.items() if info.is_required() and name not in reads]
+    return [name for name, info in fields_of(found.cls).items() if info.is_required() and name not in reads]
 
 
 def least_settings(found: StepType) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def least_settings(found: StepType) -> dict[str, Any]:
 
     A step that works as long as a budget lasts gets a small one.
     """
-    fields = found.cls.model_fields
+    fields = fields_of(found.cls)
     reads = {name: "before" for name in found.cls.marked(Reads) if fields[name].is_required()}
     return reads | ({"budget": 1000.0} if "budget" in fields else {})
 
