@@ -212,6 +212,8 @@ class Step(Settings, Generic[In, Out]):
     reuse: ClassVar[Reuse] = Reuse.ANYWHERE
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version is part of the key."""
+    also_called: ClassVar[tuple[str, ...]] = ()
+    """Words of other tools for such a step, in small letters and digits only, for the hint of an unknown type."""
     read_key: ClassVar[str] = "from"
     """The recipe key that names the artifact read."""
     uses_inputs: ClassVar[bool] = False

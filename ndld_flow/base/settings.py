@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, Self, Union, get_args
+from typing import Annotated, Any, ClassVar, Self, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
@@ -26,6 +26,9 @@ class Settings(BaseModel):
     """Settings that a person writes. Unknown keys are refused; nothing is converted silently."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    synonyms: ClassVar[Mapping[str, str]] = {}
+    """Words of other tools -> the setting here, for the hint of an unknown setting."""
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:  # noqa: ANN401
@@ -146,6 +149,13 @@ def flat_union(model: type[BaseModel]) -> tuple[str, FlatUnion] | None:
     """Return the name of the model's setting that is a flat union, and its mark."""
     marked = ((name, mark) for name, info in model.model_fields.items() for mark in info.metadata)
     return next(((name, mark) for name, mark in marked if isinstance(mark, FlatUnion)), None)
+
+
+def synonyms_of(model: type[BaseModel]) -> dict[str, str]:
+    """Return the words of other tools for settings of a model, those of a flat union included."""
+    found = flat_union(model)
+    classes = (*(found[1].find_classes() if found is not None else ()), model)
+    return {word: name for cls in classes if issubclass(cls, Settings) for word, name in cls.synonyms.items()}
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:

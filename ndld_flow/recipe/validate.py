@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow.base.declared_metrics import UNKNOWN, Returns, Wrong, find_metric
 from ndld_flow.base.errors import Problem, RecipeError, RequestError
-from ndld_flow.base.settings import describe_settings, fields_of
+from ndld_flow.base.settings import describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.compose import Composed
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
@@ -36,6 +36,7 @@ EXPECTED = {
     "model_attributes_type": "a mapping",
     "none_required": "nothing (null)",
 }
+_WITHOUT_DASHES = "write `NAME: {...}` for each item, without the dash"
 BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "more than"),
@@ -87,9 +88,10 @@ def _explain_choice(details: Sequence[Mapping[str, Any]]) -> str:
 def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseModel]) -> tuple[str, str]:
     kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
     if kind == "extra_forbidden":
-        fields = fields_of(_model_at(model, location[:-1]))
+        owner = _model_at(model, location[:-1])
+        fields = fields_of(owner)
         known = [info.alias or name for name, info in fields.items()]
-        return f"there is no setting `{location[-1]}`", suggest(str(location[-1]), known)
+        return f"there is no setting `{location[-1]}`", _suggest_setting(str(location[-1]), owner, known)
     if kind == "missing":
         is_item = isinstance(location[-1], int)
         return (f"needs {location[-1] + 1} values or more" if is_item else f"`{location[-1]}` is missing"), ""  # type: ignore[operator]
@@ -100,12 +102,24 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
         bound, words = BOUNDS[kind]
         return f"found {_show(value)}, allowed is {words} {context[bound]}", ""
     if kind in EXPECTED:
-        return f"expected {EXPECTED[kind]}, found {_show(value)}", ""
+        is_list = kind == "dict_type" and isinstance(value, list)
+        return f"expected {EXPECTED[kind]}, found {_show(value)}", _WITHOUT_DASHES if is_list else ""
     if kind == "value_error":
         return str(context["error"]), ""
     if kind == "string_pattern_mismatch":
         return f"found {_show(value)}, which does not have the form {context['pattern']}", ""
     return f"{detail['msg'][0].lower()}{detail['msg'][1:]}, found {_show(value)}", ""
+
+
+def _suggest_setting(word: str, model: type[BaseModel], known: Sequence[str]) -> str:
+    """Return the setting that other tools call by this word, or the nearest one."""
+    synonyms = {_plain(name): setting for name, setting in synonyms_of(model).items()}
+    return f'did you mean "{synonyms[_plain(word)]}"?' if _plain(word) in synonyms else suggest(word, known)
+
+
+def _plain(word: str) -> str:
+    """Return a word without case, dashes and underscores, in which tools differ."""
+    return re.sub(r"[^a-z0-9]", "", word.lower())
 
 
 def _describe_setting(model: type[BaseModel], location: Location) -> str:
@@ -385,8 +399,13 @@ def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: 
         return None
     if step_type is None:
         known = types.names()
+        meant = [known_type.name for known_type in types if _plain(str(word)) in known_type.cls.also_called]
         if "step" in entry:
-            mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", suggest(str(word), known))
+            hint = f'did you mean "{meant[0]}"?' if meant else suggest(str(word), known)
+            mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", hint)
+        elif meant:
+            hint = f"did you mean `{meant[0]}`? Name the step so, or add `step: {meant[0]}`"
+            mistakes.add(f"steps.{name}", f"`{name}` is no step type and there is no `step:`", hint)
         else:
             hint = suggest(name, known).replace("known:", "write `step: TYPE`, one of:")
             mistakes.add(f"steps.{name}", f"`{name}` is not a step type and there is no `step:`", hint)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -173,11 +175,7 @@ class _SafeLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignor
 def read_text(path: Path) -> str:
     require_utf8(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a pipe or a device may never end
-            raise _refuse(path, "", "is not a regular file; write the recipe to a file first")
-        if status.st_size > MAX_BYTES:
-            raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, the limit for recipes")
+        _check_kind(path, path.stat())
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise _refuse(path, "", "there is no such file", _near_files(path)) from None
@@ -189,6 +187,16 @@ def read_text(path: Path) -> str:
         raise _refuse(path, "", f"cannot be read: {error.strerror}") from None
     except ValueError:
         raise _refuse(path, "", "no file can have this name") from None
+
+
+def _check_kind(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # a pipe or a device may never end
+        raise _refuse(path, "", "is not a regular file; write the recipe to a file first")
+    if path.suffix.lower() == ".onnx":
+        hint = f"write a recipe for it with `ndld-flow init {shlex.quote(str(path))}`, then run that"
+        raise _refuse(path, "", "is a model, not a recipe", hint)
+    if status.st_size > MAX_BYTES:
+        raise _refuse(path, "", f"is larger than {MAX_BYTES // 2**20} MiB, the limit for recipes")
 
 
 def _near_files(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,6 +23,38 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
     The engine is built in a separate process. A record of the build comes with it: every setting and its effect in
     TensorRT, layers and the source of their details, memory, and the builder's log.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("engine", "trt", "tensorrt", "trtexec", "rtx", "converttensorrt", "build")
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "builderOptimizationLevel": "optimization_level",
+        "memPoolSize": "workspace",
+        "max_workspace_size": "workspace",
+        "minShapes": "profiles",
+        "optShapes": "profiles",
+        "maxShapes": "profiles",
+        "stronglyTyped": "typing",
+        "precisionConstraints": "typing",
+        "maxAuxStreams": "max_aux_streams",
+        "hardwareCompatibilityLevel": "hardware_compatibility",
+        "versionCompatible": "version_compatible",
+        "excludeLeanRuntime": "exclude_lean_runtime",
+        "timingCacheFile": "timing_cache_file",
+        "errorOnTimingCacheMiss": "error_on_timing_cache_miss",
+        "noTF32": "tf32",
+        "calib": "calibration_cache",
+        "sparsity": "sparse_weights",
+        "tacticSources": "tactic_sources",
+        "staticPlugins": "plugins",
+        "dynamicPlugins": "plugins",
+        "device": "gpu",
+        "profilingVerbosity": "verbosity",
+        "stripWeights": "weights",
+        "refit": "weights",
+        "useDLACore": "advanced.dla_core",
+        "inputIOFormats": "advanced.io_formats",
+        "outputIOFormats": "advanced.io_formats",
+        "avgRuns": "advanced.timing_iterations",
+    }
 
     version: ClassVar[int] = 1
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE

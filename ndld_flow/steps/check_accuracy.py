@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -30,6 +30,16 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     other integers, bools and strings must be equal unless the output has a tolerance of its own. With `metric` and
     `labels` both models are also judged by your own metric on a labelled set.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("accuracy", "validate", "verify", "compareoutputs", "comparison")
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "baseline": "reference",
+        "base": "reference",
+        "rtol": "tolerance.rtol",
+        "atol": "tolerance.atol",
+        "cosine": "tolerance.cosine",
+        "threshold": "tolerance",
+    }
 
     # 3: outputs are judged slice by slice.
     version: ClassVar[int] = 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
@@ -37,6 +37,9 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
     median and the minimum latency; the profiles' own process runs, paired where they were measured in turns, decide the
     rest. Both models are in memory at the same time.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("compare", "compareperf", "regression")
+    synonyms: ClassVar[Mapping[str, str]] = {"baseline": "base"}
 
     version: ClassVar[int] = 2
     # What it reads was measured here, and so are its rounds.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -29,6 +30,9 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
     removes a constraint. Patterns and operators select the nodes that can have the precision: never a Shape for fp16,
     nor computations on sizes. Patterns also skip the operators that `convert_fp16` lists as sensitive.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("layerprecisions", "precisions", "precision")
+    synonyms: ClassVar[Mapping[str, str]] = {"layerPrecisions": "layers"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes", "constrained")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -52,6 +53,13 @@ class ConvertFp16(Step[Onnx, Onnx]):
     Operators that ONNX does not let be fp16, arithmetic on sizes, and what `constrain_precision` asked to be fp32 or
     bf16 stay fp32. Weights beyond fp16's range are clamped; the log and the record name them.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("fp16", "half", "float16", "convertfloat16", "tofp16")
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "keep_io_types": "keep_io",
+        "op_block_list": "block.op_types",
+        "node_block_list": "block.nodes",
+    }
 
     version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy", "protobuf")

@@ -53,6 +53,9 @@ class Edit(Step[Onnx, Onnx]):
     nothing is an error.
     """
 
+    also_called: ClassVar[tuple[str, ...]] = ("modify", "surgeon", "graphsurgeon", "patch", "surgery")
+    synonyms: ClassVar[Mapping[str, str]] = {"ops": "operations", "edits": "operations"}
+
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 

@@ -42,6 +42,14 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
     `found_by` of `convert_fp16`, `constrain_precision` and `quantize` accepts the result.
     """
 
+    also_called: ClassVar[tuple[str, ...]] = (
+        "mixedprecision",
+        "automixedprecision",
+        "amp",
+        "autoconvertmixedprecision",
+    )
+    synonyms: ClassVar[Mapping[str, str]] = {"max_trials": "trials", "timeout": "time"}
+
     # 2: outputs are judged slice by slice.
     version: ClassVar[int] = 2
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE

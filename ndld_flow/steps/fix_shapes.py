@@ -20,6 +20,8 @@ class FixShapes(Step[Onnx, Onnx]):
     Without `shapes` and `dims` the shapes of the recipe's `inputs:` are used.
     """
 
+    also_called: ClassVar[tuple[str, ...]] = ("fixdims", "staticshapes", "makestatic", "freezeshapes", "shapes")
+
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
     returns: ClassVar[tuple[Returns, ...]] = metrics("dynamic_tensors")

@@ -73,6 +73,8 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
     `tensors`, `op_types` and `every`, up to 32 tensors over the whole model are selected.
     """
 
+    also_called: ClassVar[tuple[str, ...]] = ("activations", "inspect", "debug")
+
     # Not `anywhere`: kernels differ between CPUs and between execution providers.
     reuse: ClassVar[Reuse] = Reuse.THIS_MACHINE
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")

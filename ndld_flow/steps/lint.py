@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -18,6 +19,9 @@ class Lint(LintSettings, Step[Onnx, LintDocument]):
 
     The run stops after a lint that fails.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("check", "checker", "checkmodel")
+    synonyms: ClassVar[Mapping[str, str]] = {"severity": "fail_on"}
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "polygraphy", "onnx-graphsurgeon")
     uses_inputs: ClassVar[bool] = True

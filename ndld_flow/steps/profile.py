@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
@@ -50,6 +50,21 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
     drift of the machine affects them equally. The timing pass and the layer pass are separate sessions, because the
     profiler that times layers slows the model down.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("benchmark", "bench", "measure", "latency", "perf", "timing")
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "iterations": "passes",
+        "iters": "passes",
+        "repeat": "passes",
+        "repetitions": "passes",
+        "num_runs": "passes",
+        "warmUpIterations": "warmup_passes",
+        "warmup_runs": "warmup_passes",
+        "warmup_ms": "warmup",
+        "warmup_s": "warmup",
+        "sleepTime": "sleep",
+        "batch_size": "batches",
+    }
 
     version: ClassVar[int] = 3
     reuse: ClassVar[Reuse] = Reuse.THIS_HOST

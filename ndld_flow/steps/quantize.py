@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
@@ -33,6 +34,18 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     out; `found_by` takes its result. Run `sanitize` first, so that BatchNormalization is folded, and `check_accuracy`
     after.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = ("quantise", "quantization", "quantisation", "int8", "ptq", "quant")
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "op_types_to_quantize": "op_types",
+        "nodes_to_exclude": "exclude.nodes",
+        "calibrate_method": "method",
+        "calibration_method": "method",
+        "calibration_data": "data",
+        "activation_type": "activations",
+        "weight_type": "weights",
+        "quant_mode": "mode",
+    }
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy", "pillow")
     uses_inputs: ClassVar[bool] = True

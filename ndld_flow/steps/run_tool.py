@@ -48,6 +48,9 @@ class RunTool(Step[Onnx, Onnx]):
     passes the ONNX checker; a timeout, an error or Ctrl-C ends it and all processes that it started.
     """
 
+    also_called: ClassVar[tuple[str, ...]] = ("command", "shell", "exec", "run", "tool")
+    synonyms: ClassVar[Mapping[str, str]] = {"cmd": "command"}
+
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir")
     uses_inputs: ClassVar[bool] = True
     reads_first_sample: ClassVar[bool] = True

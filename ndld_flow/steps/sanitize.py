@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,6 +20,23 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
     Inputs and outputs stay as they are, remaining nodes keep their names, only standard operators of the model's own
     opset are used, and the result passes the ONNX checker. Weights in external data stay on disk.
     """
+
+    also_called: ClassVar[tuple[str, ...]] = (
+        "simplify",
+        "onnxsim",
+        "onnxslim",
+        "slim",
+        "optimize",
+        "optimise",
+        "fold",
+        "foldconstants",
+        "constantfolding",
+    )
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "overwrite_input_shapes": "input_shapes",
+        "size_threshold": "fold_size_threshold",
+        "num_passes": "passes",
+    }
 
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "onnxruntime", "numpy")
     returns: ClassVar[tuple[Returns, ...]] = (

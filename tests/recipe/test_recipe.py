@@ -244,3 +244,27 @@ def parse_scalar(value: str) -> int | str:
 def test_a_whole_number_of_more_digits_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=f"r.yaml:1: key: a whole number has at most {MAX_DIGITS} digits"):
         parse_yaml(tmp_path / "r.yaml", f"key: {'9' * (MAX_DIGITS + 1)}\n")
+
+
+def test_words_of_other_tools_are_understood(folder: Path) -> None:
+    text = """\
+model: model.onnx
+steps:
+  fp16: {keep_io_types: true}
+  small: {step: Int8}
+  speed: {step: profile, iterations: 5, intra_op_num_threads: 2}
+"""
+    hints = "\n".join(mistakes(folder, text))
+    for hint in ("`convert_fp16`? Name the step so", '"quantize"?', '"passes"?', '"threads"?'):
+        assert f"did you mean {hint}" in hints
+
+
+def test_a_list_of_steps_shows_how_a_mapping_is_written(folder: Path) -> None:
+    (mistake,) = mistakes(folder, "model: model.onnx\nsteps:\n  - lint: {}\n")
+    assert "without the dash" in mistake
+
+
+def test_a_model_is_no_recipe_and_leads_to_init(folder: Path) -> None:
+    (folder / "my model.onnx").write_bytes(b"\x08\x08" * 2**20)
+    with pytest.raises(RecipeError, match=r"is a model, not a recipe\n.*ndld-flow init '.*my model.onnx'"):
+        load_recipe(folder / "my model.onnx")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from ndld_flow import api
 from ndld_flow.base.declared_metrics import Returns, find_metric
-from ndld_flow.base.settings import describe_settings, fields_of
+from ndld_flow.base.settings import describe_settings, fields_of, synonyms_of
 from ndld_flow.recipe.schema import describe_recipes
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.records.run_record import RunRecord, StepRecord
@@ -197,3 +198,15 @@ def test_it_works_by_default_leaves_its_input_alone_and_if_pure_makes_the_same_b
         again = run(found, in_folder, "two").steps[-1].record
         assert again is not None
         assert again.artifact == step.artifact
+
+
+@every_step
+def test_words_of_other_tools_lead_to_settings_and_steps_that_exist(found: StepType) -> None:
+    fields = fields_of(found.cls)
+    for word, setting in synonyms_of(found.cls).items():
+        assert setting.partition(".")[0] in fields, setting
+        assert word not in fields, "a word for a setting that exists"
+    for word in found.cls.also_called:
+        assert re.fullmatch(r"[a-z0-9]+", word)
+        owners = [name for name, other in TYPES.items() if word in other.cls.also_called]
+        assert (owners, word in TYPES) == ([found.name], False)

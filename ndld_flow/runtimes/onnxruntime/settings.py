@@ -50,6 +50,17 @@ class OnnxruntimeSettings(RuntimeSettings):
     """Settings of a session in ONNX Runtime."""
 
     title: ClassVar[str] = "ONNX Runtime"
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "ep": "provider",
+        "execution_provider": "provider",
+        "providers": "provider",
+        "intra_op_num_threads": "threads",
+        "intra_op_threads": "threads",
+        "inter_op_num_threads": "inter_op_threads",
+        "graph_optimization_level": "optimization",
+        "execution_mode": "execution",
+        "enable_cpu_mem_arena": "memory_arena",
+    }
     in_every_key: ClassVar[bool] = True
 
     backend: Literal["onnxruntime"] = "onnxruntime"

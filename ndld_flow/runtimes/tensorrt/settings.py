@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -24,6 +24,14 @@ class TensorrtSettings(RuntimeSettings):
     """Settings of an engine and of its execution."""
 
     title: ClassVar[str] = "TensorRT"
+    synonyms: ClassVar[Mapping[str, str]] = {
+        "useCudaGraph": "cuda_graph",
+        "useSpinWait": "spin_wait",
+        "noDataTransfers": "transfers",
+        "infStreams": "streams",
+        "loadEngine": "engine_file",
+        "device": "gpu",
+    }
     in_every_key: ClassVar[bool] = True
     reports_device_times: ClassVar[bool] = True
     reports_tactics: ClassVar[bool] = True
