@@ -109,6 +109,16 @@ def pixels(page: Page, channel: int, side: int = 0) -> Any:
     return np.array(found[2]).reshape(found[0], found[1], 4)[:, :, :3]
 
 
+def wait_for_colours(page: Page, expected: set[tuple[int, int, int]]) -> None:
+    """Wait until channel 3 has these colours and no others."""
+    for _ in range(50):
+        colours = {tuple(map(int, pixel)) for pixel in pixels(page, 3).reshape(-1, 3)}
+        if colours == expected:
+            return
+        page.wait_for_timeout(50)
+    assert colours == expected
+
+
 def settle(page: Page) -> None:
     """What was asked for is painted in the next frame."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -172,7 +182,7 @@ def test_colours_are_the_values_of_both_sides(pages: Pages) -> None:
         page.get_by_role("button", name=colours).click()
         page.get_by_label("Scale, exactly").fill("1e6")
         page.get_by_label("Scale, exactly").press("Enter")
-        assert {tuple(map(int, one)) for one in pixels(page, 3).reshape(-1, 3)} == {low, high}
+        wait_for_colours(page, {low, high})
     page.get_by_role("button", name="Reset").click()
     assert (look(page)["shift"], look(page)["scale"]) == (0, 1)
 

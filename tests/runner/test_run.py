@@ -41,7 +41,8 @@ def test_a_run_folder_holds_what_a_person_opens(in_folder: Path) -> None:
     folder = Path(done.folder)
     names = {path.name for path in folder.iterdir()}
     assert names == {
-        "report.html", "run.json", "recipe.yaml", "command.txt", "log.txt", "first", "second", "aside"
+        "report.html", "run.json", "recipe.yaml", "command.txt", "log.txt", "summary.md",
+        "first", "second", "aside",
     }  # fmt: skip
     assert "stamped a" in (folder / "first" / "log.txt").read_text()
     assert (in_folder / "outputs/runs/toy/latest").resolve() == folder.resolve()

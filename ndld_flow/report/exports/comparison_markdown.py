@@ -43,6 +43,7 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
         medians = {
             f"{place + 1} {comparison.subjects[subject].label}": profile.latency.median_ms
             for place, (subject, profile) in enumerate(zip(compared.subjects, measured, strict=True))
+            if profile.latency_ms
         }
         parts.append(mermaid_bars("Median latency", medians, "ms"))
         parts.extend(_profile(comparison, compared, measured))

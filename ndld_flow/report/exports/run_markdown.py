@@ -32,8 +32,8 @@ def _parts(documents: RunDocuments) -> Iterator[str]:
     gates = collect_gates(documents.run)[:_GATES]
     if gates:
         yield table(["Gate", "Measured", "Limit", ""], map(_gate, gates), numbers=(1, 2))
-    if len(documents.profiles) > 1:
-        medians = {step: profile.latency.median_ms for step, profile in documents.profiles.items()}
+    medians = {step: profile.latency.median_ms for step, profile in documents.profiles.items() if profile.latency_ms}
+    if len(medians) > 1:
         yield mermaid_bars("Median latency", medians, "ms")
     for step in documents.comparisons:
         profiles = documents.compared(step)
