@@ -8,7 +8,7 @@
         libraries = ("onnx", "onnxruntime")           # their versions are part of the key
 
         keep_io: bool = True
-        '''Keep the model's inputs and outputs in fp32.'''   # help, schema and README come from here
+        '''Keep the model's inputs and outputs in fp32.'''   # help, schema and reference come from here
 
         def run(self, source: Onnx, out: Path, context: Context) -> Result:
             ...                                        # read source.path, write out / "model.onnx"

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ndld_flow.base.quantities import count, milliseconds, share, size
 from ndld_flow.base.text import short_name
+from ndld_flow.cli.guarded_output import ReaderGoneError
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
 from ndld_flow.records.profile import Profile
 
@@ -31,10 +32,10 @@ def wide_console() -> Console:
 
 
 class _Console(Console):
-    """A console that raises BrokenPipeError if the reader goes away (`| head`); rich would exit with code 1."""
+    """A console that raises ReaderGoneError if the reader goes away (`| head`); rich would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
+        raise ReaderGoneError
 
 
 def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:

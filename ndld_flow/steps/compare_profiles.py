@@ -113,7 +113,7 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
         measured = [_read(place, document) for place, document in enumerate((base, source))]
         evidence = self.measure(measured, context)
         rules = self._rules(evidence)
-        subjects = _subjects(measured, (base.path, source.path))
+        subjects = _subjects(measured)
         comparison = compare(subjects, {source.label: measured}, rules, self.gates, evidence=evidence)
         comparison = comparison.model_copy(update={"when_undecided": self.when_undecided})
         (out / ComparisonDocument.main).write_text(comparison.to_json(), encoding="utf-8")
@@ -252,15 +252,15 @@ def _read(place: int, document: Artifact) -> Measured:
     return Measured(place, document.label, profile)
 
 
-def _subjects(measured: list[Measured], paths: tuple[Path, Path]) -> list[Subject]:
+def _subjects(measured: list[Measured]) -> list[Subject]:
     from ndld_flow.records.comparison import Subject
 
     labels = [each.step for each in measured]
     if labels[0] == labels[1]:
         labels[1] += " again"
     return [
-        Subject(label=label, location=str(path), kind="profile", measured_at=each.profile.measured_at)
-        for label, path, each in zip(labels, paths, measured, strict=True)
+        Subject(label=label, location=f"step {each.step}", kind="profile", measured_at=each.profile.measured_at)
+        for label, each in zip(labels, measured, strict=True)
     ]
 
 

@@ -43,6 +43,12 @@ def test_a_reader_that_goes_ends_the_program_quietly(folder: Path) -> None:
     assert (found.returncode, found.stderr) == (141, "")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_reader_of_a_table_that_goes_ends_the_program_quietly(folder: Path) -> None:
+    found = shell("(sleep 0.1; tool diff model.onnx model.onnx) | true", folder)
+    assert (found.returncode, found.stderr) == (141, "")
+
+
 @pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="shells of POSIX")
 def test_closed_streams_are_as_good_as_dev_null(folder: Path) -> None:

@@ -11,7 +11,7 @@
         heading = "nodes"                               # the heading under which it is listed there
 
         select: Select
-        '''Nodes to rename.'''                           # used for help, schema and README
+        '''Nodes to rename.'''                           # used for help, schema and reference
 
         def apply(self, edited: EditedModel) -> str:
             ...                                         # change edited.model, return a summary: `12 nodes renamed`
