@@ -36,7 +36,7 @@ def pairs(draw: st.DrawFn, elements: st.SearchStrategy[float], dtype: type = np.
 
 @settings(deadline=None, max_examples=40)
 @given(pairs(st.floats(-1e3, 1e3, width=32)))
-def test_metrics_are_what_numpy_says(pair: tuple[Values, Values]) -> None:
+def test_metrics_match_numpy(pair: tuple[Values, Values]) -> None:
     r, c = (array.astype(np.float64) for array in pair)
     found = measure(*pair, Measuring(rtol=0.1, atol=0.5))
     noise, signal = np.sum((c - r) ** 2), np.sum(r**2)
@@ -59,7 +59,7 @@ def test_metrics_are_what_numpy_says(pair: tuple[Values, Values]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(pairs(st.floats(-5, 5, width=16).map(round)), st.integers(2, 5))
-def test_ranks_are_what_sorting_says(pair: tuple[Values, Values], k: int) -> None:
+def test_ranks_match_sorted_order(pair: tuple[Values, Values], k: int) -> None:
     r, c = pair  # whole numbers: equal ones are common
     found = measure(r, c, Measuring(topk=k))
     assert ("top1" in found) is (r.ndim > 0 and r.shape[-1] > 1)
@@ -73,7 +73,7 @@ def test_ranks_are_what_sorting_says(pair: tuple[Values, Values], k: int) -> Non
         assert found[f"top{k}"] >= found["top1"]
 
 
-def test_nan_ranks_before_everything() -> None:
+def test_nan_ranks_first() -> None:
     # As for numpy.argmax. Here three elements are before the one that is the reference's largest.
     found = measure([[9.0, 1.0, 1.0, 1.0]], [[5.0, math.nan, 6.0, 7.0]], Measuring(topk=3))
     assert (found["top1"], found["top3"]) == (0, 0)
@@ -89,7 +89,7 @@ def kl_of(p: Values, q: Values) -> float:
 
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.integers(1, 4), st.integers(2, 6), st.sampled_from([-1, 0, 1]))
-def test_kl_is_the_textbooks(data: st.DataObject, rows: int, classes: int, axis: int) -> None:
+def test_kl_divergence_matches_its_definition(data: st.DataObject, rows: int, classes: int, axis: int) -> None:
     drawn = hnp.arrays(np.float64, (rows, classes), elements=st.floats(-30, 30))
     r, c = data.draw(drawn), data.draw(drawn)
 
@@ -103,7 +103,7 @@ def test_kl_is_the_textbooks(data: st.DataObject, rows: int, classes: int, axis:
     assert measure(laid(p), laid(p), Measuring(axis=axis))["kl"] == pytest.approx(0, abs=1e-12)
 
 
-def test_kl_is_of_probabilities_only() -> None:
+def test_kl_divergence_needs_probabilities() -> None:
     sure = np.array([[1.0, 0.0], [0.5, 0.5]])
     assert measure(sure, sure)["kl"] == 0
     # A candidate of 0 where the reference is sure is far off, and still a number.
@@ -133,7 +133,7 @@ ANY_FLOAT = st.one_of(
 
 @settings(deadline=None, max_examples=40)
 @given(pairs(ANY_FLOAT), st.booleans())
-def test_whatever_is_compared_gives_finite_numbers(pair: tuple[Values, Values], softmax: bool) -> None:
+def test_metrics_of_any_values_are_finite(pair: tuple[Values, Values], softmax: bool) -> None:
     r, c = pair
     found = measure(r, c, Measuring(atol=1.0, softmax=softmax))
     assert all(math.isfinite(value) for value in found.values())
@@ -151,7 +151,7 @@ def test_whatever_is_compared_gives_finite_numbers(pair: tuple[Values, Values], 
 
 @settings(deadline=None, max_examples=40)
 @given(pairs(st.floats(-100, 100, width=32)), st.sampled_from([-900, -520, 520, 900]))
-def test_a_common_scale_changes_no_ratio(pair: tuple[Values, Values], power: int) -> None:
+def test_scaling_both_outputs_keeps_ratios(pair: tuple[Values, Values], power: int) -> None:
     # Squares of such float64 overflow or vanish.
     r, c = (np.where(np.abs(array) < 1e-3, 0, array).astype(np.float64) for array in pair)
     plain, scaled = measure(r, c), measure(r * 2.0**power, c * 2.0**power)
@@ -162,7 +162,7 @@ def test_a_common_scale_changes_no_ratio(pair: tuple[Values, Values], power: int
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(pairs(st.floats(-1e3, 1e3, width=32)), min_size=1, max_size=4))
-def test_samples_come_together(samples: list[tuple[Values, Values]]) -> None:
+def test_metrics_of_samples_are_combined(samples: list[tuple[Values, Values]]) -> None:
     agreement = Agreement(Measuring(atol=1.0))
     each = [agreement.add(r, c, f"sample {i}") for i, (r, c) in enumerate(samples)]
     found, worst = agreement.metrics(), agreement.worst_samples()
@@ -180,7 +180,7 @@ def test_samples_come_together(samples: list[tuple[Values, Values]]) -> None:
         assert values[int(sample.split()[1])] == pick(value for value in values if not math.isnan(value))
 
 
-def test_zeros_have_a_direction_of_their_own() -> None:
+def test_metrics_of_zeros_are_defined() -> None:
     zeros, ones = np.zeros(4), np.ones(4)
     for reference, candidate, cosine, snr in (
         (zeros, zeros, 1, SAME_DB),
@@ -203,7 +203,7 @@ def test_extremes_stay_finite_and_empty_outputs_agree() -> None:
     assert measure(np.zeros((0, 4)), np.zeros((0, 4))) == {}
 
 
-def test_fp16_that_overflowed_is_counted() -> None:
+def test_fp16_overflows_are_counted() -> None:
     r = np.array([1.0, 7e4, -1e5], np.float32)
     with np.errstate(over="ignore"):
         c = r.astype(np.float16)
@@ -214,7 +214,7 @@ def test_fp16_that_overflowed_is_counted() -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(st.data(), st.sampled_from([np.int8, np.uint8, np.int64, np.bool_]))
-def test_integers_and_bools_are_equal_or_not(data: st.DataObject, dtype: type) -> None:
+def test_integers_and_bools_are_compared_for_equality(data: st.DataObject, dtype: type) -> None:
     drawn = hnp.arrays(dtype, data.draw(hnp.array_shapes(max_dims=2, max_side=5)))
     r = data.draw(drawn)
     c = data.draw(hnp.arrays(dtype, r.shape))
@@ -224,15 +224,15 @@ def test_integers_and_bools_are_equal_or_not(data: st.DataObject, dtype: type) -
     assert "kl" not in found
 
 
-def test_large_integers_are_not_rounded_away() -> None:
+def test_large_integers_are_compared_exactly() -> None:
     assert measure(np.array([2**53], np.int64), np.array([2**53 + 1], np.int64))["mismatched"] == 1.0
 
 
-def test_texts_are_equal_or_not() -> None:
+def test_strings_are_compared_for_equality() -> None:
     assert measure(np.array(["a", "b"]), np.array(["a", "longer"])) == {"mismatched": 0.5}
 
 
-def test_many_chunks_are_one_output() -> None:
+def test_chunks_of_an_output_are_combined() -> None:
     r = np.random.default_rng(0).random(2_500_000, dtype=np.float32)
     found = measure(r, r.astype(ml_dtypes.bfloat16).astype(np.float32))
     rounded = np.abs(r.astype(ml_dtypes.bfloat16).astype(np.float64) - r)
@@ -258,7 +258,7 @@ def test_many_chunks_are_one_output() -> None:
         ({"top1": 0.5}, False),
     ],
 )
-def test_each_bound_holds_or_not(tolerance: dict[str, float], holds: bool) -> None:
+def test_each_bound_is_checked(tolerance: dict[str, float], holds: bool) -> None:
     # The noise is 1 everywhere, the signal's rms 2, its range 4, and what is largest comes second.
     r = np.array([[-2.0, -2.0, 2.0, 2.0, -2.0, 2.0, -2.0, 2.0]])
     c = r + np.array([[1.0, 1.0, -1.0, 1.0, 1.0, -1.0, 1.0, -1.0]])
@@ -281,7 +281,7 @@ def test_comparisons_know_which_way_is_better(metric: str, better: str) -> None:
     assert which_is_better(f"agree.{metric}", "") == better
 
 
-def test_topk_is_told_by_its_k() -> None:
+def test_topk_is_named_with_its_k() -> None:
     tolerance = Tolerance(slices="off", topk=0.9, rtol=0.1)
     assert tolerance.given() == {"top5": 0.9, "rtol": 0.1}
     assert tolerance.bounds(topk=3) == {"top3": 0.9, "mismatched": 0.0}

@@ -1,4 +1,4 @@
-"""Comparing two models' outputs: the metrics, the tolerances, and what cannot be compared."""
+"""Comparison of two models' outputs: metrics, tolerances, and outputs that cannot be compared."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_wrong_scale_fails_though_its_cosine_is_one(tmp_path: Path) -> None:
         ({"psnr_db": 90}, False),
     ],
 )
-def test_each_tolerance_says_yes_and_no(tolerance: dict[str, Any], passed: bool, tmp_path: Path) -> None:
+def test_each_tolerance_passes_and_fails(tolerance: dict[str, Any], passed: bool, tmp_path: Path) -> None:
     off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) y = Add(s, d) }"
     ran, _ = compare(tmp_path, SAME, off, {"x": {"shape": [8, 4]}}, tolerance={"slices": "off", **tolerance})
     assert ran.result.passed is passed
@@ -104,7 +104,7 @@ def test_wrong_tolerances_are_refused(tolerance: dict[str, Any]) -> None:
         CheckAccuracy.model_validate({"tolerance": tolerance})
 
 
-def test_nan_in_the_candidate_only_fails_and_is_said(tmp_path: Path) -> None:
+def test_nan_only_in_the_candidate_fails_and_is_reported(tmp_path: Path) -> None:
     # log of what is below 0 for half of the inputs
     reference = "g (float[n] x) => (float[n] y) { y = Identity(x) }"
     candidate = (
@@ -144,7 +144,7 @@ def test_bfloat16_outputs(tmp_path: Path) -> None:
     assert 1e-4 < accuracy.outputs[0].metrics["max_abs"] < 4e-3
 
 
-def test_integers_and_bools_must_be_equal_unless_told(tmp_path: Path) -> None:
+def test_integers_and_bools_must_be_equal_by_default(tmp_path: Path) -> None:
     head = "g (float[n] x) => (int64[n] i, bool[n] b, float[n] f) <float h = {0.5}>"
     rest = "b = Less(x, h) f = Relu(x)"
     floor = f"{head} {{ i = Cast<to = 7>(x) {rest} }}"
@@ -163,7 +163,7 @@ def test_integers_and_bools_must_be_equal_unless_told(tmp_path: Path) -> None:
     assert accuracy.output_tolerance["i"]["max_abs"] == 1.0
 
 
-def test_unknown_output_in_the_tolerances(tmp_path: Path) -> None:
+def test_tolerance_for_an_unknown_output_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match='no output "yy"; did you mean "y"'):
         compare(tmp_path, SAME, SAME, output_tolerance={"yy": {"max_abs": 1}})
     assert not (tmp_path / "ran" / "scratch" / "reference").exists()  # before anything ran
@@ -205,7 +205,7 @@ def test_outputs_that_cannot_be_compared_fail(reference: str, candidate: str, sa
     assert any(said in sentence for output in accuracy.outputs for sentence in output.failed)
 
 
-def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
+def test_agreement_on_a_constant_output_is_weak_evidence(tmp_path: Path) -> None:
     # A softmax over equal numbers, as generated weights give it.
     flat = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { a = Mul(x, z) y = Softmax(a) }"
     other = "g (float[n, 4] x) => (float[n, 4] y) <float z = {0}> { e = Exp(x) a = Mul(e, z) y = Softmax(a) }"
@@ -217,7 +217,7 @@ def test_agreement_on_a_constant_output_says_little(tmp_path: Path) -> None:
     )
 
 
-def test_a_class_map_of_one_class_says_little(tmp_path: Path) -> None:
+def test_a_class_map_of_one_class_is_weak_evidence(tmp_path: Path) -> None:
     graph = "g (float[1, 9, 9] x) => (int64[1, 9, 9] y) { a = Floor(x) y = Cast<to = 7>(a) }"
     ran, accuracy = compare(tmp_path, graph, graph)
     assert accuracy.outputs[0].judged_as == "classes"
@@ -245,7 +245,7 @@ def test_a_dynamic_reference_runs_at_the_candidates_fixed_shape(tmp_path: Path) 
     assert accuracy.outputs[0].shape == (6, 4)
 
 
-def test_several_samples_tell_the_worst(tmp_path: Path) -> None:
+def test_the_worst_of_several_samples_is_reported(tmp_path: Path) -> None:
     # The error grows with the input, and every sample has other inputs.
     off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) e = Mul(x, d) y = Add(s, e) }"
     worst = []
@@ -265,19 +265,19 @@ def test_several_samples_tell_the_worst(tmp_path: Path) -> None:
     assert f"(worst of 8 samples: {accuracy.worst_sample})" in ran.result.summary
 
 
-def test_models_that_cannot_run_are_told(tmp_path: Path) -> None:
+def test_models_that_cannot_run_are_reported(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="Nonsense"):
         compare(tmp_path, SAME, "g (float[n, 4] x) => (float[n, 4] y) { y = Nonsense(x) }")
 
 
 @pytest.mark.parametrize("setting", ["provider", "reference_provider"])
-def test_each_model_runs_on_the_provider_asked_for(setting: str, tmp_path: Path) -> None:
+def test_each_model_runs_on_the_requested_provider(setting: str, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match='"warp" is not an execution provider'):
         compare(tmp_path, SAME, SAME, None, **{setting: "warp"})
 
 
 @pytest.mark.thorough
-def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_silent_fp16_damage_of_a_real_model_is_found(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     source = sample_model("det")
     half = tmp_path / "half.onnx"
     onnx.save(convert_float_to_float16(onnx.load(source), keep_io_types=True), half)
@@ -288,7 +288,7 @@ def test_silently_broken_fp16_of_a_real_model(sample_model: Callable[[str], Path
 
 
 @pytest.mark.thorough
-def test_state_inputs_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_a_real_model_with_state_inputs_is_compared(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     silero = sample_model("silero")
     given: Given = {"input": {"shape": [1, 512]}, "state": {"data": "zeros"}, "sr": {"range": [16000, 16001]}}
     ran, accuracy = compare(tmp_path, silero, silero, given, samples=2)
@@ -306,7 +306,7 @@ EXACT = """g (float[n, 4] x) => (float[n, 4] y) <float k = {30000}, float down =
 TO_TWO: Given = {"x": {"shape": [8, 4], "range": [0, 2]}}
 
 
-def test_a_hidden_overflow_is_seen_as_stored_and_not_natively(tmp_path: Path) -> None:
+def test_emulated_storage_reveals_an_overflow_that_native_execution_hides(tmp_path: Path) -> None:
     (tmp_path / "native").mkdir()
     ran, accuracy = compare(tmp_path / "native", EXACT, OVERFLOWS, TO_TWO, arithmetic="native")
     assert ran.result.passed
@@ -323,13 +323,13 @@ def test_a_hidden_overflow_is_seen_as_stored_and_not_natively(tmp_path: Path) ->
     assert "(stored precision emulated)" in ran.result.summary
 
 
-def test_the_reference_is_rounded_as_stored_too(tmp_path: Path) -> None:
+def test_emulated_storage_rounds_the_reference_too(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, OVERFLOWS, OVERFLOWS, TO_TWO)
     assert ran.result.passed
     assert accuracy.emulated == ("reference", "candidate")
 
 
-def test_layers_tell_where_values_part(tmp_path: Path) -> None:
+def test_layers_show_where_values_diverge(tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
     assert accuracy.first_divergent is not None
     assert (accuracy.first_divergent.tensor, accuracy.first_divergent.op_type) == ("bigger", "Add")
@@ -350,7 +350,7 @@ def test_layers_tell_where_values_part(tmp_path: Path) -> None:
     assert not (other / "ran" / "scratch" / "reference").exists()  # before anything ran
 
 
-def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_worst_layers_of_a_huge_model_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndld_flow.accuracy.accuracy_record.MOST_LAYERS", 2)
     _, accuracy = compare(tmp_path, EXACT, OVERFLOWS, TO_TWO, layers=True)
     assert "bigger" in {layer.tensor for layer in accuracy.layers}
@@ -358,7 +358,7 @@ def test_a_huge_models_layers_are_the_worst_of_them(tmp_path: Path, monkeypatch:
     assert "compared layers" in accuracy.notes[-1]
 
 
-def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
+def test_divergence_of_logits_is_that_of_their_softmax(tmp_path: Path) -> None:
     logits = "g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) { scores = Exp(x) boxes = Relu(x) }"
     off = """g (float[n, 8] x) => (float[n, 8] scores, float[n, 8] boxes) <float d = {0.5}> {
         e = Exp(x) m = Mul(x, d) scores = Add(e, m) boxes = Relu(x) }"""
@@ -381,7 +381,7 @@ def test_logits_diverge_by_their_softmax(tmp_path: Path) -> None:
         compare(other, logits, off, given, softmax=["score"])
 
 
-def test_without_a_tolerance_only_what_is_no_number_fails(tmp_path: Path) -> None:
+def test_without_tolerances_only_nan_and_infinity_fail(tmp_path: Path) -> None:
     other = "g (float[n, 4] x) => (float[n, 4] y) { y = Neg(x) }"
     ran, accuracy = compare(tmp_path, SAME, other, tolerance=None)
     assert ran.result.passed
@@ -401,7 +401,7 @@ def test_samples_from_files_are_all_compared(tmp_path: Path) -> None:
     assert "worst of 3 samples: row2.npy" in ran.result.summary
 
 
-def test_the_worst_sample_is_by_what_is_bounded_first() -> None:
+def test_the_worst_sample_is_chosen_by_the_first_bounded_metric() -> None:
     def output(name: str, cosine: float, max_abs: float) -> OutputAgreement:
         metrics = {"cosine": cosine, "max_abs": max_abs}
         worst = {metric: f"{metric} of {name}" for metric in metrics}
@@ -438,13 +438,13 @@ VERSION_1 = """{"format_version": 1, "reference": "source", "candidate": "half",
 """As 0.1 wrote it."""
 
 
-def test_names_are_paired_by_name_then_by_order() -> None:
+def test_outputs_are_paired_by_name_then_by_order() -> None:
     assert pair_names(["a", "b", "c"], ["c", "x", "a"]) == (("a", "a"), ("b", "x"), ("c", "c"))
     assert pair_names(["a", "b"], ["a"]) == (("a", "a"), ("b", None))
     assert pair_names(["a"], ["b", "c"]) == (("a", None), (None, "b"), (None, "c"))
 
 
-def test_a_gate_on_an_output_of_nothing_but_nan_says_no(in_folder: Path) -> None:
+def test_a_gate_on_an_output_of_only_nan_fails(in_folder: Path) -> None:
     write_model(Path("right.onnx"), "g (float[2] x) => (float[2] y) { y = Identity(x) }")
     write_model(Path("ruined.onnx"), "g (float[2] x) => (float[2] y) { z = Sub(x, x) \n y = Div(z, z) }")
     Path("recipe.yaml").write_text(

@@ -1,4 +1,4 @@
-"""Looking inside models: which tensors, what is told of them, maps, a second model beside, noise, stopping early."""
+"""Inspection of activations: selected tensors, statistics, maps, a reference model, noise, and stopping early."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def decoded(out: Path, shown: ActivationMap) -> Array:
 
 @settings(max_examples=25)
 @given(hnp.arrays(np.float32, st.tuples(*[st.integers(1, 5)] * 3), elements=st.floats(width=32)))
-def test_codes_say_values_to_half_a_step(values: Array) -> None:
+def test_codes_are_accurate_to_half_a_step(values: Array) -> None:
     low, high = finite_bounds([values])
     read = encode(values, low, high).astype(np.float64)
     for code, value in zip(read.flat, values.astype(np.float64).flat, strict=True):
@@ -88,7 +88,7 @@ def test_codes_say_values_to_half_a_step(values: Array) -> None:
     ),
     st.integers(1, 12),
 )
-def test_both_sides_of_a_pooled_map_are_the_same_elements(sides: tuple[Array, Array], scale: int) -> None:
+def test_pooling_picks_the_same_elements_on_both_sides(sides: tuple[Array, Array], scale: int) -> None:
     ours, theirs = pool(sides, scale)
     weight = [np.where(np.isnan(side), np.inf, np.abs(side)) for side in sides]
     for channel, row, column in np.ndindex(ours.shape):
@@ -107,7 +107,7 @@ def test_both_sides_of_a_pooled_map_are_the_same_elements(sides: tuple[Array, Ar
     st.integers(1, 300),
     st.integers(0, 100_000),
 )
-def test_a_map_fits(shape: tuple[int, int, int], channels: int, side: int, most: int) -> None:
+def test_a_map_fits_its_size_limit(shape: tuple[int, int, int], channels: int, side: int, most: int) -> None:
     size = fit(shape, channels, side, most)
     assert size.size <= most
     assert size.channels <= min(shape[0], channels)
@@ -117,7 +117,7 @@ def test_a_map_fits(shape: tuple[int, int, int], channels: int, side: int, most:
     assert size.channels or not shape[0] or most < 2
 
 
-def test_maps_are_as_large_as_can_be() -> None:
+def test_maps_are_as_large_as_the_limit_allows() -> None:
     assert fit((3, 100, 80), 64, 256, 10**9) == fit((3, 100, 80), 64, 100, 10**9)
     assert fit((3, 100, 80), 64, 256, 10**9).scale == 1
     assert fit((3, 512, 80), 64, 256, 10**9).scale == 2
@@ -127,7 +127,7 @@ def test_maps_are_as_large_as_can_be() -> None:
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(0, 1000), max_size=8), st.integers(0, 5000))
-def test_bytes_are_shared_fairly(sizes: list[int], total: int) -> None:
+def test_bytes_are_divided_evenly(sizes: list[int], total: int) -> None:
     most = share_out(sizes, total)
     assert sum(min(size, most) for size in sizes) <= total or not most
     cut = [size for size in sizes if size > most]
@@ -135,7 +135,7 @@ def test_bytes_are_shared_fairly(sizes: list[int], total: int) -> None:
         assert sum(min(size, most + 1) for size in sizes) > total
 
 
-def test_what_is_shown_is_what_the_model_computes(tmp_path: Path) -> None:
+def test_shown_values_are_the_computed_values(tmp_path: Path) -> None:
     values = np.linspace(-2, 2, 32, dtype=np.float32).reshape(1, 2, 4, 4)
     np.save(tmp_path / "x.npy", values)
     ran, found = look(tmp_path / "a", SMALL, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["*"], arrays=True)
@@ -167,7 +167,7 @@ def test_both_sides_of_a_map_can_be_subtracted(tmp_path: Path) -> None:
     assert found.tensors[0].channels[0].difference_rms == pytest.approx(np.sqrt(np.mean(difference[0, 0] ** 2)))
 
 
-def test_of_many_channels_those_that_differ_most_are_shown(tmp_path: Path) -> None:
+def test_channels_that_differ_most_are_shown_first(tmp_path: Path) -> None:
     changed = np.ones(200, np.float32)
     changed[[3, 77, 150]] = 5
     scales = [_scaled(tmp_path / f"{i}.onnx", scale) for i, scale in enumerate((changed, np.ones(200, np.float32)))]
@@ -194,7 +194,7 @@ def _scaled(path: Path, scale: Array) -> Path:
     return path
 
 
-def test_maps_stay_within_their_bytes(tmp_path: Path) -> None:
+def test_maps_stay_within_their_byte_limit(tmp_path: Path) -> None:
     b = GraphBuilder()
     rename_output(b, b.op("MaxPool", b.op("Conv", "x", b.weight(8, 3, 3, 3)), kernel_shape=[2, 2], strides=[2, 2]), "y")
     onnx.save(b.model([tensor("x", [1, 3, 130, 130])], [tensor("y", [1, 8, 64, 64])]), tmp_path / "m.onnx")
@@ -206,7 +206,7 @@ def test_maps_stay_within_their_bytes(tmp_path: Path) -> None:
     assert [(each.maps[0].width, each.maps[0].scale) for each in small.tensors] == [(10, 13), (10, 7)]
 
 
-def test_samples_of_other_sizes_share_the_bytes_too(tmp_path: Path) -> None:
+def test_samples_of_different_sizes_share_the_byte_limit(tmp_path: Path) -> None:
     for number, (width, height) in enumerate([(20, 30), (300, 280), (290, 285)]):
         Image.new("RGB", (width, height), (number, 80, 250)).save(tmp_path / f"{number}.png")
     text = "g (float[1, 3, H, W] x) => (float[1, 3, H, W] y) { y = Relu(x) }"
@@ -220,7 +220,7 @@ def test_samples_of_other_sizes_share_the_bytes_too(tmp_path: Path) -> None:
     assert 30_000 < sum(sizes) <= 60_000
 
 
-def test_the_same_bytes_again(tmp_path: Path) -> None:
+def test_repeated_runs_write_equal_bytes(tmp_path: Path) -> None:
     asked: dict[str, Any] = {"reference": SMALL, "noise": {"deviation": 0.1}, "samples": 2}
     folders = [look(tmp_path / name, SMALL, {"x": {}}, **asked)[0].out for name in "ab"]
     files = [{path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()} for out in folders]
@@ -237,7 +237,7 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> Choice:
     return ModelView(model, {"x": (1, 3, 16, 16)}).choice(None)
 
 
-def test_by_default_layers_over_the_whole_model(cnn: Choice, tmp_path: Path) -> None:
+def test_layers_across_the_whole_model_are_chosen_by_default(cnn: Choice, tmp_path: Path) -> None:
     names = choose(cnn, TensorSelection())
     assert names[0] == "x"
     assert "y" in names
@@ -256,7 +256,7 @@ def test_by_default_layers_over_the_whole_model(cnn: Choice, tmp_path: Path) -> 
     assert "i" not in named(large)
 
 
-def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
+def test_with_a_reference_tensors_of_both_models_are_chosen(tmp_path: Path) -> None:
     other = SMALL.replace("a = Neg(x) b = Tanh(a)", "renamed = Neg(x) b = Tanh(renamed)")
     _, found = look(tmp_path / "a", SMALL, {"x": {}}, reference=other)
     assert list(named(found)) == ["x", "b", "y"]
@@ -274,16 +274,16 @@ def test_beside_a_reference_tensors_of_both_are_chosen(tmp_path: Path) -> None:
         ({"tensors": ["x"], "op_types": ["Softmax"]}, {"x", "y"}),
     ],
 )
-def test_tensors_are_chosen(settings: dict[str, Any], expected: set[str], cnn: Choice) -> None:
+def test_tensors_are_selected(settings: dict[str, Any], expected: set[str], cnn: Choice) -> None:
     assert set(choose(cnn, TensorSelection(settings.get("tensors", ()), settings.get("op_types", ())))) == expected
 
 
-def test_tensors_are_looked_at_by_name_and_by_operator(tmp_path: Path) -> None:
+def test_tensors_are_selected_by_name_and_by_operator(tmp_path: Path) -> None:
     _, found = look(tmp_path / "a", SMALL, {"x": {}}, tensors=["x"], op_types=["Tanh"])
     assert list(named(found)) == ["x", "b"]
 
 
-def test_every_so_many_tensors(tmp_path: Path) -> None:
+def test_every_nth_tensor_is_selected(tmp_path: Path) -> None:
     _, found = look(tmp_path / "a", SMALL, {"x": {}}, every=2)
     assert list(named(found)) == ["b"]
     _, found = look(tmp_path / "b", SMALL, {"x": {}}, every=1)
@@ -302,7 +302,7 @@ def test_every_so_many_tensors(tmp_path: Path) -> None:
         ({"data": {"z": "zeros"}}, '"z" is not an input'),
     ],
 )
-def test_names_that_fit_nothing_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_names_without_a_match_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=told):
         look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), CNN, **settings)
 
@@ -319,7 +319,7 @@ def test_tensors_in_bodies_are_refused(tmp_path: Path) -> None:
         look(tmp_path / "a", model, {}, tensors=[inner])
 
 
-def test_what_is_no_tensor_of_numbers_is_left_out_and_said(tmp_path: Path) -> None:
+def test_values_that_are_not_numeric_tensors_are_skipped_and_reported(tmp_path: Path) -> None:
     model = """g (float[4] x) => (float[2] y) <int64 i = {1}, int64 n = {2}>
         { s = SplitToSequence(x, n) p = SequenceAt(s, i) y = Neg(p) }"""
     _, found = look(tmp_path / "a", model, {"x": {}}, tensors=["s", "p"])
@@ -330,7 +330,7 @@ def test_what_is_no_tensor_of_numbers_is_left_out_and_said(tmp_path: Path) -> No
 # What is told of them
 
 
-def test_counts_of_what_is_wrong(tmp_path: Path) -> None:
+def test_nan_infinity_and_overflow_are_counted(tmp_path: Path) -> None:
     values = np.array([[-1.0, 0.0, 1.0, 4.0], [0.5, 2.0, -3.0, 9.0]], np.float32)
     np.save(tmp_path / "x.npy", values)
     text = """g (float[2, 4] x) => (float[2, 4] y) <float low = {0.0}, float high = {3.0}>
@@ -356,7 +356,7 @@ def test_counts_of_what_is_wrong(tmp_path: Path) -> None:
     assert fine.result.passed
 
 
-def test_what_quantising_cuts_off_is_saturated(tmp_path: Path) -> None:
+def test_values_clipped_by_quantisation_count_as_saturated(tmp_path: Path) -> None:
     text = """g (float[4] x) => (uint8[4] y) <float s = {1.0}, uint8 z = {0}> { y = QuantizeLinear(x, s, z) }"""
     np.save(tmp_path / "x.npy", np.array([-5, 7, 300, 400], np.float32))
     _, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["y"])
@@ -371,7 +371,7 @@ def test_what_quantising_cuts_off_is_saturated(tmp_path: Path) -> None:
         max_size=4,
     )
 )
-def test_histograms_of_both_sides_count_the_same_bins_exactly(samples: Sequence[tuple[Array, Array]]) -> None:
+def test_histograms_of_both_sides_use_the_same_bins(samples: Sequence[tuple[Array, Array]]) -> None:
     meter = SharedHistogram(2)
     for sample in samples:
         meter.add(*sample)
@@ -389,7 +389,7 @@ def test_histograms_of_both_sides_count_the_same_bins_exactly(samples: Sequence[
             assert sure <= count <= perhaps
 
 
-def test_a_histogram_is_near_its_values_though_a_later_sample_is_a_little_wider() -> None:
+def test_a_histogram_stays_accurate_when_a_later_sample_is_wider() -> None:
     meter = SharedHistogram(1)
     meter.add(np.array([0.0, 1.0]))
     meter.add(np.array([-0.01, 1.01]))
@@ -398,7 +398,7 @@ def test_a_histogram_is_near_its_values_though_a_later_sample_is_a_little_wider(
     assert 1.01 <= told.high < 1.1
 
 
-def test_what_dimensions_are_is_guessed_from_operators_and_can_be_said(tmp_path: Path) -> None:
+def test_dimension_roles_are_guessed_from_operators_and_can_be_set(tmp_path: Path) -> None:
     b = GraphBuilder()
     conv = b.op("Conv", "x", b.weight(4, 3, 3, 3), pads=[1, 1, 1, 1])
     relu = b.op("Relu", conv)
@@ -425,7 +425,7 @@ def test_what_dimensions_are_is_guessed_from_operators_and_can_be_said(tmp_path:
     assert (said.tensors[0].maps[0].channels, said.tensors[0].channel_count) == (6, 6)
 
 
-def test_all_ranks_and_dtypes_have_maps(tmp_path: Path) -> None:
+def test_every_rank_and_dtype_has_a_map(tmp_path: Path) -> None:
     text = """g (float[2, 3] x, int32[5] i, bool[1] f) => (float[2, 3] y, int32[5] j, bool[1] h, float z, float[0] e)
         <float zero = {0.0}, int64[1] none = {0}> { y = Neg(x) j = Neg(i) h = Not(f) z = ReduceSum<keepdims: int = 0>(x)
         e = ConstantOfShape(none) }"""
@@ -476,7 +476,7 @@ def test_an_overflow_that_onnxruntime_hides_is_shown(tmp_path: Path) -> None:
     assert (wide.tensors[0].range.beyond_share, wide.range_format) == (0, "bf16")
 
 
-def test_divergence_is_told_tensor_by_tensor(tmp_path: Path) -> None:
+def test_divergence_is_reported_for_each_tensor(tmp_path: Path) -> None:
     off = SMALL.replace("Tanh(a)", "Sigmoid(a)")
     ran, found = look(tmp_path / "a", off, {"x": {}}, reference=SMALL, tensors=["a", "b", "y"])
     layers = {layer.tensor: layer for layer in found.divergence}
@@ -490,7 +490,7 @@ def test_divergence_is_told_tensor_by_tensor(tmp_path: Path) -> None:
     assert (r.low, r.high) == (c.low, c.high)
 
 
-def test_tensors_of_one_model_only_and_of_other_shapes_are_not_compared(tmp_path: Path) -> None:
+def test_unmatched_tensors_and_different_shapes_are_not_compared(tmp_path: Path) -> None:
     other = """g (float[1, 2, 4, 4] x) => (float[2, 16] y) <int64[2] s = {2, 16}>
         { a = Neg(x) c = Tanh(a) y = Reshape(c, s) }"""
     _, found = look(tmp_path / "a", SMALL, {"x": {}}, reference=other, tensors=["*"])
@@ -500,12 +500,12 @@ def test_tensors_of_one_model_only_and_of_other_shapes_are_not_compared(tmp_path
     assert [shown.side for shown in named(found)["y"].maps] == ["candidate"]
 
 
-def test_models_that_take_other_inputs_are_refused(tmp_path: Path) -> None:
+def test_models_with_different_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="cannot run on the same inputs"):
         look(tmp_path / "a", SMALL, {"x": {}}, reference="g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }")
 
 
-def test_more_than_fits_into_memory_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_larger_than_memory_gives_equal_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the model runs several times, over all samples, before the first sample's tensors are there."""
     told: list[Activations] = []
     for budget in (2**29, 1):
@@ -528,7 +528,7 @@ def test_more_than_fits_into_memory_is_the_same(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("kind", "until", "beside"), [("float", "a", False), ("float16", None, False), ("float16", "a", True)]
 )
-def test_errors_name_the_user_s_model_and_no_scratch_file(
+def test_errors_name_the_user_s_model_and_not_a_temporary_file(
     kind: str, until: str | None, beside: bool, tmp_path: Path
 ) -> None:
     text = f"g ({kind}[2] x, int64[1] i) => ({kind}[1] y) {{ a = Gather(x, i) y = Neg(a) }}"
@@ -542,7 +542,7 @@ def test_errors_name_the_user_s_model_and_no_scratch_file(
 
 
 @pytest.mark.parametrize("until", ["a", "first"])
-def test_what_comes_after_may_be_broken(until: str, tmp_path: Path) -> None:
+def test_nodes_after_the_stop_may_be_broken(until: str, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["a"], name="first"),
         helper.make_node("Nonsense", ["a"], ["b"], domain="nowhere"),
@@ -584,7 +584,7 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def test_every_sample_counts_and_the_first_are_shown(pictures: Path, tmp_path: Path) -> None:
+def test_all_samples_are_counted_and_the_first_are_shown(pictures: Path, tmp_path: Path) -> None:
     inputs: Given = {
         "x": {"shape": [1, 3, 16, 16], "data": str(pictures), "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.5]}
     }
@@ -600,7 +600,7 @@ def test_every_sample_counts_and_the_first_are_shown(pictures: Path, tmp_path: P
     assert ran.told[-1][:2] == (2, 3)
 
 
-def test_samples_of_folders_far_from_each_other_have_short_labels(pictures: Path, tmp_path: Path) -> None:
+def test_samples_of_distant_folders_have_short_labels(pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "b" / "0").mkdir(parents=True)
     Image.new("RGB", (16, 16)).save(tmp_path / "b" / "0" / "z.png")
     text = "g (float[1, 3, 16, 16] x) => (float[1, 3, 16, 16] y) { y = Relu(x) }"
@@ -621,12 +621,12 @@ def test_samples_of_folders_far_from_each_other_have_short_labels(pictures: Path
         ([], []),
     ],
 )
-def test_labels_are_as_short_as_tells_them_apart(labels: list[str], short: list[str]) -> None:
+def test_labels_are_shortened_while_they_stay_distinct(labels: list[str], short: list[str]) -> None:
     shown = with_short_labels([SampleShown(label=label, inputs={}) for label in labels])
     assert [sample.label for sample in shown] == short
 
 
-def test_pictures_are_small_and_only_of_pictures(tmp_path: Path) -> None:
+def test_only_image_inputs_have_thumbnails_and_they_are_small(tmp_path: Path) -> None:
     Image.new("L", (1200, 700), 200).save(tmp_path / "wide.png")
     text = "g (uint8[1, H, W, 1] x) => (uint8[1, H, W, 1] y) { y = Identity(x) }"
     ran, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "wide.png"), "layout": "NHWC"}})
@@ -655,7 +655,7 @@ def test_pictures_are_small_and_only_of_pictures(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_noise_disturbs_the_candidate_and_on_request_the_reference(
+def test_noise_is_added_to_the_candidate_and_optionally_to_the_reference(
     noise: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     text = "g (float[1, 1, 40, 50] x, int64[1] i) => (float[1, 1, 40, 50] y) { f = Cast<to = 1>(i) y = Add(x, f) }"
@@ -683,7 +683,7 @@ def test_noise_disturbs_the_candidate_and_on_request_the_reference(
     )
 
 
-def test_every_sample_has_its_own_noise_and_only_inputs_that_are_named_have_any(tmp_path: Path) -> None:
+def test_each_sample_has_its_own_noise_on_the_named_inputs_only(tmp_path: Path) -> None:
     text = "g (float[50] x, float[50] z) => (float[50] y) { y = Add(x, z) }"
     noise = {"deviation": 1, "inputs": ["z"]}
     inputs: Given = {"x": {"data": 1}, "z": {"data": 0}}
@@ -697,7 +697,7 @@ def test_every_sample_has_its_own_noise_and_only_inputs_that_are_named_have_any(
     "noise",
     [{}, {"kind": "uniform"}, {"deviation": 0}, {"deviation": 1, "share": 0.1}, {"kind": "salt_pepper", "share": 2}],
 )
-def test_noise_that_says_too_little_or_too_much_is_refused(noise: dict[str, Any]) -> None:
+def test_incomplete_or_contradictory_noise_settings_are_refused(noise: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         InspectActivations.model_validate({"noise": noise})
 
@@ -710,7 +710,7 @@ def test_integers_get_no_noise(tmp_path: Path) -> None:
         look(tmp_path / "b", text, {}, noise={"deviation": 1, "inputs": ["x"]})
 
 
-def test_names_never_become_files(tmp_path: Path) -> None:
+def test_tensor_names_never_become_file_names(tmp_path: Path) -> None:
     hostile = "../../\x1b[31m<script>\n/etc"
     graph = helper.make_graph(
         [helper.make_node("Exp", ["x"], [hostile]), helper.make_node("Log", [hostile], ["y"])],

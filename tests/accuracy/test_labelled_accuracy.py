@@ -1,4 +1,4 @@
-"""A metric of the user's own on a labelled set: the file, the labels, and the bounds."""
+"""User-defined metrics on a labelled set: the metric file, the labels, and the bounds."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check(folder: Path, candidate: str = WRONG, **settings: Any) -> tuple[Ran, A
     return ran, Accuracy.model_validate_json((ran.out / AccuracyDocument.main).read_text())
 
 
-def test_a_metric_of_samples_is_averaged_for_both_models(tmp_path: Path) -> None:
+def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     ran, accuracy = check(tmp_path)
     assert ran.result.passed
@@ -88,7 +88,7 @@ def test_a_metric_of_samples_is_averaged_for_both_models(tmp_path: Path) -> None
         ({"accuracy": {"min": 0.25, "drop": 0.75, "max": 1}, "largest": {"relative_rise": 0.45, "min": -1}}, ""),
     ],
 )
-def test_bounds_of_a_metric_say_yes_and_no(bounds: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_bounds_on_a_metric_pass_and_fail(bounds: dict[str, Any], said: str, tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     ran, accuracy = check(tmp_path, metric_tolerance=bounds)
     assert ran.result.passed is accuracy.passed is (not said)
@@ -96,7 +96,7 @@ def test_bounds_of_a_metric_say_yes_and_no(bounds: dict[str, Any], said: str, tm
     assert ran.result.summary.startswith("outside tolerance" if said else "worst slice")
 
 
-def test_a_metric_of_the_whole_set(tmp_path: Path) -> None:
+def test_a_metric_is_computed_on_the_whole_set(tmp_path: Path) -> None:
     # A rank correlation or a mAP cannot be averaged; this one sees the set twice.
     code = """
         def evaluate(predictions):
@@ -113,7 +113,7 @@ def test_a_metric_of_the_whole_set(tmp_path: Path) -> None:
     assert accuracy.samples[0].scores_candidate == {}
 
 
-def test_outputs_are_the_users_to_change(tmp_path: Path) -> None:
+def test_a_metric_may_modify_the_outputs_it_receives(tmp_path: Path) -> None:
     code = """
         def metric(outputs, label):
             outputs["y"] *= 0
@@ -162,14 +162,14 @@ def test_outputs_are_the_users_to_change(tmp_path: Path) -> None:
         ("raise SystemExit(3)", r"metric.py:1: SystemExit"),
     ],
 )
-def test_what_the_users_code_does_wrong_is_told_with_its_place(code: str, said: str, tmp_path: Path) -> None:
+def test_errors_in_user_code_are_reported_with_their_location(code: str, said: str, tmp_path: Path) -> None:
     write_metric(write_set(tmp_path), code)
     with pytest.raises(RequestError, match=said) as caught:
         check(tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_unknown_names_in_the_bounds(tmp_path: Path) -> None:
+def test_bounds_with_unknown_names_are_refused(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     with pytest.raises(RequestError, match=r'metric_tolerance: metric\(\) returns no "acuracy"; did you mean'):
         check(tmp_path, metric_tolerance={"acuracy": {"min": 0.9}})
@@ -199,7 +199,7 @@ def test_the_metric_is_code_that_needs_trust() -> None:
     assert [held.dotted for held in step.held(RunsCode)] == ["metric"]
 
 
-def test_a_set_that_does_not_match_is_told_whole(tmp_path: Path) -> None:
+def test_all_mismatches_of_a_set_are_reported(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path, 6))
     (tmp_path / "labels.csv").write_text("file,label\n0.npy,0\ncat.png,1\ndog.png,2\n")
     with pytest.raises(RequestError) as caught:
@@ -211,13 +211,13 @@ def test_a_set_that_does_not_match_is_told_whole(tmp_path: Path) -> None:
     assert not (tmp_path / "ran" / "scratch" / "reference").exists()  # before anything ran
 
 
-def test_labels_may_be_more_where_fewer_samples_are_asked_for(tmp_path: Path) -> None:
+def test_surplus_labels_are_allowed_when_fewer_samples_are_requested(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     _, accuracy = check(tmp_path, samples=2)
     assert [one.sample for one in accuracy.samples] == ["0.npy", "1.npy"]
 
 
-def test_labels_of_json_are_any_value(tmp_path: Path) -> None:
+def test_json_labels_may_be_any_value(tmp_path: Path) -> None:
     code = "def metric(outputs, label):\n    return label['class'] + len(label['boxes'])"
     write_metric(write_set(tmp_path, 2), code)
     labels = {f"some/where/data/{i}.npy": {"class": i, "boxes": [[0, 1], [2, 3]]} for i in range(2)}
@@ -226,7 +226,7 @@ def test_labels_of_json_are_any_value(tmp_path: Path) -> None:
     assert ran.result.metrics["metric"] == Metric(value=2.5)
 
 
-def test_labels_of_npy_are_one_a_row(tmp_path: Path) -> None:
+def test_npy_labels_are_one_per_row(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     np.save(tmp_path / "labels.npy", np.arange(4))
     ran, _ = check(tmp_path, labels=str(tmp_path / "labels.npy"))
@@ -254,7 +254,7 @@ def test_labels_of_npy_are_one_a_row(tmp_path: Path) -> None:
         ("l.txt", b"a.png 1", "labels are a .csv with the columns file and label, a .json object, or a .npy"),
     ],
 )
-def test_label_files_that_cannot_be_read(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_unreadable_label_files_are_refused(name: str, content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RequestError, match=said):
         read_labels(tmp_path / name)
@@ -268,7 +268,7 @@ def test_missing_and_pickled_labels_are_refused(tmp_path: Path) -> None:
         read_labels(tmp_path / "l.npy")
 
 
-def test_names_match_by_their_ends(tmp_path: Path) -> None:
+def test_names_match_by_their_suffixes(tmp_path: Path) -> None:
     (tmp_path / "l.csv").write_text(
         "file,label\nval/cat/1.png,cat\nval/dog/1.png,dog\n2.png,007\n3.png,-1.5\n4.png,3\n"
     )
@@ -287,7 +287,7 @@ NAMES = st.lists(st.text("ab/.", min_size=1, max_size=6).filter(lambda name: nam
 
 @settings(deadline=None, max_examples=50)
 @given(names=NAMES, samples=NAMES)
-def test_a_match_is_of_every_sample_and_every_label(
+def test_every_sample_and_every_label_must_match(
     names: list[str], samples: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "labels.json"

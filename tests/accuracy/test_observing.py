@@ -1,4 +1,4 @@
-"""Tensors inside a model: captured, measured, compared layer by layer, and what each node alone does wrong."""
+"""Tensors inside a model: capture, ranges, comparison by layer, and the local error of each node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ X: dict[str, Any] = {"x": normal(1, 3, 16, 16)}
 # Capturing --------------------------------------------------------------------------------------------------------
 
 
-def test_places_are_in_order_and_say_what_is_inside_bodies(tmp_path: Path) -> None:
+def test_tensors_are_listed_in_order_with_those_inside_bodies(tmp_path: Path) -> None:
     places = {place.name: place for place in tensors_of(models.make_ctrl(tmp_path / "ctrl.onnx"))}
     assert [place.position for place in places.values()] == sorted(place.position for place in places.values())
     assert places["then_Add_2_out"].in_body and not places["then_Add_2_out"].can_be_captured
@@ -53,7 +53,7 @@ def test_places_are_in_order_and_say_what_is_inside_bodies(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("level", ["disabled", "all"])
-def test_every_tensor_comes_out_even_if_it_would_be_fused_away(tmp_path: Path, level: Any) -> None:
+def test_every_tensor_is_captured_even_if_fusion_would_remove_it(tmp_path: Path, level: Any) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
     names = [place.name for place in tensors_of(path)]
     model = onnx.load(path)
@@ -66,7 +66,7 @@ def test_every_tensor_comes_out_even_if_it_would_be_fused_away(tmp_path: Path, l
         np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
 
 
-def test_what_does_not_fit_takes_more_runs_and_is_mapped_from_files(tmp_path: Path) -> None:
+def test_captures_larger_than_memory_use_more_runs_and_mapped_files(tmp_path: Path) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
     names = [place.name for place in tensors_of(path)]
     scratch = tmp_path / "scratch"
@@ -82,7 +82,7 @@ def test_what_does_not_fit_takes_more_runs_and_is_mapped_from_files(tmp_path: Pa
     assert not any(scratch.iterdir())
 
 
-def test_samples_are_asked_for_one_by_one(tmp_path: Path) -> None:
+def test_samples_are_loaded_one_at_a_time(tmp_path: Path) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
     asked = []
 
@@ -106,12 +106,12 @@ def test_bodies_and_sequences_are_left_out(tmp_path: Path) -> None:
     assert set(found) == {place.name for place in places if not place.in_body}
 
 
-def test_a_name_that_is_no_tensor_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_tensor_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r'computes a tensor "Relu_3_uot".*Relu_3_out'):
         capture(models.make_cnn(tmp_path / "cnn.onnx"), ["Relu_3_uot"], [X], PLAIN, tmp_path)
 
 
-def test_external_data_stay_where_they_are(tmp_path: Path) -> None:
+def test_external_data_is_not_copied(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "ext.onnx")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -122,7 +122,7 @@ def test_external_data_stay_where_they_are(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_model_runs_no_further_than_what_is_asked_for(tmp_path: Path) -> None:
+def test_a_model_stops_after_the_requested_tensors(tmp_path: Path) -> None:
     path = write_model(
         tmp_path / "model.onnx",
         """g (float[n] x) => (float[m] y) {
@@ -135,7 +135,7 @@ def test_a_model_runs_no_further_than_what_is_asked_for(tmp_path: Path) -> None:
     assert found["early"].tolist() == [0, 2]
 
 
-def test_sizes_that_only_a_run_can_tell(tmp_path: Path) -> None:
+def test_sizes_known_only_at_run_time_are_handled(tmp_path: Path) -> None:
     """NonZero gives as many as there are."""
     path = write_model(
         tmp_path / "model.onnx",
@@ -152,7 +152,7 @@ LIMITS = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8e4m3": ml_dtypes.f
 
 
 @pytest.mark.parametrize("precision", list(LIMITS))
-def test_limits_are_those_of_the_type(precision: str) -> None:
+def test_limits_match_the_dtype(precision: str) -> None:
     limits, dtype = FORMAT_LIMITS[precision], LIMITS[precision]
     for number in (limits.largest, limits.smallest, limits.smallest_normal):
         assert float(np.float64(number).astype(dtype)) == number
@@ -167,7 +167,7 @@ FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True)
     st.lists(np_st.arrays(np.float32, st.integers(0, 30), elements=FLOATS), min_size=1, max_size=4),
     st.sampled_from(sorted(LIMITS)),
 )
-def test_a_range_is_what_numpy_finds(samples: list[Array], precision: str) -> None:
+def test_a_range_matches_numpy(samples: list[Array], precision: str) -> None:
     meter = RangeMeter("t", FORMAT_LIMITS[precision])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges, "CHUNK", 7)
@@ -190,14 +190,14 @@ def test_a_range_is_what_numpy_finds(samples: list[Array], precision: str) -> No
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp8e4m3"])
-def test_halfway_to_the_smallest_number_vanishes_and_above_it_does_not(precision: str) -> None:
+def test_half_of_the_smallest_number_rounds_to_zero_and_more_does_not(precision: str) -> None:
     limits = FORMAT_LIMITS[precision]
     meter = RangeMeter("t", limits)
     meter.add(np.array([0.5, 0.51, -0.75, 1, 0]) * limits.smallest)
     assert (meter.range().vanishing_share, meter.range().subnormal_share) == (0.2, 0.8)
 
 
-def test_ranges_of_other_dtypes() -> None:
+def test_ranges_of_other_dtypes_match_numpy() -> None:
     meter = RangeMeter("t", FORMAT_LIMITS["fp16"])
     for array in (
         np.array([2**40, -3]),
@@ -221,7 +221,7 @@ MODEST = st.floats(-1e6, 1e6, width=32) | st.sampled_from([0.0, math.nan, math.i
     st.data(),
     st.lists(st.integers(1, 20), min_size=1, max_size=3),
 )
-def test_layers_agree_as_outputs_do(data: st.DataObject, sizes: list[int]) -> None:
+def test_layers_are_compared_like_outputs(data: st.DataObject, sizes: list[int]) -> None:
     layer, output = LayerAgreement(), Agreement()
     for size in sizes:
         r, c = (data.draw(np_st.arrays(np.float32, size, elements=MODEST)) for _ in range(2))
@@ -253,7 +253,7 @@ def overflowing(folder: Path) -> tuple[Path, Path]:
     return source, emulated
 
 
-def test_divergence_begins_where_the_overflow_is(tmp_path: Path) -> None:
+def test_divergence_begins_at_the_overflow(tmp_path: Path) -> None:
     source, emulated = overflowing(tmp_path)
     told: list[tuple[int, int, str]] = []
     samples = [{"x": np.array([1, 2], np.float32)}, {"x": np.array([1, 4], np.float32)}]
@@ -273,7 +273,7 @@ def test_divergence_begins_where_the_overflow_is(tmp_path: Path) -> None:
     assert [done for done, total, _ in told] == [0, 1] and told[0][1] == 2
 
 
-def test_layers_are_compared_in_parts_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_compared_in_parts_that_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = models.make_cnn(tmp_path / "cnn.onnx")
     half, _ = convert(source, tmp_path)
     emulated = tmp_path / "emulated.onnx"
@@ -311,7 +311,7 @@ def begins(*layers: LayerDivergence) -> str:
     return found.tensor if found else ""
 
 
-def test_divergence_that_does_not_stay_is_not_where_it_begins() -> None:
+def test_transient_divergence_is_not_its_beginning() -> None:
     small = layer("small", 0.9)
     assert begins(small, layer("sum", 0.001, "small"), layer("y", 0.001, "sum")) == ""
     assert begins(small, layer("sum", 0.001, "small"), layer("far", 0.3, "sum"), layer("y", 0.2, "far")) == "far"
@@ -324,14 +324,14 @@ def test_divergence_follows_the_graph_not_the_order() -> None:
     assert begins(*wrong, layer("y", 0.01, "w2", "r2")) == ""
 
 
-def test_infinities_that_stay_come_first() -> None:
+def test_persistent_infinities_come_first() -> None:
     noisy = [layer("a", 0.1), layer("b", 0.1, "a")]
     assert begins(*noisy, layer("c", 0.0, "b", nonfinite=3), layer("y", 0.0, "c", nonfinite=1)) == "c"
     assert begins(*noisy, layer("c", 0.0, "b", nonfinite=3), layer("y", 0.0, "c")) == ""
     assert begins(layer("c", 0.0, nonfinite=3), layer("y", 0.5, "c")) == "c"
 
 
-def test_bounds_say_how_much_noise_a_layer_may_have() -> None:
+def test_bounds_set_the_allowed_noise_of_a_layer() -> None:
     assert allowed_noise({"cosine": 0.999}) == pytest.approx(0.0447, rel=1e-2)
     assert allowed_noise({"snr_db": 40.0, "cosine": 0.9}) == pytest.approx(0.01)
     assert allowed_noise({"max_abs": 3.0}) == 0.045
@@ -344,7 +344,7 @@ def errors(path: Path, precision: str = "fp16", **feeds: Array) -> dict[str, Loc
     return local_errors(path, precision, [feeds], PLAIN, path.parent)
 
 
-def test_the_batch_normalization_that_breaks_is_told_with_its_weight(tmp_path: Path) -> None:
+def test_a_broken_batch_normalization_is_reported_with_its_weight(tmp_path: Path) -> None:
     path = models.save(models_fp16.sensitive_batch_norm_model(), tmp_path / "model.onnx")
     found = errors(path, x=normal(2, 3, 8, 8))
     assert [error.op_type for error in found.values()] == ["Conv", "BatchNormalization", "Sigmoid"]
@@ -355,7 +355,7 @@ def test_the_batch_normalization_that_breaks_is_told_with_its_weight(tmp_path: P
     assert conv.output_ranges[0] == worst.input_ranges[0] and conv.position < worst.position
 
 
-def test_overflow_is_told_of_its_maker_and_its_reader(tmp_path: Path) -> None:
+def test_an_overflow_names_its_producer_and_its_consumer(tmp_path: Path) -> None:
     path, _ = overflowing(tmp_path)
     found = errors(path, x=np.array([1, 4], np.float32))
     assert (found["hidden"].nonfinite, found["hidden"].output_ranges[0].beyond_share) == (1, 0.5)
@@ -364,7 +364,7 @@ def test_overflow_is_told_of_its_maker_and_its_reader(tmp_path: Path) -> None:
     assert found["a"].input_ranges[0].tensor == "x" and found["a"].input_ranges[0].maximum == 4
 
 
-def test_local_error_is_that_of_the_node_alone(tmp_path: Path) -> None:
+def test_local_error_excludes_earlier_nodes(tmp_path: Path) -> None:
     """A product of rounded factors, summed in fp32 and rounded, whatever came before."""
     b = models.GraphBuilder(3)
     first = b.op("Mul", "x", b.floats(1e6))  # overflows, which is not the product's fault
@@ -385,7 +385,7 @@ def test_local_error_is_that_of_the_node_alone(tmp_path: Path) -> None:
     assert errors(path, x=x)["y"].relative_rms == pytest.approx(expected, rel=1e-2)
 
 
-def test_large_weights_are_rounded_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_weights_are_rounded_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ext(tmp_path / "ext.onnx")
     data = np.fromfile(tmp_path / "ext.onnx.bin", np.float32)
     data[:3] = 1e6, 1e-9, -2e5
@@ -414,7 +414,7 @@ def test_large_weights_are_rounded_where_they_are(tmp_path: Path, monkeypatch: p
     assert len(parts) > 2, "rounded weights, of 256 KiB each, are not all held at once"
 
 
-def test_cancellation_and_masks(tmp_path: Path) -> None:
+def test_cancellation_and_masks_are_recognised(tmp_path: Path) -> None:
     """A mask of -1e9 is clamped to -65504 and does no harm; a difference of large numbers loses all."""
     path = write_model(
         tmp_path / "model.onnx",
@@ -433,7 +433,7 @@ def test_cancellation_and_masks(tmp_path: Path) -> None:
     assert found["sum"].relative_rms < 1e-3
 
 
-def test_what_has_no_twin(tmp_path: Path) -> None:
+def test_nodes_without_a_reduced_precision_twin_have_no_local_error(tmp_path: Path) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
     kinds = {error.op_type for error in errors(path, **X).values()}
     assert {"Conv", "Softmax", "GlobalAveragePool", "MatMul"} <= kinds
@@ -452,7 +452,7 @@ def test_fixed_ports_are_not_rounded(tmp_path: Path) -> None:
     assert all(error.relative_rms < 1e-3 for error in found.values())
 
 
-def test_local_functions_are_looked_into(tmp_path: Path) -> None:
+def test_tensors_in_local_functions_are_observed(tmp_path: Path) -> None:
     path = models.make_func(tmp_path / "func.onnx")
     kinds = [error.op_type for error in errors(path, x=normal(2, 8)).values()]
     assert kinds.count("MatMul") >= 2
@@ -468,7 +468,9 @@ def test_bf16_has_range_and_few_bits(tmp_path: Path) -> None:
         errors(old, "bf16", x=np.ones(2, np.float32))
 
 
-def test_local_errors_in_parts_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_errors_are_computed_in_parts_that_fit_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = models.make_cnn(tmp_path / "cnn.onnx")
     at_once = errors(path, **X)
     monkeypatch.setattr(local_error, "BUDGET_BYTES", 30_000)

@@ -106,7 +106,7 @@ def arrays(seed: int, shape: tuple[int, ...], units: Sequence[float]) -> list[Ar
     st.lists(st.sampled_from([0.0, 1.0, 2.0, 30.0, 0.004, 700.0]), min_size=1, max_size=4),
     st.sampled_from([1, 4, 1 << 22]),
 )
-def test_metrics_are_those_of_the_formulas(
+def test_metrics_match_their_formulas(
     seed: int, shape: tuple[int, ...], units: list[float], values_at_once: int
 ) -> None:
     with (
@@ -135,7 +135,7 @@ def check_formulas(seed: int, shape: tuple[int, ...], units: list[float]) -> Non
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([(1, 3, 5), (1, 6, 2, 3), (7,)]))
-def test_one_tensor_has_the_error_of_its_formula(seed: int, shape: tuple[int, ...]) -> None:
+def test_the_error_of_one_tensor_matches_its_formula(seed: int, shape: tuple[int, ...]) -> None:
     sample = arrays(seed, shape, [2.0, 30.0, 1.0])[0]
     error = np.random.default_rng(seed + 1).normal(size=shape) * 0.1
     reference = measure_reference(lambda: [sample])
@@ -144,7 +144,7 @@ def test_one_tensor_has_the_error_of_its_formula(seed: int, shape: tuple[int, ..
     assert found == pytest.approx(expected([sample], [error], reference.layout.axis)["slice_rms"], rel=1e-6)
 
 
-def test_errors_in_two_parts_are_those_of_the_whole() -> None:
+def test_errors_computed_in_two_parts_match_the_whole() -> None:
     samples = arrays(3, (1, 4, 6), [2.0, 30.0])
     errors = [sample * 0.01 * (1 + at) for at, sample in enumerate(samples)]
     reference = measure_reference(lambda: samples)

@@ -1,4 +1,4 @@
-"""Outputs judged slice by slice: what must fail, what must pass, and what is reported as not seen."""
+"""Slices of outputs: faults that must fail, differences that must pass, and slices without evidence."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_destroyed_detector_fails(name: str, wrong: Array) -> None:
     assert judge([DETECTIONS], [wrong.astype(np.float32)]), name
 
 
-def test_what_whole_outputs_hide() -> None:
+def test_faults_hidden_by_whole_output_metrics_are_found() -> None:
     # The case that motivates slices: without its scores the output has a cosine of 1 and 124 dB.
     agreement = Agreement(None, Yardstick())
     metrics = agreement.add(DETECTIONS, np.concatenate([BOXES, 0 * SCORES])[None].astype(np.float32))
@@ -79,7 +79,7 @@ def test_half_precision_passes() -> None:
     assert judge([DETECTIONS], [as_stored(DETECTIONS)]) == []
 
 
-def test_units_that_are_mixed_do_not_hide_each_other() -> None:
+def test_mixed_units_do_not_hide_each_other() -> None:
     angle = RANDOM.uniform(-1.57, 1.57, (1, 400))
     mixed = np.concatenate([2 * BOXES, angle])[None].astype(np.float32)
     assert judge([mixed], [as_stored(mixed)]) == []
@@ -125,7 +125,7 @@ def test_one_flipped_sign_of_many_values_fails() -> None:
     assert judge([array], [wrong])
 
 
-def test_an_edge_that_moves_by_a_part_of_a_pixel_passes_and_by_several_fails() -> None:
+def test_an_edge_may_move_by_a_fraction_of_a_pixel_but_not_by_several() -> None:
     x = np.arange(320)
     letters = (np.sin(x / 9)[:, None] * np.sin(x / 7)[None, :] > 0.2).astype(np.float32)
     blurred = (letters + np.roll(letters, 1, 0) + np.roll(letters, 1, 1) + np.roll(letters, 2, 1)) / 4
@@ -146,7 +146,7 @@ def test_channels_that_no_sample_activates_are_not_seen() -> None:
     assert reference.unseen == (6, 7, 8, 9)
 
 
-def test_a_few_samples_see_the_classes_that_stand_out() -> None:
+def test_a_few_samples_cover_the_prominent_classes() -> None:
     scores = np.full((1, 50), 1e-4, np.float32)
     scores[0, 7], scores[0, 30] = 0.8, 0.19
     reference = measure_reference(lambda: [scores])
@@ -165,7 +165,7 @@ def test_the_axis_that_adds_up_to_one_holds_the_classes(shape: tuple[int, ...]) 
     assert reference.layout.axis == axis
 
 
-def test_samples_of_several_sizes() -> None:
+def test_samples_of_several_sizes_are_judged() -> None:
     samples = [np.concatenate([BOXES[:, :n], SCORES[:, :n]])[None].astype(np.float32) for n in (100, 400, 250)]
     assert judge(samples, [as_stored(array) for array in samples]) == []
     assert "channel 5" in judge(samples, [changed(array, 5, 0.0) for array in samples])[0]
@@ -184,7 +184,7 @@ def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) ->
     assert measure() == pytest.approx(at_once)
 
 
-def test_one_tensor_is_measured_as_outputs_are() -> None:
+def test_one_tensor_is_measured_like_outputs() -> None:
     noisy = DETECTIONS + 0.01 * RANDOM.standard_normal(DETECTIONS.shape).astype(np.float32)
     metrics = Agreement(None, find_yardstick(lambda: [DETECTIONS])).add(DETECTIONS, noisy)
     found = slice_error(DETECTIONS, noisy)
@@ -221,7 +221,7 @@ def test_a_class_that_appears_from_nowhere_fails() -> None:
     assert judge([right], [wrong])
 
 
-def test_pictures_of_8_bits_are_numbers() -> None:
+def test_images_of_8_bits_are_compared_as_numbers() -> None:
     picture = (127 + 100 * np.sin(np.arange(100 * 90 * 3).reshape(1, 100, 90, 3) / 50)).astype(np.uint8)
     assert find_yardstick(lambda: [picture]).kind == "numbers"
     assert judge([picture], [picture + np.uint8(1)]) == []
@@ -274,14 +274,14 @@ def test_the_step_fails_a_detector_without_scores(
     assert ran.result.metrics["objects.slice_rms"].value > 0.5
 
 
-def test_slices_may_be_switched_off(detector: Path, tmp_path: Path) -> None:
+def test_slices_can_be_switched_off(detector: Path, tmp_path: Path) -> None:
     wrong = without_scores(detector, tmp_path / "wrong.onnx")
     tolerance = {"slices": "off", "cosine": 0.999}
     ran, _ = compare(tmp_path, detector, wrong, tolerance=tolerance, samples=3)
     assert ran.result.passed
 
 
-def test_channels_that_are_not_seen_are_reported(detector: Path, tmp_path: Path) -> None:
+def test_channels_without_evidence_are_reported(detector: Path, tmp_path: Path) -> None:
     model = onnx.load(detector)
     subtracted = next(node for node in model.graph.node if node.op_type == "Sub")
     value = next(node for node in model.graph.node if node.output[0] == subtracted.input[1]).attribute[0].t

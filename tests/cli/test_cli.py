@@ -1,4 +1,4 @@
-"""The command line as a person meets it: its output and exit codes, of real processes where that may matter."""
+"""The command line: its output and exit codes, in real processes where that matters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def refused(*arguments: str, cwd: Path) -> str:
     return done.stderr
 
 
-def test_help_teaches_and_imports_only_click(tmp_path: Path) -> None:
+def test_help_imports_only_click(tmp_path: Path) -> None:
     done = start("--help", cwd=tmp_path)
     assert done.returncode == 0
     for verb, text in VERBS.items():
@@ -66,7 +66,7 @@ def test_help_teaches_and_imports_only_click(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_a_help_that_begins_with_its_sentence(verb: str, tmp_path: Path) -> None:
+def test_the_help_of_every_verb_begins_with_its_summary(verb: str, tmp_path: Path) -> None:
     done = ndld_flow(verb, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert VERBS[verb].rstrip(".") in " ".join(done.stdout.split())
@@ -140,7 +140,7 @@ def built_in(in_folder: Path) -> Path:
         (["model={source: model.onnx, sha256: " + "0" * 64 + "}"], "the recipe promises"),
     ],
 )
-def test_what_real_steps_refuse_is_one_paragraph(built_in: Path, arguments: list[str], message: str) -> None:
+def test_errors_of_built_in_steps_are_one_paragraph(built_in: Path, arguments: list[str], message: str) -> None:
     if "cuda" in arguments[0] and describe_machine().gpus:
         pytest.skip("there is a GPU here, so CUDA may well load")
     error = refused("run", "recipe.yaml", *arguments, cwd=built_in)
@@ -148,7 +148,7 @@ def test_what_real_steps_refuse_is_one_paragraph(built_in: Path, arguments: list
     assert len(error.strip().splitlines()) == 1, error
 
 
-def test_a_model_that_lint_refuses_is_a_no_with_a_report(built_in: Path) -> None:
+def test_a_model_that_fails_lint_exits_with_1_and_a_report(built_in: Path) -> None:
     done = ndld_flow("run", "recipe.yaml", "model=unknown_op.onnx", cwd=built_in)
     assert done.returncode == 1
     assert "lint: failed" in done.stdout
@@ -156,7 +156,7 @@ def test_a_model_that_lint_refuses_is_a_no_with_a_report(built_in: Path) -> None
     assert (built_in / done.stdout.splitlines()[-1].removeprefix("report ")).is_file()
 
 
-def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
+def test_plain_output_of_a_first_and_a_second_run(in_folder: Path) -> None:
     make_toy(in_folder)
     first = start("run", "toy.yaml", "--trust", cwd=in_folder)
     assert first.returncode == 0, first
@@ -172,7 +172,7 @@ def test_plain_output_of_a_run_and_of_the_next(in_folder: Path) -> None:
     assert plan.stdout.splitlines()[-1] == "nothing to do"
 
 
-def test_json_events_are_one_a_line(in_folder: Path) -> None:
+def test_json_events_are_one_per_line(in_folder: Path) -> None:
     make_toy(in_folder)
     done = ndld_flow("run", "toy.yaml", "--trust", "--json", cwd=in_folder)
     events = [json.loads(line) for line in done.stdout.splitlines()]
@@ -193,7 +193,7 @@ def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
     assert event["step"] == ""
 
 
-def test_a_gate_that_says_no_is_exit_code_1(in_folder: Path) -> None:
+def test_a_failed_gate_is_exit_code_1(in_folder: Path) -> None:
     make_toy(in_folder, RECIPE.replace(">= 2", ">= 200"))
     assert ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder).returncode == 1
     assert ndld_flow("run", "toy.yaml", "--trust", cwd=in_folder).returncode == 1
@@ -242,7 +242,7 @@ def test_runs_tags_reports_verify_and_gc(in_folder: Path) -> None:
     assert ndld_flow("verify", cwd=in_folder).returncode == 0, "it was set aside"
 
 
-def test_gc_leaves_what_a_run_at_work_uses(in_folder: Path) -> None:
+def test_gc_keeps_what_an_active_run_uses(in_folder: Path) -> None:
     (in_folder / "wait.py").write_text(WAIT)
     toy = make_toy(in_folder)
     toy.run()  # the run at work reuses `first` of it
@@ -268,9 +268,7 @@ def test_gc_leaves_what_a_run_at_work_uses(in_folder: Path) -> None:
     assert not list((in_folder / "outputs/store/locks").glob("*.uses"))
 
 
-def test_a_run_that_begins_and_ends_while_gc_works_keeps_its_results(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_during_gc_keeps_its_results(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = make_toy(in_folder)
     shutil.rmtree(Path(toy.run()[0].folder))  # no run needs the results any more, and the next finds them
     found = collect_garbage._find_needed
@@ -308,7 +306,7 @@ class Wait(Step[Onnx, Onnx]):
 """
 
 
-def test_steps_of_ones_own_have_help_and_schema(in_folder: Path) -> None:
+def test_user_defined_steps_have_help_and_schema(in_folder: Path) -> None:
     make_toy(in_folder)
     page = ndld_flow("steps", "stamp", "--from", "stamp.py", cwd=in_folder).stdout
     assert "Stamp a model with a word." in page
@@ -317,7 +315,7 @@ def test_steps_of_ones_own_have_help_and_schema(in_folder: Path) -> None:
     assert "word" in schema["$defs"]["step_stamp"]["properties"]
 
 
-def test_doctor_tells_what_works(tmp_path: Path) -> None:
+def test_doctor_reports_what_works(tmp_path: Path) -> None:
     done = start("doctor", "--json", cwd=tmp_path)
     checks = {check["name"]: check for check in json.loads(done.stdout)}
     assert checks["onnxruntime cpu"]["state"] == "ok"
@@ -331,7 +329,7 @@ def test_init_does_not_ask_for_inputs_that_have_initializers(in_folder: Path) ->
     assert list(load_recipe(Path("old.yaml")).file.inputs) == ["gpu_0/data_0"]
 
 
-def test_init_writes_a_recipe_that_runs_as_it_is(in_folder: Path) -> None:
+def test_init_writes_a_recipe_that_runs_unchanged(in_folder: Path) -> None:
     make_cnn(in_folder / "my model.onnx")
     done = ndld_flow("init", "my model.onnx", cwd=in_folder)
     assert done.returncode == 0, done

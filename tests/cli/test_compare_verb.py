@@ -1,4 +1,4 @@
-"""The verbs profile, compare and noise: what they find, what they write, how they end."""
+"""The verbs profile, compare and noise: their inputs, output and exit codes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def labels(comparison: Comparison) -> list[str]:
     return [subject.label for subject in comparison.subjects]
 
 
-def test_one_run_stands_for_each_of_its_profiles(standing: Path) -> None:
+def test_a_run_is_expanded_to_its_profiles(standing: Path) -> None:
     compared = api.compare(["pair"])
     assert labels(compared.comparison) == ["pair:base", "pair:speed"]
     (section,) = compared.comparison.profiles
@@ -122,7 +122,7 @@ def test_files_and_folders_are_compared_too(standing: Path) -> None:
     assert {subject.kind for subject in comparison.subjects} == {"profile"}
 
 
-def test_the_exports_of_the_a100_are_improved(standing: Path) -> None:
+def test_exports_of_an_a100_are_compared_as_improved(standing: Path) -> None:
     rules = Rules(allow=frozenset(["unknown"]))
     fp32, fp16 = (str(a100_exports() / precision) for precision in ("fp32", "fp16"))
     comparison = api.compare([fp32, fp16], rules=rules).comparison
@@ -153,12 +153,12 @@ def test_the_exports_of_the_a100_are_improved(standing: Path) -> None:
         (["--allow", "hardware", "--threshold", "5 %", "--metric", "model.bytes", "--gate", "load <= 1 min"], 0),
     ],
 )
-def test_gates_decide_how_it_ends(standing: Path, words: list[str], expected: int) -> None:
+def test_gates_decide_the_exit_code(standing: Path, words: list[str], expected: int) -> None:
     assert code("compare", "pair:base", "pair:speed", *words) == expected
 
 
 @pytest.mark.thorough
-def test_a_profile_without_a_partner_is_told(standing: Path) -> None:
+def test_a_profile_without_a_partner_is_reported(standing: Path) -> None:
     extra = "  extra: {step: profile, from: other, runs: 2, passes: 4, warmup: 0, duration: 0, layer_passes: 0}\n"
     agree = "  agree: {step: check_accuracy, reference: source, candidate: sanitize}\n"
     (standing / "more.yaml").write_text(RECIPE.replace("name: pair", "name: more") + extra + agree)
@@ -175,7 +175,7 @@ def test_a_profile_without_a_partner_is_told(standing: Path) -> None:
     assert sizes == ((standing / "model.onnx").stat().st_size, (standing / "other.onnx").stat().st_size)
 
 
-def test_what_cannot_be_compared_is_refused_unless_allowed(standing: Path) -> None:
+def test_incomparable_profiles_are_refused_unless_allowed(standing: Path) -> None:
     steps = standing / "outputs" / "runs" / "pair" / "latest"
     profile = Profile.model_validate_json((steps / "base" / "profile.json").read_text())
     machine = profile.machine.model_copy(update={"cpu": "another"})
@@ -198,13 +198,13 @@ def test_what_cannot_be_compared_is_refused_unless_allowed(standing: Path) -> No
         (["nothing:base", "pair"], "no such run"),
     ],
 )
-def test_what_is_not_there_is_told(standing: Path, references: list[str], words: str) -> None:
+def test_missing_inputs_are_reported(standing: Path, references: list[str], words: str) -> None:
     with pytest.raises(RequestError) as caught:
         api.compare(references)
     assert words in str(caught.value)
 
 
-def test_the_terminal_shows_what_decided(standing: Path) -> None:
+def test_the_terminal_shows_the_deciding_figures(standing: Path) -> None:
     done = say("compare", "pair:base", "pair:speed", "--gate", "latency.median <= 100 s")
     text = done.output
     assert "latency.min" in text
@@ -215,7 +215,7 @@ def test_the_terminal_shows_what_decided(standing: Path) -> None:
     assert Comparison.model_validate_json(json_text).subjects[0].label == "pair:base"
 
 
-def test_several_candidates_have_a_table_each_and_gates_name_them(standing: Path) -> None:
+def test_each_candidate_has_a_table_and_is_named_by_gates(standing: Path) -> None:
     steps = "outputs/runs/pair/latest"
     files = [f"{steps}/base/profile.json", f"{steps}/speed/profile.json", f"{steps}/base/profile.json"]
     text = say("compare", *files, "--gate", "latency.min <= 100 s").output
@@ -235,7 +235,7 @@ def test_profile_prints_a_triage(standing: Path) -> None:
     assert found["triage"]["top"][0]["share"] > 0
 
 
-def test_profile_measures_anew_each_time_and_explains_wrong_settings(standing: Path) -> None:
+def test_profile_measures_each_time_and_explains_wrong_settings(standing: Path) -> None:
     before = len(api.runs(outputs="outputs"))
     api.profile("model.onnx", QUICK)
     api.profile("model.onnx", QUICK)
@@ -266,7 +266,7 @@ def test_two_profiles_of_different_runs_are_measured_again_against_each_other(st
 
 
 @pytest.mark.parametrize("subjects", [("pair",), ("pair:base", "outputs/runs/pair/latest/speed/profile.json")])
-def test_what_no_run_measured_is_not_measured_again(standing: Path, subjects: tuple[str, ...]) -> None:
+def test_only_profiles_of_runs_are_measured_again(standing: Path, subjects: tuple[str, ...]) -> None:
     if len(subjects) == 1:  # its two profiles are two subjects
         assert code("compare", *subjects, "--measure", "--gate", "latency.median <= 5 %") == 2
     else:
@@ -274,7 +274,7 @@ def test_what_no_run_measured_is_not_measured_again(standing: Path, subjects: tu
 
 
 @pytest.mark.thorough
-def test_noise_is_learned_kept_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_is_learned_stored_and_used(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learn_noise, "PAIRS", 2)
     monkeypatch.setattr(learn_noise, "ROUNDS", 4)
     done = say("noise", "model.onnx", "passes=24", "duration=0", "warmup=0", "--comparisons", "3")
@@ -310,7 +310,7 @@ def test_noise_with_too_few_runs_is_refused(standing: Path, setting: str, monkey
     assert {path: path.read_bytes() for path in standing.glob("outputs/noise/*.json")} == kept
 
 
-def test_a_run_leaves_what_other_programs_read(standing: Path) -> None:
+def test_a_run_writes_files_for_other_programs(standing: Path) -> None:
     step = standing / "outputs" / "runs" / "pair" / "latest" / "speed"
     assert {"profile.json", "profile.md", "layers.csv", "trace.json"} <= {path.name for path in step.iterdir()}
     assert json.loads((step / "trace.json").read_text())["traceEvents"]
@@ -319,7 +319,7 @@ def test_a_run_leaves_what_other_programs_read(standing: Path) -> None:
     assert len(rows) == len(profile.layers) + 1
 
 
-def test_layers_come_as_a_table_for_notebooks(standing: Path) -> None:
+def test_layers_are_available_as_a_data_frame(standing: Path) -> None:
     table = api.layers("pair:speed")
     assert len(table) > 3
     assert table["median_ms"].sum() > 0

@@ -1,4 +1,4 @@
-"""Completion in a real bash: the script that the program prints, asked for words."""
+"""Completion in a real bash with the script that the program prints."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def said(*arguments: str) -> str:
     return result.output
 
 
-def test_text_says_what_a_reviewer_wants_to_know(pair: tuple[str, str]) -> None:
+def test_text_lists_the_changes_for_a_reviewer(pair: tuple[str, str]) -> None:
     assert said(*pair) == (
         "A  before.onnx\n"
         "B  after.onnx\n"
@@ -85,7 +85,7 @@ def test_equal_models_are_one_line(pair: tuple[str, str]) -> None:
     assert said(pair[0], pair[0]) == "no differences\n"
 
 
-def test_json_is_the_record(pair: tuple[str, str]) -> None:
+def test_json_is_the_diff_record(pair: tuple[str, str]) -> None:
     record = ModelDiff.model_validate_json(said(*pair, "--json"))
     assert record == api.diff(*pair)
     assert record.nodes.counts["added"] == 1
@@ -100,7 +100,7 @@ def test_exit_codes(pair: tuple[str, str], arguments: list[str], code: int) -> N
     assert diff(pair[0], pair[0], "--exit-code").return_value == 0
 
 
-def test_parts_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
+def test_sections_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
     only = json.loads(said(*pair, "--only", "weights", "--json"))
     assert only["weights"]["counts"] == {"changed": 1, "values": 1}
     assert only["nodes"]["counts"] == {}
@@ -120,14 +120,14 @@ def test_parts_and_values_can_be_left_out(pair: tuple[str, str]) -> None:
         (["before.onnx", "empty.onnx"], "the model file is empty"),
     ],
 )
-def test_wrong_requests_are_told(pair: tuple[str, str], arguments: list[str], message: str) -> None:
+def test_invalid_requests_are_reported(pair: tuple[str, str], arguments: list[str], message: str) -> None:
     Path("empty.onnx").touch()
     error = diff(*arguments).exception
     assert isinstance(error, NdldFlowError)
     assert message in str(error)
 
 
-def test_long_lists_are_cut_unless_all_are_wanted(in_folder: Path) -> None:
+def test_long_lists_are_shortened_unless_all_is_requested(in_folder: Path) -> None:
     for name, prefix in (("a.onnx", "a"), ("b.onnx", "b")):
         nodes = "".join(f"[{prefix}{n}] v{n + 1} = Relu(v{n})\n" for n in range(60))
         write_model(in_folder / name, f"g (float[2] v0) => (float[2] v60) {{ {nodes} }}")
@@ -135,7 +135,7 @@ def test_long_lists_are_cut_unless_all_are_wanted(in_folder: Path) -> None:
     assert said("a.onnx", "b.onnx", "--all").count("~ Relu") == 60
 
 
-def test_markdown_folds_what_is_long_and_cannot_be_broken_out_of(in_folder: Path) -> None:
+def test_markdown_folds_long_lists_and_escapes_names(in_folder: Path) -> None:
     write_hostile_pair(in_folder)
     text = said("a.onnx", "b.onnx", "--markdown")
     assert text.startswith("### ")
@@ -146,7 +146,7 @@ def test_markdown_folds_what_is_long_and_cannot_be_broken_out_of(in_folder: Path
     assert text.count("<details>") == text.count("</details>")
 
 
-def test_the_steps_of_a_run(pair: tuple[str, str]) -> None:
+def test_the_steps_of_a_run_are_diffed(pair: tuple[str, str]) -> None:
     Path("two.yaml").write_text(RECIPE, encoding="utf-8")
     api.run("two.yaml")
     assert api.diff("two:source", "before.onnx").is_empty
@@ -161,7 +161,7 @@ def test_the_steps_of_a_run(pair: tuple[str, str]) -> None:
         api.diff("two:source", "two:half")
 
 
-def test_a_run_whose_store_is_gone_still_has_its_models(pair: tuple[str, str]) -> None:
+def test_a_run_without_its_store_still_has_its_models(pair: tuple[str, str]) -> None:
     Path("two.yaml").write_text(RECIPE, encoding="utf-8")
     api.run("two.yaml")
     shutil.rmtree("outputs/store/objects")
@@ -171,7 +171,7 @@ def test_a_run_whose_store_is_gone_still_has_its_models(pair: tuple[str, str]) -
         api.diff("before.onnx", "two:half")
 
 
-def test_a_folder_with_a_model_is_that_model(in_folder: Path) -> None:
+def test_a_folder_with_one_model_is_that_model(in_folder: Path) -> None:
     (in_folder / "kept").mkdir()
     make_ext(in_folder / "kept" / "model.onnx")
     assert api.diff("kept", "kept/model.onnx").is_empty
@@ -251,7 +251,7 @@ class TestInBrowser:
         expect(rows).to_have_count(3)
         page.context.close()
 
-    def test_without_scripts_it_is_a_list(
+    def test_without_scripts_the_page_is_a_list(
         self, browser: Browser, watch: Watch, in_folder: Path, pair: tuple[str, str]
     ) -> None:
         page = self.open(browser, watch, in_folder, java_script_enabled=False)

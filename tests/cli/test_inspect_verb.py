@@ -1,4 +1,4 @@
-"""`ndld-flow inspect`: what is told of a model, as data, as JSON and on a terminal."""
+"""`ndld-flow inspect`: facts about a model as data, as JSON and on a terminal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def asked(path: Path | str, *options: str) -> Any:
     return json.loads(shown(path, *options, "--json"))
 
 
-def test_a_summary_tells_what_a_model_is_made_of(cnn: Path) -> None:
+def test_a_summary_lists_the_contents_of_a_model(cnn: Path) -> None:
     proto = onnx.load(cnn)
     told = asked(cnn)["summary"]
     assert told["opsets"] == {"ai.onnx": 17} and told["ir_version"] == 8
@@ -63,7 +63,7 @@ def test_a_summary_tells_what_a_model_is_made_of(cnn: Path) -> None:
         assert word in text
 
 
-def test_bodies_are_a_tree_and_what_is_too_deep_is_counted(tmp_path: Path) -> None:
+def test_bodies_are_a_tree_and_deeper_levels_are_counted(tmp_path: Path) -> None:
     def choose(name: str, depth: int) -> str:
         inner = choose(f"{name}i", depth - 1) if depth else f"[{name}_relu] {name}_out = Relu(x)"
         return (
@@ -117,7 +117,7 @@ def test_bodies_functions_precisions_and_data_files_are_in_the_summary(tmp_path:
         (["--near", "inner", "--nodes", "s*", "--hops", "9"], []),
     ],
 )
-def test_nodes_are_selected_by_the_words_of_recipes(tmp_path: Path, options: list[str], names: list[str]) -> None:
+def test_nodes_are_selected_with_recipe_syntax(tmp_path: Path, options: list[str], names: list[str]) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
     if not names:
         with pytest.raises(RequestError):
@@ -126,7 +126,7 @@ def test_nodes_are_selected_by_the_words_of_recipes(tmp_path: Path, options: lis
     assert [node["name"] for node in asked(path, *options)["nodes"]] == names
 
 
-def test_attributes_and_ways_select_too(tmp_path: Path) -> None:
+def test_attributes_and_paths_select_nodes(tmp_path: Path) -> None:
     text = """g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] z) <float[4, 1, 1, 1] w = {1, 2, 3, 4}> {
         [one] a = Relu(x) [two] b = Conv <group = 4, auto_pad = "VALID"> (a, w) [three] z = Softmax <axis = 1> (b) }"""
     path = write_model(tmp_path / "m.onnx", text)
@@ -145,7 +145,7 @@ def test_attributes_and_ways_select_too(tmp_path: Path) -> None:
         asked(path, "--before", "tow")
 
 
-def test_one_node_is_told_with_who_makes_and_reads_its_tensors(tmp_path: Path) -> None:
+def test_a_node_is_shown_with_producers_and_consumers_of_its_tensors(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
     [node] = asked(path, "--node", "inner")["nodes"]
     assert node["scope"] == "pick/then_branch"
@@ -161,7 +161,7 @@ def test_one_node_is_told_with_who_makes_and_reads_its_tensors(tmp_path: Path) -
         asked(path, "--node", "inerr")
 
 
-def test_a_tensor_is_told_with_its_numbers_and_exported(tmp_path: Path) -> None:
+def test_a_tensor_is_shown_with_statistics_and_exported(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "ext.onnx", width=64)
     wanted = {one.name: numpy_helper.to_array(one) for one in onnx.load(path).graph.initializer}
     for name, array in wanted.items():
@@ -226,7 +226,7 @@ def test_tensors_of_all_graphs_are_listed(tmp_path: Path) -> None:
         asked(path, "--tensors", "zz")
 
 
-def test_nodes_are_counted_by_what_they_have_in_common(tmp_path: Path) -> None:
+def test_nodes_are_counted_by_group(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", BRANCHES)
     by_scope = {group["value"]: group["count"] for group in asked(path, "--group-by", "scope")["groups"]}
     assert by_scope == {"": 1, "pick/then_branch": 1, "pick/else_branch": 1}
@@ -284,7 +284,7 @@ def test_hostile_names_do_not_reach_the_terminal(tmp_path: Path) -> None:
     assert "[bold]x" in shown(path, "--tensors")
 
 
-def test_the_api_tells_the_same_and_finds_what_runs_made(in_folder: Path) -> None:
+def test_the_api_returns_the_same_and_finds_models_of_runs(in_folder: Path) -> None:
     write_model(in_folder / "m.onnx", BRANCHES)
     edit = {"step": "edit", "operations": [{"rename_nodes": {"select": "inner", "to": "renamed"}}]}
     (in_folder / "r.yaml").write_text(json.dumps({"model": "m.onnx", "steps": {"change": edit}}))

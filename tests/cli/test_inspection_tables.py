@@ -44,7 +44,7 @@ def test_graphs_that_are_too_deep_are_counted_in_the_row_of_their_parent() -> No
     assert shown.count("  i0 10") == 3
 
 
-def test_a_graph_without_nodes_has_none() -> None:
+def test_a_model_without_nodes_has_no_rows() -> None:
     assert lines(["If", "Loop"], {"Loop": 1200}) == ["If 0", "Loop 1,200"]
 
 

@@ -46,7 +46,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
-def test_a_terminal_shows_progress_and_keeps_a_line_for_each_step(in_folder: Path) -> None:
+def test_a_terminal_shows_progress_and_a_line_for_each_step(in_folder: Path) -> None:
     make_toy(in_folder, RECIPE.replace("word: a", "word: a, seconds: 0.6"))
     code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust")
     screen = plain(sent)
@@ -60,7 +60,7 @@ def test_a_terminal_shows_progress_and_keeps_a_line_for_each_step(in_folder: Pat
 
 
 @pytest.mark.thorough
-def test_the_second_run_in_a_terminal_says_that_there_is_nothing_to_do(in_folder: Path) -> None:
+def test_a_second_run_in_a_terminal_reports_nothing_to_do(in_folder: Path) -> None:
     make_toy(in_folder).run()
     code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust")
     assert code == 0
@@ -68,7 +68,7 @@ def test_the_second_run_in_a_terminal_says_that_there_is_nothing_to_do(in_folder
     assert "nothing to do: run toy/" in plain(sent)
 
 
-def test_an_error_in_a_terminal_gives_the_cursor_back(in_folder: Path) -> None:
+def test_an_error_in_a_terminal_restores_the_cursor(in_folder: Path) -> None:
     make_toy(in_folder)
     code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "model=nowhere.onnx")
     assert code == 2

@@ -49,7 +49,7 @@ def say(*arguments: str) -> str:
 # --- what is known of an operator ---
 
 
-def test_every_schema_of_onnx_is_here_with_all_its_versions() -> None:
+def test_every_schema_of_onnx_is_listed_with_all_versions() -> None:
     schemas = onnx.defs.get_all_schemas_with_history()
     found = {(one.domain, one.name, version.since_version) for one in operators().values() for version in one.versions}
     assert {(one.domain, one.name, one.since_version) for one in schemas} <= found
@@ -63,7 +63,7 @@ def test_every_schema_of_onnx_is_here_with_all_its_versions() -> None:
 
 
 @contrib
-def test_so_are_the_operators_of_onnx_runtime() -> None:
+def test_operators_of_onnx_runtime_are_listed() -> None:
     names = {one.name for one in native.get_all_operator_schema() if one.domain == "com.microsoft"}
     assert names == {name for domain, name in operators() if domain == "com.microsoft"}
     fused = operator("FusedConv", "com.microsoft").newest
@@ -77,7 +77,7 @@ def test_so_are_the_operators_of_onnx_runtime() -> None:
     assert (defaults["auto_pad"], defaults["group"], defaults["pads"]) == ("NOTSET", 1, None)
 
 
-def test_ports_and_types() -> None:
+def test_ports_and_types_are_shown() -> None:
     concat = operator("Concat").newest
     assert (concat.inputs[0].kind, concat.inputs[0].least, concat.inputs[0].alike) == ("variadic", 1, True)
     assert not operator("Loop").newest.inputs[2].alike
@@ -89,14 +89,14 @@ def test_ports_and_types() -> None:
     )
 
 
-def test_defaults_are_what_the_schemas_author_wrote() -> None:
+def test_defaults_match_the_schema() -> None:
     assert attribute_defaults("Conv", "", 17) == {"auto_pad": "NOTSET", "group": 1}
     assert attribute_defaults("LeakyRelu", "ai.onnx", 16) == {"alpha": 0.01}
     assert attribute_defaults("RNN", "", 22)["activations"] == ("Tanh", "Tanh")
     assert attribute_defaults("Gelu", "", 13) == attribute_defaults("Gelu", "elsewhere", 20) == {}
 
 
-def test_an_operator_is_seen_as_an_opset_sees_it() -> None:
+def test_an_operator_is_shown_for_a_given_opset() -> None:
     clip = operator("Clip")
     at = {opset: clip.at(opset) for opset in (6, 10, 11, 12, 99)}
     assert {opset: version.since_version for opset, version in at.items() if version} == {
@@ -112,7 +112,7 @@ def test_an_operator_is_seen_as_an_opset_sees_it() -> None:
 # --- what changed ---
 
 
-def test_inputs_and_attributes_that_came_and_went() -> None:
+def test_added_and_removed_inputs_and_attributes_are_shown() -> None:
     assert changes("Clip", 11) == (
         "input min added, optional",
         "input max added, optional",
@@ -128,7 +128,7 @@ def test_inputs_and_attributes_that_came_and_went() -> None:
     assert changes("BatchNormalization", 15) == ("scale need not have the type of X",)
 
 
-def test_every_history_tells_something_once() -> None:
+def test_each_change_is_listed_once_in_a_history() -> None:
     for one in operators().values():
         for entry in history_of(one):
             assert entry.changes and len(set(entry.changes)) == len(entry.changes)
@@ -148,7 +148,7 @@ def test_functions_show_their_bodies() -> None:
     assert body_of(operator("SequenceMap").newest) is None  # which wants a graph
 
 
-def test_no_operator_fails_to_show_its_page() -> None:
+def test_every_operator_has_a_page() -> None:
     for one in operators().values():
         assert say(one.full_name).startswith(one.full_name)
 
@@ -156,7 +156,7 @@ def test_no_operator_fails_to_show_its_page() -> None:
 # --- lists ---
 
 
-def test_all_operators_by_family() -> None:
+def test_operators_are_grouped_by_family() -> None:
     found = api.ops()
     assert len(found) == len(operators())
     order = [FAMILIES.index(one.family) for one in found]
@@ -182,13 +182,13 @@ def test_filters_narrow_each_other() -> None:
 
 
 @pytest.mark.parametrize("spelled", ["Clip", "clip", "ai.onnx::Clip"])
-def test_a_name_in_any_case(spelled: str) -> None:
+def test_names_ignore_case(spelled: str) -> None:
     (found,) = api.ops(spelled)
     assert (found.name, found.domain) == ("Clip", "")
 
 
 @contrib
-def test_a_name_of_two_domains() -> None:
+def test_a_name_in_two_domains_is_ambiguous() -> None:
     assert [one.domain for one in api.ops("Gelu")] == ["", "com.microsoft"]
     assert "\nAlso: com.microsoft::Gelu\n" in say("gelu")
     assert [one.domain for one in api.ops("com.microsoft::Gelu")] == ["com.microsoft"]
@@ -205,7 +205,7 @@ def test_a_name_of_two_domains() -> None:
         ({"name": "Conv", "domain": "ai.onnx.ml"}, "there is no operator 'Conv'"),
     ],
 )
-def test_what_does_not_exist_is_said_with_the_nearest(asked: dict[str, Any], said: str) -> None:
+def test_an_unknown_operator_is_reported_with_the_nearest_name(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         api.ops(**asked)
 
@@ -213,7 +213,7 @@ def test_what_does_not_exist_is_said_with_the_nearest(asked: dict[str, Any], sai
 # --- pages ---
 
 
-def test_a_page_has_all_that_is_known() -> None:
+def test_a_page_shows_all_fields() -> None:
     text = say("Clip", "--opset", "12")
     for part in (
         "Clip  Activation, of ai.onnx, version 12, introduced in opset 1",
@@ -231,7 +231,7 @@ def test_a_page_has_all_that_is_known() -> None:
     assert "Written in other operators\n" in say("LessOrEqual")
 
 
-def test_json_has_the_same() -> None:
+def test_json_has_the_same_contents() -> None:
     (found,) = json.loads(say("Clip", "--opset", "6", "--json"))
     assert (found["version"]["since_version"], found["newest"]) == (6, operator("Clip").newest.since_version)
     assert found["history"][-1] == {"since_version": 1, "changes": ["introduced"]}
@@ -246,7 +246,7 @@ def uses(found: Any) -> dict[str, int]:
     return {one.name: one.uses for one in found}
 
 
-def test_a_models_operators_are_counted_in_bodies_too(tmp_path: Path) -> None:
+def test_operators_of_a_model_are_counted_in_bodies_too(tmp_path: Path) -> None:
     path = make_ctrl(tmp_path / "m.onnx")
     every: dict[str, int] = {}
     waiting = [onnx.load(path).graph]
@@ -260,7 +260,7 @@ def test_a_models_operators_are_counted_in_bodies_too(tmp_path: Path) -> None:
     assert f"version 16, newest {operator('If').newest.since_version}" in text
 
 
-def test_functions_of_a_model_and_strangers(tmp_path: Path) -> None:
+def test_functions_of_a_model_and_unknown_operators_are_listed(tmp_path: Path) -> None:
     listed: dict[str, ListedOperator] = {one.name: one for one in api.ops(model=make_func(tmp_path / "f.onnx"))}
     assert (listed["Linear"].note, listed["Linear"].family) == ("a function of this model", "control")
     assert listed["MatMul"].version is not None and listed["MatMul"].uses == 1  # in the function

@@ -1,4 +1,4 @@
-"""The command line where the shell gives it little: closed streams, closed pipes, deleted folders, odd names."""
+"""The command line in unusual shells: closed streams, closed pipes, deleted folders, odd names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_a_reader_that_goes_ends_the_program_quietly(folder: Path) -> None:
+def test_a_closed_pipe_ends_the_program_quietly(folder: Path) -> None:
     # Not 0: a run that stopped early has not passed. The pause lets `true` end first.
     found = shell("(sleep 0.1; tool run r.yaml) | true", folder)
     assert (found.returncode, found.stderr) == (141, "")
@@ -51,7 +51,7 @@ def test_a_reader_of_a_table_that_goes_ends_the_program_quietly(folder: Path) ->
 
 @pytest.mark.thorough
 @pytest.mark.skipif(os.name != "posix", reason="shells of POSIX")
-def test_closed_streams_are_as_good_as_dev_null(folder: Path) -> None:
+def test_closed_streams_behave_like_dev_null(folder: Path) -> None:
     found = shell("tool run r.yaml <&- >&- 2>&-", folder)
     assert found.returncode == 0
     assert (folder / "outputs" / "runs" / "r" / "latest" / "report.html").is_file()
@@ -62,7 +62,7 @@ def test_closed_streams_are_as_good_as_dev_null(folder: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_output_that_cannot_be_written_is_an_error_of_the_output(folder: Path) -> None:
+def test_an_output_that_cannot_be_written_is_reported(folder: Path) -> None:
     found = shell("tool steps > /dev/full", folder)
     assert found.returncode == 2
     assert "standard output cannot be written" in found.stderr

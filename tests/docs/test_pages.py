@@ -1,4 +1,4 @@
-"""What the README and the pages in `docs/` claim: commands, recipes, settings in tables, links."""
+"""Claims of the README and of the pages in `docs/`: commands, recipes, settings in tables, links."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def parse(command: str) -> None:
         assert "does not exist" in error.message, f"{command}: {error.message}"
 
 
-def test_every_command_is_understood() -> None:
+def test_every_command_can_be_parsed() -> None:
     commands = [line for block in BLOCKS for line in block.commands() if line.startswith("ndld-flow")]
     assert len(commands) > 60
     inline = [code for path in pages.page_paths() for code in pages.codes(pages.without_code(pages.page_text(path)))]
@@ -188,7 +188,7 @@ def anchors(text: str) -> set[str]:
     return given | {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-def test_links_lead_somewhere(site: dict[str, str]) -> None:
+def test_links_have_targets(site: dict[str, str]) -> None:
     """Without network: files and anchors of relative links, those of generated pages too."""
     broken = []
     for name, text in site.items():
@@ -204,7 +204,7 @@ def test_links_lead_somewhere(site: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"])
-def test_links_of_the_repository_lead_to_files(name: str) -> None:
+def test_links_into_the_repository_point_to_files(name: str) -> None:
     text = pages.without_code((pages.ROOT / name).read_text())
     links = [link for link in re.findall(r"\]\(([^)\s#]+)[^)]*\)", text) if "://" not in link]
     assert [link for link in links if not (pages.ROOT / link).exists()] == []

@@ -1,4 +1,4 @@
-"""Pictures: what stands in an SVG, what a PNG looks like, and that no name can spoil either."""
+"""Images of graphs: the contents of SVG and PNG files, with hostile names too."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_small_graph_as_svg() -> None:
     assert len(list(svg.iter(f"{SVG}path"))) == len(SMALL.edges) + 1  # and all arrowheads in one
 
 
-def test_the_svg_to_the_letter() -> None:
+def test_the_svg_matches_exactly() -> None:
     nodes = (
         DrawnNode("x", "x", kind="input"),
         DrawnNode("c (Conv)", "Conv", "convolution", details=("3x3",)),
@@ -107,12 +107,12 @@ def test_the_svg_to_the_letter() -> None:
     assert picture_bytes(DrawnGraph(nodes, edges), ".svg", Look(legend=False)).decode() == GOLDEN
 
 
-def test_equal_graphs_are_drawn_by_equal_bytes() -> None:
+def test_equal_graphs_give_equal_bytes() -> None:
     for suffix in (".svg", ".png", ".jpg"):
         assert picture_bytes(SMALL, suffix, Look()) == picture_bytes(SMALL, suffix, Look())
 
 
-def test_the_legend_counts_what_there_is() -> None:
+def test_the_legend_counts_nodes_by_family() -> None:
     texts = texts_of(svg_of(SMALL))
     assert f"{TITLES['convolution']} 1" in texts
     assert not any(text.startswith(TITLES["matmul"]) for text in texts)
@@ -120,7 +120,7 @@ def test_the_legend_counts_what_there_is() -> None:
     assert "small.onnx" not in bare and "Conv" in bare
 
 
-def test_no_text_leaves_its_node() -> None:
+def test_text_stays_inside_its_node() -> None:
     names = ["Conv", "W" * 40, "LayerNormalization", "漢字" * 9, "i" * 30]
     graph = DrawnGraph(tuple(DrawnNode(name, name, details=(name,)) for name in names), ())
     picture = compose(graph, Style(colours_for("white", "tol"), legend=False))
@@ -130,7 +130,7 @@ def test_no_text_leaves_its_node() -> None:
         assert any(box.x <= text.x - half and text.x + half <= box.x + box.width for box in boxes)
 
 
-def test_to_the_right_is_wide_and_down_is_high() -> None:
+def test_the_direction_decides_between_wide_and_high() -> None:
     chain = DrawnGraph(
         tuple(DrawnNode(str(place), "Relu") for place in range(9)),
         tuple(DrawnEdge(place, place + 1) for place in range(8)),
@@ -152,7 +152,7 @@ def test_to_the_right_is_wide_and_down_is_high() -> None:
         ("#369", (0x33, 0x66, 0x99)),
     ],
 )
-def test_a_picture_has_the_background_asked_for(background: str, expected: tuple[int, int, int]) -> None:
+def test_an_image_has_the_requested_background(background: str, expected: tuple[int, int, int]) -> None:
     png = image_of(SMALL, ".png", Look(background=background))
     assert png.format == "PNG"
     assert png.convert("RGB").getpixel((1, 1)) == expected
@@ -162,7 +162,7 @@ def test_a_picture_has_the_background_asked_for(background: str, expected: tuple
     assert max(abs(red - expected[0]), abs(green - expected[1]), abs(blue - expected[2])) < 8
 
 
-def test_a_transparent_picture_is_transparent_between_its_nodes() -> None:
+def test_a_transparent_image_is_transparent_between_nodes() -> None:
     png = image_of(SMALL, ".png", Look(background="transparent"))
     assert png.mode == "RGBA"
     assert png.getpixel((1, 1))[3] == 0  # type: ignore[index]
@@ -170,13 +170,13 @@ def test_a_transparent_picture_is_transparent_between_its_nodes() -> None:
     assert svg_of(SMALL, Look(background="transparent")).find(f"{SVG}rect").get("x")  # type: ignore[union-attr]
 
 
-def test_scale_makes_pixels() -> None:
+def test_scale_multiplies_pixels() -> None:
     small, large = (image_of(SMALL, ".png", Look(scale=scale)) for scale in (1, 2.5))
     assert large.size == pytest.approx((2.5 * small.width, 2.5 * small.height), abs=2)
     assert large.info["dpi"][0] == pytest.approx(240, abs=1)
 
 
-def test_a_png_shows_what_an_svg_says() -> None:
+def test_a_png_shows_the_same_as_the_svg() -> None:
     """The middle of each node has its family's colour, or a letter's."""
     look = Look(legend=False)
     png = image_of(SMALL, ".png", look).convert("RGB")
@@ -187,13 +187,13 @@ def test_a_png_shows_what_an_svg_says() -> None:
         assert png.getpixel((round(x) + 4, round(y))) == parts(box.get("fill", "#000000"))[:3]
 
 
-def test_the_grid_is_drawn_when_asked_for() -> None:
+def test_the_grid_is_drawn_on_request() -> None:
     plain, lined = (len(list(svg_of(SMALL, Look(grid=grid)).iter(f"{SVG}path"))) for grid in (False, True))
     assert lined > plain + 10
     assert image_of(SMALL, ".png", Look(grid=True)).convert("RGB").getpixel((1, 24)) != (255, 255, 255)
 
 
-def test_names_of_strangers_stay_names() -> None:
+def test_hostile_names_are_only_text() -> None:
     names = [*HOSTILE_NAMES, "]]>", "&amp;", "<!--", "\x00\x1b[31m", "a\u202egnp.exe", "\ud800", "n" * 10_000, ""]
     nodes = tuple(DrawnNode(name, name, details=(name, name)) for name in names)
     edges = tuple(DrawnEdge(place, place + 1, name, name) for place, name in enumerate(names[1:]))
@@ -206,7 +206,7 @@ def test_names_of_strangers_stay_names() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.text(max_size=60), st.integers(4, 40))
-def test_shown_text_is_short_and_can_be_printed(text: str, limit: int) -> None:
+def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
     visible = shown(text, limit)
     assert len(visible) <= limit and visible.isprintable()
     svg_of(DrawnGraph((DrawnNode(text, text),), (), text))
@@ -227,12 +227,12 @@ def test_shown_text_is_short_and_can_be_printed(text: str, limit: int) -> None:
         (".png", Look(scale=float("nan")), "scale NaN"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(suffix: str, look: Look, said: str) -> None:
+def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         picture_bytes(SMALL, suffix, look)
 
 
-def test_too_many_pixels_are_refused_with_what_to_do() -> None:
+def test_too_many_pixels_are_refused_with_advice() -> None:
     graph = DrawnGraph(tuple(DrawnNode(str(place), "Relu") for place in range(20_000)), ())
     with pytest.raises(RequestError, match=r"--scale below 0\.\d+ times") as refused:
         picture_bytes(graph, ".png", Look(scale=4))
@@ -255,7 +255,7 @@ def test_operators_have_families() -> None:
 
 @pytest.mark.parametrize("palette", PALETTES)
 @pytest.mark.parametrize("background", ["white", "dark"])
-def test_text_can_be_read_on_every_family(palette: str, background: str) -> None:
+def test_text_is_readable_on_the_colour_of_every_family(palette: str, background: str) -> None:
     """WCAG AA for large and bold text is 3; we hold 4.5."""
     colours = colours_for(background, palette)
     for family in FAMILIES:
@@ -275,12 +275,12 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def test_mixing_and_parts() -> None:
+def test_colours_are_mixed_and_split() -> None:
     assert mix("#000000", "#ffffff", 0.5) == "#808080"
     assert parts("#11223344") == (0x11, 0x22, 0x33, 0x44)
 
 
-def test_right_angles_are_rounded_and_curves_leave_upright() -> None:
+def test_right_angles_are_rounded_and_curves_begin_vertically() -> None:
     corner = pieces_of(((0, 0), (0, 40), (40, 40)), upright=True)
     assert [len(piece) for piece in corner] == [1, 3, 1]
     assert corner[0] == ((0, 33),) and corner[1][-1] == (7, 40)

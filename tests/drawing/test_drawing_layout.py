@@ -1,4 +1,4 @@
-"""Layout: what must hold for every graph, and that known graphs come out as a person would draw them."""
+"""Layout of graphs: properties that hold for every graph, and the expected drawing of known graphs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def goes_down(points: tuple[Point, ...]) -> bool:
 
 @settings(max_examples=40, deadline=None)
 @given(graphs(), st.sampled_from(["down", "right"]), st.sampled_from([None, 1.6]))
-def test_every_layout(graph: tuple[list[Extent], Edges, list[int]], direction: str, aspect: float | None) -> None:
+def test_every_layout_is_valid(
+    graph: tuple[list[Extent], Edges, list[int]], direction: str, aspect: float | None
+) -> None:
     extents, edges, tensors = graph
     layout = lay_out(extents, edges, tensors, direction, aspect)  # type: ignore[arg-type]
     assert len(layout.boxes) == len(extents)
@@ -68,7 +70,7 @@ def test_every_layout(graph: tuple[list[Extent], Edges, list[int]], direction: s
 
 @settings(max_examples=40, deadline=None)
 @given(graphs())
-def test_edges_go_down_but_those_that_close_a_circle(graph: tuple[list[Extent], Edges, list[int]]) -> None:
+def test_edges_go_down_except_those_that_close_a_cycle(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, tensors = graph
     layout = lay_out(extents, edges, tensors)
     for (source, target), route in zip(edges, layout.routes, strict=True):
@@ -112,7 +114,7 @@ def strictly_crossed(piece: Box, box: Box) -> bool:
 
 @settings(max_examples=40, deadline=None)
 @given(graphs())
-def test_only_circles_are_broken_and_layers_point_onward(graph: tuple[list[Extent], Edges, list[int]]) -> None:
+def test_only_cycles_are_broken_and_layers_increase(graph: tuple[list[Extent], Edges, list[int]]) -> None:
     extents, edges, _ = graph
     order, back = topological_order(len(extents), edges)
     place = {node: number for number, node in enumerate(order)}
@@ -156,7 +158,7 @@ def crossings_one_by_one(layered: Layered) -> int:
     return found
 
 
-def test_lines_that_need_not_cross_do_not() -> None:
+def test_avoidable_crossings_are_avoided() -> None:
     # Two ladders, their rungs numbered so that the first order is the worst one.
     edges = [(place, 19 - place) for place in range(10)] + [(19 - place, 20 + (place * 7) % 10) for place in range(10)]
     layered = build_layers(30, edges, [0] * len(edges))
@@ -172,7 +174,7 @@ def test_lines_that_need_not_cross_do_not() -> None:
         ([(0, 5), (1, 3), (2, 5)], "a sweep up"),
     ],
 )
-def test_small_graphs_without_crossings_are_found(edges: Edges, needs: str) -> None:
+def test_planar_small_graphs_are_drawn_without_crossings(edges: Edges, needs: str) -> None:
     layered = build_layers(9, edges, list(range(len(edges))))
     reduce_crossings(layered)
     assert count_crossings(layered) == 0, needs
@@ -195,7 +197,7 @@ def test_a_residual_chain_is_one_straight_line() -> None:
         assert x0 == x1
 
 
-def test_a_constant_and_what_is_computed_from_it_stand_by_their_reader() -> None:
+def test_a_constant_and_what_is_computed_from_it_are_next_to_their_reader() -> None:
     # 0..9 a chain; 10 -> 11 -> 9 could start in the first layer.
     layout = laid([*((place, place + 1) for place in range(9)), (10, 11), (11, 9)])
     assert layout.boxes[11].y == layout.boxes[8].y
@@ -210,7 +212,7 @@ def test_readers_of_one_tensor_share_a_trunk() -> None:
     assert len({x for x, _ in second[1:-2]} | trunk | {x for x, _ in first[2:-2]}) == 1
 
 
-def test_a_long_chain_is_set_in_columns() -> None:
+def test_a_long_chain_is_split_into_columns() -> None:
     chain = [(place, place + 1) for place in range(399)]
     strip, columns = laid(chain), laid(chain, aspect=1.6)
     assert strip.height > 50 * strip.width
@@ -223,7 +225,7 @@ def test_a_long_chain_is_set_in_columns() -> None:
         assert all(x0 == x1 or y0 == y1 for (x0, y0), (x1, y1) in pairwise(route.points))
 
 
-def test_lines_between_columns_pass_no_node() -> None:
+def test_lines_between_columns_cross_no_node() -> None:
     chain = [(place, place + 1) for place in range(299)]
     skips = [(place, place + 3 + place % 29) for place in range(0, 260, 5)]
     sides = [(place, 300 + place // 10) for place in range(0, 290, 10)]
@@ -240,7 +242,7 @@ def test_lines_between_columns_pass_no_node() -> None:
     assert not any(overlap(one, other) for one, other in combinations(layout.boxes, 2))
 
 
-def test_a_short_graph_is_not_cut() -> None:
+def test_a_short_graph_is_not_split() -> None:
     chain = [(place, place + 1) for place in range(12)]
     assert laid(chain, aspect=1.6) == laid(chain)
 
@@ -255,12 +257,12 @@ def test_many_separate_nodes_fill_a_rectangle() -> None:
     assert 0.8 < layout.width / layout.height < 4
 
 
-def test_one_source_of_thousands() -> None:
+def test_a_source_with_thousands_of_readers_is_drawn() -> None:
     layout = laid([(0, place) for place in range(1, 3000)])
     assert len({box.y for box in layout.boxes}) == 2
 
 
-def test_too_many_long_edges_go_without_a_place_and_say_so() -> None:
+def test_too_many_long_edges_are_drawn_without_routing_and_reported() -> None:
     # n sources at the top, each read n layers later: n * n places would be needed.
     n = 700
     chain = [(place, place + 1) for place in range(n - 1)]
@@ -272,7 +274,7 @@ def test_too_many_long_edges_go_without_a_place_and_say_so() -> None:
     assert all(len(route.points) == 2 for route in layout.routes if route.far)
 
 
-def test_a_tensor_that_thousands_read_far_away() -> None:
+def test_a_tensor_with_thousands_of_distant_readers_is_drawn() -> None:
     """One trunk is short, but the ways along it would be millions of points."""
     count = 3000
     chain = [(place, place + 1) for place in range(count - 1)]
@@ -282,11 +284,11 @@ def test_a_tensor_that_thousands_read_far_away() -> None:
     assert not any(route.far for route in layout.routes[: count - 1])
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_graph_is_drawn() -> None:
     assert lay_out([], []) == Layout(0.0, 0.0, (), ())
 
 
-def test_a_self_loop_stands_beside_its_node() -> None:
+def test_a_self_loop_is_next_to_its_node() -> None:
     layout = laid([(0, 0)])
     (route,) = layout.routes
     assert route == Route(route.points, back=True)
@@ -294,7 +296,7 @@ def test_a_self_loop_stands_beside_its_node() -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_garbage_collector_is_left_as_it_was(enabled: bool) -> None:
+def test_the_garbage_collector_setting_is_restored(enabled: bool) -> None:
     was = gc.isenabled()
     try:
         (gc.enable if enabled else gc.disable)()

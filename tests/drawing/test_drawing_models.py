@@ -53,7 +53,7 @@ def times(*dims: object) -> str:
     return TIMES.join(map(str, dims))
 
 
-def test_a_convolutional_net(tmp_path: Path) -> None:
+def test_a_convolutional_network_is_drawn(tmp_path: Path) -> None:
     path = make_cnn(tmp_path / "cnn.onnx")
     graph = read_graph(path, Reading())
     drawn = Counter(labels(graph, "operator"))
@@ -70,7 +70,7 @@ def test_a_convolutional_net(tmp_path: Path) -> None:
     assert {("x", "Conv"), ("Conv", "BatchNormalization"), ("Softmax", "y")} <= joins(graph)
 
 
-def test_constants_are_drawn_when_asked_for(tmp_path: Path) -> None:
+def test_constants_are_drawn_on_request(tmp_path: Path) -> None:
     path = make_cnn(tmp_path / "cnn.onnx")
     without, within = read_graph(path, Reading()), read_graph(path, Reading(constants=True))
     assert not labels(without, "constant")
@@ -84,7 +84,7 @@ def test_constants_are_drawn_when_asked_for(tmp_path: Path) -> None:
     assert "not drawn" not in within.subtitle
 
 
-def test_dtypes_stand_where_they_are_not_the_usual_one(tmp_path: Path) -> None:
+def test_only_unusual_dtypes_are_shown(tmp_path: Path) -> None:
     graph = read_graph(make_tfm(tmp_path / "tfm.onnx"), Reading())
     assert "tensors are float32" in graph.subtitle
     shape = next(edge for edge in graph.edges if graph.nodes[edge.source].label == "Shape")
@@ -94,7 +94,7 @@ def test_dtypes_stand_where_they_are_not_the_usual_one(tmp_path: Path) -> None:
     assert not any(edge.label for edge in read_graph(tmp_path / "tfm.onnx", Reading(shapes=False)).edges)
 
 
-def test_what_nodes_do_is_said(tmp_path: Path) -> None:
+def test_attributes_of_nodes_are_shown(tmp_path: Path) -> None:
     b = GraphBuilder()
     h = b.op("Conv", "x", b.weight(8, 1, 5, 3), kernel_shape=[5, 3], strides=[2, 2], dilations=[1, 2], group=8)
     h = b.op("Transpose", h, perm=[0, 2, 3, 1])
@@ -117,7 +117,7 @@ def test_what_nodes_do_is_said(tmp_path: Path) -> None:
     assert details["Reshape"] == ("to 0 -1 4",)
 
 
-def test_the_precision_that_a_node_was_asked_to_have_is_its_last_line(tmp_path: Path) -> None:
+def test_the_requested_precision_is_the_last_line_of_a_node(tmp_path: Path) -> None:
     path = make_cnn(tmp_path / "cnn.onnx")
     plain = read_graph(path, Reading())
     asked = read_graph(constrain(path, Conv_0="fp32"), Reading())
@@ -129,7 +129,7 @@ def test_the_precision_that_a_node_was_asked_to_have_is_its_last_line(tmp_path: 
     assert b"asked" not in picture_bytes(plain, ".svg", Look())
 
 
-def test_bodies_are_one_node_and_read_what_they_capture(tmp_path: Path) -> None:
+def test_a_body_is_one_node_that_reads_captured_tensors(tmp_path: Path) -> None:
     graph = read_graph(make_ctrl(tmp_path / "ctrl.onnx"), Reading())
     assert sorted(labels(graph, "composite")) == ["If", "If", "Loop"]
     assert all(node.family == "control" for node in graph.nodes if node.kind == "composite")
@@ -137,7 +137,7 @@ def test_bodies_are_one_node_and_read_what_they_capture(tmp_path: Path) -> None:
     assert {("Identity", "If"), ("Greater", "If"), ("If", "If"), ("If", "Loop"), ("x", "Loop")} <= joins(graph)
 
 
-def test_bodies_are_opened_in_place(tmp_path: Path) -> None:
+def test_bodies_are_expanded_in_place(tmp_path: Path) -> None:
     path = make_ctrl(tmp_path / "ctrl.onnx")
     closed, opened = read_graph(path, Reading()), read_graph(path, Reading(depth=1))
     assert {"end of If", "end of Loop"} <= set(labels(opened))
@@ -149,7 +149,7 @@ def test_bodies_are_opened_in_place(tmp_path: Path) -> None:
     picture_bytes(opened, ".svg", Look())
 
 
-def test_one_body_alone(tmp_path: Path) -> None:
+def test_one_body_can_be_drawn_alone(tmp_path: Path) -> None:
     path = make_ctrl(tmp_path / "ctrl.onnx")
     name = next(node.name for node in onnx.load(path).graph.node if node.op_type == "Loop")
     graph = read_graph(path, Reading(subgraph=f"{name}/body"))
@@ -165,7 +165,7 @@ def test_one_body_alone(tmp_path: Path) -> None:
         read_graph(make_cnn(tmp_path / "cnn.onnx"), Reading(subgraph="If_0"))
 
 
-def test_a_body_within_a_body_by_its_address_or_the_end_of_it(tmp_path: Path) -> None:
+def test_a_nested_body_is_found_by_its_path_or_the_end_of_it(tmp_path: Path) -> None:
     def nested(name: str, inner: onnx.NodeProto) -> onnx.GraphProto:
         return helper.make_graph([inner], name, [], [tensor(inner.output[0], [1])])
 
@@ -188,7 +188,7 @@ def test_a_body_within_a_body_by_its_address_or_the_end_of_it(tmp_path: Path) ->
         read_graph(path, Reading(subgraph="then_branch"))
 
 
-def test_local_functions(tmp_path: Path) -> None:
+def test_local_functions_are_drawn(tmp_path: Path) -> None:
     path = make_func(tmp_path / "func.onnx")
     closed = read_graph(path, Reading())
     assert labels(closed, "composite") == ["Block", "Block", "Linear"]
@@ -201,7 +201,7 @@ def test_local_functions(tmp_path: Path) -> None:
     assert labels(alone, "operator") == ["MatMul", "Add"]
 
 
-def test_functions_that_call_others_twice_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_calls_of_functions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ndld_flow.models.drawn_graph.MOST_NODES", 2000)  # depth 12 is 2 ** 12 of them
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(FUNCTION_DOMAIN, 1)]
     functions = []
@@ -231,14 +231,14 @@ def test_weights_are_not_read(tmp_path: Path) -> None:
     assert data.stat().st_atime_ns == before
 
 
-def test_sparse_weights_do_no_harm(tmp_path: Path) -> None:
+def test_models_with_sparse_weights_are_drawn(tmp_path: Path) -> None:
     path = make_sparse(tmp_path / "sparse.onnx")
     assert labels(read_graph(path, Reading()), "operator") == ["Add", "Mul", "Identity"]
     assert labels(read_graph(path, Reading(constants=True)), "constant")
 
 
 @pytest.mark.parametrize("name", ["det", pytest.param("rec", marks=pytest.mark.thorough), "silero"])
-def test_real_models(name: str, sample_model: Callable[[str], Path]) -> None:
+def test_real_models_are_drawn(name: str, sample_model: Callable[[str], Path]) -> None:
     for reading in (Reading(), Reading(constants=True), Reading(depth=9)):
         graph = read_graph(sample_model(name), reading)
         svg = picture_bytes(graph, ".svg", Look())
@@ -248,7 +248,7 @@ def test_real_models(name: str, sample_model: Callable[[str], Path]) -> None:
     assert sum(bool(label) for label in shapes) > 0.9 * len(shapes)
 
 
-def test_long_dimensions_get_short_names() -> None:
+def test_long_dimension_names_are_shortened() -> None:
     short = DimNames()
     assert short("batch") == "batch"
     assert short("p2o.DynamicDimension.1") == "d1"
@@ -262,7 +262,7 @@ def test_long_dimensions_get_short_names() -> None:
 # --- the program ---
 
 
-def test_the_program_draws_here_unless_told(in_folder: Path) -> None:
+def test_the_program_writes_to_the_current_directory_by_default(in_folder: Path) -> None:
     make_cnn(in_folder / "cnn.onnx")
     result = CliRunner().invoke(command, ["cnn.onnx"])
     assert (result.exit_code, result.output) == (0, "cnn.svg\n")
@@ -275,7 +275,7 @@ def test_the_program_draws_here_unless_told(in_folder: Path) -> None:
     assert sorted(path.name for path in in_folder.rglob("*") if path.is_file()) == ["cnn.onnx", "cnn.svg", "graph.png"]
 
 
-def test_help_names_every_choice() -> None:
+def test_help_lists_every_choice() -> None:
     text = CliRunner().invoke(command, ["--help"]).output
     for choice in (
         "--subgraph",
@@ -300,7 +300,7 @@ def test_help_names_every_choice() -> None:
         ("cnn.onnx/g.svg", Look(), OutputsError, "g.svg"),
     ],
 )
-def test_what_cannot_be_written_is_said(
+def test_an_output_that_cannot_be_written_is_reported(
     in_folder: Path, target: str, look: Look, error: type[Exception], said: str
 ) -> None:
     make_cnn(in_folder / "cnn.onnx")
@@ -310,7 +310,7 @@ def test_what_cannot_be_written_is_said(
     assert sorted(path.name for path in in_folder.iterdir()) == ["cnn.onnx", "folder.svg"]
 
 
-def test_what_is_no_model_is_said(in_folder: Path) -> None:
+def test_a_file_that_is_no_model_is_reported(in_folder: Path) -> None:
     (in_folder / "text.onnx").write_text("no model")
     for name in ("text.onnx", "absent.onnx"):
         with pytest.raises(ModelError, match=name):
@@ -318,7 +318,7 @@ def test_what_is_no_model_is_said(in_folder: Path) -> None:
     assert not list(in_folder.glob("*.svg"))
 
 
-def test_a_failed_drawing_leaves_the_old_one(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_drawing_keeps_the_old_file(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_cnn(in_folder / "cnn.onnx")
     old = api.draw("cnn.onnx").read_bytes()
 
@@ -332,7 +332,7 @@ def test_a_failed_drawing_leaves_the_old_one(in_folder: Path, monkeypatch: pytes
     assert not list(in_folder.glob(".*"))
 
 
-def test_names_of_strangers(in_folder: Path) -> None:
+def test_hostile_names_are_escaped(in_folder: Path) -> None:
     b = GraphBuilder(prefix="</script><b>\x07&\u202e")
     h = b.op("Relu", b.op("Relu", "x"))
     rename_output(b, h, "y" * 10_000)

@@ -1,4 +1,4 @@
-"""The graph of a profile's layers: who is joined with whom, and what reaches the page."""
+"""The graph of a profile's layers: its edges and the data on the page."""
 
 from __future__ import annotations
 
@@ -35,41 +35,41 @@ def test_layers_are_joined_by_tensors() -> None:
     assert len(picture.layout.boxes) == 5 and len(picture.layout.routes) == 5
 
 
-def test_the_last_writer_of_a_name_counts() -> None:
+def test_the_last_writer_of_a_name_is_its_producer() -> None:
     """The body of a loop writes the same names in each turn."""
     layers = [layer(0, ["x"], ["t"]), layer(1, ["t"], ["t"]), layer(2, ["t"], ["t"])]
     assert joins(picture_of(profile_of(layers))) == [(3, 0), (0, 1), (1, 2)]
 
 
-def test_without_names_layers_are_joined_as_they_ran() -> None:
+def test_without_names_layers_are_joined_in_execution_order() -> None:
     picture = picture_of(profile_of([layer(place, [], []) for place in range(4)]))
     assert joins(picture) == [(0, 1), (1, 2), (2, 3)]
     assert picture.by_order
 
 
-def test_a_layer_that_reads_nothing_is_joined_with_nobody() -> None:
+def test_a_layer_that_reads_nothing_has_no_edge() -> None:
     layers = [layer(0, ["x"], ["a"]), layer(1, [], ["random"]), layer(2, ["a", "random"], ["b"])]
     assert joins(picture_of(profile_of(layers))) == [(3, 0), (0, 2), (1, 2)]
 
 
-def test_no_layers_no_graph() -> None:
+def test_without_layers_there_is_no_graph() -> None:
     assert collect_graph(profile_of([])) is None
 
 
-def test_one_topology_is_laid_out_once() -> None:
+def test_equal_topologies_are_laid_out_once() -> None:
     one, same, other = residual_profile(30), residual_profile(30), residual_profile(31)
     graphs = collect_graphs([one, profile_of([]), other, same])
     assert graphs.of_profile == (0, None, 1, 0)
     assert len(graphs.pictures) == 2
 
 
-def test_a_page_draws_no_more_layers_than_it_can_bear() -> None:
+def test_the_number_of_layers_drawn_on_a_page_is_limited() -> None:
     profiles = [residual_profile(30), residual_profile(31), residual_profile(9), residual_profile(30)]
     graphs = collect_graphs(profiles, most_layers=40)
     assert graphs.of_profile == (0, None, 1, 0)  # the second is too many, the third still fits
 
 
-def test_the_payload_says_where_everything_is() -> None:
+def test_the_payload_holds_all_positions() -> None:
     picture = picture_of(residual_profile(60))
     data = graph_payload(picture)
     assert json.loads(json.dumps(data, allow_nan=False)) == data | {"node": list(data["node"])}
@@ -83,7 +83,7 @@ def test_the_payload_says_where_everything_is() -> None:
     assert data["back"] == data["far"] == []
 
 
-def test_circles_are_told() -> None:
+def test_cycles_are_reported() -> None:
     layers = [layer(0, ["x"], ["a"]), layer(1, ["a"], ["b"])]
     # A record can say anything: a layer that reads itself.
     loop = profile_of([*layers, layer(2, ["b", "c"], ["c"]), layer(3, ["c"], ["c"])])

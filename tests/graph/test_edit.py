@@ -1,4 +1,4 @@
-"""The step `edit`: what a recipe says, what a run tells, and what the operations share."""
+"""The step `edit`: its recipes, its records, and the behaviour that all operations share."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_an_empty_list_is_refused(in_folder: Path) -> None:
         plan_once(write_recipe(in_folder))
 
 
-def test_an_operation_that_fails_tells_its_place(in_folder: Path) -> None:
+def test_a_failing_operation_is_reported_with_its_position(in_folder: Path) -> None:
     recipe = write_recipe(in_folder, SHOUT, {"rename_nodes": {"select": {"op_type": "Relo"}, "to": "a"}})
     with pytest.raises(RequestError, match=r'operations\[1\] rename_nodes: .*"Relu"'):
         run(recipe)
@@ -92,7 +92,7 @@ def test_one_setting_inside_the_list_is_overridden_and_reported(in_folder: Path)
     assert [node.name for node in onnx.load(folder / "change" / "model.onnx").graph.node] == ["whisper", "second"]
 
 
-def test_the_recipe_in_the_run_folder_makes_the_same_model(in_folder: Path) -> None:
+def test_the_recipe_in_the_run_folder_produces_the_same_model(in_folder: Path) -> None:
     recipe = write_recipe(in_folder, SHOUT)
     folder = Path(api.run(recipe).folder)
     again = plan_once(folder / "recipe.yaml")
@@ -141,7 +141,7 @@ def test_a_large_model_is_not_copied_for_every_run(in_folder: Path, monkeypatch:
     assert (moved / result.relative_to("outputs") / "stored" / "model.onnx").is_file()
 
 
-def test_a_model_that_is_left_invalid_is_refused_with_the_checkers_words() -> None:
+def test_an_invalid_result_is_refused_with_the_message_of_the_checker() -> None:
     def break_it(edited: EditedModel) -> None:
         edited.model.graph.node(0).op_type = "Relo"
 
@@ -154,7 +154,7 @@ def test_a_model_without_outputs_is_refused() -> None:
         edit(CHAIN, by(lambda edited: edited.model.graph.outputs.clear()))
 
 
-def test_a_circle_is_reported() -> None:
+def test_a_cycle_of_nodes_is_reported() -> None:
     def tie(edited: EditedModel) -> None:
         first, second = edited.model.graph
         first.replace_input_with(0, second.outputs[0])
@@ -163,7 +163,7 @@ def test_a_circle_is_reported() -> None:
         edit(CHAIN, by(tie))
 
 
-def test_nodes_are_put_in_order() -> None:
+def test_nodes_are_sorted_topologically() -> None:
     def turn_round(edited: EditedModel) -> None:
         graph = edited.model.graph
         first = graph.node(0)
@@ -179,7 +179,7 @@ WIDE = """g (float[N, 4] x) => (float[N, 4] z)
 }"""
 
 
-def test_shapes_after_a_change_are_inferred_anew_and_others_kept() -> None:
+def test_shapes_after_a_change_are_inferred_again_and_others_kept() -> None:
     def widen(edited: EditedModel) -> None:
         node = edited.model.graph.node(0)
         node.op_type = "Concat"
@@ -192,7 +192,7 @@ def test_shapes_after_a_change_are_inferred_anew_and_others_kept() -> None:
     assert "float[N,4] y" not in shapes, "what was noted for the old node is gone"
 
 
-def test_a_note_about_a_custom_operators_output_is_kept() -> None:
+def test_value_info_of_a_custom_operators_output_is_kept() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
     g (float[2] x) => (float[2] z) <float[7] y> { a = Relu(x) y = my.Op(a) z = Relu(x) }"""
 
@@ -202,7 +202,7 @@ def test_a_note_about_a_custom_operators_output_is_kept() -> None:
     assert "float[7] y" in text_of(edit(text, by(rename)))
 
 
-def test_what_one_operation_noted_is_forgotten_when_a_later_one_changes_it() -> None:
+def test_value_info_of_one_operation_is_dropped_when_a_later_one_changes_the_tensor() -> None:
     permute = {"insert_node": {"op_type": "Transpose", "attributes": {"perm": [1, 0]}, "after": "x"}}
     text = text_of(edit(WIDE, {"set_shapes": {"shapes": {"x": [3, 4]}}}, permute))
     assert "float[3,4] x" in text
@@ -210,12 +210,12 @@ def test_what_one_operation_noted_is_forgotten_when_a_later_one_changes_it() -> 
     assert "float[4,3] z" in text
 
 
-def test_names_of_an_outputs_dimensions_stay_where_nothing_says_otherwise() -> None:
+def test_dimension_names_of_an_output_are_kept_unless_inference_contradicts() -> None:
     renamed = {"replace_op": {"select": "second", "op_type": "Tanh"}}
     assert "(float[N,4] z)" in text_of(edit(CHAIN, renamed))
 
 
-def test_what_a_call_makes_follows_the_functions_body() -> None:
+def test_outputs_of_a_call_have_the_types_of_the_function_body() -> None:
     text = """<ir_version: 10, opset_import: ["": 17, "m": 1]>
     g (float[2, 3] x) => (float[2, 3] y) <float[2, 3] u, float[2, 3] v> { u = m.Outer(x) v = m.Other(u) y = Relu(v) }
     <domain: "m", opset_import: ["": 17, "m": 1]> Outer (a) => (b) { b = m.Inner(a) }
@@ -227,7 +227,7 @@ def test_what_a_call_makes_follows_the_functions_body() -> None:
     assert "float[3,2] u, float[3,2] v" in turned
 
 
-def test_what_an_if_makes_follows_its_branches() -> None:
+def test_outputs_of_an_if_have_the_types_of_its_branches() -> None:
     text = """g (float[2, 3] x, bool c) => (float[2, 3] y) <float[2, 3] u> {
         u = If (c) <
             then_branch = t () => (float[2, 3] p) { k = Relu(x) p = Neg(k) },
@@ -241,7 +241,7 @@ def test_what_an_if_makes_follows_its_branches() -> None:
     assert "(float[3,2] y)" in text_of(turned)
 
 
-def test_what_a_loop_is_given_is_as_open_as_its_input() -> None:
+def test_inputs_of_a_loop_body_are_as_dynamic_as_those_of_the_loop() -> None:
     text = """g (float[2, 3] x, int64 n, bool c) => (float[2, 3] y) {
         y = Loop (n, c, x) <body = b (int64 i, bool go, float[2, 3] s) => (bool on, float[2, 3] t) <float[2, 3] m> {
             on = Identity(go) m = Relu(s) t = Neg(m)
@@ -255,7 +255,7 @@ def test_what_a_loop_is_given_is_as_open_as_its_input() -> None:
 
 
 @pytest.mark.parametrize("operation", ["name_all", "infer_shapes"])
-def test_what_onnx_cannot_type_in_a_function_is_no_mistake(operation: str) -> None:
+def test_tensors_of_functions_that_onnx_cannot_type_are_accepted(operation: str) -> None:
     text = """<ir_version: 10, opset_import: ["": 17, "m": 1, "com.microsoft": 1]>
     g (float[2, 3] x, bool c) => (float[2, 3] y) <float[2, 3] u> {
         u = m.Swish(x)
@@ -269,7 +269,7 @@ def test_what_onnx_cannot_type_in_a_function_is_no_mistake(operation: str) -> No
     np.testing.assert_array_equal(outputs_of(named, feeds)["y"], outputs_of(parse(text), feeds)["y"])
 
 
-def test_nodes_with_operators_unknown_to_onnx_become_a_function() -> None:
+def test_nodes_with_unknown_operators_become_a_function() -> None:
     text = """<ir_version: 10, opset_import: ["": 17, "com.microsoft": 1]>
     g (float[2, 3] x, bool c) => (float[2, 3] y) {
         k = com.microsoft.QuickGelu(x) u = Relu(k)
@@ -293,14 +293,14 @@ CIRCLE = """g (float[4] x) => (float[4] b) { a = Neg(x) b = Relu(a) }"""
         {"rewrite": {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Tanh(x) }"}},
     ],
 )
-def test_a_model_whose_nodes_depend_on_each_other_in_a_circle_is_reported(operation: object) -> None:
+def test_a_model_with_a_cycle_is_reported(operation: object) -> None:
     broken = parse(CIRCLE)
     broken.graph.node[0].input[0] = "b"
     with pytest.raises(ModelError, match=r"source.onnx: nodes depend on each other in a cycle$"):
         edit(broken, operation)
 
 
-def test_the_operation_that_makes_a_circle_is_reported() -> None:
+def test_the_operation_that_creates_a_cycle_is_reported() -> None:
     def turn(edited: EditedModel) -> None:
         edited.node("b").replace_input_with(0, edited.value("b"))
 
@@ -311,14 +311,14 @@ def test_the_operation_that_makes_a_circle_is_reported() -> None:
 COMPRESSED = "g (float[N] x, bool[N] c) => (float[5] y) { a = Neg(x) b = Compress(a, c) y = Relu(b) }"
 
 
-def test_what_is_declared_of_outputs_holds_where_an_operation_promises_that_they_stay() -> None:
+def test_declared_output_types_hold_when_an_operation_promises_to_keep_them() -> None:
     function = {"make_function": {"function": "f::Part", "select": {"output": ["a", "b"]}}}
     assert "=> (float[5] y)" in text_of(edit(COMPRESSED, function))
     changed = {"replace_op": {"select": {"op_type": "Neg"}, "op_type": "Abs"}}
     assert "=> (float[?] y)" in text_of(edit(COMPRESSED, changed)).replace("float[]", "float[?]")
 
 
-def test_a_model_nobody_touched_loses_no_note(tmp_path: Path) -> None:
+def test_an_unchanged_model_keeps_its_value_info(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[N] z) <float[5] y> { y = Compress(x, c) z = Relu(x) } "
     text = text.replace("(float[N] x)", "(float[N] x, bool[N] c)")
     model = load_model(models.save(parse(text), tmp_path / "m.onnx"))

@@ -55,7 +55,7 @@ def refused(model: str, *operations: object) -> str:
     return str(error.value)
 
 
-def test_the_same_change_on_many_nodes() -> None:
+def test_one_change_is_applied_to_many_nodes() -> None:
     result = edit(CONVS, {"set_attributes": {"select": {"op_type": "Conv"}, "attributes": {"pads": [1, 1, 1, 1]}}})
     assert attributes_of(result, "one") == attributes_of(result, "two") == {"pads": [1, 1, 1, 1]}
     feeds = {"x": np.ones((1, 2, 8, 8), np.float32), "w": np.ones((2, 2, 3, 3), np.float32)}
@@ -72,29 +72,29 @@ def test_the_same_change_on_many_nodes() -> None:
         ("[0x2, 2.0]", [2, 2]),
     ],
 )
-def test_lists_of_integers(settings: Any, is_: list[int]) -> None:
+def test_lists_of_integers_are_set(settings: Any, is_: list[int]) -> None:
     assert set_on(CONVS, "two", dilations=settings)["dilations"] == is_
 
 
 @pytest.mark.parametrize(("settings", "is_"), [(2, 2), ("2", 2), (True, 1), ("0x1", 1), ("true", 1)])
-def test_integers(settings: Any, is_: int) -> None:
+def test_integers_are_set(settings: Any, is_: int) -> None:
     text = "g (float[1, 4, 8, 8] x) => (float[1, A, B, C] y) { [s] y = SpaceToDepth <blocksize = 4> (x) }"
     assert set_on(text, "s", blocksize=settings) == {"blocksize": is_}
 
 
 @pytest.mark.parametrize(("settings", "is_"), [(0.25, 0.25), (2, 2.0), ("-inf", -np.inf), ("1e-3", np.float32(1e-3))])
-def test_floats(settings: Any, is_: float) -> None:
+def test_floats_are_set(settings: Any, is_: float) -> None:
     assert set_on(CONVS, "act", alpha=settings) == {"alpha": is_}
 
 
 @pytest.mark.parametrize(
     ("settings", "is_"), [("VALID", "VALID"), ("'VALID'", "VALID"), ('"SAME_UPPER"', "SAME_UPPER")]
 )
-def test_texts(settings: str, is_: str) -> None:
+def test_strings_are_set(settings: str, is_: str) -> None:
     assert set_on(CONVS, "two", auto_pad=settings) == {"auto_pad": is_}
 
 
-def test_texts_in_quotes_may_look_like_anything() -> None:
+def test_quoted_strings_may_look_like_other_values() -> None:
     found = set_on(CUSTOM, "odd", a="'1'", b="It's", c=r"'It\'s alive!'", d=["a", "b"], e="['a', 'b']")
     assert {name: found[name] for name in "abcde"} == {
         "a": "1",
@@ -124,7 +124,7 @@ CONSTANT = "g () => (float[N] y) { [k] c = Constant <value = float[2] {1, 2}> ()
         ("[0.5]", np.array([0.5], np.float32)),
     ],
 )
-def test_tensors(settings: Any, is_: np.ndarray[Any, Any]) -> None:
+def test_tensors_are_set(settings: Any, is_: np.ndarray[Any, Any]) -> None:
     found = set_on(CONSTANT, "k", value=settings)["value"]
     assert found.dtype == is_.dtype
     np.testing.assert_array_equal(found, is_)
@@ -147,7 +147,7 @@ def test_a_custom_attribute_keeps_its_type() -> None:
     assert isinstance(found["gain"], float)
 
 
-def test_attributes_of_local_functions() -> None:
+def test_attributes_of_local_functions_are_set() -> None:
     result = edit(CUSTOM, {"set_attributes": {"select": "call", "attributes": {"by": 4, "mode": "slow"}}})
     assert attributes_of(result, "call") == {"by": 4.0, "mode": "slow"}
     assert "Scale has no attribute 'bye'; did you mean \"by\"?" in refused(
@@ -176,7 +176,7 @@ def test_nodes_in_functions_have_their_functions_opset() -> None:
         ({"group": "none"}, "attribute `group`: the value `none`, column 1"),
     ],
 )
-def test_what_an_operator_does_not_take(attributes: dict[str, Any], message: str) -> None:
+def test_unknown_attributes_are_refused(attributes: dict[str, Any], message: str) -> None:
     assert message in refused(CONVS, {"set_attributes": {"select": "two", "attributes": attributes}})
 
 
@@ -190,11 +190,11 @@ def test_what_an_operator_does_not_take(attributes: dict[str, Any], message: str
         ({"debug_a": "x"}, "attribute `debug_a`: the value `x`, column 1"),
     ],
 )
-def test_what_a_custom_operator_cannot_be_given(attributes: dict[str, Any], message: str) -> None:
+def test_invalid_attributes_of_custom_operators_are_refused(attributes: dict[str, Any], message: str) -> None:
     assert message in refused(CUSTOM, {"set_attributes": {"select": "odd", "attributes": attributes}})
 
 
-def test_bodies_are_no_values() -> None:
+def test_bodies_cannot_be_set_as_values() -> None:
     text = """g (float[2] x, bool c) => (float[2] z) { [if] z = If (c) <
         then_branch = a () => (float[2] p) { p = Relu (x) }, else_branch = b () => (float[2] q) { q = Neg (x) }> }"""
     message = refused(text, {"set_attributes": {"select": "if", "attributes": {"then_branch": 1}}})
@@ -202,12 +202,12 @@ def test_bodies_are_no_values() -> None:
 
 
 @pytest.mark.parametrize("value", [None, {"vale": 1}, {"value": 1, "file": "a.npy"}, {}])
-def test_values_of_no_form_are_reported_before_a_run(value: Any) -> None:
+def test_malformed_values_are_reported_before_a_run(value: Any) -> None:
     with pytest.raises(ValueError, match="attributes"):
         SetAttributes.model_validate({"select": "a", "attributes": {"b": value}})
 
 
-def test_reset_to_the_default_of_the_opset() -> None:
+def test_attributes_are_reset_to_the_default_of_the_opset() -> None:
     result = edit(
         CONVS,
         {"reset_attributes": {"select": "act", "attributes": "alpha"}},
@@ -217,7 +217,7 @@ def test_reset_to_the_default_of_the_opset() -> None:
     assert attributes_of(result, "one") == attributes_of(result, "two") == {"group": 1}
 
 
-def test_reset_all_that_a_node_says() -> None:
+def test_all_attributes_of_a_node_are_reset() -> None:
     text = "g (float[2, 2] x) => (float[1, 2] y) { [r] y = ArgMax <axis = 1, keepdims = 0, select_last_index = 1> (x) }"
     result = edit(
         text.replace("float[1, 2] y", "int64[A, B] y"), {"reset_attributes": {"select": "*", "attributes": "*"}}
@@ -247,11 +247,11 @@ def test_reset_all_that_a_node_says() -> None:
         ),
     ],
 )
-def test_what_cannot_be_reset_or_deleted(operation: dict[str, Any], message: str) -> None:
+def test_attributes_that_cannot_be_reset_or_deleted_are_reported(operation: dict[str, Any], message: str) -> None:
     assert message in refused(CUSTOM, operation)
 
 
-def test_required_attributes_stay() -> None:
+def test_required_attributes_are_kept() -> None:
     text = "g (float[2] x) => (float16[2] y) { [c] y = Cast <to = 10> (x) }"
     for word in ("reset_attributes", "remove_attributes"):
         assert "Cast requires its attribute 'to'" in refused(text, {word: {"select": "c", "attributes": "to"}})

@@ -65,7 +65,7 @@ def test_extract_keeps_order_of_outputs_as_asked() -> None:
     np.testing.assert_array_equal(found["z"], run(parse(CHAIN), FEEDS)["z"])
 
 
-def test_extract_between_inputs_and_outputs_types_the_cut() -> None:
+def test_extract_between_inputs_and_outputs_types_the_new_inputs() -> None:
     tail = edit(CHAIN, {"extract": {"outputs": ["y"], "inputs": ["b"]}})
     assert _header(tail).startswith("(float[N,3] b)")
     assert _names(list(tail.graph.initializer)) == ["w", "v"]
@@ -86,7 +86,7 @@ def test_extract_between_inputs_and_outputs_types_the_cut() -> None:
         ({"select": "nothing*"}, "no node has the name 'nothing*'"),
     ],
 )
-def test_refused_parts(options: dict[str, object], message: str) -> None:
+def test_invalid_parts_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
         edit(CHAIN, {"extract": options})
     assert message in str(caught.value)
@@ -95,7 +95,7 @@ def test_refused_parts(options: dict[str, object], message: str) -> None:
 @pytest.mark.parametrize(
     "options", [{}, {"outputs": ["a"], "select": "x"}, {"select": "x", "inputs": ["a"]}, {"select": "x", "scope": "f"}]
 )
-def test_a_part_is_given_in_one_way(options: dict[str, object]) -> None:
+def test_a_part_is_specified_in_one_form(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"by `outputs`|belong to `outputs`"):
         edit(CHAIN, {"extract": options})
 
@@ -116,21 +116,21 @@ def test_cut_is_the_rest() -> None:
     assert [node.name for node in before.graph.node] == ["constant", "third", "fourth", "fifth"]
 
 
-def test_cut_of_everything_and_of_a_body_is_refused() -> None:
+def test_cutting_everything_or_a_body_is_refused() -> None:
     with pytest.raises(RequestError, match="nothing is left of the model"):
         edit(CHAIN, {"cut": {"select": "*"}})
     with pytest.raises(RequestError, match="only nodes of the main graph can be cut off"):
         edit(models.ctrl_model(), {"cut": {"select": {"scope": "*/then_branch"}}})
 
 
-def test_shape_of_the_cut_is_inferred_where_it_is_not_noted() -> None:
+def test_shapes_of_new_inputs_are_inferred_without_value_info() -> None:
     text = """agraph (float[N, 4, 8] x) => (float[N, 32] y) { a = Relu(x) s = Constant<value_ints = [0, 32]>()
       y = Reshape(a, s) }"""
     tail = edit(text, {"extract": {"outputs": ["y"], "inputs": ["a"]}})
     assert _header(tail).startswith("(float[N,4,8] a)")
 
 
-def test_a_shape_noted_before_an_earlier_operation_is_not_believed() -> None:
+def test_outdated_value_info_is_not_used() -> None:
     text = """agraph (float[1, 1, 8, 8] x) => (float[N, M, H, W] y) <float[1, 1, H, W] a> {
       [pool] a = MaxPool<kernel_shape = [2, 2]>(x) y = Relu(a) }"""
     model = onnx.shape_inference.infer_shapes(parse(text))
@@ -146,7 +146,7 @@ CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
 agraph (float[2, 3] x) => (float[2, 3] y) { [odd] a = my.Odd(x) [b] b = Relu(a) [y] y = Add(a, b) }"""
 
 
-def test_a_shape_that_nobody_knows_is_asked_for() -> None:
+def test_an_unknown_shape_must_be_given() -> None:
     with pytest.raises(RequestError, match=r"dimensions of 'a' is not recorded.*`types: \{\"a\": \"float32\[1, "):
         edit(CUSTOM, {"extract": {"outputs": ["y"], "inputs": ["a"]}})
     tail = edit(CUSTOM, {"extract": {"outputs": ["y"], "inputs": ["a"], "types": {"a": "float32[2, K]"}}})
@@ -195,7 +195,7 @@ def test_a_branch_becomes_a_model(flag: bool) -> None:
     np.testing.assert_array_equal(run(branch, feeds)["t"], wanted)
 
 
-def test_a_nested_branch_and_a_part_of_a_branch() -> None:
+def test_nested_branches_and_parts_of_branches_become_models() -> None:
     nested = edit(BRANCHES, {"extract_subgraph": {"scope": "If_0/then_branch/If_1/else_branch"}})
     assert _names(list(nested.graph.input)) == ["t0"]
     np.testing.assert_array_equal(run(nested, {"t0": np.array([2], np.float32)})["j"], [4])
@@ -267,13 +267,13 @@ def test_a_function_becomes_a_model(options: dict[str, object], alpha: float) ->
         ({"function": "pkg::Unused"}, "the dtype of 't' is not recorded"),
     ],
 )
-def test_refused_functions(options: dict[str, object], message: str) -> None:
+def test_functions_that_cannot_be_extracted_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError) as caught:
         edit(FUNCTIONS, {"extract_function": options})
     assert message in str(caught.value)
 
 
-def test_optional_inputs_that_a_call_leaves_out() -> None:
+def test_optional_inputs_omitted_by_a_call_are_omitted() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "pkg" : 1]>
     agraph (float[3] x, float high) => (float[3] y) { y = pkg.Limit(x, , high) }
     <domain: "pkg", opset_import: ["" : 17]> Limit (t, low, top) => (r) { r = Clip(t, low, top) }"""
@@ -290,7 +290,7 @@ def test_a_part_of_a_function_that_takes_attributes_is_refused() -> None:
     assert _header(part).startswith("(float[2] t) => (float[2] r)")
 
 
-def test_a_function_that_nobody_calls_gets_its_types_from_the_recipe() -> None:
+def test_an_unused_function_gets_its_types_from_the_recipe() -> None:
     model = edit(FUNCTIONS, {"extract_function": {"function": "pkg::Unused", "types": {"t": "float32[2]"}}})
     np.testing.assert_array_equal(run(model, {"t": np.array([1, 2], np.float32)})["r"], [-1, -2])
 
@@ -307,7 +307,7 @@ def test_extract_all_is_the_same_model(make: object, tmp_path: Path) -> None:
     assert _names(list(after.graph.output)) == names
 
 
-def test_external_and_sparse_weights_stay_what_they_are(tmp_path: Path) -> None:
+def test_external_and_sparse_weights_are_kept(tmp_path: Path) -> None:
     source = models.make_ext(tmp_path / "model.onnx")
     (tmp_path / "out").mkdir()
     target = tmp_path / "out" / "model.onnx"
@@ -349,7 +349,7 @@ def _chosen_nodes(draw: st.DrawFn) -> tuple[str, list[str]]:
 
 @settings(max_examples=40, deadline=None)
 @given(_chosen_nodes(), st.booleans(), st.sampled_from(["extract", "cut"]))
-def test_any_nodes_taken_out_compute_the_same(graph: tuple[str, list[str]], flag: bool, word: str) -> None:
+def test_any_extracted_nodes_compute_equal_values(graph: tuple[str, list[str]], flag: bool, word: str) -> None:
     """Fed with what the whole model computes at the cut, the part computes what the whole model computes."""
     text, chosen = graph
     model = parse(text)

@@ -1,4 +1,4 @@
-"""Local functions: made of nodes and of repeated blocks, called, inlined, renamed, deleted, given attributes."""
+"""Local functions: created from nodes and repeated blocks, called, inlined, renamed, deleted, given attributes."""
 
 from __future__ import annotations
 
@@ -101,14 +101,14 @@ def test_without_repeats_only_the_selection_is_called() -> None:
     assert not result.functions[0].attribute_proto
 
 
-def test_inlining_what_was_made_gives_the_model_back() -> None:
+def test_inlining_a_created_function_restores_the_model() -> None:
     make = {"make_function": {"function": "model::Block", "select": FIRST_BLOCK, "repeats": False}}
     again = checked(BLOCKS, edit(BLOCKS, make, {"inline_functions": {}}))
     assert text_of(again).partition("{\n   [")[2] == text_of(parse(BLOCKS)).partition("{\n   [")[2]
     assert not again.functions and [each.domain for each in again.opset_import] == [""]
 
 
-def test_a_transformers_layer_is_found_made_a_function_and_inlined_again() -> None:
+def test_a_transformer_layer_becomes_a_function_and_is_inlined_again() -> None:
     model = tfm_model(3)
     make = {"make_function": {"function": "model::Layer", "repeated": True}}
     result = checked(model, edit(model, make), TFM_FEEDS)
@@ -119,14 +119,14 @@ def test_a_transformers_layer_is_found_made_a_function_and_inlined_again() -> No
     assert len(again.graph.node) == len(model.graph.node) and not again.functions
 
 
-def test_repeats_that_stand_apart_are_found() -> None:
+def test_repeats_far_apart_are_found() -> None:
     text = BLOCKS.replace("[mm1] m1 = MatMul (h0, w1)", "[n] n = Neg (h0) [e] e = Exp (n) [mm1] m1 = MatMul (e, w1)")
     text = text.replace("Add (r1, h0)", "Add (r1, e)")
     result = checked(text, edit(text, {"make_function": {"function": "model::Block", "repeated": True}}))
     assert [node.op_type for node in result.graph.node] == ["Block", "Neg", "Exp", "Block"]
 
 
-def test_constants_that_all_repeats_share_go_inside() -> None:
+def test_constants_shared_by_all_repeats_move_into_the_function() -> None:
     settings_ = {"function": "model::Block", "select": FIRST_BLOCK, "inside": True}
     result = checked(BLOCKS, edit(BLOCKS, {"make_function": settings_}))
     assert [len(node.input) for node in calls(result, "Block")] == [2, 2]
@@ -162,7 +162,7 @@ def test_long_constants_that_differ_in_the_middle_differ() -> None:
     assert len(calls(done, "Shift")) == 2
 
 
-def test_attributes_that_differ_together_are_one_and_those_of_one_name_are_named_after_their_node() -> None:
+def test_attributes_that_vary_together_are_merged_and_clashing_names_use_the_node() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) {
       [a0] t0 = Softmax <axis = 0> (x) [b0] u0 = Softmax <axis = 0> (t0) [c0] v0 = Softmax <axis = 1> (u0)
       [a1] t1 = Softmax <axis = 1> (v0) [b1] u1 = Softmax <axis = 1> (t1) [c1] y = Softmax <axis = 0> (u1)
@@ -189,7 +189,7 @@ IFS = """g (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z) {
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_subgraphs_go_along_with_what_they_read_from_outside(condition: bool) -> None:
+def test_subgraphs_move_along_with_their_captured_tensors(condition: bool) -> None:
     feeds = {**X, "c": np.array(condition)}
     make = {"make_function": {"function": "m::Step", "select": ["neg", "if0", "exp", "relu0"]}}
     result = checked(IFS, edit(IFS, make), feeds)
@@ -210,7 +210,7 @@ def test_nodes_of_a_subgraph_become_a_function_that_gets_outer_tensors(condition
     checked(IFS, edit(IFS, make, {"inline_functions": {}}), feeds)
 
 
-def test_a_block_in_a_function_hands_on_that_functions_attributes() -> None:
+def test_a_block_in_a_function_forwards_the_attributes_of_that_function() -> None:
     text = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
     g (float[2, 4] x) => (float[2, 4] y) { a = f.Outer <slope = 0.5> (x) y = f.Outer (a) }
     <domain: "f", opset_import: ["" : 17]>
@@ -222,14 +222,14 @@ def test_a_block_in_a_function_hands_on_that_functions_attributes() -> None:
     checked(text, edit(text, make, {"inline_functions": {}}))
 
 
-def test_a_repeat_whose_inner_tensor_is_read_elsewhere_makes_it_an_output() -> None:
+def test_an_inner_tensor_of_a_repeat_that_is_read_elsewhere_becomes_an_output() -> None:
     text = BLOCKS.replace("=> (float[2, 4] y)", "=> (float[2, 4] y, float[2, 4] a1)")
     result = checked(text, edit(text, {"make_function": {"function": "model::Block", "select": FIRST_BLOCK}}))
     assert [len(node.output) for node in calls(result, "Block")] == [2, 2]
     assert calls(result, "Block")[1].output == ["a1", "y"]
 
 
-def test_repeats_that_wait_for_each_other_are_not_both_taken() -> None:
+def test_mutually_dependent_repeats_are_not_both_used() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) {
       [n0] a0 = Neg (x) [n1] a1 = Neg (x) [r0] e0 = Relu (a1) [r1] e1 = Relu (a0)
       [s0] b0 = Add (a0, e0) [s1] b1 = Add (a1, e1) [t] y = Add (b0, b1)
@@ -238,7 +238,7 @@ def test_repeats_that_wait_for_each_other_are_not_both_taken() -> None:
     assert len(calls(result, "F")) == 1
 
 
-def test_nodes_that_are_asked_for_another_precision_are_no_repeat() -> None:
+def test_nodes_constrained_to_another_precision_are_no_repeat() -> None:
     model = parse(BLOCKS)
     asked = model.graph.node[6].metadata_props.add()
     asked.key, asked.value = PRECISION_KEY, "fp16"
@@ -246,7 +246,7 @@ def test_nodes_that_are_asked_for_another_precision_are_no_repeat() -> None:
     assert len(calls(result, "Block")) == 1
 
 
-def test_big_weights_stay_on_disk(tmp_path: Path) -> None:
+def test_large_weights_stay_on_disk(tmp_path: Path) -> None:
     model = parse(BLOCKS)
     for tensor in model.graph.initializer:
         tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor), tensor.name))
@@ -277,7 +277,7 @@ def test_old_models_get_an_ir_version_that_has_functions() -> None:
         ({"function": "m::B", "repeated": True, "min_nodes": 5}, "no block of 5 or more nodes occurs twice"),
     ],
 )
-def test_what_cannot_become_a_function_is_reported(settings_: dict[str, Any], message: str) -> None:
+def test_nodes_that_cannot_become_a_function_are_reported(settings_: dict[str, Any], message: str) -> None:
     assert message in refusal(BLOCKS, "make_function", **settings_)
 
 
@@ -289,7 +289,7 @@ def test_nodes_of_two_graphs_cannot_become_one() -> None:
     )
 
 
-def test_a_selection_or_the_largest_block_is_asked_for() -> None:
+def test_a_selection_or_the_largest_block_is_required() -> None:
     operation = find_operation("make_function")
     assert operation is not None
     for both in ({"function": "m::B"}, {"function": "m::B", "select": "x", "repeated": True}):
@@ -322,7 +322,7 @@ def test_all_functions_are_inlined_nested_ones_too() -> None:
     assert [round(node.attribute[0].f, 3) for node in done.graph.node[:2]] == [0.5, 0.25]
 
 
-def test_an_input_that_a_function_hands_through_is_copied_to_the_output() -> None:
+def test_an_input_returned_by_a_function_is_copied_to_the_output() -> None:
     text = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
     g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { y, z = f.Same (x) }
     <domain: "f", opset_import: ["" : 17]> Same (u) => (u, v) { v = Neg (u) }"""  # ONNX Runtime does not take this
@@ -351,7 +351,7 @@ def test_functions_can_be_kept_after_inlining() -> None:
     assert len(done.functions) == 5 and not calls(done, "Outer")
 
 
-def test_calls_in_subgraphs_are_inlined_and_asked_precisions_go_along() -> None:
+def test_calls_in_subgraphs_are_inlined_and_keep_precision_constraints() -> None:
     text = """<ir_version: 10, opset_import: ["" : 17, "f" : 1]>
     g (float[2, 4] x, bool c) => (float[2, 4] y) {
       t = Neg (x)
@@ -370,7 +370,7 @@ def test_calls_in_subgraphs_are_inlined_and_asked_precisions_go_along() -> None:
         same_outputs(model, done, {**X, "c": np.array(condition)})
 
 
-def test_functions_in_a_circle_are_reported() -> None:
+def test_recursive_functions_are_reported() -> None:
     model = parse(FUNCTIONS)
     model.functions[1].node[0].CopyFrom(onnx.helper.make_node("Outer", ["u"], ["v"], domain="f"))
     message = refusal(model, "inline_functions")
@@ -440,7 +440,7 @@ def test_an_output_without_a_name_gets_one() -> None:
 
 
 @pytest.mark.parametrize("to", ["f::{name:99999999}", "f::{name.__class__}", "f::{0}", "f::{", "f::{name!r}"])
-def test_new_names_of_functions_reach_into_nothing(to: str) -> None:
+def test_new_function_names_do_not_affect_other_operators(to: str) -> None:
     assert "may contain `{domain}` and `{name}`" in refusal(FUNCTIONS, "rename_functions", select="*", to=to)
 
 
@@ -450,7 +450,7 @@ def test_values_that_onnx_cannot_hold_are_reported(value: object) -> None:
     assert "cannot be the value of attribute 'more'" in message
 
 
-def test_a_call_may_be_added_where_it_makes_no_circle() -> None:
+def test_a_call_may_be_added_where_it_creates_no_recursion() -> None:
     edited = apply(FUNCTIONS, "call_function", function="Leaky", inputs=["u"], scope="f::Outer")
     assert len(edited.graph("f::Outer")) == 3
 
@@ -473,7 +473,7 @@ def test_renamed_functions_are_called_by_their_new_name() -> None:
     assert {each.domain for each in done.functions[0].opset_import} == {"", "pkg.mine"}
 
 
-def test_functions_cannot_get_one_name() -> None:
+def test_functions_cannot_share_a_name() -> None:
     message = refusal(FUNCTIONS, "rename_functions", select="*", to="m::Same")
     assert message == "there is a function 'm::Same' in this model already; choose another name"
     assert "`to`: '{nam}::x'" in refusal(FUNCTIONS, "rename_functions", select="Outer", to="{nam}::x")
@@ -511,7 +511,7 @@ def test_attributes_that_do_not_fit_are_reported(settings_: dict[str, Any], mess
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_any_selection_is_made_a_function_and_inlined_again_or_refused(data: st.DataObject) -> None:
+def test_any_selection_becomes_a_function_and_is_inlined_again_or_refused(data: st.DataObject) -> None:
     ops = data.draw(st.lists(st.sampled_from(["Neg", "Relu", "Add", "Mul"]), min_size=3, max_size=9))
     result, nodes = ["x"], []
     for index, op in enumerate(ops):
@@ -531,7 +531,7 @@ def test_any_selection_is_made_a_function_and_inlined_again_or_refused(data: st.
     assert len(again.graph.node) == len(ops) + 1
 
 
-def test_constant_nodes_go_inside_as_initializers_do() -> None:
+def test_constant_nodes_move_into_the_function_like_initializers() -> None:
     text = """g (float[2] x) => (float[2] y) {
         one = Constant <value = float[1] {1}> () a = Add(x, one) b = Tanh(a)
         same = Constant <value = float[1] {1}> () c = Add(b, same) y = Tanh(c)
@@ -543,7 +543,7 @@ def test_constant_nodes_go_inside_as_initializers_do() -> None:
     same_outputs(parse(text), result, {"x": np.array([1, 2], np.float32)})
 
 
-def test_what_a_call_makes_has_the_shape_that_it_had() -> None:
+def test_outputs_of_calls_keep_their_shapes() -> None:
     text = """g (float[N, 4] x, int64[2] s) => (float[A, B] y) <float[7, 9] r> {
         r = Reshape(x, s) t = Neg(r) y = Tanh(t)
     }"""

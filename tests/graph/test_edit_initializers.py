@@ -65,7 +65,7 @@ def initializers(model: onnx.ModelProto) -> dict[str, Array]:
         ({"scope": ""}, {"w", "b", "spare"}),
     ],
 )
-def test_a_selection_means_tensors_that_fit_all_it_says(select: object, found: set[str]) -> None:
+def test_a_selection_contains_tensors_that_match_all_its_keys(select: object, found: set[str]) -> None:
     after = edit(LINEAR, {"generate_initializers": {"select": select, "kind": "zeros"}})
     assert {name for name, array in initializers(after).items() if not array.any()} == found
 
@@ -89,13 +89,13 @@ def test_a_selection_looks_into_subgraphs_and_takes_constants_only_where_asked()
         ({"rank": 7}, "no initializer meets all criteria of `select`"),
     ],
 )
-def test_a_selection_of_nothing_is_reported_with_what_there_is(select: object, options: str) -> None:
+def test_an_empty_selection_is_reported_with_the_available_names(select: object, options: str) -> None:
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"generate_initializers": {"select": select, "kind": "zeros"}})
     assert options in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_a_selection_of_nothing_may_be_allowed() -> None:
+def test_an_empty_selection_may_be_allowed() -> None:
     nothing = {"select": "no_such", "kind": "zeros", "allow_empty": True}
     same_outputs(parse(LINEAR), edit(LINEAR, {"generate_initializers": nothing}), X)
 
@@ -110,13 +110,13 @@ def test_an_added_initializer_is_read_where_it_is_connected() -> None:
     np.testing.assert_array_equal(run(after, X)["y"], expected)
 
 
-def test_an_initializer_may_fill_an_input_that_was_left_out() -> None:
+def test_an_initializer_may_fill_an_omitted_input() -> None:
     model = "g (float[3] x) => (float[3] y) { [limit] y = Clip(x) }"
     after = edit(model, {"add_initializer": {"name": "most", "value": 1.5, "connect": ["limit.2"]}})
     np.testing.assert_array_equal(run(after, {"x": np.array([1, 2, 3], np.float32)})["y"], [1, 1.5, 1.5])
 
 
-def test_an_initializer_of_a_subgraph_stands_there() -> None:
+def test_an_initializer_may_be_added_to_a_subgraph() -> None:
     added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["inner.1"]}
     after = edit(BRANCHES, {"add_initializer": added})
     feeds = {"c": np.array(True), "x": np.zeros(2, np.float32)}
@@ -148,19 +148,19 @@ def test_in_a_function_it_becomes_a_constant_node(tmp_path: Path) -> None:
         ({"name": "n", "value": [0] * 10_001}, "more than 10,000 elements"),
     ],
 )
-def test_an_initializer_that_cannot_be_is_refused(change: dict[str, object], options: str) -> None:
+def test_an_invalid_initializer_is_refused(change: dict[str, object], options: str) -> None:
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"add_initializer": change})
     assert options in str(refused.value) and "\n" not in str(refused.value)
 
 
-def test_an_inner_tensor_is_not_seen_from_outside() -> None:
+def test_an_inner_tensor_is_not_visible_outside() -> None:
     added = {"name": "w2", "value": [7, 8], "dtype": "float32", "scope": "y/then_branch", "connect": ["other.0"]}
     with pytest.raises(RequestError, match="node 'other': the tensor 'w2' is in y/then_branch, which is not visible"):
         edit(BRANCHES, {"add_initializer": added})
 
 
-def test_a_value_is_replaced_by_what_is_written_or_filled_or_in_a_file(tmp_path: Path) -> None:
+def test_a_value_is_replaced_by_text_a_fill_or_a_file(tmp_path: Path) -> None:
     np.save(tmp_path / "w.npy", np.full((3, 4), 2, np.float32))
     after = edit(
         LINEAR,
@@ -204,7 +204,7 @@ def test_a_value_of_another_type_or_shape_is_refused_unless_allowed(tmp_path: Pa
     assert initializers(after)["spare"].shape == (1, 3)
 
 
-def test_a_constant_node_gets_another_value() -> None:
+def test_the_value_of_a_constant_node_is_replaced() -> None:
     after = edit(BRANCHES, {"set_initializer": {"name": "k", "scope": "y/else_branch", "value": [1, 2]}})
     feeds = {"c": np.array(False), "x": np.zeros(2, np.float32)}
     np.testing.assert_array_equal(run(after, feeds)["y"], [1, 4])
@@ -215,7 +215,7 @@ def test_only_one_source_of_numbers_is_accepted() -> None:
         edit(LINEAR, {"set_initializer": {"name": "b", "value": 1, "generate": "ones"}})
 
 
-def test_unused_initializers_go_and_used_ones_stay() -> None:
+def test_unused_initializers_are_removed_and_used_ones_kept() -> None:
     after = edit(LINEAR, {"remove_initializers": {}})
     assert set(initializers(after)) == {"w", "b"}
     same_outputs(parse(LINEAR), after, X)
@@ -225,7 +225,7 @@ def test_unused_initializers_go_and_used_ones_stay() -> None:
         edit(LINEAR, {"remove_initializers": {"select": "w"}})
 
 
-def test_force_empties_optional_inputs_only() -> None:
+def test_force_removes_only_optional_inputs() -> None:
     model = """g (float[3] x) => (float[3] y) <float low = {0}, float high = {1}> { [limit] y = Clip(x, low, high) }"""
     after = edit(model, {"remove_initializers": {"select": "high", "force": True}})
     assert list(after.graph.node[0].input) == ["x", "low"]
@@ -239,7 +239,7 @@ def test_force_empties_optional_inputs_only() -> None:
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in ir.DataType if dtype.name not in ("UNDEFINED", "STRING")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_made_up_numbers_are_of_their_kind_in_every_type(kind: str, dtype: ir.DataType) -> None:
+def test_random_values_follow_their_distribution_in_every_dtype(kind: str, dtype: ir.DataType) -> None:
     try:
         tensor = GeneratedTensor(kind, dtype, (7, 9), "w", 3)
     except RequestError as refused:
@@ -258,7 +258,7 @@ def test_made_up_numbers_are_of_their_kind_in_every_type(kind: str, dtype: ir.Da
     assert checks[kind]
 
 
-def test_made_up_numbers_are_the_same_each_time_and_other_for_other_names() -> None:
+def test_random_values_depend_only_on_the_name() -> None:
     def result(name: str, seed: int) -> bytes:
         return GeneratedTensor("normal", ir.DataType.FLOAT, (300_000,), name, seed).tobytes()
 
@@ -271,7 +271,7 @@ def test_made_up_numbers_are_the_same_each_time_and_other_for_other_names() -> N
 # Another type
 
 
-def test_weights_in_another_type_with_casts_compute_what_rounded_weights_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_converted_weights_with_casts_match_rounded_weights(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     after = edit(LINEAR, {"convert_dtype": {"select": ["w", "b"], "to": "float16", "casts": True}})
     found = initializers(after)
@@ -282,7 +282,7 @@ def test_weights_in_another_type_with_casts_compute_what_rounded_weights_do(capl
     assert found["b"][3] == np.finfo(np.float16).max
 
 
-def test_constants_and_attributes_of_one_type_are_converted_together() -> None:
+def test_constants_and_attributes_are_converted_together() -> None:
     model = """g () => (float[3] y) { f = Constant <value_floats = [1.5, 2.5, 1e9]> ()
         s = Constant <value_ints = [3]> () [fill] c = ConstantOfShape <value = float[1] {0.5}> (s) y = Add(f, c) }"""
     after = edit(
@@ -302,13 +302,13 @@ def test_an_output_that_is_converted_keeps_its_name_and_type() -> None:
     np.testing.assert_allclose(found, wanted, rtol=0.01)
 
 
-def test_sparse_weights_are_converted_in_their_values() -> None:
+def test_values_of_sparse_weights_are_converted() -> None:
     after = edit(models.sparse_model(), {"convert_dtype": {"select": "*", "to": "float16", "casts": True}})
     assert {sparse.values.data_type for sparse in after.graph.sparse_initializer} == {onnx.TensorProto.FLOAT16}
     same_outputs(models.sparse_model(), after, {"x": np.ones((3, 4), np.float32)})
 
 
-def test_texts_and_inputs_keep_their_type() -> None:
+def test_strings_and_inputs_keep_their_type() -> None:
     text = 'g (float[2] x) => (float[2] y) <string[1] s = {"a"}> { y = Relu(x) }'
     with pytest.raises(RequestError, match="string cannot be converted to float16"):
         edit(text, {"convert_dtype": {"select": "s", "to": "float16"}})
@@ -321,7 +321,7 @@ def test_texts_and_inputs_keep_their_type() -> None:
     st.lists(st.floats(width=64) | st.integers(-(2**40), 2**40).map(float), max_size=8),
     st.sampled_from(["float16", "float32", "bfloat16", "float8_e4m3fn", "int4", "uint8", "int32", "int64", "bool"]),
 )
-def test_what_is_counted_as_lost_is_what_changed(numbers: list[float], word: str) -> None:
+def test_values_counted_as_lost_are_those_that_changed(numbers: list[float], word: str) -> None:
     dtype = ir.DataType.from_numpy(np.dtype(getattr(ml_dtypes, word, word)))
     values = np.array(numbers, np.float64)
     array, lost = in_type(values, dtype)
@@ -334,7 +334,7 @@ def test_what_is_counted_as_lost_is_what_changed(numbers: list[float], word: str
     assert np.isfinite(back[finite]).all()
 
 
-def test_the_first_number_past_a_types_range_is_beyond_it() -> None:
+def test_the_first_value_past_the_range_of_a_dtype_is_out_of_range() -> None:
     array, lost = in_type(np.array([127.0, 128.0, -128.0, -129.0]), ir.DataType.INT8)
     assert (array.tolist(), lost.beyond, lost.rounded) == ([127, 127, -128, -128], 2, 0)
     array, lost = in_type(np.array([2.0**63]), ir.DataType.INT64)
@@ -344,7 +344,7 @@ def test_the_first_number_past_a_types_range_is_beyond_it() -> None:
 # Where they are stored
 
 
-def test_weights_go_out_and_come_in_again_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_weights_are_externalised_and_inlined_again_without_loss(tmp_path: Path) -> None:
     source = models.make_cnn(tmp_path / "cnn.onnx")
     out, back = tmp_path / "out", tmp_path / "back"
     out.mkdir()
@@ -364,7 +364,7 @@ def test_weights_go_out_and_come_in_again_and_nothing_is_lost(tmp_path: Path) ->
         np.testing.assert_array_equal(after[name], array)
 
 
-def test_only_large_ones_stay_outside(tmp_path: Path) -> None:
+def test_only_large_weights_stay_external(tmp_path: Path) -> None:
     source = models.make_ext(tmp_path / "ext.onnx", width=64)
     (tmp_path / "out").mkdir()
     edit_path(
@@ -390,7 +390,7 @@ def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
         edit(LINEAR, {"externalise_weights": {"file": name}})
 
 
-def test_too_much_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_too_large_for_one_file_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("ndld_flow.graph.edit.operations.inline_weights._MAX_MODEL_BYTES", 1000)
     source = models.make_ext(tmp_path / "ext.onnx", width=32)
     (tmp_path / "out").mkdir()
@@ -398,7 +398,7 @@ def test_too_much_for_one_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_p
         edit_path(source, tmp_path / "out" / "model.onnx", {"inline_weights": {}})
 
 
-def test_one_tensor_of_two_names_is_written_once(tmp_path: Path) -> None:
+def test_a_tensor_with_two_names_is_written_once(tmp_path: Path) -> None:
     """Tied weights share their bytes also when the data file cannot be copied whole."""
     source = models.make_ext(tmp_path / "ext.onnx", width=64)
     proto = onnx.load(source, load_external_data=False)
@@ -411,7 +411,7 @@ def test_one_tensor_of_two_names_is_written_once(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "w.bin").stat().st_size == 2 * 64 * 64 * 4
 
 
-def test_a_constants_data_on_disk_go_along(tmp_path: Path) -> None:
+def test_external_data_of_constants_is_moved_along(tmp_path: Path) -> None:
     model = parse("g (float[4] x) => (float[4] y) { k = Constant <value = float[4] {1, 2, 3, 4}> () y = Add(x, k) }")
     source = models.save(model, tmp_path / "source.onnx")
     proto = onnx.load(source)
@@ -433,7 +433,7 @@ def test_a_constants_data_on_disk_go_along(tmp_path: Path) -> None:
 # Sparse ones
 
 
-def test_mostly_zeros_become_sparse_and_dense_again() -> None:
+def test_tensors_of_mostly_zeros_become_sparse_and_dense_again() -> None:
     zeros = [[0] * 8 for _ in range(8)]
     zeros[2][3], zeros[7][7] = 5, -1
     model = edit(
@@ -452,7 +452,7 @@ def test_mostly_zeros_become_sparse_and_dense_again() -> None:
         edit(model, {"make_sparse": {"select": "*", "zeros": 0.99}})
 
 
-def test_places_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_indices_continue_across_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse_tensors, "_PIECE_BYTES", 48)
     array = np.zeros(100, np.float32)
     array[[3, 50, 99]] = 1, 2, 3
@@ -460,7 +460,7 @@ def test_places_are_counted_through_all_pieces(monkeypatch: pytest.MonkeyPatch) 
     np.testing.assert_array_equal(result.numpy(), array)
 
 
-def test_a_sparse_initializer_is_added_by_values_and_places() -> None:
+def test_a_sparse_initializer_is_added_by_values_and_indices() -> None:
     added = {"name": "w2", "values": [3, 4], "indices": [[0, 0], [2, 3]], "shape": [3, 4], "connect": ["product.B"]}
     after = edit(LINEAR, {"add_sparse_initializer": added}, {"remove_initializers": {}})
     w = np.zeros((3, 4), np.float32)
@@ -468,7 +468,7 @@ def test_a_sparse_initializer_is_added_by_values_and_places() -> None:
     np.testing.assert_array_equal(run(after, X)["y"], X["x"] @ w + initializers(after)["b"])
 
 
-def test_sparse_parts_come_from_files_that_the_step_knows_of(tmp_path: Path) -> None:
+def test_files_with_sparse_parts_are_inputs_of_the_step(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.array([3, 4], np.float32))
     np.save(tmp_path / "i.npy", np.array([0, 11]))
     files = {"values_file": str(tmp_path / "v.npy"), "indices_file": str(tmp_path / "i.npy")}
@@ -481,7 +481,7 @@ def test_sparse_parts_come_from_files_that_the_step_knows_of(tmp_path: Path) -> 
         edit(LINEAR, {"add_sparse_initializer": {"name": "w2", "shape": [3], "indices": [0]}})
 
 
-def test_scalars_are_not_made_sparse() -> None:
+def test_scalars_do_not_become_sparse() -> None:
     text = "g (float[4] x) => (float[4] y) <float s = {0}, float[4] w = {0, 0, 0, 1}> { h = Add(x, s) y = Mul(h, w) }"
     after = edit(text, {"make_sparse": {"select": "*", "zeros": 0.5}})
     assert [sparse.values.name for sparse in after.graph.sparse_initializer] == ["w"]
@@ -496,7 +496,7 @@ def test_scalars_are_not_made_sparse() -> None:
         ([0, 1, 2], "2 values need 2 numbers, or 2 rows of 2 coordinates"),
     ],
 )
-def test_places_that_cannot_be_are_refused(indices: object, options: str) -> None:
+def test_invalid_indices_are_refused(indices: object, options: str) -> None:
     added = {"name": "w2", "values": [3, 4], "indices": indices, "shape": [3, 4]}
     with pytest.raises(RequestError) as refused:
         edit(LINEAR, {"add_sparse_initializer": added})
@@ -533,7 +533,7 @@ def test_an_initializer_becomes_an_input_with_or_without_its_value() -> None:
         edit(BRANCHES, {"initializers_to_inputs": {"select": "w_then"}})
 
 
-def test_old_models_initializers_are_inputs_no_longer() -> None:
+def test_initializers_of_old_models_are_no_longer_inputs() -> None:
     after = edit(OLD, {"remove_initializer_inputs": {}})
     assert [i.name for i in after.graph.input] == ["x"] and after.ir_version == 4
     same_outputs(parse(OLD), after, {"x": np.array([1, 2], np.float32)})
@@ -543,7 +543,7 @@ def test_old_models_initializers_are_inputs_no_longer() -> None:
     assert grown.ir_version == 4
 
 
-def test_equal_initializers_are_kept_once(tmp_path: Path) -> None:
+def test_equal_initializers_are_merged(tmp_path: Path) -> None:
     model = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {1, 2}> { h = Add(x, a) y = Mul(h, b) }"
     after = edit(model, {"share_initializers": {}})
     assert list(initializers(after)) == ["a"]

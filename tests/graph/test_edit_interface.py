@@ -1,4 +1,4 @@
-"""Edits of what goes into a model and what comes out: inputs, outputs, types, shapes, dimensions."""
+"""Edits of a model's interface: inputs, outputs, types, shapes, dimensions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_input_is_added_after_the_others() -> None:
     assert types(model)["s"] == "int64[]"
 
 
-def test_an_input_cannot_take_a_name_that_is_there_not_even_in_a_subgraph() -> None:
+def test_an_input_cannot_take_an_existing_name_even_of_a_subgraph() -> None:
     with pytest.raises(RequestError, match=r"there is a tensor 'inner' already in choice/then_branch"):
         edit(BRANCHES, {"add_inputs": {"inputs": {"inner": {"dtype": "float"}}}})
     with pytest.raises(RequestError, match=r"no element type 'flaot32'; did you mean \"float32\""):
@@ -61,7 +61,7 @@ def test_an_input_cannot_take_a_name_that_is_there_not_even_in_a_subgraph() -> N
 
 
 @pytest.mark.parametrize("dim", [-1, 2**63, "", "12"])
-def test_sizes_and_names_that_no_dimension_has_are_refused(dim: object) -> None:
+def test_invalid_sizes_and_names_of_dimensions_are_refused(dim: object) -> None:
     operations: list[object] = [
         {"add_inputs": {"inputs": {"k": {"dtype": "bool", "shape": [dim]}}}},
         {"set_shapes": {"shapes": {"x": [dim, 4]}}},
@@ -84,7 +84,7 @@ def test_inputs_and_outputs_have_names() -> None:
             edit(TWO, operation)
 
 
-def test_inputs_of_an_old_model_become_constants_that_need_a_newer_format() -> None:
+def test_making_inputs_of_old_models_constant_raises_the_ir_version() -> None:
     old = """<ir_version: 3, opset_import: ["" : 9]>
     g (float[2] x, float[2] k, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { h = Add(x, w) y = Mul(h, k) }"""
     for removed in ({"select": "k", "replace_by": 2}, {"select": "w"}):
@@ -99,7 +99,7 @@ def test_texts_replace_an_input() -> None:
         assert run(fixed, {"x": np.ones(1, np.float32)})["t"].tolist() == ["a", given[-1]]
 
 
-def test_an_unused_input_goes_and_one_that_is_read_only_with_a_value() -> None:
+def test_an_unused_input_is_removed_and_a_used_one_only_with_a_value() -> None:
     unused = "g (float[2] x, float[2] k) => (float[2] y) { y = Relu(x) }"
     assert names(edit(unused, {"remove_inputs": {"select": "k"}}).graph.input) == ["x"]
     with pytest.raises(RequestError, match=r"input 'm' is read by Mul 'mul'; give a constant by `replace_by`"):
@@ -115,7 +115,7 @@ def test_an_input_becomes_a_constant() -> None:
     np.testing.assert_array_equal(found["z"], wanted["z"])
 
 
-def test_an_input_becomes_what_a_file_holds(tmp_path: Path) -> None:
+def test_an_input_becomes_the_contents_of_a_file(tmp_path: Path) -> None:
     np.save(tmp_path / "m.npy", FEEDS["m"])
     operation = {"remove_inputs": {"select": ["m"], "replace_by_file": str(tmp_path / "m.npy")}}
     np.testing.assert_array_equal(run(edit(TWO, operation), {"x": FEEDS["x"]})["z"], run(parse(TWO), FEEDS)["z"])
@@ -130,7 +130,7 @@ def test_an_input_becomes_what_a_file_holds(tmp_path: Path) -> None:
         ({"select": "k"}, "the model has no input 'k'"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused(settings: dict[str, object], message: str) -> None:
+def test_a_value_of_another_type_or_shape_is_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         edit(TWO, {"remove_inputs": {"select": "m", **settings}})
 
@@ -167,7 +167,7 @@ def test_a_tensor_of_a_subgraph_is_refused_with_the_reason() -> None:
         edit(TWO, {"add_outputs": {"select": "y"}})
 
 
-def test_what_cannot_be_inferred_must_be_declared() -> None:
+def test_types_that_cannot_be_inferred_must_be_declared() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "own" : 1]>
         g (float[2] x) => (float[2] y) { h = own.Op(x) y = own.Op(h) }"""
     with pytest.raises(RequestError, match=r"the type of 'h' cannot be inferred; give it by `dtype`"):
@@ -178,7 +178,7 @@ def test_what_cannot_be_inferred_must_be_declared() -> None:
     assert types(model)["h"] == "float16[n]"
 
 
-def test_an_output_goes_with_all_that_only_it_needed() -> None:
+def test_removing_an_output_removes_what_only_it_needed() -> None:
     model = edit(TWO, {"remove_outputs": {"select": "z"}})
     assert names(model.graph.node) == ["add", "relu"]
     assert names(model.graph.input) == ["x", "m"], "inputs are the model's promise to who calls it"
@@ -193,7 +193,7 @@ def test_an_output_goes_with_all_that_only_it_needed() -> None:
     assert names(alone.graph.node) == ["add"]
 
 
-def test_removing_prunes_what_a_subgraph_read() -> None:
+def test_removing_an_output_prunes_inputs_of_subgraphs() -> None:
     text = BRANCHES.replace("(float[2] y) {", "(float[2] y, float[2] o) <float[2] w = {1, 2}> { o = Neg(x)").replace(
         "h = Abs(x)", "h = Add(x, w)"
     )
@@ -202,7 +202,7 @@ def test_removing_prunes_what_a_subgraph_read() -> None:
     assert not model.graph.initializer
 
 
-def test_the_last_output_stays() -> None:
+def test_the_last_output_cannot_be_removed() -> None:
     with pytest.raises(RequestError, match="no output would be left; add others first"):
         edit(TWO, {"remove_outputs": {"select": "*"}})
 
@@ -210,7 +210,7 @@ def test_the_last_output_stays() -> None:
 # --- names and order -------------------------------------------------------------------------------------------------
 
 
-def test_names_are_changed_all_at_once() -> None:
+def test_names_are_exchanged_simultaneously() -> None:
     model = edit(TWO, {"rename_tensors": {"names": {"x": "m", "m": "x"}}}, {"rename_tensors": {"names": {"y": "out"}}})
     assert text_of(model).replace(" \n", "\n") == (
         """g (float[N,4] m, float[N,4] x) => (float[N,4] out, float[N,4] z)
@@ -241,7 +241,7 @@ def test_a_name_that_is_taken_or_unknown_is_refused() -> None:
         edit(TWO, {"rename_tensors": {"names": {"yy": "a"}}})
 
 
-def test_order() -> None:
+def test_inputs_and_outputs_are_reordered() -> None:
     model = edit(TWO, {"reorder": {"inputs": ["m", "*"]}}, {"reorder": {"outputs": ["z", "y"]}})
     assert names(model.graph.input) == ["m", "x"]
     assert names(model.graph.output) == ["z", "y"]
@@ -256,7 +256,7 @@ def test_order() -> None:
 # --- types -----------------------------------------------------------------------------------------------------------
 
 
-def test_casts_at_the_edges_keep_the_inside_as_it_was() -> None:
+def test_casts_at_inputs_and_outputs_keep_inner_types() -> None:
     model = edit(TWO, {"set_dtypes": {"dtypes": {"x": "int32", "z": "float16"}}})
     assert types(model) == {"x": "int32[N,4]", "m": "float32[N,4]", "y": "float32[N,4]", "z": "float16[N,4]"}
     found = run(model, FEEDS | {"x": FEEDS["x"].astype(np.int32)})
@@ -265,7 +265,7 @@ def test_casts_at_the_edges_keep_the_inside_as_it_was() -> None:
     np.testing.assert_array_equal(found["z"], wanted["z"].astype(np.float16))
 
 
-def test_an_output_that_nodes_read_is_still_read_as_it_was() -> None:
+def test_readers_of_a_converted_output_keep_its_former_type() -> None:
     model = edit(
         "g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x) z = Neg(y) }",
         {"set_dtypes": {"dtypes": {"y": "float16"}}},
@@ -299,12 +299,12 @@ def test_without_casts_the_whole_model_must_agree() -> None:
         ({"x": "half"}, "no element type 'half'"),
     ],
 )
-def test_types_that_cannot_be(dtypes: dict[str, str], message: str) -> None:
+def test_invalid_types_are_refused(dtypes: dict[str, str], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         edit(TWO, {"set_dtypes": {"dtypes": dtypes}})
 
 
-def test_old_casts_are_written_as_they_were() -> None:
+def test_casts_of_old_opsets_have_their_old_form() -> None:
     old = '<ir_version: 3, opset_import: ["" : 5]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
     model = edit(old, {"set_dtypes": {"dtypes": {"x": "float16"}}})
     assert model.graph.node[0].attribute[0].s == b"FLOAT"
@@ -313,7 +313,7 @@ def test_old_casts_are_written_as_they_were() -> None:
 # --- shapes ----------------------------------------------------------------------------------------------------------
 
 
-def test_shapes_of_inputs_are_set_and_all_that_follows() -> None:
+def test_shapes_of_inputs_are_set_and_propagated() -> None:
     model = edit(TWO, {"set_shapes": {"shapes": {"x": [3, 4]}}})
     assert types(model) == {"x": "float32[3,4]", "m": "float32[3,4]", "y": "float32[3,4]", "z": "float32[3,4]"}
     free = edit(TWO, {"set_shapes": {"shapes": {"x": ["rows", 4], "m": [None, 4]}}})
@@ -321,7 +321,7 @@ def test_shapes_of_inputs_are_set_and_all_that_follows() -> None:
     assert types(free)["y"] == "float32[rows,4]"
 
 
-def test_shapes_that_cannot_be_are_refused() -> None:
+def test_invalid_shapes_are_refused() -> None:
     with pytest.raises(ModelError, match=r"the model does not support these input shapes \(x: \[N, 5\]"):
         edit(TWO, {"set_shapes": {"shapes": {"x": ["N", 5]}}})
     with pytest.raises(RequestError, match="x has 2 dimensions in the model"):
@@ -370,7 +370,7 @@ def test_dimensions_without_a_name_are_fixed_too() -> None:
     assert types(edit(model, {"set_shapes": {"all": 4}}))["x"] == "float32[4,4]"
 
 
-def test_dimensions_are_made_free_again() -> None:
+def test_dimensions_become_dynamic_again() -> None:
     fixed = "g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) <float[1, 3, 8, 8] h> { h = Relu(x) y = Neg(h) }"
     model = edit(fixed, {"free_dims": {"axes": {0: "batch", -1: None}}})
     assert types(model) == {"x": "float32[batch,3,8,?]", "y": "float32[batch,3,8,?]"}
@@ -379,14 +379,14 @@ def test_dimensions_are_made_free_again() -> None:
         edit(fixed, {"free_dims": {"axes": {4: "n"}}})
 
 
-def test_what_stays_fixed_inside_is_reported(tmp_path: Path) -> None:
+def test_inner_sizes_that_stay_fixed_are_reported(tmp_path: Path) -> None:
     text = "g (float[1, 4] x) => (float[2, 2] y) <int64[2] s = {2, 2}> { [here] y = Reshape(x, s) }"
     source = models.save(parse(text), tmp_path / "model.onnx")
     change = edit_path(source, tmp_path / "out.onnx", {"free_dims": {"axes": {0: "batch"}}})
     assert "output y is still [2, 2]: Reshape 'here' produces [2, 2] for any input" in change.notes
 
 
-def test_shapes_are_inferred_anew_and_contradictions_refused() -> None:
+def test_shapes_are_inferred_again_and_contradictions_refused() -> None:
     wrong = "g (float[N, 4] x) => (float[N, 4] y) <float[3] h> { h = Relu(x) y = Neg(h) }"
     model = edit(wrong, {"infer_shapes": {"strict": True}})
     assert "float[N,4] h" in text_of(model)
@@ -397,7 +397,7 @@ def test_shapes_are_inferred_anew_and_contradictions_refused() -> None:
     edit(broken, "infer_shapes")
 
 
-def test_dropped_shapes_are_not_written_and_edits_go_on_without() -> None:
+def test_dropped_shapes_are_not_written_and_later_edits_work_without_them() -> None:
     bare = edit(TWO, "remove_shapes")
     assert names(bare.graph.value_info) == ["w"] and types(bare) == types(parse(TWO))
     same_outputs(parse(TWO), bare, FEEDS)
@@ -408,7 +408,7 @@ def test_dropped_shapes_are_not_written_and_edits_go_on_without() -> None:
     assert not any(g.g.value_info for node in inner.graph.node for g in node.attribute)
 
 
-def test_every_edge_of_a_real_shape_has_its_size() -> None:
+def test_every_tensor_has_its_actual_shape() -> None:
     model = edit(models.cnn_model(), {"set_shapes": {"all": 16}}, "infer_shapes")
     shapes = {value.name: value.type.tensor_type.shape.dim for value in (*model.graph.value_info, *model.graph.output)}
     names = [name for node in model.graph.node for name in node.output if name]
@@ -416,7 +416,7 @@ def test_every_edge_of_a_real_shape_has_its_size() -> None:
 
 
 @pytest.mark.parametrize("make", [models.cnn_model, models.ctrl_model, models.func_model, models.sparse_model])
-def test_interfaces_of_all_kinds_of_models_change_and_change_back(make: object, tmp_path: Path) -> None:
+def test_interface_edits_of_all_kinds_of_models_can_be_reverted(make: object, tmp_path: Path) -> None:
     model = make()  # type: ignore[operator]
     there = {value.name: f"in_{place}" for place, value in enumerate(model.graph.input)}
     back = {new: old for old, new in there.items()}

@@ -85,7 +85,7 @@ def test_names_attributes_and_outputs_change_in_little_memory_and_weights_are_co
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_weights_are_converted_made_up_and_moved_in_little_memory(large: Path, tmp_path: Path) -> None:
+def test_weights_are_converted_randomised_and_moved_in_little_memory(large: Path, tmp_path: Path) -> None:
     memory, written = edit_in_child(
         large,
         tmp_path / "out",

@@ -38,7 +38,7 @@ def _conv(opset: int = 17, dtype: str = "float") -> onnx.ModelProto:
 
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
-def test_an_input_in_nhwc(opset: int, dtype: str) -> None:
+def test_an_input_is_converted_to_nhwc(opset: int, dtype: str) -> None:
     model = _conv(opset, dtype)
     changed, _ = operate(model, ChangeLayout(inputs=("image",), to="NHWC"))
     assert _dims(changed.graph.input[0]) == ["batch", "H", "W", "3"] or _dims(changed.graph.input[0]) == [
@@ -52,7 +52,7 @@ def test_an_input_in_nhwc(opset: int, dtype: str) -> None:
     assert_same(outputs_of(model, {"image": x}), outputs_of(changed, {"image": x.transpose(0, 2, 3, 1)}))
 
 
-def test_an_output_in_nhwc_and_back() -> None:
+def test_an_output_is_converted_to_nhwc_and_back() -> None:
     model = _conv()
     changed, _ = operate(model, ChangeLayout(outputs=("y",), to="NHWC"))
     assert _dims(changed.graph.output[0]) == ["batch", "H", "W", 4]
@@ -64,7 +64,7 @@ def test_an_output_in_nhwc_and_back() -> None:
     assert_same([expected], outputs_of(back, {"image": x}))
 
 
-def test_the_input_is_read_in_a_branch_and_is_an_output() -> None:
+def test_an_input_that_is_read_in_a_branch_and_is_an_output_is_converted() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (bool c, float[1, 3, 2, 4] x) => (float[1, 3, 2, 4] y, float[1, 3, 2, 4] z) {
@@ -191,7 +191,7 @@ def test_two_orders_do_not_mix_and_branches_keep_theirs() -> None:
         assert_same(outputs_of(model, {"c": condition, "x": x}), after)
 
 
-def test_what_two_orders_meet_in_is_left_alone() -> None:
+def test_nodes_that_mix_two_layouts_are_left_unchanged() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[2, 4, 4, 4] x, float[1, 3, 2, 2] z) => (float[2, 4, 4, 4] y, float[1, 3, 2, 2] w) {
@@ -228,7 +228,7 @@ _STEPS = {
 
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.sampled_from(sorted(_STEPS)), min_size=2, max_size=8), tap=st.integers(0, 7))
-def test_pushing_never_changes_a_number(steps: list[str], tap: int) -> None:
+def test_moving_transposes_keeps_all_values(steps: list[str], tap: int) -> None:
     lines = [_STEPS[step].format(o=f"v{i + 1}", i=f"v{i}") for i, step in enumerate(steps)]
     model = parsed(
         f"""<ir_version: 8, opset_import: ["": 17]>
@@ -267,7 +267,7 @@ def _prepared(frames: np.ndarray[Any, Any], swap: bool = True) -> Array:
 
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
 @pytest.mark.parametrize("fold", [False, True])
-def test_a_camera_frame_goes_in(opset: int, fold: bool) -> None:
+def test_preprocessing_accepts_a_camera_frame(opset: int, fold: bool) -> None:
     model = _conv(opset)
     camera = AddPreprocessing(mean=MEAN, std=STD, swap_channels=True, fold=fold)
     changed, notes = operate(model, camera)
@@ -296,7 +296,7 @@ def test_everything_folds_into_a_conv_that_does_not_pad(bias: bool) -> None:
     assert_same(outputs_of(model, {"image": _prepared(frames)}), outputs_of(changed, {"image": frames}), 1e-5)
 
 
-def test_what_cannot_be_folded_is_reported_and_done_before() -> None:
+def test_preprocessing_that_cannot_be_folded_is_reported_and_runs_first() -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1, 3, 4, 4] image) => (float[1, 3, 4, 4] y) {y = Neg (image)}'
     )
@@ -306,7 +306,7 @@ def test_what_cannot_be_folded_is_reported_and_done_before() -> None:
     assert_same([-_prepared(frames, swap=False)], outputs_of(changed, {"image": frames}), 1e-6)
 
 
-def test_halves_are_computed_in_fp32_first() -> None:
+def test_fp16_inputs_are_normalised_in_fp32() -> None:
     model = _conv(dtype="float16")
     changed, _ = operate(model, AddPreprocessing(mean=MEAN, std=STD, swap_channels=True))
     frames = _frames(2, 7, 6, 3)
@@ -314,7 +314,7 @@ def test_halves_are_computed_in_fp32_first() -> None:
     assert_same(outputs_of(model, {"image": prepared}), outputs_of(changed, {"image": frames}), 2e-2)
 
 
-def test_frames_that_halves_cannot_hold_are_not_folded() -> None:
+def test_preprocessing_that_overflows_fp16_is_not_folded() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float16[batch, 3, H, W] image) => (float16[batch, 4, H, W] y) { y = Conv (image, w) }""",
@@ -329,7 +329,7 @@ def test_frames_that_halves_cannot_hold_are_not_folded() -> None:
 
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 22])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_frames_of_any_size_are_resized(opset: int, layout: Any) -> None:
+def test_images_of_any_size_are_resized(opset: int, layout: Any) -> None:
     model = parsed(
         f"""<ir_version: 8, opset_import: ["": {opset}]>
         g (float[batch, 3, 4, 6] image) => (float[batch, 3, 4, 6] y) {{ y = Identity (image) }}"""
@@ -343,7 +343,7 @@ def test_frames_of_any_size_are_resized(opset: int, layout: Any) -> None:
     assert_same([np.ascontiguousarray(expected)], outputs_of(changed, {"image": fed}), 1e-5)
 
 
-def test_a_model_with_channels_last_stays_so() -> None:
+def test_a_channels_last_model_keeps_its_layout() -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4, 5, 3] image) => (float[1, 4, 5, 3] y) {y = Neg (image)}'
     )
@@ -363,7 +363,7 @@ def test_a_model_with_channels_last_stays_so() -> None:
         (AddPreprocessing(dtype="float32", layout="NCHW", scale=1.0), "image would not change"),
     ],
 )
-def test_what_cannot_be_prepared_is_reported(operation: AddPreprocessing, message: str) -> None:
+def test_inputs_without_possible_preprocessing_are_reported(operation: AddPreprocessing, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         operate(_conv(8), operation)
 
@@ -380,7 +380,7 @@ _LOGITS = '<ir_version: 8, opset_import: ["": {}]> g (float[N, 5] x) => (float[N
 
 
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
-def test_classes_instead_of_logits(opset: int) -> None:
+def test_class_indices_replace_logits(opset: int) -> None:
     model = parsed(_LOGITS.format(opset))
     changed, _ = operate(model, AddPostprocessing(argmax=True, cast="int32"))
     [output] = changed.graph.output
@@ -390,7 +390,7 @@ def test_classes_instead_of_logits(opset: int) -> None:
 
 
 @pytest.mark.parametrize("opset", [10, 11, 13, 22])
-def test_the_best_of_a_softmax(opset: int) -> None:
+def test_the_best_classes_of_a_softmax_are_returned(opset: int) -> None:
     changed, _ = operate(parsed(_LOGITS.format(opset)), AddPostprocessing(activation="softmax", top_k=2, keep=True))
     assert [value.name for value in changed.graph.output] == ["y", "y_values", "y_indices"]
     x = numbers(4, 5)
@@ -427,7 +427,7 @@ def test_outputs_of_other_types_are_reported(kind: str, op_type: str, operation:
         operate(model, operation)
 
 
-def test_what_cannot_follow_an_output_is_reported() -> None:
+def test_impossible_postprocessing_is_reported() -> None:
     model = parsed(_LOGITS.format(8))
     with pytest.raises(RequestError, match="`top_k` needs opset 10; the model has 8"):
         operate(model, AddPostprocessing(top_k=2))

@@ -1,4 +1,4 @@
-"""Another model comes in: appended, prepended, beside, inside; and what was cut apart is put together again."""
+"""Merging of another model: appended, prepended, in parallel or inside; and rejoining the parts of a model."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_prepend_is_append_from_the_other_side() -> None:
     np.testing.assert_array_equal(run(whole, X)["y"], [[8, 20, 36]])
 
 
-def test_prefix_for_all_names_and_outputs_that_stay() -> None:
+def test_a_prefix_applies_to_all_names_and_kept_outputs() -> None:
     settings = {"model": "tail", "prefix": "post/", "keep_outputs": True, "connect": {"m": "m"}}
     whole = edit(HEAD, {"append_model": settings}, tail=parse(TAIL))
     assert _names(list(whole.graph.output)) == ["m", "post/y"]
     assert [node.name for node in whole.graph.node] == ["add", "post/add"]
 
 
-def test_inputs_and_outputs_in_order_where_names_differ() -> None:
+def test_inputs_and_outputs_are_matched_by_order_when_names_differ() -> None:
     tail = parse("agraph (float[3] a) => (float[3] b) { [n] b = Neg(a) }")
     head = "agraph (float[3] x) => (float[3] y) { [y] y = Relu(x) }"
     np.testing.assert_array_equal(
@@ -77,7 +77,7 @@ def test_inputs_and_outputs_in_order_where_names_differ() -> None:
         ({"append_model": {"model": "two"}}, "the connection with model 'two'"),
     ],
 )
-def test_refused_connections(operation: dict[str, object], message: str) -> None:
+def test_invalid_connections_are_refused(operation: dict[str, object], message: str) -> None:
     others = {
         "tail": parse(TAIL),
         "wide": parse("agraph (float[B, 4] m) => (float[B, 4] y) { y = Relu(m) }"),
@@ -89,7 +89,7 @@ def test_refused_connections(operation: dict[str, object], message: str) -> None
     assert message in str(caught.value)
 
 
-def test_inputs_of_both_are_one_and_others_stay_inputs() -> None:
+def test_shared_inputs_are_merged_and_others_stay_inputs() -> None:
     tail = parse("agraph (float[N, 3] m, float[N, 3] x, float[3] k) => (float[N, 3] y) { s = Add(m, x) y = Mul(s, k) }")
     feeds = {**X, "k": _floats([1, 2, 3])}
     for whole in (
@@ -128,7 +128,7 @@ def test_import_as_a_function() -> None:
     np.testing.assert_array_equal(run(both, X)["scaled"], [[4, 10, 18]])
 
 
-def test_an_output_of_a_function_that_is_not_handed_out_is_a_tensor() -> None:
+def test_unexposed_outputs_of_an_imported_function_are_tensors() -> None:
     tail = parse("agraph (float[N, 3] m) => (float[N, 3] p, float[N, 3] q) { p = Neg(m) q = Abs(m) }")
     imported = {"model": "tail", "connect": {"m": "x"}, "outputs": {"p": "negative"}, "as_function": "pkg::Tail"}
     both = edit(HEAD, {"import_model": imported}, tail=tail)
@@ -137,7 +137,7 @@ def test_an_output_of_a_function_that_is_not_handed_out_is_a_tensor() -> None:
     assert list(call.output) == ["negative", "q"]
 
 
-def test_outputs_that_no_node_makes_and_weights_that_are_outputs() -> None:
+def test_outputs_without_a_node_and_weights_as_outputs_are_merged() -> None:
     tail = parse("agraph (float[N, 3] m) => (float[N, 3] m, float[3] w) <float[3] w = {4, 5, 6}> { u = Neg(m) }")
     whole = edit(HEAD, {"append_model": {"model": "tail", "connect": {"m": "m"}}}, tail=tail)
     found = run(whole, X)
@@ -153,7 +153,7 @@ agraph (float[3] x) => (float[3] y) {{ a = pkg.Outer(x) y = pkg.Same(a) }}
 """
 
 
-def test_functions_of_one_name_and_other_bodies_are_kept_apart() -> None:
+def test_functions_of_one_name_with_different_bodies_stay_separate() -> None:
     first, second = FUNCTION.format(op="Neg"), parse(FUNCTION.format(op="Sqrt"))
     both = edit(first, {"append_model": {"model": "other"}}, other=second)
     assert sorted(function.name for function in both.functions) == ["Inner", "Inner_2", "Outer", "Outer_2", "Same"]
@@ -161,7 +161,7 @@ def test_functions_of_one_name_and_other_bodies_are_kept_apart() -> None:
     np.testing.assert_array_equal(run(both, {"x": x})["other_y"], np.sqrt(x))
 
 
-def test_a_function_that_calls_a_different_one_among_others_is_kept_apart() -> None:
+def test_a_function_with_a_different_callee_stays_separate() -> None:
     text = FUNCTION.replace("r = pkg.Inner(t)", "u = Abs(t) r = pkg.Inner(u)")
     both = edit(text.format(op="Neg"), {"append_model": {"model": "other"}}, other=parse(text.format(op="Sqrt")))
     assert "Outer_2" in {function.name for function in both.functions}
@@ -195,7 +195,7 @@ def test_domains_of_two_versions_are_refused() -> None:
         edit(text.format(1), {"append_model": {"model": "other"}}, other=parse(text.format(2)))
 
 
-def test_metadata_of_both() -> None:
+def test_metadata_of_both_models_is_kept() -> None:
     ours, theirs = parse(HEAD), parse(TAIL)
     onnx.helper.set_model_props(ours, {"author": "a", "x": "1"})
     onnx.helper.set_model_props(theirs, {"author": "b", "y": "2"})
@@ -228,7 +228,7 @@ def _cut_and_append(model: onnx.ModelProto, tensor: str, feeds: Feeds) -> None:
         (models.sparse_model, {"x": RANDOM.standard_normal((3, 4)).astype(np.float32)}),
     ],
 )
-def test_cut_and_put_back(make: object, feeds: Feeds | None, place: float) -> None:
+def test_parts_of_a_cut_model_are_joined_again(make: object, feeds: Feeds | None, place: float) -> None:
     model: onnx.ModelProto = make()  # type: ignore[operator]
     varying = _varying(model)
     _cut_and_append(model, varying[int(place * (len(varying) - 1))], feeds or _tokens(model))
@@ -284,7 +284,7 @@ def test_weights_on_disk_stay_outside_a_function(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(target, {"x": x})["z"], run(other, {"x": x})["y"])
 
 
-def test_weights_that_may_be_overridden_and_those_of_old_models() -> None:
+def test_overridable_weights_and_those_of_old_models_are_merged() -> None:
     tail = parse(TAIL)
     tail.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [3]))
     assert _names(list(edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail).graph.input)) == ["x", "tail_w"]
@@ -292,7 +292,7 @@ def test_weights_that_may_be_overridden_and_those_of_old_models() -> None:
     assert _names(list(edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail).graph.input)) == ["x"]
 
 
-def test_a_model_of_ir_version_3_gets_weights_that_are_no_inputs() -> None:
+def test_weights_of_an_ir_version_3_model_are_no_longer_inputs() -> None:
     head = parse(HEAD)
     head.ir_version = 3
     head.graph.input.append(onnx.helper.make_tensor_value_info("w", 1, [3]))
@@ -301,7 +301,7 @@ def test_a_model_of_ir_version_3_gets_weights_that_are_no_inputs() -> None:
     np.testing.assert_array_equal(run(whole, X)["y"], [[8, 20, 36]])
 
 
-def test_a_name_with_the_prefix_may_be_taken_too() -> None:
+def test_a_prefixed_name_may_be_taken_too() -> None:
     tail = parse("""agraph (float[N, 3] m) => (float[N, 3] y) <float[3] w = {4, 5, 6}, float[3] tail_w = {1, 1, 1}>
       { s = Mul(m, w) y = Add(s, tail_w) }""")
     whole = edit(HEAD, {"append_model": {"model": "tail"}}, tail=tail)

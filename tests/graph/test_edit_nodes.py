@@ -76,7 +76,7 @@ def all_names(model: onnx.ModelProto) -> tuple[Counter[str], Counter[str]]:
 # ---------------------------------------------------------------------------------------------------------- adding
 
 
-def test_a_node_is_added_with_names_made_up() -> None:
+def test_an_added_node_gets_generated_names() -> None:
     result = edit(
         CHAIN, {"add_node": {"op_type": "Relu", "inputs": ["y"]}}, {"add_node": {"op_type": "Relu", "inputs": ["y"]}}
     )
@@ -84,7 +84,7 @@ def test_a_node_is_added_with_names_made_up() -> None:
     same_outputs(parse(CHAIN), result, {"x": X})
 
 
-def test_made_up_names_are_the_same_each_time_and_identifiers() -> None:
+def test_generated_names_are_deterministic_identifiers() -> None:
     operation = {"add_node": {"op_type": "TopK", "inputs": ["x", "k"], "attributes": {"axis": 0}}}
     text = "g (float[4] x, int64[1] k) => (float[4] z) { [TopK] TopK_Values = Relu (x)  z = Relu (TopK_Values) }"
     first, second = edit(text, operation), edit(text, operation)
@@ -94,7 +94,7 @@ def test_made_up_names_are_the_same_each_time_and_identifiers() -> None:
     assert all(re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) for name in (*values, *nodes) if name)
 
 
-def test_given_names_optional_inputs_and_attributes() -> None:
+def test_an_added_node_has_given_names_optional_inputs_and_attributes() -> None:
     result = edit(
         "g (float[N, 4] x, float six) => (float[N, 4] z) { z = Relu (x) }",
         {"add_node": {"op_type": "Clip", "inputs": ["z", "", "six"], "outputs": ["capped"], "name": "cap"}},
@@ -106,7 +106,7 @@ def test_given_names_optional_inputs_and_attributes() -> None:
     ]
 
 
-def test_a_custom_node_declares_what_it_makes() -> None:
+def test_a_custom_node_declares_its_output_types() -> None:
     node = {
         "op_type": "Fused",
         "domain": "com.acme",
@@ -128,7 +128,7 @@ def test_a_custom_node_declares_what_it_makes() -> None:
     }
 
 
-def test_an_operator_of_onnx_runtime() -> None:
+def test_an_operator_of_onnx_runtime_is_added() -> None:
     result = edit(
         CHAIN,
         {"add_node": {"op_type": "QuickGelu", "domain": "com.microsoft", "inputs": ["y"], "outputs": ["gelu"]}},
@@ -137,7 +137,7 @@ def test_an_operator_of_onnx_runtime() -> None:
     assert not np.array_equal(run(result, {"x": X})["z"], run(parse(CHAIN), {"x": X})["z"])
 
 
-def test_a_call_of_a_local_function_in_a_subgraph() -> None:
+def test_a_call_of_a_local_function_is_added_in_a_subgraph() -> None:
     result = edit(
         NESTED,
         {
@@ -156,7 +156,7 @@ def test_a_call_of_a_local_function_in_a_subgraph() -> None:
     same_outputs(parse(NESTED), result, NESTED_FEEDS[1])
 
 
-def test_a_node_in_a_function() -> None:
+def test_a_node_is_added_in_a_function() -> None:
     result = edit(
         NESTED,
         {
@@ -214,11 +214,11 @@ def test_a_node_in_a_function() -> None:
         ({"op_type": "Relu", "inputs": ["x"], "scope": "sub"}, "there is no graph 'sub' in this model"),
     ],
 )
-def test_what_cannot_be_added(node: dict[str, Any], message: str) -> None:
+def test_invalid_additions_are_refused(node: dict[str, Any], message: str) -> None:
     assert message in refused(CHAIN, {"add_node": node})
 
 
-def test_types_that_contradict_each_other() -> None:
+def test_contradictory_types_are_refused() -> None:
     text = "g (float[2] x, int64[2] i) => (float[2] y) { y = Relu (x) }"
     message = refused(text, {"add_node": {"op_type": "Add", "inputs": ["x", "i"]}})
     assert "Add requires 'x' (tensor(float)) and 'i' (tensor(int64)) to have one type" in message
@@ -227,7 +227,7 @@ def test_types_that_contradict_each_other() -> None:
 # ------------------------------------------------------------------------------------------------------- inserting
 
 
-def test_after_a_tensor_before_all_its_readers() -> None:
+def test_a_node_is_inserted_after_a_tensor_for_all_readers() -> None:
     result = edit(NESTED, {"insert_node": {"op_type": "Abs", "after": "y", "name": "abs", "output": "a"}})
     assert "[abs] a = Abs (y)" in nodes_of(result)
     assert "Add (a, b)" in text_of(result)
@@ -236,24 +236,24 @@ def test_after_a_tensor_before_all_its_readers() -> None:
         same_outputs(parse(NESTED), result, feeds)
 
 
-def test_after_an_output_the_output_keeps_its_name() -> None:
+def test_inserting_after_an_output_keeps_the_name_of_the_output() -> None:
     result = edit(CHAIN, {"insert_node": {"op_type": "Neg", "after": "z"}})
     assert nodes_of(result)[-2:] == ["[last] z_before = Sigmoid (d)", "[Neg] z = Neg (z_before)"]
     assert np.array_equal(run(result, {"x": X})["z"], -run(parse(CHAIN), {"x": X})["z"])
 
 
-def test_after_an_input_and_before_some_readers() -> None:
+def test_a_node_is_inserted_after_an_input_for_some_readers() -> None:
     text = "g (float[2] x) => (float[2] y, float[2] z) { [a] y = Relu (x)  [b] z = Tanh (x) }"
     result = edit(text, {"insert_node": {"op_type": "Neg", "after": "x", "readers": "b"}})
     assert nodes_of(result) == ["[a] y = Relu (x)", "[Neg] Neg_Y = Neg (x)", "[b] z = Tanh (Neg_Y)"]
 
 
-def test_the_tensor_goes_where_the_recipe_says() -> None:
+def test_the_tensor_goes_to_the_input_given_by_the_recipe() -> None:
     result = edit(CHAIN, {"insert_node": {"op_type": "Sub", "after": "y", "inputs": ["b", "{tensor}"]}})
     assert "[Sub] Sub_C = Sub (b, y)" in nodes_of(result)
 
 
-def test_before_an_input_of_each_node() -> None:
+def test_a_node_is_inserted_before_an_input_of_each_selected_node() -> None:
     operation = {"insert_node": {"op_type": "Neg", "before": ["plus", "minus"], "input": "B"}}
     result = edit(NESTED, operation)
     assert text_of(result).count("= Neg (b)") == 2
@@ -274,7 +274,7 @@ def test_before_an_input_of_each_node() -> None:
         ),
     ],
 )
-def test_what_cannot_be_inserted(settings_: dict[str, Any], message: str) -> None:
+def test_invalid_insertions_are_refused(settings_: dict[str, Any], message: str) -> None:
     assert message in refused(CHAIN, {"insert_node": settings_})
 
 
@@ -287,7 +287,7 @@ def test_what_cannot_be_inserted(settings_: dict[str, Any], message: str) -> Non
         ({"before": "y", "output": "v"}, "`output` goes with `after`"),
     ],
 )
-def test_contradicting_places_are_reported_before_a_run(settings_: dict[str, Any], message: str) -> None:
+def test_contradictory_positions_are_reported_before_a_run(settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         InsertNode.model_validate({"op_type": "Neg", **settings_})
 
@@ -295,12 +295,12 @@ def test_contradicting_places_are_reported_before_a_run(settings_: dict[str, Any
 # ------------------------------------------------------------------------------------------- replacing an operator
 
 
-def test_another_operator_keeps_name_and_wires() -> None:
+def test_replacing_an_operator_keeps_name_and_connections() -> None:
     result = edit(CHAIN, {"replace_op": {"select": "first", "op_type": "LeakyRelu", "attributes": {"alpha": 1}}})
     assert nodes_of(result)[0] == "[first] y = LeakyRelu <alpha: float = 1> (x)"
 
 
-def test_attributes_the_new_operator_has_stay() -> None:
+def test_attributes_supported_by_the_new_operator_are_kept() -> None:
     text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 2, 2] y)
     { [p] y = AveragePool <kernel_shape = [3, 3], count_include_pad = 1> (x) }"""
     result = edit(text, {"replace_op": {"select": "p", "op_type": "MaxPool"}})
@@ -321,7 +321,7 @@ def test_attributes_the_new_operator_has_stay() -> None:
         ({"select": "first", "op_type": "Relue"}, 'did you mean "Relu"?'),
     ],
 )
-def test_what_does_not_fit_in_the_place(settings_: dict[str, Any], message: str) -> None:
+def test_operators_that_do_not_fit_are_refused(settings_: dict[str, Any], message: str) -> None:
     assert message in refused(CHAIN, {"replace_op": settings_})
 
 
@@ -394,7 +394,7 @@ def test_nodes_in_subgraphs_and_functions_are_bridged() -> None:
     np.testing.assert_allclose(run(result, NESTED_FEEDS[0])["z"], expected, rtol=1e-6)
 
 
-def test_a_node_goes_with_what_stands_in_it() -> None:
+def test_removing_a_node_removes_its_bodies() -> None:
     result = edit(
         NESTED,
         {"rewire": {"tensor": "u", "read": "y"}},
@@ -416,7 +416,7 @@ def test_a_node_goes_with_what_stands_in_it() -> None:
         ({"select": "mid", "bridge": True, "through": 7}, "there is no input 7; Add takes (A, B)"),
     ],
 )
-def test_what_cannot_be_removed(settings_: dict[str, Any], message: str) -> None:
+def test_invalid_removals_are_refused(settings_: dict[str, Any], message: str) -> None:
     assert message in refused(CHAIN, {"remove_nodes": settings_})
 
 
@@ -437,7 +437,7 @@ def test_a_reader_in_a_body_is_named() -> None:
     assert "'plus', 'minus' read 'y', an output of 'pre'" in message
 
 
-def test_nothing_selected_may_pass() -> None:
+def test_an_empty_selection_may_be_allowed() -> None:
     result = edit(CHAIN, {"remove_nodes": {"select": "nope", "allow_empty": True}})
     assert text_of(result) == text_of(edit(CHAIN))
 
@@ -461,7 +461,7 @@ def test_a_copy_in_a_body_reads_the_copy_outside() -> None:
     assert "[copy_plus] copy_ya = Add (copy_y, b)" in text_of(result)
 
 
-def test_copies_of_bodies_have_names_of_their_own() -> None:
+def test_copies_of_bodies_have_unique_names() -> None:
     result = edit(
         NESTED,
         {"copy_nodes": {"select": ["pre", "branch"]}},
@@ -479,7 +479,7 @@ def test_copies_of_bodies_have_names_of_their_own() -> None:
 # ---------------------------------------------------------------------------------------------------------- wiring
 
 
-def test_optional_and_variadic_inputs_grow() -> None:
+def test_optional_and_variadic_inputs_are_extended() -> None:
     text = """g (float[1, 2] x, float lo, float hi) => (float[1, 2] y, float[N, 2] z)
     { [clip] y = Clip (x)  [cat] z = Concat <axis = 0> (x) }"""
     result = edit(
@@ -498,7 +498,7 @@ def test_optional_and_variadic_inputs_grow() -> None:
     assert nodes_of(back) == ["[clip] y = Clip (x)", "[cat] z = Concat <axis: int = 0> (x)"]
 
 
-def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
+def test_one_tensor_is_connected_to_many_nodes_in_many_graphs() -> None:
     result = edit(NESTED, {"connect": {"select": ["plus", "minus"], "input": "B", "tensor": "x"}})
     assert "Add (y, x)" in text_of(result)
     assert "Sub (y, x)" in text_of(result)
@@ -534,7 +534,7 @@ def test_one_tensor_for_many_nodes_in_many_graphs() -> None:
         ({"rewire": {"tensor": "z", "read": "x"}}, "nothing that may be changed reads 'z'"),
     ],
 )
-def test_wires_that_cannot_be(operation: dict[str, Any], message: str) -> None:
+def test_invalid_connections_are_refused(operation: dict[str, Any], message: str) -> None:
     assert message in refused(CHAIN, operation)
 
 
@@ -563,7 +563,7 @@ def test_wires_that_cannot_be(operation: dict[str, Any], message: str) -> None:
         ),
     ],
 )
-def test_scopes_are_kept(operation: dict[str, Any], message: str) -> None:
+def test_connections_respect_scopes(operation: dict[str, Any], message: str) -> None:
     assert message in refused(NESTED, _in_main(operation))
 
 
@@ -586,14 +586,14 @@ def test_all_readers_read_another_tensor() -> None:
     assert "Sub (a, b)" in text_of(result)
 
 
-def test_of_several_nodes_those_that_read_nothing_there_are_passed_over() -> None:
+def test_selected_nodes_that_do_not_read_the_tensor_are_skipped() -> None:
     text = """g (float[2] x, float lo) => (float[2] a, float[2] b, float[2] c)
     { [none] a = Clip (x)  [low] b = Clip (x, lo)  [high] c = Clip (x, "", lo) }"""
     result = edit(text, {"disconnect": {"select": {"op_type": "Clip"}, "input": "min"}})
     assert nodes_of(result) == ["[none] a = Clip (x)", "[low] b = Clip (x)", '[high] c = Clip (x, "", lo)']
 
 
-def test_readers_that_are_not_selected_or_make_the_new_tensor_are_passed_over() -> None:
+def test_unselected_readers_and_producers_of_the_new_tensor_are_skipped() -> None:
     text = """g (float[2] x) => (float[2] b, float[2] c, float[2] d, float[2] a)
     { [maker] a = Neg (x)  [other] b = Abs (x)  [one] c = Relu (x)  [two] d = Tanh (x) }"""
     result = edit(text, {"rewire": {"tensor": "x", "read": "a", "readers": ["maker", "one", "two"]}})
@@ -613,7 +613,7 @@ def test_outputs_are_rewired_under_their_names() -> None:
     assert "[Identity] z = Identity (x)" in nodes_of(result)
 
 
-def test_an_output_that_is_an_input_too() -> None:
+def test_an_output_that_is_also_an_input_is_rewired() -> None:
     text = "g (float[2] x) => (float[2] x, float[2] y) { y = Relu (x) }"
     for operation in (
         {"rewire": {"tensor": "x", "read": "y", "outputs": True}},
@@ -622,11 +622,11 @@ def test_an_output_that_is_an_input_too() -> None:
         assert "'x' is both an input and an output" in refused(text, operation)
 
 
-def test_a_tensor_instead_of_itself() -> None:
+def test_replacing_a_tensor_with_itself_is_refused() -> None:
     assert "'y' cannot replace itself" in refused(CHAIN, {"rewire": {"tensor": "y", "read": "y"}})
 
 
-def test_many_nodes_are_connected_without_looking_through_the_model_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connecting_many_nodes_searches_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built = 0
     result = Neighbourhood.__init__
 
@@ -645,7 +645,7 @@ def test_many_nodes_are_connected_without_looking_through_the_model_for_each(mon
 # ---------------------------------------------------------------------------------------------------------- naming
 
 
-def test_templates() -> None:
+def test_names_are_made_from_templates() -> None:
     result = edit(
         CHAIN,
         {"rename_nodes": {"select": {"op_type": ["Relu", "Add"]}, "to": "/net/{op_type}.{index:02}"}},
@@ -681,7 +681,7 @@ def test_tensors_of_outer_graphs_are_renamed_where_they_are_read() -> None:
         same_outputs(parse(NESTED), result, feeds)
 
 
-def test_tensors_by_pattern_and_scope() -> None:
+def test_tensors_are_renamed_by_pattern_and_scope() -> None:
     result = edit(
         NESTED,
         {"rename_tensors": {"select": "/^(.)a$/", "to": "{op_type}_{1}"}},
@@ -708,11 +708,11 @@ def test_tensors_by_pattern_and_scope() -> None:
         ({"rename_tensors": {"select": "x", "to": "a{1}"}}, "no `/regular expression/` of `select` has a group {1}"),
     ],
 )
-def test_names_that_cannot_be(operation: dict[str, Any], message: str) -> None:
+def test_invalid_names_are_refused(operation: dict[str, Any], message: str) -> None:
     assert message in refused(CHAIN, operation)
 
 
-def test_a_name_that_several_have() -> None:
+def test_an_ambiguous_name_is_refused() -> None:
     text = NESTED.replace("[inner]", "[pre]")
     assert "2 nodes are named 'pre'; choose one by `select` and `scope`" in refused(
         text, {"rename_nodes": {"names": {"pre": "a"}}}
@@ -736,12 +736,12 @@ def test_templates_are_checked_before_a_run(options: dict[str, Any], message: st
             operation.model_validate(options)
 
 
-def test_nodes_of_one_name_get_names_of_their_own() -> None:
+def test_duplicate_node_names_become_unique() -> None:
     text = "g (float[2] x) => (float[2] y) { [same] a = Relu(x) [same] b = Tanh(a) [same_2] y = Neg(b) }"
     assert [node.name for node in edit(text, "name_all").graph.node] == ["same", "same_3", "same_2"]
 
 
-def test_everything_is_named() -> None:
+def test_all_nodes_get_names() -> None:
     proto = parse("g (float[2] a) => (float[2] z) { b = Relu (a)  c, mask = Dropout (b)  z = Tanh (c) }")
     assert [node.name for node in edit(proto, "name_all").graph.node] == ["Relu_b", "Dropout_c", "Tanh_z"]
     for value, name in {"a": "in.0", "b": "m.1", "c": "m_1", "z": "/out"}.items():
@@ -762,7 +762,7 @@ def _rename_proto(proto: onnx.ModelProto, old: str, new: str) -> None:
         node.output[:] = [new if name == old else name for name in node.output]
 
 
-def test_an_output_that_is_left_out_stays_out() -> None:
+def test_an_omitted_output_stays_omitted() -> None:
     proto = parse(
         """g (float[2, 1, 3] x, float[1, 12, 3] w, float[1, 12, 3] r) => (float[1, 1, 3] h)
         { v, h = LSTM <hidden_size = 3> (x, w, r) }"""
@@ -772,7 +772,7 @@ def test_an_output_that_is_left_out_stays_out() -> None:
     assert list(result.graph.node[0].output) == ["", "n_h"]
 
 
-def test_scales_that_are_noted_for_a_tensor_are_renamed_too() -> None:
+def test_quantisation_annotations_are_renamed_too() -> None:
     proto = parse(CHAIN)
     note = proto.graph.quantization_annotation.add(tensor_name="y")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="b")
@@ -781,7 +781,7 @@ def test_scales_that_are_noted_for_a_tensor_are_renamed_too() -> None:
     assert (noted.tensor_name, noted.quant_parameter_tensor_names[0].value) == ("act", "scale")
 
 
-def test_the_order_of_initializers_stays() -> None:
+def test_the_order_of_initializers_is_kept() -> None:
     text = """g (float[2] x) => (float[2] y) <float[2] p = {1, 2}, float[2] q = {3, 4}, float[2] r = {5, 6}>
     { y = Sum (x, p, q, r) }"""
     result = edit(text, {"rename_tensors": {"names": {"p": "q", "q": "p"}}})
@@ -792,7 +792,7 @@ def test_the_order_of_initializers_stays() -> None:
 # ----------------------------------------------------------------------------------------------------- free names
 
 
-def test_free_names_follow_what_an_operation_does() -> None:
+def test_unused_names_are_updated_by_each_change() -> None:
     def change(edited: EditedModel) -> None:
         assert edited.fresh_name("first") == "first_2"
         assert edited.fresh_name("first") == "first_3", "handed out, and not given yet"
@@ -807,7 +807,7 @@ def test_free_names_follow_what_an_operation_does() -> None:
     edit(CHAIN, by(change))
 
 
-def test_the_next_operation_knows_the_names_of_the_last() -> None:
+def test_an_operation_finds_names_given_by_the_previous_one() -> None:
     def sneak(edited: EditedModel) -> None:
         edited.fresh_name("other")
         edited.node("mid").name = "Relu"
@@ -816,7 +816,7 @@ def test_the_next_operation_knows_the_names_of_the_last() -> None:
     assert sorted(node.name for node in result.graph.node) == ["Relu", "Relu_2", "drop", "first", "last"]
 
 
-def test_many_fresh_names_look_through_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generating_many_names_searches_the_model_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def change(edited: EditedModel) -> None:
         seen = 0
         initializers = ir.Graph.initializers
@@ -860,7 +860,7 @@ _OPERATIONS = st.sampled_from(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(_OPERATIONS, min_size=1, max_size=6))
-def test_any_list_leaves_a_valid_model_or_says_why_not(operations: list[dict[str, Any]]) -> None:
+def test_any_list_of_edits_gives_a_valid_model_or_an_error(operations: list[dict[str, Any]]) -> None:
     try:
         result = edit(NESTED, *operations)
     except ModelError:
@@ -877,13 +877,13 @@ def test_any_list_leaves_a_valid_model_or_says_why_not(operations: list[dict[str
         )
 
 
-def test_a_name_that_a_pattern_leaves_empty_is_refused() -> None:
+def test_a_pattern_that_gives_an_empty_name_is_refused() -> None:
     for word in ("rename_nodes", "rename_tensors"):
         with pytest.raises(RequestError, match=f"{word}: the new name of .* is empty"):
             edit(CHAIN, {word: {"select": "/(no)?[a-z]/", "to": "{1}"}})
 
 
-def test_an_input_far_behind_the_others_is_refused() -> None:
+def test_an_input_index_beyond_the_next_is_refused() -> None:
     custom = """<ir_version: 8, opset_import: ["" : 17, "acme" : 1]>
     g (float[2] x) => (float[2] y) { [foo] h = acme.Foo (x)  y = Relu (h) }"""
     with pytest.raises(RequestError, match=r"input 1000000000 is far beyond the last one, which is 0"):

@@ -69,14 +69,14 @@ def feeds_of(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("operator", NODES)
-def test_up_to_the_newest_that_can_be_run_it_computes_the_same(operator: str) -> None:
+def test_upgrading_to_the_newest_runnable_opset_keeps_outputs(operator: str) -> None:
     opset, text = NODES[operator]
     model = at(opset, text)
     same_outputs(model, to(model, 26), feeds_of(model))
 
 
 @pytest.mark.parametrize("operator", sorted(set(NODES) - {"Slice", "Pad", "Clip", "Upsample", "Dropout"}))
-def test_down_again_it_is_what_it_was(operator: str) -> None:
+def test_downgrading_after_upgrading_restores_the_model(operator: str) -> None:
     """What onnx's converter has a way down for, or what is carried over."""
     opset, text = NODES[operator]
     model = at(opset, text)
@@ -98,14 +98,14 @@ def test_down_again_it_is_what_it_was(operator: str) -> None:
         (22, 20, "g (float[1,1,4,4] x, float[1,2,2,2] grid) => (float[1,1,2,2] y) { y = GridSample(x, grid) }"),
     ],
 )
-def test_down_to_the_version_that_changed_what_it_does_it_is_carried_over(opset: int, older: int, text: str) -> None:
+def test_downgrading_below_a_change_of_semantics_keeps_outputs(opset: int, older: int, text: str) -> None:
     model = at(opset, text)
     same_outputs(model, to(model, older), feeds_of(model))
     with pytest.raises(RequestError, match=rf"in opset {older - 1} (it|its)"):
         to(model, older - 1)
 
 
-def test_only_nodes_that_have_another_version_are_touched(tmp_path: Path) -> None:
+def test_only_nodes_with_another_version_change(tmp_path: Path) -> None:
     text = """g (float[2,4] x) => (float[2,4] y, float[2,1] z) {
         [relu] r = Relu(x)
         [mean] m = ReduceMean<axes = [1], keepdims = 1>(r)
@@ -162,7 +162,7 @@ def test_weights_in_external_data_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "make", [models.cnn_model, models.tfm_model, models.ctrl_model, models.func_model, models.sparse_model]
 )
-def test_models_of_all_kinds_go_up_and_stay_equal(make: object) -> None:
+def test_upgrading_all_kinds_of_models_keeps_outputs(make: object) -> None:
     model = make()  # type: ignore[operator]
     opset = opset_of(model)
     after = edit(model, {"set_opset": {"to": 22}})
@@ -221,12 +221,14 @@ def test_the_file_format_follows_the_opset() -> None:
         ),
     ],
 )
-def test_what_cannot_be_converted_is_named_with_the_reason(opset: int, text: str, target: int, message: str) -> None:
+def test_operators_that_cannot_be_converted_are_reported_with_the_reason(
+    opset: int, text: str, target: int, message: str
+) -> None:
     with pytest.raises(RequestError, match=message):
         edit(at(opset, text), {"set_opset": {"to": target}})
 
 
-def test_a_refusal_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+def test_a_refusal_leaves_the_model_unchanged(tmp_path: Path) -> None:
     text = """g (float[2,1,4] x) => (float[2,4] y, float[2,1,4] z) <int64[1] axes = {1}> {
         y = Squeeze(x, axes)
         z = Gelu(x)
@@ -241,7 +243,7 @@ def test_a_refusal_leaves_the_model_as_it_was(tmp_path: Path) -> None:
     assert after.partition("{\n")[2] == before.partition("{\n")[2]
 
 
-def test_a_default_of_an_input_is_no_constant() -> None:
+def test_a_default_of_an_input_is_not_a_constant() -> None:
     text = "g (float[2,1,4] x, int64[1] k) => (float y) <int64[1] k = {1}> { y = Squeeze(x, k) }"
     model = at(13, text)
     del model.graph.output[0].type.tensor_type.shape.dim[:]
@@ -249,7 +251,7 @@ def test_a_default_of_an_input_is_no_constant() -> None:
         edit(model, {"set_opset": {"to": 12}})
 
 
-def test_an_attribute_that_a_function_is_given_is_not_looked_into() -> None:
+def test_a_function_attribute_that_the_conversion_needs_is_reported() -> None:
     function = parse(
         """<ir_version: 8, opset_import: ["" : 12, "own" : 1]>
         g (float[2,3] x) => (float[2,3] y) { y = own.S<k = 1>(x) }
@@ -267,7 +269,7 @@ def test_a_domain_is_imported() -> None:
     assert {one.domain: one.version for one in after.opset_import} == {"": 17, "com.microsoft": 1}
 
 
-def test_an_old_format_wants_initializers_as_inputs() -> None:
+def test_an_old_ir_version_lists_initializers_as_inputs() -> None:
     text = "g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
     after = edit(at(12, text), {"set_ir_version": {"to": 3}})
     assert after.ir_version == 3
@@ -280,7 +282,7 @@ def test_an_old_format_wants_initializers_as_inputs() -> None:
         edit(at(12, text), {"set_ir_version": {"to": 14}})
 
 
-def test_metadata_of_the_model_and_of_nodes() -> None:
+def test_metadata_of_the_model_and_of_nodes_is_set() -> None:
     model = at(17, "g (float[2] x) => (float[2] y) { [a] h = Relu(x) [b] y = Neg(h) }", 10)
     model.metadata_props.add(key="draft", value="yes")
     settings = {"producer_name": "ours", "model_version": 3, "graph_name": "net", "doc_string": "text"}
@@ -300,7 +302,7 @@ def test_metadata_of_the_model_and_of_nodes() -> None:
     ("settings", "message"),
     [({}, "give something to set"), ({"select": "a", "domain": "d"}, "nodes have `doc_string` and `metadata` only")],
 )
-def test_metadata_that_says_nothing_or_too_much(settings: dict[str, object], message: str) -> None:
+def test_incomplete_or_contradictory_metadata_is_refused(settings: dict[str, object], message: str) -> None:
     from pydantic import ValidationError
 
     from ndld_flow.graph.edit.operations.set_metadata import SetMetadata

@@ -1,4 +1,4 @@
-"""Random operations on random graphs: the result is valid and runs, or the edit says why not."""
+"""Random operations on random graphs: the result is valid and runs, or the edit reports an error."""
 
 from __future__ import annotations
 

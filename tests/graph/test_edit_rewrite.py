@@ -1,4 +1,4 @@
-"""Rewrite rules from text: what fits a pattern, what does not, and what stands there afterwards."""
+"""Rewrite rules from text: matches, mismatches, and replacements."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_swish_becomes_a_contrib_operator_in_either_order() -> None:
     assert ops(rewritten(text, **SWISH, commutative=False)) == ["QuickGelu", "Sigmoid", "Mul"]
 
 
-def test_what_was_done_is_reported_and_nothing_is_an_error() -> None:
+def test_matches_are_counted_and_no_match_is_an_error() -> None:
     message = refusal("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH)
     assert message == "the pattern has no match in this model"
     assert apply("g (float[2, 4] x) => (float[2, 4] y) { y = Relu (x) }", "rewrite", **SWISH, allow_empty=True)
 
 
 @pytest.mark.parametrize("condition", [True, False])
-def test_subgraphs_and_functions_are_looked_through(condition: bool) -> None:
+def test_subgraphs_and_functions_are_searched(condition: bool) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[2, 4] x, bool c) => (float[2, 4] y) <float[2, 4] t> {
       t = f.F (x)
@@ -78,7 +78,7 @@ def test_subgraphs_and_functions_are_looked_through(condition: bool) -> None:
     np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], rtol=1e-5)
 
 
-def test_inner_tensors_that_others_read_prevent_a_match_unless_allowed() -> None:
+def test_inner_tensors_with_other_readers_prevent_a_match_unless_allowed() -> None:
     read = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] z) { s = Sigmoid (x) y = Mul (x, s) z = Neg (s) }"
     handed = "g (float[2, 4] x) => (float[2, 4] y, float[2, 4] s) { s = Sigmoid (x) y = Mul (x, s) }"
     captured = """g (float[2, 4] x, bool c) => (float[2, 4] y, float[2, 4] z) {
@@ -110,7 +110,7 @@ def test_constants_match_initializers_by_value(constant: str) -> None:
     np.testing.assert_allclose(run(after, X)["y"], run(parse(text), X)["y"], rtol=1e-5)
 
 
-def test_constants_match_constant_nodes_however_they_are_written() -> None:
+def test_constants_match_all_forms_of_constant_nodes() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) {
       c = Constant <value_float = 0.5> () d = Constant <value_floats = [0.5]> () a = Mul (x, c) y = Mul (a, d)
     }"""
@@ -131,7 +131,7 @@ def test_other_constants_do_not_match(text: str) -> None:
     assert refusal(text, "rewrite", **SCALE) == "the pattern has no match in this model"
 
 
-def test_a_constant_is_as_near_as_its_dtype_comes() -> None:
+def test_constants_match_within_the_precision_of_their_dtype() -> None:
     text = "g (float16[2, 4] x) => (float16[2, 4] y) <float16[1] c = {0}> { y = Mul (x, c) }"
     model = parse(text)
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.array([1.702], np.float16), "c"))
@@ -157,7 +157,7 @@ def test_attribute_variables_are_carried_over_with_defaults() -> None:
     assert attributes == [{"perm": [1, 0]}, {"axis": -1}, {}, {"axis": 0}]
 
 
-def test_a_variable_that_stands_twice_is_one_value() -> None:
+def test_a_repeated_variable_is_one_value() -> None:
     rule = {
         "pattern": "(x) => (y) { a = Softmax <axis = $axis> (x) y = Softmax <axis = $axis> (a) }",
         "replacement": "(x) => (y) { y = Softmax <axis = $axis> (x) }",
@@ -168,7 +168,7 @@ def test_a_variable_that_stands_twice_is_one_value() -> None:
     assert ops(rewritten(text, **rule)) == ["Softmax", "Softmax", "Softmax"]
 
 
-def test_named_attributes_must_be_equal_and_others_may_be_there() -> None:
+def test_named_attributes_must_be_equal_and_others_are_ignored() -> None:
     rule = {
         "pattern": "(x) => (y) { y = LeakyRelu <alpha = 0.01> (x) }",
         "replacement": "(x) => (y) { y = Relu (x) }",
@@ -199,7 +199,7 @@ def test_named_attributes_must_be_equal_and_others_may_be_there() -> None:
         ({"single_use": ["c"]}, 2),
     ],
 )
-def test_conditions(where: dict[str, Any], count: int) -> None:
+def test_conditions_restrict_matches(where: dict[str, Any], count: int) -> None:
     text = """g (float[2, 4] x, float[2, 4] z) => (float[2, 4] y) <float s = {2}, float[4] v = {1, 2, 3, 4}> {
       a = Sub (x, s) b = Sub (a, v) c = Sub (b, z) y = Add (c, z)
     }"""
@@ -212,7 +212,7 @@ def test_conditions(where: dict[str, Any], count: int) -> None:
     same_outputs(parse(text), after, {**X, "z": X["x"] * 2})
 
 
-def test_attribute_conditions() -> None:
+def test_conditions_on_attributes_restrict_matches() -> None:
     text = (
         "g (float[2, 4] x) => (float[2, 4] y) { a = Softmax <axis = 0> (x) b = Softmax <axis = 1> (a) y = Softmax (b) }"
     )
@@ -231,14 +231,14 @@ SPLIT = {
 }
 
 
-def test_several_outputs_and_constants_of_the_replacement() -> None:
+def test_a_replacement_may_have_several_outputs_and_constants() -> None:
     text = "g (float[2, 4] x) => (float[1, 4] p, float[1, 4] y) { p, q = Split <axis = 0> (x) y = Neg (q) }"
     after = rewritten(text, **SPLIT)
     assert ops(after) == ["Constant", "Constant", "Constant", "Slice", "Slice", "Neg"]
     same_outputs(parse(text), after, X)
 
 
-def test_outputs_that_need_each_other_from_outside_are_left() -> None:
+def test_matches_that_would_create_a_cycle_are_skipped() -> None:
     rule = {
         "pattern": "(x, z) => (a, b) { a = Neg (x) t = Relu (x) b = Add (t, z) }",
         "replacement": "(x, z) => (a, b) { a, b = custom.Both (x, z) }",
@@ -251,7 +251,7 @@ def test_outputs_that_need_each_other_from_outside_are_left() -> None:
     assert ops(edit(apart, {"rewrite": rule})) == ["Both"]
 
 
-def test_matches_share_no_node_and_new_nodes_are_not_rewritten() -> None:
+def test_matches_do_not_overlap_and_new_nodes_are_not_rewritten() -> None:
     rule = {
         "pattern": "(x) => (y) { a = Relu (x) y = Relu (a) }",
         "replacement": "(x) => (y) { a = Relu (x) y = Relu (a) }",
@@ -269,20 +269,20 @@ def test_matches_share_no_node_and_new_nodes_are_not_rewritten() -> None:
         "(x, z) => (y) { a = Relu (x) y = Add (a, z) }",  # an input is not made inside
     ],
 )
-def test_nodes_are_different_nodes_and_inputs_come_from_outside(pattern: str) -> None:
+def test_matched_nodes_are_distinct_and_inputs_come_from_outside(pattern: str) -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { r = Relu (x) y = Add (r, r) }"
     message = refusal(text, "rewrite", pattern=pattern, replacement="(x) => (y) { y = Neg (x) }")
     assert message == "the pattern has no match in this model"
 
 
-def test_a_limit_and_a_selection() -> None:
+def test_matches_are_limited_by_number_and_selection() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) { [a] p = Relu (x) [b] q = Relu (p) [c] y = Relu (q) }"
     rule = {"pattern": "(x) => (y) { y = Relu (x) }", "replacement": "(x) => (y) { y = Abs (x) }"}
     assert ops(rewritten(text, **rule, limit=2)) == ["Abs", "Abs", "Relu"]
     assert ops(rewritten(text, **rule, select=["b"])) == ["Relu", "Abs", "Relu"]
 
 
-def test_inputs_may_be_handed_through_and_inputs_that_are_left_out_go() -> None:
+def test_inputs_may_be_passed_through_and_unused_inputs_are_removed() -> None:
     rule = {"pattern": "(x, c) => (y) { y = Add (x, c) }", "replacement": "(x) => (x) { }"}
     text = (
         "g (float[2, 4] x) => (float[2, 4] y) <float[4] w = {1, 2, 3, 4}> { n = Neg (w) a = Add (x, n) y = Relu (a) }"
@@ -293,13 +293,13 @@ def test_inputs_may_be_handed_through_and_inputs_that_are_left_out_go() -> None:
     assert ops(after) == ["Identity"]
 
 
-def test_a_chain_of_matches_reads_what_replaced_the_one_before() -> None:
+def test_consecutive_matches_are_connected() -> None:
     rule = {"pattern": "(x) => (y) { y = Identity (x) }", "replacement": "(x) => (x) { }"}
     text = "g (float[2, 4] x) => (float[2, 4] y) { a = Identity (x) b = Identity (a) c = Identity (b) y = Relu (c) }"
     assert text_of(rewritten(text, **rule)).endswith("{\n   y = Relu (x)\n}")
 
 
-def test_precisions_go_along_when_they_agree_and_conflicts_prevent_a_match() -> None:
+def test_equal_precision_constraints_are_kept_and_conflicts_prevent_a_match() -> None:
     model = parse("g (float[2, 4] x) => (float[2, 4] y) { s = Sigmoid (x) y = Mul (x, s) }")
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
@@ -310,7 +310,7 @@ def test_precisions_go_along_when_they_agree_and_conflicts_prevent_a_match() -> 
     assert [(each.key, each.value) for each in node.metadata_props] == [(PRECISION_KEY, "fp16")]
 
 
-def test_optional_inputs_fit_when_they_are_left_out_in_both() -> None:
+def test_optional_inputs_match_when_both_omit_them() -> None:
     rule = {"pattern": "(x, h) => (y) { y = Clip (x, , h) }", "replacement": "(x, h) => (y) { y = Min (x, h) }"}
     text = "g (float[2, 4] x, float h) => (float[2, 4] y) { a = Clip (x, , h) b = Clip (a, h, h) y = Clip (b, h) }"
     assert ops(rewritten(text, **rule)) == ["Min", "Clip", "Clip"]
@@ -326,7 +326,7 @@ GELU = {
 }
 
 
-def test_gelu_of_a_transformer_is_found_in_all_its_layers() -> None:
+def test_gelu_is_found_in_all_layers_of_a_transformer() -> None:
     model = tfm_model(3)
     after = rewritten(model, **GELU)
     assert ops(after).count("Gelu") == 3 and "Erf" not in ops(after)
@@ -334,7 +334,7 @@ def test_gelu_of_a_transformer_is_found_in_all_its_layers() -> None:
     np.testing.assert_allclose(run(after, feeds)["hidden"], run(model, feeds)["hidden"], rtol=1e-4, atol=1e-5)
 
 
-def test_many_commutative_nodes_are_no_burden() -> None:
+def test_many_commutative_nodes_are_matched_quickly() -> None:
     steps = " ".join(f"h{i + 1} = Add (h{i}, m{i}) m{i + 1} = Mul (h{i + 1}, h{i})" for i in range(12))
     pattern = f"(h0, m0) => (h12) {{ {steps.rpartition(' m12')[0]} }}"
     swapped = " ".join(f"h{i + 1} = Add (m{i}, h{i}) m{i + 1} = Mul (h{i}, h{i + 1})" for i in range(12))
@@ -363,7 +363,7 @@ def test_many_commutative_nodes_are_no_burden() -> None:
         ({"where": {"dtypes": {"x": "flot32"}}}, "there is no element type 'flot32'"),
     ],
 )
-def test_rules_that_make_no_sense_are_reported(change: dict[str, Any], message: str) -> None:
+def test_malformed_rules_are_reported(change: dict[str, Any], message: str) -> None:
     rule = {"pattern": "(x) => (y) { y = Relu(x) }", "replacement": "(x) => (y) { y = Abs(x) }", **change}
     if "y, w" in rule["pattern"]:
         rule["replacement"] = "(x, z) => (y, w) { y = Abs(x) w = Abs(z) }"
@@ -372,7 +372,7 @@ def test_rules_that_make_no_sense_are_reported(change: dict[str, Any], message: 
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_rewriting_random_graphs_keeps_what_they_compute(data: st.DataObject) -> None:
+def test_rewriting_random_graphs_keeps_outputs(data: st.DataObject) -> None:
     result, nodes = ["x"], []
     for index in range(data.draw(st.integers(2, 9))):
         op = data.draw(st.sampled_from(["Neg", "Abs", "Sub", "Add"]))
@@ -415,7 +415,7 @@ TANH = "(x) => (y) { y = Tanh(x) }"
         ("(x, c) => (y) { y = Add(x, c) }", TANH, {"constants": {"c": "one"}}, "'c' is a number, or even lists of"),
     ],
 )
-def test_rules_that_cannot_be_meant_are_reported(
+def test_contradictory_rules_are_reported(
     pattern: str, replacement: str, where: dict[str, object], message: str
 ) -> None:
     assert message in refusal(RELU, "rewrite", pattern=pattern, replacement=replacement, where=where)

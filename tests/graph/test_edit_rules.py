@@ -1,4 +1,4 @@
-"""Rules of onnxscript by name, rules of a person's file, and edits by a person's Python."""
+"""Rules of onnxscript by name, rules in a user's file, and edits by a user's Python function."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def written(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_every_named_rule_is_one_of_onnxscript_and_they_are_all() -> None:
+def test_the_named_rules_are_those_of_onnxscript() -> None:
     from onnxscript.rewriter.rules import common
 
     assert all(library_rules(list(LIBRARY_RULES)).values())
@@ -53,12 +53,12 @@ def test_every_named_rule_is_one_of_onnxscript_and_they_are_all() -> None:
     assert known == set(LIBRARY_RULES)
 
 
-def test_help_says_what_each_rule_does() -> None:
+def test_help_describes_each_rule() -> None:
     assert ApplyRules.__doc__ is not None
     assert all(f"- `{name}`: {what}" in ApplyRules.__doc__ for name, what in LIBRARY_RULES.items())
 
 
-def test_rules_are_applied_until_none_fits() -> None:
+def test_rules_are_applied_until_none_matches() -> None:
     after = edit(RELUS, {"apply_rules": {"rules": "successive_relu"}})
     same_outputs(parse(RELUS), after, X)
     assert [node.op_type for node in after.graph.node] == ["Relu", "Neg"]
@@ -66,13 +66,13 @@ def test_rules_are_applied_until_none_fits() -> None:
     assert after.graph.node[0].output == ["r"]
 
 
-def test_a_rule_may_be_switched_off() -> None:
+def test_a_rule_can_be_switched_off() -> None:
     with pytest.raises(RequestError, match="none of these rules matches anywhere"):
         edit(RELUS, {"apply_rules": {"rules": "successive_*", "omit": ["successive_relu"]}})
     assert edit(RELUS, {"apply_rules": {"rules": "add_0", "allow_empty": True}})
 
 
-def test_what_was_done_is_reported() -> None:
+def test_applications_are_reported() -> None:
     text = "g (float[2, 4] x) => (float[2, 4] y) <float z = {0}> { p = Relu (x) q = Relu (p) y = Add (q, z) }"
     edited = apply(text, "apply_rules", rules=["add_0", "successive_relu"], allow_empty=True)
     assert [node.op_type for node in edited.model.graph][:1] == ["Relu"]
@@ -81,7 +81,7 @@ def test_what_was_done_is_reported() -> None:
     assert entry.operation.apply(fresh) == "successive_relu 1 times, add_0 1 times"
 
 
-def test_rules_that_never_come_to_an_end_are_stopped_and_reported(tmp_path: Path) -> None:
+def test_rules_that_never_terminate_are_stopped_and_reported(tmp_path: Path) -> None:
     same = MY_RULES.replace("op.Neg(op.Neg(x))", "op.Neg(x)").replace("op.Identity(x)", "op.Neg(x)")
     edited = apply(NEGS, "apply_rules", file=written(tmp_path, same))
     assert edited.notes == ["rules still match after 10 passes: some undo the changes of others"]
@@ -99,7 +99,7 @@ def test_batch_normalization_is_fused_into_convolutions_with_all_names_unique() 
     np.testing.assert_allclose(run(after, feeds)["y"], run(model, feeds)["y"], rtol=1e-4, atol=1e-6)
 
 
-def test_new_initializers_overwrite_none() -> None:
+def test_new_initializers_do_not_overwrite_existing_ones() -> None:
     text = """g (float[1, 1, 4, 4] x) => (float[1, 1, 4, 4] y)
     <float[1, 1, 1, 1] w = {2}, float[1] s = {3}, float[1] b = {1}, float[1] m = {0.5}, float[1] v = {1.5},
      float[1] w_bias = {7}, float[1] c_bias = {7}, float[1] w_conv_bias = {7}>
@@ -110,7 +110,7 @@ def test_new_initializers_overwrite_none() -> None:
     np.testing.assert_allclose(run(after, feeds)["y"], run(parse(text), feeds)["y"], rtol=1e-5)
 
 
-def test_nodes_of_different_asked_precisions_are_left_alone() -> None:
+def test_nodes_with_different_precision_constraints_are_not_fused() -> None:
     model = parse("g (float[2, 4] x) => (float[2, 4] y) { p = Relu (x) y = Relu (p) }")
     for node, precision in zip(model.graph.node, ("fp16", "fp32"), strict=True):
         asked = node.metadata_props.add()
@@ -121,7 +121,7 @@ def test_nodes_of_different_asked_precisions_are_left_alone() -> None:
     assert {each.key: each.value for each in node.metadata_props}[PRECISION_KEY] == "fp32"
 
 
-def test_rules_that_need_a_newer_opset_are_left_out_and_reported() -> None:
+def test_rules_that_need_a_newer_opset_are_skipped_and_reported() -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) <float three = {3}, float zero = {0}, float six = {6}> {
       a = Add (x, three) c = Clip (a, zero, six) m = Mul (c, x) y = Div (m, six)
     }"""
@@ -132,7 +132,7 @@ def test_rules_that_need_a_newer_opset_are_left_out_and_reported() -> None:
     assert len(edited.model.graph) == 4
 
 
-def test_subgraphs_and_functions_are_looked_through() -> None:
+def test_subgraphs_and_functions_are_searched() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17, "f" : 1]>
     g (float[2, 4] x, bool c) => (float[2, 4] y) {
       t = f.F (x)
@@ -144,7 +144,7 @@ def test_subgraphs_and_functions_are_looked_through() -> None:
     assert len(after.functions[0].node) == 1 and len(after.graph.node[1].attribute[0].g.node) == 1
 
 
-def test_big_weights_are_not_read(tmp_path: Path) -> None:
+def test_large_weights_are_not_read(tmp_path: Path) -> None:
     width = 2**11
     weight = np.random.default_rng(0).standard_normal((width, width)).astype(np.float32)  # 16 MiB
     text = f"g (float[2, {width}] x) => (float[2, {width}] y) {{ m = MatMul (x, w) p = Relu (m) y = Relu (p) }}"
@@ -187,7 +187,7 @@ def test_a_rule_may_produce_an_operator_of_another_domain(tmp_path: Path) -> Non
         (MY_RULES.replace("return op.Identity(x)", "return 1 / 0"), "mine.py:8: ZeroDivisionError: division by zero"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_reported_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+def test_mistakes_in_a_file_are_reported_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     assert message in refusal(NEGS, "apply_rules", file=written(tmp_path, text))
 
 
@@ -204,7 +204,7 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         ({"rules": "*", "omit": ["add_1"]}, "there is no rule 'add_1'"),
     ],
 )
-def test_rules_that_are_none_are_reported_before_anything_runs(settings_: dict[str, Any], message: str) -> None:
+def test_unknown_rules_are_reported_before_the_run(settings_: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"rule") as error:
         ApplyRules.model_validate_json(json.dumps(settings_))
     assert message in str(error.value)
@@ -246,7 +246,7 @@ def test_a_function_of_a_file_changes_the_model(tmp_path: Path) -> None:
     same_outputs(parse(NEGS), edit(NEGS, {"run_python": {"file": path, "function": "other"}}), X)
 
 
-def test_a_result_that_is_not_valid_is_reported(tmp_path: Path) -> None:
+def test_an_invalid_result_is_reported(tmp_path: Path) -> None:
     path = written(tmp_path, EDIT)
     with pytest.raises(RequestError, match="the operations leave a model that is not valid"):
         edit(NEGS, {"run_python": {"file": path, "arguments": {"what": "NoSuchOp"}}})
@@ -261,11 +261,11 @@ def test_a_result_that_is_not_valid_is_reported(tmp_path: Path) -> None:
         ({"arguments": {"nothing": 1}}, "TypeError: edit() got an unexpected keyword argument 'nothing'"),
     ],
 )
-def test_what_is_wrong_with_a_function_is_reported(tmp_path: Path, settings_: dict[str, Any], message: str) -> None:
+def test_mistakes_in_a_function_are_reported(tmp_path: Path, settings_: dict[str, Any], message: str) -> None:
     assert message in refusal(NEGS, "run_python", file=written(tmp_path, EDIT), **settings_)
 
 
-def test_rules_are_tried_only_where_their_last_operator_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_are_tried_only_at_their_last_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     from onnxscript.rewriter.pattern import SimplePatternMatcher
 
     tried: list[str] = []

@@ -58,7 +58,7 @@ def _check_unique(model: onnx.ModelProto) -> None:
         assert sorted(names) == sorted(set(names))
 
 
-def test_replace_by_text_that_reads_around() -> None:
+def test_a_body_given_as_text_reads_outer_tensors() -> None:
     text = "skip () => (float[3] t) { u = Sub(x, w) t = Mul(u, c) }"
     model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", "text": text}})
     _check_unique(model)
@@ -78,14 +78,14 @@ def test_weights_of_a_subgraph_need_ir_version_4(before: int, weights: str, afte
     assert changed.ir_version == after
 
 
-def test_what_only_the_old_body_read_goes() -> None:
+def test_tensors_read_only_by_the_old_body_are_removed() -> None:
     text = "step (int64 k, bool go, float[3] v) => (bool on, float[3] r) { on = Identity(go) r = Neg(v) }"
     model = edit(LOOP, {"set_subgraph": {"scope": "loop/body", "text": text}})
     assert [each.name for each in model.graph.initializer] == ["yes"]
     np.testing.assert_array_equal(run(model, {"x": X, "n": np.array(3)})["y"], -X)
 
 
-def test_replace_by_a_model() -> None:
+def test_a_body_is_replaced_by_a_model() -> None:
     other = parse("""agraph (float[3] a, float[3] extra) => (float[3] r) <float[1] w = {7}>
       { [add] s = Add(a, w) r = Mul(s, extra) }""")
     replaced = {"scope": "first/then_branch", "model": "other", "connect": {"extra": "x"}}
@@ -94,7 +94,7 @@ def test_replace_by_a_model() -> None:
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], (np.maximum(X, 0) + 7) * X * 2)
 
 
-def test_a_branch_reads_tensors_of_the_names_of_its_inputs() -> None:
+def test_a_branch_captures_tensors_named_like_its_inputs() -> None:
     other = parse("agraph (float[3] a) => (float[3] r) { r = Neg(a) }")
     model = edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=other)
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], -np.maximum(X, 0) * 2)
@@ -103,7 +103,7 @@ def test_a_branch_reads_tensors_of_the_names_of_its_inputs() -> None:
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/then_branch", "model": "other"}}, other=lost)
 
 
-def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
+def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
     body = parse("""agraph (int64 i, bool go, float[3] v, float[3] add) => (bool on, float[3] r)
       { on = Identity(go) r = Add(v, add) }""")
     replaced = {"set_subgraph": {"scope": "loop/body", "model": "other", "connect": {"add": "x"}}}
@@ -165,7 +165,7 @@ def test_a_model_as_the_body_of_a_loop_and_of_a_scan() -> None:
         ),
     ],
 )
-def test_refused_bodies(model: str, scope: str, text: str, message: str) -> None:
+def test_invalid_bodies_are_refused(model: str, scope: str, text: str, message: str) -> None:
     with pytest.raises(RequestError, match=r"^operations\[0\]") as caught:
         edit(model, {"set_subgraph": {"scope": scope, "text": text}})
     assert message in str(caught.value)
@@ -174,7 +174,7 @@ def test_refused_bodies(model: str, scope: str, text: str, message: str) -> None
 @pytest.mark.parametrize(
     "settings", [{}, {"text": "x", "model": "y"}, {"text": "x", "copy_of": "y"}, {"text": "x", "connect": {"a": "b"}}]
 )
-def test_a_body_comes_from_one_place(settings: dict[str, object]) -> None:
+def test_a_body_has_one_source(settings: dict[str, object]) -> None:
     with pytest.raises(
         ValueError,
         match=r"give the subgraph by `text`, `model` or `copy_of`|`connect` belongs to `model` and `copy_of`",
@@ -182,7 +182,7 @@ def test_a_body_comes_from_one_place(settings: dict[str, object]) -> None:
         edit(TWO_IFS, {"set_subgraph": {"scope": "first/else_branch", **settings}})
 
 
-def test_duplicate_with_other_tensors_and_weights() -> None:
+def test_a_copied_body_may_use_other_tensors_and_weights() -> None:
     settings = {"scope": "second/else_branch", "copy_of": "first/then_branch", "connect": {"a": "b"}}
     model = edit(TWO_IFS, {"set_subgraph": settings})
     _check_unique(model)
@@ -191,7 +191,7 @@ def test_duplicate_with_other_tensors_and_weights() -> None:
         edit(TWO_IFS, {"set_subgraph": {**settings, "connect": {"q": "b"}}})
 
 
-def test_duplicate_out_of_sight() -> None:
+def test_copying_out_of_scope_is_refused() -> None:
     text = """agraph (float[3] x, bool flag) => (float[3] y, float[3] z) {
       [outer] y = If(flag) <
         then_branch = yes () => (float[3] t) <float[1] w = {5}> {
@@ -214,7 +214,7 @@ def test_duplicate_out_of_sight() -> None:
     np.testing.assert_array_equal(run(model, _feeds(False))["z"], X * 5)
 
 
-def test_add_a_body_to_a_node_without() -> None:
+def test_a_body_is_added_to_a_node_without_one() -> None:
     model = parse(TWO_IFS)
     second = model.graph.node[-1]
     del second.attribute[1]
@@ -235,7 +235,7 @@ agraph (float[3] x, bool flag, float[3] other) => (float[3] y) <float[1] w = {3}
 
 
 @pytest.mark.parametrize("flag", [True, False])
-def test_wrap_in_if(flag: bool) -> None:
+def test_nodes_are_wrapped_in_an_if(flag: bool) -> None:
     model = edit(CHAIN, {"wrap_in_if": {"select": ["b", "c"], "condition": "flag", "name": "maybe"}})
     _check_unique(model)
     assert [node.name for node in model.graph.node] == ["a", "maybe", "d"]
@@ -270,14 +270,14 @@ def test_wrap_in_if(flag: bool) -> None:
         ),
     ],
 )
-def test_refused_wraps(settings: dict[str, object], message: str) -> None:
+def test_invalid_wraps_are_refused(settings: dict[str, object], message: str) -> None:
     more = "[e] flags = Cast<to = 9>(c) [f] whole = Cast<to = 7>(x) [g] s = ReduceSum(c) [h] late = Cast<to = 9>(s) }"
     with pytest.raises(RequestError) as caught:
         edit(CHAIN.rstrip().removesuffix("}") + more, {"wrap_in_if": settings})
     assert message in str(caught.value)
 
 
-def test_a_sequence_cannot_be_a_tensor_otherwise() -> None:
+def test_the_other_branch_must_return_a_sequence_for_a_sequence() -> None:
     text = """agraph (float[2, 4] x, bool flag) => (float[2, 4] y) {
       s = SplitToSequence<axis = 0, keepdims = 1>(x) y = ConcatFromSequence<axis = 0>(s) }"""
     with pytest.raises(
@@ -286,14 +286,14 @@ def test_a_sequence_cannot_be_a_tensor_otherwise() -> None:
         edit(text, {"wrap_in_if": {"select": {"output": "s"}, "condition": "flag", "otherwise": {"s": "x"}}})
 
 
-def test_two_inputs_need_otherwise() -> None:
+def test_two_inputs_need_an_explicit_other_branch() -> None:
     text = "agraph (float[3] x, float[3] z, bool flag) => (float[3] y) { [n] y = Add(x, z) }"
     with pytest.raises(RequestError, match="give the value of 'y' when the condition is false"):
         edit(text, {"wrap_in_if": {"select": "n", "condition": "flag"}})
 
 
 @pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
-def test_inline_branch(branch: str) -> None:
+def test_a_branch_is_inlined(branch: str) -> None:
     model = edit(TWO_IFS, {"inline_branch": {"select": {"op_type": "If"}, "branch": branch}})
     assert "If" not in {node.op_type for node in model.graph.node}
     assert [value.name for value in model.graph.input] == ["x", "flag"]
@@ -312,7 +312,7 @@ def test_weights_of_an_inlined_branch_need_ir_version_4(before: int, after: int)
 
 
 @pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
-def test_branches_that_use_names_again(branch: str) -> None:
+def test_names_reused_in_branches_become_unique(branch: str) -> None:
     text = """agraph (float[3] x, bool flag) => (float[3] y) {
       [a] a = If(flag) <then_branch = p () => (float[3] r) { [n] t = Exp(x) r = Neg(t) },
         else_branch = q () => (float[3] r) { [n] t = Abs(x) r = Sqrt(t) }>
@@ -324,7 +324,7 @@ def test_branches_that_use_names_again(branch: str) -> None:
     np.testing.assert_array_equal(run(model, _feeds(True))["y"], run(parse(text), _feeds(branch == "then_branch"))["y"])
 
 
-def test_wrap_and_inline_are_each_others_opposite() -> None:
+def test_inlining_reverts_wrapping() -> None:
     model = edit(
         CHAIN,
         {"wrap_in_if": {"select": ["b", "c"], "condition": "flag", "name": "maybe"}},
@@ -335,7 +335,7 @@ def test_wrap_and_inline_are_each_others_opposite() -> None:
     np.testing.assert_array_equal(run(model, feeds)["y"], run(parse(CHAIN), feeds)["y"])
 
 
-def test_what_only_the_condition_needed_goes_with_the_if() -> None:
+def test_nodes_needed_only_by_the_condition_are_removed_with_the_if() -> None:
     text = """agraph (float[3] x, bool flag) => (float[3] y) {
       no = Not(flag) a = Abs(x)
       [outer] y = If(no) <then_branch = p () => (float[3] t) { t = Neg(x) },
@@ -344,7 +344,7 @@ def test_what_only_the_condition_needed_goes_with_the_if() -> None:
     assert [node.op_type for node in model.graph.node] == ["Neg"]
 
 
-def test_inline_what_is_no_if_and_what_went_with_the_other_branch() -> None:
+def test_only_an_if_can_be_inlined_and_the_other_branch_is_removed() -> None:
     with pytest.raises(RequestError, match="'loop' is of type Loop; only an If has branches"):
         edit(LOOP, {"inline_branch": {"select": "loop", "branch": "then_branch"}})
     nested = """agraph (float[3] x, bool flag) => (float[3] y) {
@@ -357,7 +357,7 @@ def test_inline_what_is_no_if_and_what_went_with_the_other_branch() -> None:
         assert [node.op_type for node in model.graph.node] == ops
 
 
-def test_a_branch_that_hands_a_weight_out() -> None:
+def test_a_branch_that_returns_a_weight_is_inlined() -> None:
     text = """agraph (float[3] x, bool flag) => (float[1] y) {
       [outer] y = If(flag) <then_branch = p () => (float[1] t) <float[1] t = {5}> { u = Neg(x) },
         else_branch = q () => (float[1] e) { e = Constant<value_floats = [1.0]>() }> }"""
@@ -377,7 +377,7 @@ def test_weights_of_a_branch_in_a_function_become_constants() -> None:
     np.testing.assert_array_equal(run(model, {"x": X, "flag": np.array(False)})["y"], X + 5)
 
 
-def test_bodies_of_exported_models_and_twice_the_same() -> None:
+def test_bodies_of_exported_models_are_edited_deterministically() -> None:
     result = [
         edit(models.ctrl_model(), {"inline_branch": {"select": {"op_type": "If"}, "branch": "then_branch"}})
         for _ in range(2)

@@ -51,7 +51,7 @@ def test_shapes_reach_every_tensor(tmp_path: Path) -> None:
     check_model(path, full_check=True)
 
 
-def test_outputs_are_the_same_as_before(tmp_path: Path) -> None:
+def test_outputs_are_unchanged(tmp_path: Path) -> None:
     source = models.make_tfm(tmp_path / "source.onnx")
     path, _ = fix(source, '{"dims": {"batch": 2, "length": 5}}')
     feed: dict[str, Any] = {name: np.ones((2, 5), np.int64) for name in ("ids", "mask")}
@@ -69,7 +69,7 @@ def test_a_named_dimension_is_set_wherever_it_appears(tmp_path: Path) -> None:
     assert "still dynamic: ids, mask, hidden" in result.summary
 
 
-def test_a_shape_of_one_input_sets_the_names_it_shares_with_others(tmp_path: Path) -> None:
+def test_a_shape_of_one_input_sets_names_shared_with_other_inputs(tmp_path: Path) -> None:
     path, _ = fix(models.make_tfm(tmp_path / "source.onnx"), '{"shapes": {"ids": [4, 6]}}')
     assert shapes(path)["mask"] == [4, 6]
 
@@ -92,7 +92,7 @@ def test_bodies_of_if_are_inferred_again(tmp_path: Path) -> None:
     assert shapes(path)["y"] == [6, 4]
 
 
-def test_old_notes_about_inner_shapes_are_not_kept(tmp_path: Path) -> None:
+def test_outdated_value_info_is_dropped(tmp_path: Path) -> None:
     source = models.make_cnn(tmp_path / "source.onnx")
     proto = onnx.shape_inference.infer_shapes(onnx.load(source))
     for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output):
@@ -122,18 +122,18 @@ def test_external_data_stays_on_disk(tmp_path: Path) -> None:
         ("{}", "nothing to fix"),
     ],
 )
-def test_what_the_model_has_not_is_told_with_the_nearest_name(tmp_path: Path, settings: str, message: str) -> None:
+def test_unknown_names_are_reported_with_the_nearest(tmp_path: Path, settings: str, message: str) -> None:
     with pytest.raises(RequestError, match=message):
         fix(models.make_tfm(tmp_path / "source.onnx"), settings)
 
 
-def test_shapes_that_cannot_be_are_told_with_the_node(tmp_path: Path) -> None:
+def test_impossible_shapes_are_reported_with_the_node(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"cannot have these input shapes \(x: \[1, 5, 16, 16\]\).*Conv_0") as error:
         fix(models.make_cnn(tmp_path / "source.onnx"), '{"shapes": {"x": [1, 5, 16, 16]}}')
     assert "\n" not in str(error.value)
 
 
-def test_a_model_strict_inference_never_liked_is_still_fixed(tmp_path: Path) -> None:
+def test_a_model_that_strict_inference_rejects_is_still_fixed(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Add", ["a", "b"], ["z"]),
@@ -151,7 +151,7 @@ def test_a_model_strict_inference_never_liked_is_still_fixed(tmp_path: Path) -> 
     assert "strict shape inference rejects the original model" in result.change.notes[0]
 
 
-def test_a_real_model(tmp_path: Path, sample_model: Callable[[str], Path]) -> None:
+def test_a_real_model_is_fixed(tmp_path: Path, sample_model: Callable[[str], Path]) -> None:
     out = tmp_path / "source.onnx"
     out.write_bytes(sample_model("det").read_bytes())
     path, result = fix(out, '{"shapes": {"x": [1, 3, 320, 320]}}')

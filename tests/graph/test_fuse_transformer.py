@@ -75,7 +75,7 @@ def test_a_layer_becomes_fused_operators(capfd: pytest.CaptureFixture[str]) -> N
     assert capfd.readouterr() == ("", "")
 
 
-def test_only_the_fusions_that_are_asked_for() -> None:
+def test_only_requested_fusions_are_applied() -> None:
     model = encoder()
     fused, _ = operate(model, FuseTransformer(model_type="bert", fusions=("layer_norm",)))
     assert "LayerNormalization" in op_types(fused)
@@ -106,7 +106,7 @@ def test_layer_normalization_before_opset_17_is_reported() -> None:
 
 
 @pytest.mark.thorough
-def test_weights_on_disk_stay_there(tmp_path: Path) -> None:
+def test_external_weights_stay_external(tmp_path: Path) -> None:
     source, target = tmp_path / "source.onnx", tmp_path / "target.onnx"
     onnx.save(
         encoder(),

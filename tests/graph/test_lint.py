@@ -1,4 +1,4 @@
-"""What a lint finds, and that what is fine is left in peace."""
+"""The step lint: findings on faulty models, and none on correct ones."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def step(path: Path, settings: str = "{}", **inputs: InputSpec) -> tuple[Finding
     return Findings.model_validate_json((out / "findings.json").read_text()), result
 
 
-def test_the_checks_are_known_by_name_and_run_in_order() -> None:
+def test_checks_have_names_and_run_in_order() -> None:
     assert tuple(check.name for check in all_checks()) == CHECKS
     assert get_args(CheckName) == tuple(sorted(CHECKS))
     assert all(check.__doc__ for check in all_checks())
 
 
 @pytest.mark.parametrize("name", ["cnn", "tfm", "ctrl", "func", "ext", "sparse"])
-def test_models_that_run_have_no_errors(tmp_path: Path, name: str) -> None:
+def test_working_models_have_no_errors(tmp_path: Path, name: str) -> None:
     findings = lint(getattr(models, f"make_{name}")(tmp_path / "model.onnx"))
     assert [f for f in findings.findings if f.severity == "error"] == []
     assert set(findings.checks_run) == set(OWN)
@@ -103,7 +103,7 @@ def add(name: str, *inputs: str) -> onnx.NodeProto:
     return helper.make_node("Add", list(inputs), [f"{name}_out"], name=name)
 
 
-def test_unused_nodes_and_what_only_they_read(tmp_path: Path) -> None:
+def test_unused_nodes_and_their_inputs_are_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), add("dead", "x", "w"), add("deader", "dead_out", "x")]
     inputs = [X, models.tensor("unread", [2])]
     found = lint(
@@ -119,13 +119,13 @@ def test_unused_nodes_and_what_only_they_read(tmp_path: Path) -> None:
     assert ["'unread'" in f.message for f in by_check(found, "unused_input")] == [True]
 
 
-def test_what_only_a_subgraph_reads_is_used(tmp_path: Path) -> None:
+def test_tensors_read_only_by_a_subgraph_are_used(tmp_path: Path) -> None:
     found = lint(models.make_ctrl(tmp_path / "model.onnx"))
     assert by_check(found, "unused_node") == []
     assert by_check(found, "unused_input") == []
 
 
-def test_names(tmp_path: Path) -> None:
+def test_problems_of_names_are_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="same"), helper.make_node("Relu", ["a"], ["b"], name="same")]
     nodes += [helper.make_node("Relu", ["b"], ["y"])]
     found = lint(save(tmp_path, nodes=nodes))
@@ -133,7 +133,7 @@ def test_names(tmp_path: Path) -> None:
     assert [f.op_type for f in by_check(found, "missing_name")] == ["Relu"]
 
 
-def test_a_tensor_made_twice_is_an_error_even_where_the_model_cannot_be_loaded(tmp_path: Path) -> None:
+def test_a_tensor_with_two_producers_is_an_error_even_in_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name=name) for name in ("first", "second")]
     found = lint(save(tmp_path, nodes=nodes))
     assert [(f.node, f.severity) for f in by_check(found, "duplicate_name")] == [("second", "error")]
@@ -141,7 +141,7 @@ def test_a_tensor_made_twice_is_an_error_even_where_the_model_cannot_be_loaded(t
     assert found.checks_skipped["shape_inference"] == "the model cannot be loaded"
 
 
-def test_operators(tmp_path: Path) -> None:
+def test_unknown_and_deprecated_operators_are_reported(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("NoSuch", ["x"], ["a"], name="invented"),
         helper.make_node("Upsample", ["a", "s"], ["b"], name="old"),
@@ -158,7 +158,7 @@ def newer(proto: onnx.ModelProto) -> None:
     proto.opset_import[0].version = 27
 
 
-def test_versions_onnx_runtime_does_not_load(tmp_path: Path) -> None:
+def test_versions_that_onnx_runtime_does_not_load_are_reported(tmp_path: Path) -> None:
     found = by_check(lint(save(tmp_path, newer)), "versions")
     assert [f.severity for f in found] == ["error", "error"]
 
@@ -168,7 +168,7 @@ def test_dynamic_outputs_are_noted(tmp_path: Path) -> None:
     assert [(f.severity, f.message) for f in found] == [("info", "output 'y' is dynamic: [batch, 10]")]
 
 
-def test_numbers(tmp_path: Path) -> None:
+def test_problems_of_values_are_reported(tmp_path: Path) -> None:
     values = {
         "nan": np.array([1, np.nan, np.nan, 0], np.float32),
         "inf": np.array([1, -np.inf, 0, 0], np.float32),
@@ -214,7 +214,7 @@ def test_external_data_that_is_missing_is_a_finding(tmp_path: Path) -> None:
     assert "missing" in found[0].message
 
 
-def test_no_model_at_all_is_an_error_of_the_request(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_a_request_error(tmp_path: Path) -> None:
     for content in (b"", b"not a model at all, whatever it may be"):
         (tmp_path / "model.onnx").write_bytes(content)
         with pytest.raises(ModelError):
@@ -223,7 +223,7 @@ def test_no_model_at_all_is_an_error_of_the_request(tmp_path: Path) -> None:
         lint(tmp_path / "none.onnx")
 
 
-def test_onnx_runtime_says_what_it_cannot_load(tmp_path: Path) -> None:
+def test_models_that_onnx_runtime_cannot_load_are_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Plugin", ["x"], ["y"], name="special", domain="custom")]
     found = by_check(lint(save(tmp_path, nodes=nodes), checks=("onnxruntime",)), "onnxruntime")
     assert [f.severity for f in found] == ["error"]
@@ -244,7 +244,7 @@ def test_polygraphy_runs_the_model_at_the_recipe_s_shapes(tmp_path: Path) -> Non
     assert [(f.node, f.severity) for f in certain] == [("reshape", "error")]
 
 
-def test_polygraphy_is_told_as_missing_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_refused_polygraphy_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if "surgeon" in name else find_spec(name))
     path = save(tmp_path)
@@ -269,7 +269,7 @@ def test_a_check_that_crashes_is_a_finding(tmp_path: Path, monkeypatch: pytest.M
     assert "crashed" in findings[0].message
 
 
-def test_large_models_are_not_read_unless_asked(tmp_path: Path) -> None:
+def test_large_models_are_read_only_on_request(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     skipped = lint(path, checks=(), skip=("onnxruntime",), large_model=1000).checks_skipped
     assert {name for name, reason in skipped.items() if "large" in reason} == {
@@ -281,7 +281,7 @@ def test_large_models_are_not_read_unless_asked(tmp_path: Path) -> None:
     assert "nan_inf" in lint(path, checks=("nan_inf",), large_model=1000).checks_run
 
 
-def test_a_mistake_made_everywhere_is_told_some_times(tmp_path: Path) -> None:
+def test_repeated_findings_are_limited(tmp_path: Path) -> None:
     nodes = [helper.make_node("NoSuch", ["x"], [f"o{i}"], name=f"n{i}") for i in range(300)]
     found = by_check(lint(save(tmp_path, nodes=[*nodes, helper.make_node("Relu", ["x"], ["y"])])), "unknown_op")
     assert len(found) == 51
@@ -313,7 +313,7 @@ def test_the_chosen_severity_decides(tmp_path: Path, fail_on: str, problem: str,
     assert Lint.stops_run
 
 
-def test_the_whole_step_on_a_model_that_is_fine(tmp_path: Path) -> None:
+def test_the_step_passes_on_a_correct_model(tmp_path: Path) -> None:
     findings, result = step(save(tmp_path), '{"time_limit": "60 s", "polygraphy": "always"}', x=InputSpec(shape=(2, 4)))
     assert result.passed
     assert result.summary == "nothing found"
@@ -321,7 +321,7 @@ def test_the_whole_step_on_a_model_that_is_fine(tmp_path: Path) -> None:
     assert TensorProto.FLOAT == 1
 
 
-def test_a_real_model_shows_what_fp16_cannot_hold(sample_model: Callable[[str], Path]) -> None:
+def test_values_out_of_fp16_range_are_found_in_a_real_model(sample_model: Callable[[str], Path]) -> None:
     found = lint(sample_model("det"), checks=())
     assert found.count("error") == 0
     # The story of the quickstart: a BatchNormalization's variance that fp16 turns into infinity.
@@ -408,7 +408,7 @@ def test_findings_of_polygraphy_have_nodes_and_severities(tmp_path: Path, monkey
     assert findings.findings[0].message == "it fails"
 
 
-def test_nodes_with_bodies_are_not_judged_by_polygraphy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_polygraphy_does_not_check_nodes_with_bodies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ctrl(tmp_path / "model.onnx")
     with_body = next(node.name for node in onnx.load(path).graph.node if node.op_type == "If")
     findings, _ = polygraphy(path, monkeypatch, [entry("onnxruntime", "exception", with_body)])

@@ -1,4 +1,4 @@
-"""What is different between two models: by example, and for random edits of random graphs."""
+"""Differences between two models: by example, and for random edits of random graphs."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def changes(found: ModelDiff, part: str = "nodes") -> list[tuple[str, ...]]:
     ]
 
 
-def test_a_model_is_not_different_from_itself() -> None:
+def test_a_model_equals_itself() -> None:
     assert diff(CHAIN, CHAIN).is_empty
     assert diff(CHAIN, CHAIN).one_line == "no differences"
 
 
-def test_an_attribute_a_weight_and_a_rename() -> None:
+def test_changes_of_an_attribute_a_weight_and_a_name_are_found() -> None:
     after = CHAIN.replace("axis = 1", "axis = 0").replace("{1, 2, 3}", "{1, 2.5, 3}").replace("[act]", "[relu]")
     found = diff(CHAIN, after)
     assert found.one_line == "1 node renamed, 1 with other attributes; 1 weight changed"
@@ -85,7 +85,7 @@ def test_an_attribute_a_weight_and_a_rename() -> None:
     assert changes(found, "weights") == [("b", "values", "", "[1, 2, 3]", "[1, 2.5, 3]")]
 
 
-def test_a_node_put_into_an_edge_is_one_node() -> None:
+def test_a_node_inserted_into_an_edge_is_one_change() -> None:
     after = CHAIN.replace("Relu(s)", "Relu(i)").replace("[act]", "[new] i = Identity(s)\n[act]")
     found = diff(CHAIN, after)
     assert found.one_line == "1 node added"
@@ -94,7 +94,7 @@ def test_a_node_put_into_an_edge_is_one_node() -> None:
     assert changes(found) == [("act", "consequence", "0", "s", "i")]
 
 
-def test_a_node_that_takes_over_a_tensors_name_does_not_confuse() -> None:
+def test_a_new_node_that_takes_over_a_tensor_name_is_one_change() -> None:
     after = CHAIN.replace("y = Softmax <axis = 1> (r)", "raw = Softmax <axis = 1> (r)\n[new] y = Identity(raw)")
     found = diff(CHAIN, after)
     assert found.one_line == "1 node added; 1 tensor renamed"
@@ -102,27 +102,27 @@ def test_a_node_that_takes_over_a_tensors_name_does_not_confuse() -> None:
     assert changes(found, "tensors") == [("y", "name", "", "y", "raw")]
 
 
-def test_a_node_taken_out_is_one_node() -> None:
+def test_a_removed_node_is_one_change() -> None:
     after = CHAIN.replace("[act] r = Relu(s)\n", "").replace("(r)", "(s)")
     found = diff(CHAIN, after)
     assert found.one_line == "1 node removed"
     assert [node.name for node in found.nodes.removed] == ["act"]
 
 
-def test_a_reader_that_turns_to_another_tensor_is_rewired() -> None:
+def test_a_reader_of_another_tensor_is_rewired() -> None:
     found = diff(CHAIN, CHAIN.replace("Relu(s)", "Relu(h)"))
     assert found.one_line == "1 node rewired"
     assert changes(found) == [("act", "input", "0", "s", "h")]
 
 
-def test_a_removed_node_does_not_excuse_a_reader_that_turns_elsewhere() -> None:
+def test_a_removed_node_does_not_hide_a_rewired_reader() -> None:
     two = "g (float[2] x, float[2] z) => (float[2] y) { [a] t = Relu(x)\n [b] y = Abs(t) }"
     found = diff(two, two.replace("[a] t = Relu(x)\n", "").replace("Abs(t)", "Abs(z)"))
     assert found.one_line == "1 node removed, 1 rewired"
 
 
 @pytest.mark.parametrize("names", [True, False])
-def test_another_operator_in_a_nodes_place_is_the_same_node(names: bool) -> None:
+def test_a_node_with_another_operator_in_the_same_position_is_matched(names: bool) -> None:
     before, after = CHAIN, CHAIN.replace("Relu", "Tanh")
     if not names:
         before, after = before.replace("[act] r", "r"), after.replace("[act] r", "t").replace("(r)", "(t)")
@@ -131,7 +131,7 @@ def test_another_operator_in_a_nodes_place_is_the_same_node(names: bool) -> None
     assert changes(found)[0][3:] == ("Relu", "Tanh")
 
 
-def test_a_model_with_all_names_changed_is_renamed_and_nothing_else() -> None:
+def test_a_model_with_all_names_changed_has_only_renames() -> None:
     before, after = (ir.serde.deserialize_model(models.tfm_model()) for _ in range(2))
     rename_all(after)
     nodes = sum(len(graph) for graph in all_graphs(before))
@@ -142,7 +142,7 @@ def test_a_model_with_all_names_changed_is_renamed_and_nothing_else() -> None:
     assert len(found.nodes.changed) == min(nodes, MOST_ITEMS)
 
 
-def test_numbers_in_names_that_moved_on_do_not_confuse() -> None:
+def test_shifted_numbers_in_names_are_matched() -> None:
     """Exporters count: one node more in front, and every name behind it means another node."""
     before = "".join(f"[Relu_{n}] v{n + 1} = Relu(v{n})\n[Abs_{n}] u{n} = Abs(v{n + 1})\n" for n in range(8))
     after = "".join(f"[Relu_{n + 1}] v{n + 2} = Relu(v{n + 1})\n[Abs_{n + 1}] u{n} = Abs(v{n + 2})\n" for n in range(8))
@@ -153,7 +153,7 @@ def test_numbers_in_names_that_moved_on_do_not_confuse() -> None:
     assert found.nodes.counts["name"] == 16
 
 
-def test_a_node_among_look_alikes_with_other_names() -> None:
+def test_renamed_nodes_among_similar_ones_are_matched() -> None:
     def chain(length: int, prefix: str) -> str:
         nodes = "".join(f"{prefix}{n + 1} = Relu({prefix}{n})\n" for n in range(length))
         return f"g (float[2] {prefix}0) => (float[2] {prefix}{length}) {{ {nodes} }}"
@@ -163,7 +163,7 @@ def test_a_node_among_look_alikes_with_other_names() -> None:
     assert "removed" not in found.nodes.counts
 
 
-def test_what_stands_farther_off_tells_look_alikes_apart() -> None:
+def test_similar_nodes_are_distinguished_by_distant_neighbours() -> None:
     """No name is left, the branches have changed places, and outputs have no partners by name or number."""
     before = """g (float[2] x) => (float[2] y, float[2] z) {
         a = Relu(x)\n b = Exp(a)\n y = Neg(b)\n c = Relu(x)\n d = Exp(c)\n z = Abs(d) }"""
@@ -175,7 +175,7 @@ def test_what_stands_farther_off_tells_look_alikes_apart() -> None:
     assert found.outputs.counts == {"added": 1, "changed": 2, "name": 2, "position": 2}
 
 
-def test_inputs_and_outputs() -> None:
+def test_changes_of_inputs_and_outputs_are_found() -> None:
     before = "g (float[1, 3] a, float[1, 3] b) => (float[1, 3] y) { y = Add(a, b) }"
     after = (
         "g (float[1, 3] b, float16[n, 3] a, float[2] c) => (float[1, 3] y, float[2] z) { y = Add(a, b)\n z = Neg(c) }"
@@ -188,12 +188,12 @@ def test_inputs_and_outputs() -> None:
     assert [item.shape for item in found.inputs.added] == [(2,)]
 
 
-def test_an_input_of_another_name_and_type_is_known_by_its_readers() -> None:
+def test_an_input_of_another_name_and_type_is_matched_by_its_readers() -> None:
     found = diff(CHAIN, CHAIN.replace("float[2, 3] x", "float16[n, 3] image").replace("MatMul(x", "MatMul(image"))
     assert found.one_line == "1 input renamed, 1 retyped, 1 reshaped"
 
 
-def test_weights_come_go_and_change_their_kind() -> None:
+def test_added_removed_and_changed_weights_are_found() -> None:
     after = CHAIN.replace("float[3] b = {1, 2, 3}", "double[3] c = {1, 2, 3}, float[1] more = {5}")
     found = diff(CHAIN, after.replace("Add(h, b)", "Add(h, c)"))
     assert found.one_line == "1 weight added, 1 renamed, 1 retyped"
@@ -217,7 +217,7 @@ def test_exchanged_weights_keep_their_names() -> None:
         ([0.0, 1.0], [-0.0, 1.0], 0, 0.0),
     ],
 )
-def test_numbers_that_are_none(
+def test_weights_with_nan_and_infinity_are_compared(
     before: list[float], after: list[float], differing: int | None, largest: float | None
 ) -> None:
     found = diff(with_weight(np.array(before, np.float32)), with_weight(np.array(after, np.float32)))
@@ -229,13 +229,13 @@ def test_numbers_that_are_none(
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.complex64, np.float16, np.uint8])
-def test_weights_of_every_kind(dtype: type[np.generic]) -> None:
+def test_weights_of_every_dtype_are_compared(dtype: type[np.generic]) -> None:
     found = diff(with_weight(np.array([0, 1, 1]).astype(dtype)), with_weight(np.array([0, 1, 0]).astype(dtype)))
     (changed,) = found.weights.changed
     assert (changed.elements, changed.differing, changed.max_abs_difference) == (3, 1, 1.0)
 
 
-def test_four_bit_weights_and_texts() -> None:
+def test_four_bit_weights_and_strings_are_compared() -> None:
     packed = [
         ir.Tensor(np.array(row, dtype=ir.DataType.INT4.numpy()), dtype=ir.DataType.INT4)
         for row in ([1, 2, 3], [1, 2, 7])
@@ -254,13 +254,13 @@ def test_rounding_is_measured() -> None:
     assert 0 < (found.weights.changed[0].max_abs_difference or 0) < 1e-3
 
 
-def test_values_are_left_out_when_asked() -> None:
+def test_values_are_skipped_on_request() -> None:
     before, after = with_weight(np.zeros(3, np.float32)), with_weight(np.ones(3, np.float32))
     assert diff_models(before, after, compare_values=False).is_empty
     assert not diff_models(before, after, compare_values=False).weights.values_compared
 
 
-def test_weights_on_disk(tmp_path: Path) -> None:
+def test_weights_on_disk_are_compared(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         models.make_ext(tmp_path / name / "model.onnx")
@@ -275,7 +275,7 @@ def test_weights_on_disk(tmp_path: Path) -> None:
     assert found.weights.changed[0].differing == 1
 
 
-def test_one_place_of_one_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_ranges_of_one_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     before, after = load_model(path), load_model(path)
     monkeypatch.setattr("ndld_flow.models.tensor_contents.byte_pieces", lambda *_: pytest.fail("it was read"))
@@ -286,7 +286,7 @@ def test_one_place_of_one_file_is_not_read(tmp_path: Path, monkeypatch: pytest.M
     assert diff_models(before, after).is_empty
 
 
-def test_where_weights_are_stored(tmp_path: Path) -> None:
+def test_storage_of_weights_is_compared(tmp_path: Path) -> None:
     proto = models.cnn_model()
     onnx.save(proto, tmp_path / "inline.onnx")
     onnx.save(proto, tmp_path / "external.onnx", save_as_external_data=True, size_threshold=1024)
@@ -296,7 +296,7 @@ def test_where_weights_are_stored(tmp_path: Path) -> None:
     assert found.nodes.counts == {}
 
 
-def test_sparse_weights(tmp_path: Path) -> None:
+def test_sparse_weights_are_compared(tmp_path: Path) -> None:
     path = models.make_sparse(tmp_path / "model.onnx")
     proto = onnx.load(path)
     assert diff(load_model(path), load_model(path)).is_empty
@@ -318,18 +318,18 @@ g (bool c, float[2] x) => (float[2] y) {
 """
 
 
-def test_subgraphs_are_told_by_their_address() -> None:
+def test_subgraphs_are_named_by_their_path() -> None:
     found = diff(IF, IF.replace("Relu(x)", "Tanh(x)"))
     assert found.one_line == "1 node of another operator"
     assert found.nodes.changed[0].before.scope == "choose/then_branch"
 
 
-def test_the_body_of_a_renamed_node_is_its_body() -> None:
+def test_the_body_of_a_renamed_node_is_matched() -> None:
     found = diff(IF, IF.replace("choose", "select"))
     assert found.one_line == "1 node renamed"
 
 
-def test_the_sum_tells_of_the_models_own_inputs_and_outputs() -> None:
+def test_the_summary_covers_the_inputs_and_outputs_of_the_model() -> None:
     found = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg"))
     assert found.outputs.counts == found.outputs.in_bodies == {"changed": 1, "name": 1}
     assert found.one_line == "1 output renamed"
@@ -337,17 +337,17 @@ def test_the_sum_tells_of_the_models_own_inputs_and_outputs() -> None:
     assert found.one_line == "1 node of another operator"
 
 
-def test_what_inference_filled_in_of_a_body_is_no_difference() -> None:
+def test_inferred_types_in_a_body_are_no_difference() -> None:
     assert diff(IF, IF.replace("(float[2] a)", "(a)")).is_empty
 
 
-def test_the_sum_of_many_ways_is_how_many() -> None:
+def test_many_kinds_of_change_are_summarised_by_their_number() -> None:
     after = CHAIN.replace("axis = 1", "axis = 0").replace("[mul]", "[matmul]").replace("Relu(s)", "Tanh(s)")
     assert diff(CHAIN, after).one_line == "1 node renamed, 1 of another operator, 1 with other attributes"
     assert diff(CHAIN, after.replace("(h, b)", "(b, h)")).one_line == "4 nodes changed"
 
 
-def test_a_body_goes_with_its_node() -> None:
+def test_a_body_is_removed_with_its_node() -> None:
     found = diff(IF, "g (bool c, float[2] x) => (float[2] y) { [plain] y = Abs(x) }")
     assert found.outputs.counts.get("removed") is None
     assert found.nodes.counts["removed"] >= 3
@@ -368,7 +368,7 @@ g (float[2] x) => (float[2] y) { [call] y = here.Twice(x) }
 """
 
 
-def test_functions() -> None:
+def test_changes_of_functions_are_found() -> None:
     found = diff(FUNCTION, FUNCTION.replace("Relu(t)", "Tanh(t)"))
     assert found.one_line == "1 node of another operator; 1 function changed"
     assert found.nodes.changed[0].before.scope == "here::Twice"
@@ -380,7 +380,7 @@ def test_functions() -> None:
     assert found.nodes.counts == {"changed": 1, "operator": 1, "removed": 2}
 
 
-def test_opsets_versions_and_metadata() -> None:
+def test_changes_of_opsets_versions_and_metadata_are_found() -> None:
     before, after = model_of(CHAIN), model_of(CHAIN)
     after.ir_version = 9
     after.opset_imports[""] = 18
@@ -397,7 +397,7 @@ def test_opsets_versions_and_metadata() -> None:
     assert found.nodes.counts == {"changed": 1, "precision": 1, "doc string": 1}
 
 
-def test_what_shape_inference_adds_is_no_difference_of_tensors() -> None:
+def test_inferred_shapes_are_no_difference() -> None:
     before, after = model_of(CHAIN), model_of(CHAIN)
     after.graph.node("mul").outputs[0].shape = ir.Shape([2, 3])
     assert diff(before, after).is_empty
@@ -405,7 +405,7 @@ def test_what_shape_inference_adds_is_no_difference_of_tensors() -> None:
     assert diff(before, after).one_line == "1 tensor reshaped"
 
 
-def test_lists_are_cut_and_begin_with_what_matters() -> None:
+def test_lists_are_shortened_and_begin_with_the_important_changes() -> None:
     count = MOST_ITEMS + 100
     before, after = relus(count), relus(count)
     rename_all(after)
@@ -427,7 +427,7 @@ def test_a_long_text_is_shortened() -> None:
     assert "100,000 characters" in text.after
 
 
-def test_attributes_that_look_alike_when_shortened_are_told() -> None:
+def test_attributes_that_look_equal_when_shortened_are_distinguished() -> None:
     before, after = relus(1), relus(1)
     for model, last in ((before, 1), (after, 2)):
         next(iter(model.graph)).attributes["many"] = ir.AttrInt64s("many", [0] * 100 + [last])
@@ -437,7 +437,7 @@ def test_attributes_that_look_alike_when_shortened_are_told() -> None:
 
 
 @pytest.mark.parametrize("make", [models.cnn_model, models.tfm_model, models.ctrl_model, models.func_model])
-def test_models_as_exporters_write_them(make: Callable[[], onnx.ModelProto]) -> None:
+def test_exported_models_are_compared(make: Callable[[], onnx.ModelProto]) -> None:
     before, after = (ir.serde.deserialize_model(make()) for _ in range(2))
     assert diff(before, after).is_empty
     rename_all(after)
@@ -573,7 +573,7 @@ RANDOM = settings(max_examples=40, deadline=None, suppress_health_check=[HealthC
 
 @RANDOM
 @given(st.data())
-def test_random_edits_are_found_and_nothing_else(data: st.DataObject) -> None:
+def test_exactly_the_random_edits_are_found(data: st.DataObject) -> None:
     edits = Edits(data)
     for word in data.draw(st.lists(EDITS, max_size=5)):
         getattr(edits, word)()
@@ -596,7 +596,7 @@ def test_random_edits_of_a_renamed_model_leave_the_rest_matched(data: st.DataObj
 
 @RANDOM
 @given(st.data())
-def test_any_two_models_can_be_told_apart(data: st.DataObject) -> None:
+def test_any_two_models_can_be_compared(data: st.DataObject) -> None:
     before, after = (ir.serde.deserialize_model(random_model(data)) for _ in range(2))
     found = diff(before, after)
     lengths = found.nodes.counts.get("added", 0) - found.nodes.counts.get("removed", 0)

@@ -1,4 +1,4 @@
-"""What may stand in a `.npy` file that a recipe names, and what is refused."""
+"""Accepted and refused contents of `.npy` files that a recipe names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def header(shape: str) -> bytes:
     [WANTED, np.asfortranarray(WANTED), WANTED.astype(">f4"), np.float32(3), np.zeros((0, 3), np.float32)],
     ids=["plain", "columns first", "big-endian", "scalar", "empty"],
 )
-def test_arrays_of_all_layouts_come_in_whole(
+def test_arrays_of_all_layouts_are_read(
     array: npt.NDArray[Any], limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(new_tensors, "_STAYS_ON_DISK_BYTES", limit)
@@ -55,7 +55,7 @@ def test_types_that_numpy_does_not_name_need_a_dtype(
         read_npy(tmp_path / "a.npy", None, "a")
 
 
-def test_texts_are_tensors_of_strings(tmp_path: Path) -> None:
+def test_strings_become_string_tensors(tmp_path: Path) -> None:
     for array in (np.array([["a", "é"]]), np.array([[b"a", "é".encode()]])):
         np.save(tmp_path / "a.npy", array)
         tensor = read_npy(tmp_path / "a.npy", None, "a")
@@ -63,7 +63,7 @@ def test_texts_are_tensors_of_strings(tmp_path: Path) -> None:
         assert tensor.numpy().tolist() == [[b"a", "é".encode()]]
 
 
-def test_what_is_none_is_refused_and_no_code_is_run(tmp_path: Path) -> None:
+def test_other_files_are_refused_and_no_code_is_run(tmp_path: Path) -> None:
     np.save(tmp_path / "whole.npy", WANTED)
     np.savez(tmp_path / "archive.npz", WANTED)
     np.save(tmp_path / "objects.npy", np.array([Touches(tmp_path / "ran")], dtype=object), allow_pickle=True)

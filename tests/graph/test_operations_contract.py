@@ -1,4 +1,4 @@
-"""What every operation of the step `edit` must do, whoever wrote it: discovered, not listed."""
+"""The contract of every operation of the step `edit`. Operations are discovered, not listed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def examples_of(word: str) -> list[object]:
     return [entry for one in loaded for entry in (one if isinstance(one, list) else [one])]
 
 
-def test_there_are_operations() -> None:
+def test_operations_are_discovered() -> None:
     assert {"rename_nodes", "add_node", "remove_nodes", "extract", "set_attributes"} <= set(operation_names())
 
 
@@ -64,7 +64,7 @@ def test_reading_a_recipe_imports_only_the_operations_it_uses() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_no_operation_imports_a_heavy_library_before_it_works() -> None:
+def test_no_operation_imports_a_heavy_library_before_it_runs() -> None:
     code = (
         "import sys; from ndld_flow.steps.edit import Edit; Edit.model_json_schema()\n"
         "assert not {'onnx', 'onnx_ir', 'numpy', 'onnxscript', 'onnxruntime'} & set(sys.modules)\n"
@@ -73,7 +73,7 @@ def test_no_operation_imports_a_heavy_library_before_it_works() -> None:
 
 
 @every_operation
-def test_it_is_documented(word: str) -> None:
+def test_every_operation_is_documented(word: str) -> None:
     operation = operation_of(word)
     assert summary_of(operation).endswith("."), "the docstring's first line is a sentence"
     assert len(summary_of(operation)) < 110
@@ -83,7 +83,7 @@ def test_it_is_documented(word: str) -> None:
 
 
 @every_operation
-def test_its_examples_are_true(word: str) -> None:
+def test_examples_give_the_documented_results(word: str) -> None:
     examples = examples_of(word)
     assert examples, f"the docstring of {word} shows no example that begins with `{word}:`"
     for example in examples:
@@ -106,13 +106,13 @@ def test_settings_are_strict_and_frozen(word: str) -> None:
 
 
 @every_operation
-def test_settings_survive_being_written_and_read(word: str) -> None:
+def test_settings_survive_serialisation(word: str) -> None:
     for example in examples_of(word):
         step = Edit.model_validate({"operations": (example,)})
         assert Edit.model_validate_json(step.model_dump_json()) == step
 
 
-def test_the_schema_takes_what_recipes_may_say_and_nothing_else() -> None:
+def test_the_schema_accepts_exactly_the_valid_settings() -> None:
     def takes(*operations: object) -> bool:
         found = validator.is_valid({"operations": list(operations)})
         assert found or not is_sound(list(operations)), f"refused, and sound: {operations}"
@@ -137,7 +137,7 @@ def is_sound(operations: list[object]) -> bool:
 
 
 @every_operation
-def test_its_help_names_every_setting(word: str) -> None:
+def test_help_names_every_setting(word: str) -> None:
     page = click.unstyle(explain_part(word, operation_of(word)))
     for name in operation_of(word).model_fields:
         assert f"  {name}:" in page

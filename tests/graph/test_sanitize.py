@@ -1,4 +1,4 @@
-"""Sanitize: fewer nodes, the same outputs, and nothing that a person relies on is lost."""
+"""Sanitizing leaves fewer nodes, equal outputs, and everything that users rely on."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ FEWEST = {"cnn": 14, "tfm": 183, "ctrl": 11, "func": 11, "ext": 6, "sparse": 2}
 
 
 @pytest.mark.parametrize("name", FEWEST)
-def test_no_peer_leaves_fewer_nodes_and_outputs_are_equal(tmp_path: Path, name: str) -> None:
+def test_no_other_tool_leaves_fewer_nodes_and_outputs_are_equal(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
     target, change = sanitize(source)
     assert change.after.node_count <= FEWEST[name]
@@ -92,7 +92,7 @@ def test_no_peer_leaves_fewer_nodes_and_outputs_are_equal(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("name", FEWEST)
-def test_without_fusions_outputs_are_equal_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_without_fusions_outputs_are_bitwise_equal(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
     target, _ = sanitize(source, fuse=False)
     for before, after in zip(run_model(source, feed_of(name)), run_model(target, feed_of(name)), strict=True):
@@ -107,7 +107,7 @@ def test_without_fusions_outputs_are_equal_bit_for_bit(tmp_path: Path, name: str
         ("silero", 116, {"input": (1, 512), "state": (2, 1, 128)}),
     ],
 )
-def test_real_models(
+def test_real_models_are_sanitized(
     tmp_path: Path, sample_model: Callable[[str], Path], name: str, fewest: int, feed: dict[str, tuple[int, ...]]
 ) -> None:
     source, target = sample_model(name), tmp_path / "model.onnx"
@@ -123,7 +123,7 @@ def test_real_models(
     ("name", "fewest"),
     [("resnet50", 123), pytest.param("shufflenet", 154, marks=pytest.mark.thorough), ("squeezenet", 65)],
 )
-def test_light_models(tmp_path: Path, name: str, fewest: int) -> None:
+def test_light_models_are_sanitized(tmp_path: Path, name: str, fewest: int) -> None:
     source, target = LIGHT / f"light_{name}.onnx", tmp_path / "model.onnx"
     assert sanitize_file(source, target, SanitizeSettings()).after.node_count <= fewest
     feed = {onnx.load(target).graph.input[0].name: random_floats(1, 3, 224, 224)}
@@ -132,7 +132,7 @@ def test_light_models(tmp_path: Path, name: str, fewest: int) -> None:
 
 
 @pytest.mark.parametrize("name", FEWEST)
-def test_what_people_rely_on_stays(tmp_path: Path, name: str) -> None:
+def test_names_metadata_and_interface_are_kept(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
     target, _ = sanitize(source, inline_functions=name == "func")
     before, after = onnx.load(source), onnx.load(target)
@@ -155,7 +155,7 @@ def all_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return found
 
 
-def test_nodes_that_survive_keep_their_names_and_tensors_theirs(tmp_path: Path) -> None:
+def test_remaining_nodes_and_tensors_keep_their_names(tmp_path: Path) -> None:
     source = models.make_cnn(tmp_path / "source.onnx")
     target, _ = sanitize(source)
     before = {node.name: node.op_type for node in onnx.load(source).graph.node}
@@ -179,7 +179,7 @@ def intermediate_values(path: Path) -> dict[str, Array]:
     return dict(zip(names, session.run(names, feed_of("cnn")), strict=True))
 
 
-def test_functions_are_inlined_when_asked(tmp_path: Path) -> None:
+def test_functions_are_inlined_on_request(tmp_path: Path) -> None:
     source = models.make_func(tmp_path / "source.onnx")
     target, change = sanitize(source, inline_functions=True)
     assert change.after.nodes_by_type == {"Gemm": 3, "LeakyRelu": 2}
@@ -204,7 +204,7 @@ def test_input_shapes_make_shape_computations_constant(tmp_path: Path) -> None:
         ({"ids": (1, 2), "mask": (1, 3)}, "length"),
     ],
 )
-def test_impossible_input_shapes_are_told(tmp_path: Path, shapes: dict[str, tuple[int, ...]], message: str) -> None:
+def test_impossible_input_shapes_are_reported(tmp_path: Path, shapes: dict[str, tuple[int, ...]], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         sanitize(models.make_tfm(tmp_path / "source.onnx"), input_shapes=shapes)
 
@@ -233,7 +233,7 @@ X = models.tensor("x", [2, 4])
 Y = models.tensor("y", [2, 4])
 
 
-def test_random_operators_are_neither_folded_nor_shared(tmp_path: Path) -> None:
+def test_random_operators_are_neither_folded_nor_merged(tmp_path: Path) -> None:
     nodes = [helper.make_node("RandomNormal", [], [name], shape=[2, 4]) for name in ("a", "b")]
     nodes += [helper.make_node("Add", ["a", "b"], ["c"]), helper.make_node("Add", ["x", "c"], ["y"])]
     assert types_after(one_graph(tmp_path, nodes, [X], [Y])) == {"Add": 2, "RandomNormal": 2}
@@ -252,7 +252,7 @@ def test_quantised_weights_stay_quantised(tmp_path: Path) -> None:
     assert types_after(source) == {"DequantizeLinear": 2, "MatMul": 2, "QuantizeLinear": 1}
 
 
-def test_results_over_the_threshold_stay_computed(tmp_path: Path) -> None:
+def test_results_above_the_threshold_are_not_folded(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("ConstantOfShape", ["n"], ["big"]),
         helper.make_node("Tile", ["small", "n2"], ["tiled"]),
@@ -283,7 +283,7 @@ def test_a_hostile_size_is_not_allocated(tmp_path: Path) -> None:
     assert after == {"Add": 2, "ReduceSum": 2, "ConstantOfShape": 1, "Expand": 1}
 
 
-def test_one_unknown_operator_does_not_switch_off_the_rest(tmp_path: Path) -> None:
+def test_an_unknown_operator_does_not_prevent_other_folding(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Special", ["c"], ["s"], domain="custom"),
         helper.make_node("Add", ["c", "c"], ["d"]),
@@ -322,7 +322,7 @@ def test_a_constant_output_stays_an_output(tmp_path: Path) -> None:
     assert_equal(source, target, {"x": random_floats(2, 4)})
 
 
-def test_a_constant_output_of_a_type_the_opset_has_no_constant_for(tmp_path: Path) -> None:
+def test_a_constant_output_without_a_constant_form_in_its_opset_is_kept(tmp_path: Path) -> None:
     nodes = [helper.make_node("Not", ["c"], ["d"], name="no"), helper.make_node("Not", ["d"], ["y"], name="yes")]
     source = one_graph(
         tmp_path, nodes, [], [models.tensor("y", [2], TensorProto.BOOL)], {"c": np.array([True, False])}, opset=7
@@ -373,7 +373,7 @@ def test_channels_are_scaled_by_their_own_factor(tmp_path: Path, op_type: str, g
     assert_equal(source, target, {"x": random_floats(1, 4, 7, 7)}, tolerance=2e-6)
 
 
-def test_a_constant_that_widens_the_tensor_is_not_a_no_op(tmp_path: Path) -> None:
+def test_a_constant_that_broadcasts_the_tensor_is_not_a_no_op(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Add", ["x", "zeros"], ["a"], name="widens"),
         helper.make_node("Mul", ["a", "one"], ["y"], name="nothing"),
@@ -390,7 +390,7 @@ def test_a_constant_that_widens_the_tensor_is_not_a_no_op(tmp_path: Path) -> Non
     assert_equal(source, target, {"x": random_floats(4)})
 
 
-def test_a_cast_that_loses_is_kept(tmp_path: Path) -> None:
+def test_a_lossy_cast_is_kept(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT32),
         helper.make_node("Cast", ["i"], ["f"], to=TensorProto.FLOAT),
@@ -421,7 +421,7 @@ def test_a_zero_in_a_reshape_copies_from_its_own_input(tmp_path: Path) -> None:
     assert_equal(source, target, {"x": random_floats(2, 12)})
 
 
-def test_wrong_notes_about_shapes_do_not_fold_to_a_wrong_model(tmp_path: Path) -> None:
+def test_wrong_value_info_does_not_lead_to_wrong_folding(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"]),
         helper.make_node("Shape", ["r"], ["s"]),
@@ -472,7 +472,7 @@ def test_external_weights_stay_on_disk(tmp_path: Path) -> None:
     assert target.with_name("sanitized.onnx.data").read_bytes() == (tmp_path / "source.onnx.bin").read_bytes()
 
 
-def test_a_pass_that_fails_is_left_out(
+def test_a_failing_pass_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: object) -> None:
@@ -488,7 +488,7 @@ def test_a_pass_that_fails_is_left_out(
     assert_equal(source, target, feed_of("cnn"), tolerance=2e-6)
 
 
-def test_a_result_that_is_not_valid_is_not_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_result_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_model(edits: Any) -> None:
         edits.model.graph[0].op_type = "NoSuchOperator"
 
@@ -499,7 +499,7 @@ def test_a_result_that_is_not_valid_is_not_delivered(tmp_path: Path, monkeypatch
     assert_equal(source, target, feed_of("cnn"))
 
 
-def test_a_model_strict_inference_never_liked_is_still_sanitized(tmp_path: Path) -> None:
+def test_a_model_that_strict_inference_rejects_is_still_sanitized(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Add", ["a", "b"], ["z"], name="impossible"),  # 3 and 4 elements; nobody reads the sum
         helper.make_node("Neg", ["z"], ["also"], name="kept"),
@@ -637,7 +637,7 @@ steps_of_a_graph = st.lists(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=steps_of_a_graph, dynamic=st.booleans(), outputs=st.integers(1, 3))
-def test_any_small_graph_computes_the_same(
+def test_any_small_graph_keeps_its_outputs(
     tmp_path: Path, steps: list[tuple[str, int, int]], dynamic: bool, outputs: int
 ) -> None:
     graph = RandomGraph(0)

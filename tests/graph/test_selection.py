@@ -1,4 +1,4 @@
-"""Which nodes a selection means: every key, subgraphs, functions, places, neighbours, mistakes."""
+"""Selections of nodes: every key, subgraphs, functions, scopes, neighbours, mistakes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def names(select: dict[str, Any] | str | list[str], allow_empty: bool = False) -
         ({"op_type": "*Relu", "position": 9}, []),
     ],
 )
-def test_keys(select: dict[str, Any] | str | list[str], found: list[str]) -> None:
+def test_each_key_selects_nodes(select: dict[str, Any] | str | list[str], found: list[str]) -> None:
     assert names(select, allow_empty=True) == found
 
 
@@ -109,11 +109,11 @@ def test_keys(select: dict[str, Any] | str | list[str], found: list[str]) -> Non
         ({"then_branch": 1}, []),
     ],
 )
-def test_attributes(attributes: dict[str, Any], found: list[str]) -> None:
+def test_attributes_select_nodes(attributes: dict[str, Any], found: list[str]) -> None:
     assert names({"attributes": attributes}, allow_empty=True) == found
 
 
-def test_an_attribute_that_is_not_set_has_its_default() -> None:
+def test_an_unset_attribute_has_its_default() -> None:
     result = ir.from_proto(
         parse("g (float[1, 3, 8, 8] x, float[3, 3, 1, 1] w) => (float[1, 3, 8, 8] y) { [one] y = Conv (x, w) }")
     )
@@ -122,13 +122,13 @@ def test_an_attribute_that_is_not_set_has_its_default() -> None:
         assert len(find_nodes(result, select, allow_empty=True)) == count
 
 
-def test_tensors_in_attributes() -> None:
+def test_tensor_attributes_are_compared() -> None:
     result = ir.from_proto(parse("g () => (float[2] y) { [k] y = Constant <value = float[2] {1.5, 0.1}> () }"))
     assert find_nodes(result, NodeSelect(attributes={"value": [1.5, 0.1]}))
     assert not find_nodes(result, NodeSelect(attributes={"value": [1.5]}), allow_empty=True)
 
 
-def test_precision_that_was_asked_for() -> None:
+def test_precision_constraints_select_nodes() -> None:
     result = model()
     result.graph[0].metadata_props[PRECISION_KEY] = "fp16"
     assert [node.name for node in find_nodes(result, NodeSelect(precision=("fp16",)))] == ["stem"]
@@ -157,7 +157,7 @@ def test_precision_that_was_asked_for() -> None:
         ({"after": "stem", "before": "branch", "position": "last"}, ["conv1"]),
     ],
 )
-def test_neighbours(select: dict[str, Any], found: list[str]) -> None:
+def test_neighbours_are_selected(select: dict[str, Any], found: list[str]) -> None:
     assert sorted(names(select, allow_empty=True)) == sorted(found)
 
 
@@ -176,13 +176,13 @@ def test_neighbours(select: dict[str, Any], found: list[str]) -> None:
         ({"exclude": {"before": "nowhere"}}, "there is no node or tensor 'nowhere'"),
     ],
 )
-def test_nothing_is_an_error_that_tells_the_nearest(select: dict[str, Any] | str, message: str) -> None:
+def test_an_empty_selection_is_an_error_with_the_nearest_names(select: dict[str, Any] | str, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         names(select)
     assert message in str(refused.value)
 
 
-def test_one_name_in_several_graphs() -> None:
+def test_a_name_in_several_graphs_is_distinguished_by_scope() -> None:
     result = ir.from_proto(
         parse(
             """g (float[2] x, bool c) => (float[2] y) {
@@ -202,7 +202,7 @@ def test_one_name_in_several_graphs() -> None:
 
 @settings(max_examples=40)
 @given(st.data())
-def test_regions_are_what_paths_say(data: st.DataObject) -> None:
+def test_regions_match_paths(data: st.DataObject) -> None:
     """On random graphs: reachability by brute force."""
     count = data.draw(st.integers(2, 9))
     source = ir.Value(name="x")
@@ -233,7 +233,7 @@ def test_regions_are_what_paths_say(data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "select", [{"name": tuple(f"n{i}*" for i in range(100))}, {"near": "n500", "hops": 2000}, {"after": "n1"}]
 )
-def test_work_grows_as_the_model_does(select: dict[str, Any]) -> None:
+def test_work_is_linear_in_the_size_of_the_model(select: dict[str, Any]) -> None:
     """Counted, not timed: calls of functions."""
 
     def calls(length: int) -> int:
@@ -260,7 +260,7 @@ def test_work_grows_as_the_model_does(select: dict[str, Any]) -> None:
     assert calls(2000) < 2.5 * calls(1000)
 
 
-def test_examples_are_true() -> None:
+def test_documented_examples_hold() -> None:
     paragraphs = (NodeSelect.__doc__ or "").split("\n\n")
     lines = [line for text in paragraphs for line in text.splitlines() if line.strip().startswith("select:")]
     assert len(lines) == 2
@@ -269,21 +269,21 @@ def test_examples_are_true() -> None:
 
 
 @pytest.mark.parametrize("select", [[], {"op_type": []}, {"name": "a", "input": []}])
-def test_an_empty_list_does_not_mean_all(select: Any) -> None:
+def test_an_empty_list_does_not_select_everything(select: Any) -> None:
     with pytest.raises(ValidationError, match="is an empty list, which matches nothing"):
         Edit.model_validate({"operations": ({"remove_nodes": {"select": select}},)})
 
 
 @pytest.mark.parametrize("select", [[], {"dtype": []}, {"rank": 1, "scope": []}])
-def test_an_empty_list_does_not_mean_all_tensors(select: Any) -> None:
+def test_an_empty_list_does_not_select_every_tensor(select: Any) -> None:
     with pytest.raises(ValidationError, match="is an empty list, which matches nothing"):
         Edit.model_validate({"operations": ({"make_dense": {"select": select}},)})
 
 
-def test_hops_alone_do_not_mean_all() -> None:
+def test_hops_alone_do_not_select_everything() -> None:
     with pytest.raises(ValidationError, match="`hops` goes with `near`"):
         Edit.model_validate({"operations": ({"remove_nodes": {"select": {"hops": 3}}},)})
 
 
-def test_more_hops_than_the_model_is_wide_take_no_time() -> None:
+def test_surplus_hops_cost_nothing() -> None:
     assert find_nodes(model(), NodeSelect(near="a", hops=10**18))

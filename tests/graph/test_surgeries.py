@@ -1,4 +1,4 @@
-"""Gemm, decomposing, Erf, no-ops, a free batch: operations that people ask for by name."""
+"""Named rewrites: Gemm, decompositions, Erf, no-ops and dynamic batches."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_a_constant_factor_is_transposed_ahead_of_time() -> None:
     assert sorted(tuple(tensor.dims) for tensor in split.graph.initializer) == [(3,), (4, 3)]
 
 
-def test_a_bias_that_counts_nothing_goes() -> None:
+def test_a_bias_without_effect_is_removed() -> None:
     split, _ = operate(_gemm(0, 1, ", beta = 0.0", ", c"), SPLIT_GEMM)
     assert op_types(split) == ["MatMul"]
     assert [tuple(tensor.dims) for tensor in split.graph.initializer] == [(4, 3)]
 
 
-def test_a_factor_that_gemms_share_is_transposed_once() -> None:
+def test_a_shared_factor_of_gemms_is_transposed_once() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[N, 4] x) => (float[N, 4] y) { a = Gemm <transB = 1> (x, w) y = Gemm <transB = 1> (a, w) }""",
@@ -136,7 +136,7 @@ g (float[2, 3] x) => (float[2, 3] y) <int64[2] shape = {2, 3}, float one = {1.0}
 }"""
 
 
-def test_nodes_that_change_nothing_go() -> None:
+def test_nodes_without_effect_are_removed() -> None:
     model = parsed(_NOISE)
     bare, _ = operate(model, RemoveNoops())
     assert op_types(bare) == ["Relu"]
@@ -145,14 +145,14 @@ def test_nodes_that_change_nothing_go() -> None:
     assert_same(outputs_of(model, feeds), outputs_of(bare, feeds))
 
 
-def test_only_the_kinds_that_are_asked_for_go() -> None:
+def test_only_the_requested_kinds_are_removed() -> None:
     bare, _ = operate(parsed(_NOISE), RemoveNoops(kinds=("dropout", "cast")))
     assert op_types(bare) == ["Identity", "Reshape", "Transpose", "Concat", "Mul", "Relu", "Identity"]
     with pytest.raises(RequestError, match="no node of the kinds pad without effect"):
         operate(parsed(_NOISE), RemoveNoops(kinds=("pad",)))
 
 
-def test_noops_in_branches_and_functions_go() -> None:
+def test_noops_in_branches_and_functions_are_removed() -> None:
     model = parsed(
         """<ir_version: 9, opset_import: ["": 17, "local": 1]>
         g (bool c, float[N] x) => (float[N] y) {
@@ -182,7 +182,7 @@ def _unary(op_type: str, opset: int, shape: str, attributes: str = "", inputs: s
     )
 
 
-def test_wrong_notes_about_shapes_are_not_believed(tmp_path: Path) -> None:
+def test_wrong_value_info_is_not_trusted(tmp_path: Path) -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[2, 3] x) => (float[2] y) <int64[2] shape = {3, 2}, float[2, 3] t> {
@@ -211,7 +211,7 @@ def test_weights_on_disk_are_transposed_when_they_are_written(tmp_path: Path) ->
     assert_same(outputs_of(model, feeds), outputs_of(onnx.load(target), feeds), 1e-6)
 
 
-def test_a_definition_leaves_no_node_that_nothing_reads() -> None:
+def test_a_decomposition_leaves_no_unused_node() -> None:
     model = _unary("LayerNormalization", 17, "float[N, 6]", "<axis = 1>", "x, s", s=numbers(6))
     written, _ = operate(model, Decompose(select=NodeSelect(op_type=("LayerNormalization",))))
     read = {name for node in written.graph.node for name in node.input} | {"y"}
@@ -235,7 +235,7 @@ _WHOLE = {
 @pytest.mark.parametrize("op_type", sorted(_WHOLE))
 @pytest.mark.parametrize("opset", [13, 17, 20, 22, 24])
 @pytest.mark.parametrize("dtype", ["float", "float16"])
-def test_operators_are_written_out_in_others(op_type: str, opset: int, dtype: str) -> None:
+def test_operators_are_decomposed(op_type: str, opset: int, dtype: str) -> None:
     first, shape, attributes, weights = _WHOLE[op_type]
     half = dtype == "float16"
     if opset < first or (half and op_type == "MeanVarianceNormalization"):  # ONNX defines that one for floats only
@@ -252,13 +252,13 @@ def test_operators_are_written_out_in_others(op_type: str, opset: int, dtype: st
         assert all(name.isidentifier() for name in node.output)
 
 
-def test_a_definition_for_other_types_is_refused() -> None:
+def test_a_definition_for_other_dtypes_is_refused() -> None:
     model = _unary("MeanVarianceNormalization", 13, "float16[2, 4, 6, 6]")
     with pytest.raises(RequestError, match=r"ONNX's definition does not fit its types: .*inconsistent type"):
         operate(model, Decompose(select=NodeSelect(name=("*",))))
 
 
-def test_attention_is_written_out() -> None:
+def test_attention_is_decomposed() -> None:
     model = parsed(
         """<ir_version: 11, opset_import: ["": 23]>
         g (float[2, 4, 5, 8] q, float[2, 4, 5, 8] k, float[2, 4, 5, 8] v) => (float[2, 4, 5, 8] y) {
@@ -277,7 +277,7 @@ def test_the_opset_that_defines_an_operator_is_reported() -> None:
         operate(model, Decompose(select=NodeSelect(op_type=("Elu",))))
 
 
-def test_operators_without_a_definition_are_reported_with_those_that_have_one() -> None:
+def test_operators_without_a_definition_are_reported_with_the_supported_ones() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, 8, 8] x) => (float[1, 3, 1, 1] y) { y = GlobalAveragePool (x) }"""
@@ -288,7 +288,7 @@ def test_operators_without_a_definition_are_reported_with_those_that_have_one() 
         operate(model, Decompose(select=NodeSelect(name=("*",))))
 
 
-def test_nodes_in_branches_and_functions_are_written_out() -> None:
+def test_nodes_in_branches_and_functions_are_decomposed() -> None:
     model = parsed(
         """<ir_version: 9, opset_import: ["": 17, "local": 1]>
         g (bool c, float[N, 6] x) => (float[N, 6] y) {
@@ -312,7 +312,7 @@ def test_nodes_in_branches_and_functions_are_written_out() -> None:
 
 @pytest.mark.parametrize(("by", "error", "message"), [("tanh", 3.6e-4, "3.6e-04"), ("polynomial", 6e-7, "1.5e-07")])
 @pytest.mark.parametrize("opset", [9, 11, 13, 17, 20, 22])
-def test_erf_by_a_formula(by: Any, error: float, message: str, opset: int) -> None:
+def test_erf_is_replaced_by_a_formula(by: Any, error: float, message: str, opset: int) -> None:
     model = _unary("Erf", opset, "float[N]")
     replaced, notes = operate(model, ReplaceErf(by=by))
     assert "Erf" not in op_types(replaced)
@@ -322,7 +322,7 @@ def test_erf_by_a_formula(by: Any, error: float, message: str, opset: int) -> No
     assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {message}"]
 
 
-def test_erf_in_halves() -> None:
+def test_erf_is_replaced_in_fp16() -> None:
     model = _unary("Erf", 17, "float16[N]")
     x = np.linspace(-4, 4, 1001).astype(np.float16)
     for by in ("tanh", "polynomial"):
@@ -360,7 +360,7 @@ g (float[1, 3, 4, 4] x) => (float[1, 12] y, float[1, 5, 8] z)
 
 
 @pytest.mark.parametrize("opset", [8, 11, 13, 17, 20, 22])
-def test_a_fixed_batch_becomes_free(opset: int) -> None:
+def test_a_fixed_batch_becomes_dynamic(opset: int) -> None:
     model = parsed(
         _EXPORTED.format(opset),
         w=numbers(48, 32),
@@ -379,7 +379,7 @@ def test_a_fixed_batch_becomes_free(opset: int) -> None:
     _by_items(model, free, {"x": numbers(3, 3, 4, 4)})
 
 
-def test_attention_with_fixed_reshapes_becomes_free() -> None:
+def test_attention_with_fixed_reshapes_gets_a_dynamic_batch() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 5, 8] x) => (float[1, 5, 8] y)
@@ -405,7 +405,7 @@ def test_attention_with_fixed_reshapes_becomes_free() -> None:
     _by_items(model, free, {"x": numbers(3, 5, 8)})
 
 
-def test_sizes_of_a_resize_and_free_sides_become_free() -> None:
+def test_a_resize_with_dynamic_sides_gets_a_dynamic_batch() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 3, H, W] x) => (float[1, 3, 64] y) <int64[4] sizes = {1, 3, 8, 8}, int64[3] flat = {1, 3, -1}> {
@@ -438,7 +438,7 @@ def test_only_expands_that_fix_the_batch_change() -> None:
     assert_same(expected, outputs_of(free, {"x": x, "target": np.array([1, 5, 1])}))
 
 
-def test_a_batch_inside_a_branch_becomes_free() -> None:
+def test_a_batch_inside_a_branch_becomes_dynamic() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (bool c, float[1, 2, 3] x) => (float[1, 6] y) <int64[2] flat = {1, 6}> {
@@ -454,7 +454,7 @@ def test_a_batch_inside_a_branch_becomes_free() -> None:
         assert_same([expected.reshape(3, 6)], outputs_of(free, {"c": np.array(condition), "x": x}))
 
 
-def test_a_batch_on_another_axis() -> None:
+def test_a_batch_on_another_axis_becomes_dynamic() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 4] x, float[2, 1, 4] state) => (float[2, 1, 4] next) <int64[3] shape = {2, 1, 4}> {
@@ -468,7 +468,7 @@ def test_a_batch_on_another_axis() -> None:
     assert [dim.dim_param for dim in free.graph.output[0].type.tensor_type.shape.dim] == ["", "batch", ""]
 
 
-def test_what_cannot_have_another_batch_is_named() -> None:
+def test_nodes_that_prevent_a_dynamic_batch_are_named() -> None:
     squeezed = '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[4] y) <int64[1] a = {0}> {%s}'
     model = parsed(squeezed % "[lonely] y = Squeeze (x, a)")
     with pytest.raises(
@@ -482,7 +482,7 @@ def test_what_cannot_have_another_batch_is_named() -> None:
         operate(model, MakeBatchDynamic(select=("image",)))
 
 
-def test_an_output_that_does_not_follow_the_batch_is_noted() -> None:
+def test_an_output_independent_of_the_batch_is_noted() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
         g (float[1, 4] x) => (float[1, 4] y, float[1, 4] m) { y = Neg (x)  [mixing] m = ReduceMean <axes = [0]> (x) }"""
@@ -491,7 +491,7 @@ def test_an_output_that_does_not_follow_the_batch_is_noted() -> None:
     assert notes == ["outputs that do not follow the batch: m; it ends at mixing (ReduceMean)"]
 
 
-def test_a_batch_whose_items_influence_each_other_is_refused() -> None:
+def test_a_batch_with_dependent_items_is_refused() -> None:
     """Softmax over the items: one item alone is always 1."""
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>
@@ -505,7 +505,7 @@ def test_a_batch_whose_items_influence_each_other_is_refused() -> None:
     assert free.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
-def test_the_batch_is_tried_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
+def test_the_dynamic_batch_is_checked_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
     model = parsed(
         '<ir_version: 8, opset_import: ["": 17]> g (float[1, L] x) => (float[1, 3] y) { y = MatMul (x, w) }',
         w=numbers(7, 3),
@@ -520,7 +520,7 @@ def test_the_batch_is_tried_at_the_sizes_of_the_recipe(tmp_path: Path) -> None:
     assert edited.notes == []
 
 
-def test_a_batch_that_only_a_run_refuses_is_refused() -> None:
+def test_a_batch_that_fails_only_at_run_time_is_refused() -> None:
     """Shape inference does not look at the lengths of sequences."""
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>

@@ -1,4 +1,4 @@
-"""Values as people write them: what is read, what is refused and where, what a dtype can hold."""
+"""The grammar of values in recipes: accepted text, errors with their column, and ranges of dtypes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(value: Value) -> str:
 
 
 @given(_VALUES)
-def test_what_is_written_is_read_again(value: Any) -> None:
+def test_written_values_are_read_back(value: Any) -> None:
     found = parse_value(write(value))
     assert found == value
     assert repr(found) == repr(value), "true is not 1, and 1.0 is not 1"
@@ -61,13 +61,13 @@ def test_any_text_is_a_value_or_refused_with_a_column(text: str) -> None:
         ("[[], []]", [[], []]),
     ],
 )
-def test_literals(text: str, value: Value) -> None:
+def test_literals_are_read(text: str, value: Value) -> None:
     found = parse_value(text)
     assert found == value
     assert type(found) is type(value)
 
 
-def test_nan_is_a_number() -> None:
+def test_nan_is_read() -> None:
     found = parse_value("nan")
     assert isinstance(found, float)
     assert math.isnan(found)
@@ -89,13 +89,13 @@ def test_nan_is_a_number() -> None:
         ("9" * 401, "column 1:"),
     ],
 )
-def test_mistakes_are_told_with_their_column(text: str, message: str) -> None:
+def test_mistakes_are_reported_with_their_column(text: str, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         parse_value(text)
     assert message in str(refused.value)
 
 
-def test_many_elements_are_for_files() -> None:
+def test_too_many_elements_belong_in_a_file() -> None:
     numbers = [0] * (MAX_ELEMENTS + 1)
     for refuse in (lambda: parse_value(str(numbers)), lambda: to_array(list(numbers), ir.DataType.INT8)):
         with pytest.raises(RequestError, match=r"more than 10,000 elements .* \.npy file"):
@@ -108,7 +108,7 @@ _FLOATS = [dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED and 
 
 
 @given(st.sampled_from(_INTEGERS), st.integers(-(2**66), 2**66))
-def test_integers_are_held_or_refused(dtype: ir.DataType, number: int) -> None:
+def test_integers_out_of_range_are_refused(dtype: ir.DataType, number: int) -> None:
     try:
         held = int(to_array([number], dtype)[0])
     except RequestError as error:
@@ -121,7 +121,7 @@ def test_integers_are_held_or_refused(dtype: ir.DataType, number: int) -> None:
 
 
 @given(st.sampled_from(_FLOATS), st.floats(allow_nan=False))
-def test_floats_are_rounded_and_never_cut_off(dtype: ir.DataType, number: float) -> None:
+def test_floats_are_rounded_and_never_clipped(dtype: ir.DataType, number: float) -> None:
     try:
         held = float(to_array(number, dtype))
     except RequestError:
@@ -149,7 +149,7 @@ def test_floats_are_rounded_and_never_cut_off(dtype: ir.DataType, number: float)
         (1, "complex64", "complex64 cannot be written as text; give a .npy file"),
     ],
 )
-def test_what_a_dtype_cannot_hold(value: Value, dtype: str, message: str) -> None:
+def test_values_that_a_dtype_cannot_hold_are_refused(value: Value, dtype: str, message: str) -> None:
     with pytest.raises(RequestError) as refused:
         to_array(value, parse_dtype(dtype))
     assert message in str(refused.value)
@@ -163,7 +163,7 @@ def test_arrays_have_the_shape_of_the_lists() -> None:
     assert to_array(["a", "b"], ir.DataType.STRING).tolist() == ["a", "b"]
 
 
-def test_words_of_element_types() -> None:
+def test_names_of_element_types_are_read() -> None:
     assert {parse_dtype(word) for word in ("float32", "float", "FLOAT", "fp32")} == {ir.DataType.FLOAT}
     for dtype in ir.DataType:
         if dtype != ir.DataType.UNDEFINED:

@@ -136,16 +136,14 @@ def test_a_driver_without_a_gpu_is_reported(driver: Path, monkeypatch: pytest.Mo
     assert only.found == "the NVIDIA driver finds no GPU (error 100, no CUDA-capable device is detected)"
 
 
-def test_one_that_works_is_built_opened_and_run(tmp_path: Path, driver: Path) -> None:
+def test_a_working_library_builds_opens_and_runs_an_engine(tmp_path: Path, driver: Path) -> None:
     loads, runs = try_fake(tmp_path, WORKS)
     assert (loads.works, loads.found) == (True, "10.8.0.43")
     assert (runs.name, runs.works) == ("on this GPU", True), runs
     assert runs.found.endswith("opens and runs engines")
 
 
-def test_a_gpu_that_answers_reports_what_may_be_done_with_it(
-    driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_working_gpu_reports_its_capabilities(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packages = tmp_path / "packages"
     write(packages / "pynvml.py", NVML)
     monkeypatch.setenv("PYTHONPATH", str(packages))
@@ -183,7 +181,7 @@ def test_a_gpu_without_nvml_reports_how_to_get_it(
         (("return Network()", "raise RuntimeError('odd')"), "RuntimeError: odd"),
     ],
 )
-def test_each_way_to_fail_on_a_gpu_is_reported(
+def test_each_kind_of_gpu_failure_is_reported(
     tmp_path: Path, driver: Path, break_it: tuple[str, str], found: str
 ) -> None:
     assert break_it[0] in WORKS
@@ -212,14 +210,14 @@ def test_a_hang_ends_at_the_limit(tmp_path: Path) -> None:
     assert time.monotonic() - begun < 4
 
 
-def test_one_that_does_not_load_reports_why_and_nothing_else_is_tried(tmp_path: Path) -> None:
+def test_a_library_that_does_not_load_is_explained_and_not_used_further(tmp_path: Path) -> None:
     (only,) = try_fake(tmp_path, "raise ImportError('libnvinfer.so.10: cannot open shared object file')")
     assert not only.works
     assert "libnvinfer.so.10: cannot open" in only.found
     assert "pip install" in only.found
 
 
-def test_another_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path: Path) -> None:
+def test_a_given_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path: Path) -> None:
     place = make_environment(tmp_path / "venv", version="10.8.9")
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
     checks = by_name(api.doctor(outputs=tmp_path, library=place))
@@ -230,7 +228,7 @@ def test_another_tensorrt_is_examined_and_a_folder_without_one_refused(tmp_path:
         api.doctor(outputs=tmp_path, library=tmp_path / "nowhere")
 
 
-def test_what_is_not_installed_comes_with_the_command_to_get_it(
+def test_missing_packages_are_listed_with_the_command_to_install_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hide_installed(monkeypatch, tmp_path)
@@ -240,7 +238,7 @@ def test_what_is_not_installed_comes_with_the_command_to_get_it(
     assert checks["tensorrt-rtx"].advice.startswith("pip install 'ndld-flow[rtx]'")
 
 
-def test_the_verb_prints_them_and_takes_a_library(tmp_path: Path) -> None:
+def test_the_verb_prints_all_results_and_accepts_a_library(tmp_path: Path) -> None:
     place = make_environment(tmp_path / "venv")
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", WORKS)
     command = [sys.executable, "-m", "ndld_flow", "doctor", "--json", "--library", str(place)]

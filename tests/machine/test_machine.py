@@ -48,7 +48,7 @@ def test_gpus_and_driver_come_from_nvidia_smi(
     assert found.driver == "570.86.15"
 
 
-def test_gpus_and_driver_come_from_the_drivers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_and_driver_are_read_from_the_files_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number, bus in enumerate(("0000:17:00.0", "0000:65:00.0")):
         card = tmp_path / "gpus" / bus
         card.mkdir(parents=True)

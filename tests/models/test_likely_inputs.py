@@ -49,20 +49,20 @@ def test_declared_sizes_are_kept(tmp_path: Path) -> None:
         ("x", ["n", 7], (1, 7)),
     ],
 )
-def test_free_sizes_of_usual_kinds(
+def test_usual_sizes_are_chosen_for_dynamic_dimensions(
     name: str, shape: list[int | str | None], expected: tuple[int, ...], tmp_path: Path
 ) -> None:
     assert first(write(tmp_path, tensor(name, shape)))[name].shape == expected
 
 
-def test_the_metadata_of_ultralytics_decides(tmp_path: Path) -> None:
+def test_metadata_of_ultralytics_decides(tmp_path: Path) -> None:
     path = write(tmp_path, tensor("images", ["batch", 3, "height", "width"]), imgsz="[480, 832]")
     likely = first(path)["images"]
     assert likely.shape == (1, 3, 480, 832)
     assert "imgsz" in likely.reason
 
 
-def test_the_files_of_hugging_face_decide(tmp_path: Path) -> None:
+def test_files_of_hugging_face_decide(tmp_path: Path) -> None:
     (tmp_path / "onnx").mkdir()
     path = write(tmp_path / "onnx", tensor("pixel_values", [None, 3, None, None]))
     (tmp_path / "preprocessor_config.json").write_text(
@@ -75,7 +75,7 @@ def test_the_files_of_hugging_face_decide(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "[1, 2]", "{", '{"size": {"height": "x"}}', '{"size": -3, "image_mean": "x"}', '{"a": NaN}']
 )
-def test_a_strange_configuration_is_left_aside(text: str, tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_ignored(text: str, tmp_path: Path) -> None:
     path = write(tmp_path, tensor("pixel_values", [None, 3, None, None]))
     (tmp_path / "config.json").write_text(text)
     assert first(path)["pixel_values"].shape == (1, 3, 224, 224)
@@ -100,13 +100,13 @@ def test_tokens_are_indices_of_the_table_and_masks_are_ones(tmp_path: Path) -> N
     assert {one.shape for one in likely.values()} == {(1, 128)}
 
 
-def test_tokens_are_no_more_than_the_model_has_positions(tmp_path: Path) -> None:
+def test_the_number_of_tokens_does_not_exceed_the_positions(tmp_path: Path) -> None:
     path = write(tmp_path, tensor("input_ids", ["batch", "sequence"], INT))
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 40}')
     assert first(path)["input_ids"].shape == (1, 40)
 
 
-def test_a_cache_and_its_mask_fit_together(tmp_path: Path) -> None:
+def test_a_cache_and_its_mask_have_matching_sizes(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         tensor("input_ids", ["batch", "sequence_length"], INT),
@@ -130,7 +130,7 @@ def test_a_sampling_rate_makes_the_other_input_a_signal(tmp_path: Path) -> None:
     assert first(path)["sr"].data == 16000
 
 
-def test_question_marks_are_no_common_name(tmp_path: Path) -> None:
+def test_question_marks_do_not_count_as_a_shared_name(tmp_path: Path) -> None:
     path = write(tmp_path, tensor("x", ["?", "?"]), tensor("image", ["?", 3, "?", "?"]))
     assert first(path)["image"].shape == (1, 3, 224, 224)
     assert first(path)["x"].shape == (1, 1)

@@ -1,4 +1,4 @@
-"""Contents of tensors on the page of a model: what is read, and what stays within the limits."""
+"""Contents of tensors on the page of a model, within the limits on what is read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_tensor_over_its_own_limit_is_not_one_over_that_of_all(monkeypatch: py
     assert "were read before it" not in over.unread  # `tensor_statistics` decides on its own limit
 
 
-def test_strings_take_nothing_from_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strings_do_not_count_towards_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_document, "_LIMIT_TOGETHER_BYTES", LIMIT)
     reader = ContentsReader(values=True)
     reader.place(ir.StringTensor(np.array([b"x" * 300], dtype=object)))
@@ -53,7 +53,7 @@ def test_strings_take_nothing_from_the_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("values", [True, False])
-def test_types_are_spelled_as_numpy_spells_them(values: bool) -> None:
+def test_dtypes_are_spelled_as_in_numpy(values: bool) -> None:
     reader = ContentsReader(values)
     array = np.ones(3, ml_dtypes.float8_e4m3fn)
     tensor = ir.Tensor(array, dtype=ir.DataType.FLOAT8E4M3FN)

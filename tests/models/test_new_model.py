@@ -1,4 +1,4 @@
-"""Models from nothing: `model: new:20`, filled by the step `edit`."""
+"""Empty models: `model: new:20`, filled by the step `edit`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_contrib_imports_the_operators_of_onnx_runtime(tmp_path: Path) -> None:
     assert {one.domain: one.version for one in model.opset_import} == {"": 20, "com.microsoft": 1}
 
 
-def test_it_is_the_same_each_time(tmp_path: Path) -> None:
+def test_new_models_are_deterministic(tmp_path: Path) -> None:
     assert find(tmp_path / "a", "new:18") == find(tmp_path / "b", "new:18") == find(tmp_path / "a", "new:18")
 
 
@@ -67,7 +67,7 @@ def test_it_is_the_same_each_time(tmp_path: Path) -> None:
         ("new:20+ml", r"write it as new:OPSET"),
     ],
 )
-def test_what_there_is_not_is_refused(tmp_path: Path, source: str, message: str) -> None:
+def test_unknown_opsets_and_domains_are_refused(tmp_path: Path, source: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         find(tmp_path, source)
 
@@ -77,7 +77,7 @@ def test_a_digest_that_differs_is_refused(tmp_path: Path) -> None:
         find(tmp_path, "new:20", "0" * 64)
 
 
-def test_a_recipe_builds_a_working_model_from_nothing(in_folder: Path) -> None:
+def test_a_recipe_builds_a_working_model_from_an_empty_one(in_folder: Path) -> None:
     recipe = {
         "name": "made",
         "model": "new:20+contrib",

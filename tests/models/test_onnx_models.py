@@ -30,7 +30,7 @@ def random_input(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", ["cnn", "tfm", "ctrl", "func", "sparse"])
-def test_a_model_comes_through_load_and_save_unchanged(tmp_path: Path, name: str) -> None:
+def test_a_model_survives_load_and_save_unchanged(tmp_path: Path, name: str) -> None:
     source = getattr(models, f"make_{name}")(tmp_path / "source.onnx")
     save_model(load_model(source), tmp_path / "model.onnx")
     before, after = onnx.load(source), onnx.load(tmp_path / "model.onnx")
@@ -67,7 +67,7 @@ def test_a_hostile_sparse_shape_is_an_error_not_an_allocation(tmp_path: Path) ->
         tensor.numpy()
 
 
-def test_external_data_stays_on_disk_and_is_copied_beside(tmp_path: Path) -> None:
+def test_external_data_stays_on_disk_and_is_copied_next_to_the_model(tmp_path: Path) -> None:
     source = models.make_ext(tmp_path / "source.onnx")
     model = load_model(source)
     assert all(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
@@ -92,7 +92,7 @@ def test_saving_over_the_model_that_was_loaded_keeps_its_weights(tmp_path: Path)
     np.testing.assert_array_equal(outputs(path, feed)[0], expected)
 
 
-def test_a_data_file_of_which_little_is_used_is_not_copied_whole(tmp_path: Path) -> None:
+def test_only_the_used_part_of_a_data_file_is_copied(tmp_path: Path) -> None:
     source = models.make_ext(tmp_path / "source.onnx")
     proto = onnx.load(source, load_external_data=False)
     del proto.graph.node[3:]
@@ -115,7 +115,7 @@ def test_weights_too_large_for_one_message_go_to_a_data_file(tmp_path: Path, mon
     np.testing.assert_array_equal(outputs(source, feed)[0], outputs(tmp_path / "model.onnx", feed)[0])
 
 
-def test_the_ir_version_is_never_newer_than_onnx_runtime_loads(tmp_path: Path) -> None:
+def test_the_ir_version_is_one_that_onnx_runtime_loads(tmp_path: Path) -> None:
     proto = models.cnn_model()
     proto.ir_version = 14
     onnx.save(proto, tmp_path / "new.onnx")
@@ -145,9 +145,7 @@ BROKEN_FILES: dict[str, bytes] = {
 }
 
 
-def test_what_one_step_makes_and_the_next_reads_is_counted_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_passed_between_steps_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, made, last = (models.make_cnn(tmp_path / f"{name}.onnx") for name in ("source", "made", "last"))
     read: list[Path] = []
 
@@ -166,7 +164,7 @@ def test_what_one_step_makes_and_the_next_reads_is_counted_once(
 
 
 @pytest.mark.parametrize("kind", BROKEN_FILES)
-def test_a_file_that_is_no_model_is_one_clear_paragraph(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_no_model_is_reported_in_one_paragraph(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(BROKEN_FILES[kind])
     with pytest.raises(ModelError) as error:
@@ -228,7 +226,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], str], str]] = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_external_data_that_must_not_be_read_is_refused(tmp_path: Path, kind: str) -> None:
+def test_external_data_outside_the_model_folder_is_refused(tmp_path: Path, kind: str) -> None:
     make, message = HOSTILE[kind]
     path = models.make_ext(tmp_path / "model.onnx")
     relocate(path, make(tmp_path))
@@ -257,7 +255,7 @@ def test_a_length_that_contradicts_the_shape_is_refused(tmp_path: Path) -> None:
         load_model(path)
 
 
-def test_external_files_are_found_in_subgraphs_without_importing_onnx(tmp_path: Path) -> None:
+def test_external_files_in_subgraphs_are_found_without_importing_onnx(tmp_path: Path) -> None:
     body = helper.make_graph(
         [], "body", [], [models.tensor("w", [2])], [numpy_helper.from_array(np.zeros(2, np.float32), "w")]
     )
@@ -281,7 +279,7 @@ def test_the_checker_names_the_node(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_an_invalid_model_is_a_model_error_and_not_a_library_s(tmp_path: Path) -> None:
+def test_an_invalid_model_raises_a_model_error(tmp_path: Path) -> None:
     proto = models.cnn_model()
     proto.graph.node.append(proto.graph.node[0])
     onnx.save(proto, tmp_path / "model.onnx")
@@ -289,7 +287,7 @@ def test_an_invalid_model_is_a_model_error_and_not_a_library_s(tmp_path: Path) -
         load_model(tmp_path / "model.onnx")
 
 
-def test_a_full_disk_is_an_outputs_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_outputs_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load_model(models.make_ext(tmp_path / "source.onnx"))
     out = tmp_path / "out"
     out.mkdir()

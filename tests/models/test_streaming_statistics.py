@@ -31,7 +31,7 @@ def test_values_that_are_not_finite_are_counted_and_left_out() -> None:
     np.testing.assert_array_equal(Extremes().add(second), [7.0])
 
 
-def test_no_finite_value_has_no_range() -> None:
+def test_tensors_without_finite_values_have_no_range() -> None:
     found = extremes_of(np.array([np.inf]), np.array([np.nan]))
     assert (found.count, found.minimum, found.maximum, found.largest_abs) == (0, math.inf, -math.inf, 0.0)
 
@@ -45,7 +45,7 @@ def test_integers_stay_exact_and_small_floats_are_read() -> None:
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [500], [1, 2, 999]])
-def test_moments_are_those_of_all_pieces(cuts: list[int]) -> None:
+def test_moments_of_pieces_match_those_of_the_whole(cuts: list[int]) -> None:
     values = RANDOM.standard_normal(1000) + 1e6
     values[[3, 700]] = 0
     moments = Moments()
@@ -63,7 +63,7 @@ def test_complex_numbers_have_no_order_and_no_moments() -> None:
     assert math.isnan(moments.mean) and moments.minimum > moments.maximum
 
 
-def test_slices_are_measured_each_by_itself() -> None:
+def test_each_slice_is_measured_separately() -> None:
     samples = [RANDOM.standard_normal((2, 3, 4)) * np.array([1.0, 10.0, 0.0])[:, None] for _ in range(3)]
     samples[1][0, 1, 2] = np.nan  # counts as the mean of the first sample
     moments = SliceMoments(1)
@@ -83,7 +83,7 @@ def pair(r: Any, c: Any) -> PairSums:
     return sums
 
 
-def test_ratios_of_a_pair() -> None:
+def test_ratios_of_a_pair_match_numpy() -> None:
     ratios = pair([3.0, 4.0], [3.0, 4.5]).ratios()
     assert ratios["cosine"] == pytest.approx((9 + 18) / (5 * math.hypot(3, 4.5)))
     assert ratios["snr_db"] == pytest.approx(20.0)
@@ -97,7 +97,7 @@ def test_a_reference_of_zeros_has_a_bounded_ratio() -> None:
     assert ratios["relative_rms"] == pytest.approx(1 / math.sqrt(2))
 
 
-def test_a_pair_that_is_not_finite_adds_nothing() -> None:
+def test_non_finite_pairs_are_ignored() -> None:
     sums = pair([1.0], [2.0])
     for r, c in (([np.inf], [1.0]), ([np.nan], [1.0]), ([1e200], [-1e200])):
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""What is told of a tensor's numbers, against numpy, for every dtype and on disk."""
+"""Statistics of a tensor, compared with numpy, for every dtype and on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def numbers_of(array: Any, dtype: ir.DataType | None = None) -> Numbers:
     return numbers
 
 
-def test_a_small_tensor_by_hand() -> None:
+def test_a_small_tensor_matches_values_computed_by_hand() -> None:
     told = tensor_statistics(ir.tensor(np.array([[0, 1, -3], [6, 0, 2]], dtype=np.int32)))
     assert (told.dtype, told.shape, told.elements, told.size_bytes, told.unread) == ("int32", (2, 3), 6, 24, "")
     numbers = told.numbers
@@ -47,7 +47,7 @@ def test_a_small_tensor_by_hand() -> None:
         arrays.array_shapes(min_dims=0, max_dims=2, min_side=0, max_side=7),
     )
 )
-def test_as_numpy_says(array: np.ndarray[Any, Any]) -> None:
+def test_statistics_match_numpy(array: np.ndarray[Any, Any]) -> None:
     numbers = numbers_of(array)
     doubles = array.astype(np.float64)
     finite = doubles[np.isfinite(doubles)]
@@ -78,7 +78,7 @@ def test_small_types_are_unpacked(name: str, count: int) -> None:
     assert first_values(packed, 2) == tuple(values[:2])
 
 
-def test_pieces_join_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_of_pieces_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(0).normal(1000, 1, 10_001).astype(np.float32)
     array[[5, 4_000]] = np.nan, -np.inf
     whole = numbers_of(array)
@@ -99,7 +99,7 @@ def test_pieces_join_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
         ([5e-324, 0.0], Numbers(0.0, 5e-324, 0.0, 0.0, 0, 0, 1, ())),
     ],
 )
-def test_numbers_at_the_edge(values: list[float], told: Numbers) -> None:
+def test_numbers_at_the_limits_of_a_dtype_are_measured(values: list[float], told: Numbers) -> None:
     assert numbers_of(np.array(values, dtype=np.float64)) == told
 
 
@@ -115,7 +115,7 @@ def test_complex_numbers_have_no_order() -> None:
     assert first_values(ir.tensor(np.array([1 - 2j], dtype=np.complex64)), 9) == ("1-2j",)
 
 
-def test_strings() -> None:
+def test_strings_are_counted() -> None:
     words = ir.StringTensor(np.array([b"ab", "\N{SNOWMAN}".encode(), b"\xff"], dtype=object), name="words")
     told = tensor_statistics(words)
     assert (told.dtype, told.elements, told.size_bytes, told.numbers) == ("string", 3, 6, None)
@@ -123,7 +123,7 @@ def test_strings() -> None:
     assert first_values(words, 3) == ("ab", "\N{SNOWMAN}", "\N{REPLACEMENT CHARACTER}")
 
 
-def test_over_the_limit_nothing_is_read(tmp_path: Path) -> None:
+def test_tensors_above_the_limit_are_not_read(tmp_path: Path) -> None:
     path = make_ext(tmp_path / "ext.onnx")
     data = tmp_path / "ext.onnx.bin"
     before = data.stat()
@@ -140,14 +140,14 @@ def test_over_the_limit_nothing_is_read(tmp_path: Path) -> None:
     assert first_values(weight, 5) == tuple(whole.flatten()[:5])
 
 
-def test_what_cannot_be_read_is_an_os_error(tmp_path: Path) -> None:
+def test_unreadable_data_is_an_os_error(tmp_path: Path) -> None:
     weight = largest(make_ext(tmp_path / "ext.onnx"))
     (tmp_path / "ext.onnx.bin").unlink()
     with pytest.raises(OSError, match=r"ext\.onnx\.bin"):
         tensor_statistics(weight)
 
 
-def test_a_tensor_shorter_than_it_says() -> None:
+def test_a_tensor_shorter_than_declared_is_refused() -> None:
     short = ir.serde.deserialize_tensor(
         TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"\0" * 8)
     )
@@ -156,7 +156,7 @@ def test_a_tensor_shorter_than_it_says() -> None:
     assert first_values(short, 9) == (0.0, 0.0)
 
 
-def test_values_in_the_old_typed_fields(tmp_path: Path) -> None:
+def test_values_in_typed_fields_are_read(tmp_path: Path) -> None:
     packed = onnx.helper.make_tensor("w", TensorProto.INT4, [3], [-8, 7, 1])
     halves = onnx.helper.make_tensor("w", TensorProto.FLOAT16, [2], [0.5, -2.0])
     for proto, values in ((packed, (-8, 7, 1)), (halves, (0.5, -2.0))):
@@ -165,7 +165,7 @@ def test_values_in_the_old_typed_fields(tmp_path: Path) -> None:
         assert numbers_of_tensor(held).minimum == min(values)
 
 
-def test_sparse_ones_count_their_zeros(tmp_path: Path) -> None:
+def test_zeros_of_sparse_tensors_are_counted(tmp_path: Path) -> None:
     model = load_model(make_sparse(tmp_path / "sparse.onnx"))
     for value in model.graph.initializers.values():
         held = value.const_value

@@ -1,4 +1,4 @@
-"""The step convert_fp16: right types everywhere, few Casts, outputs close to fp32, errors for people."""
+"""The step convert_fp16: correct types, few Casts, outputs close to fp32, clear errors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_converting_twice_changes_nothing(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in CASES if n not in NOT_STRICT])
-def test_inferred_types_are_the_ones_onnx_infers(name: str, tmp_path: Path) -> None:
+def test_inferred_types_match_onnx(name: str, tmp_path: Path) -> None:
     """Every type we write into value_info agrees with strict inference, and all compute is fp16 where it may be."""
     path, _ = convert(CASES[name][0](), tmp_path)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), check_type=True, strict_mode=True, data_prop=True)
@@ -110,7 +110,7 @@ def test_inferred_types_are_the_ones_onnx_infers(name: str, tmp_path: Path) -> N
             assert {made.get(o, TensorProto.FLOAT16) for o in node.output} == {TensorProto.FLOAT16}, node.name
 
 
-def test_nothing_is_left_in_fp32_without_reason(tmp_path: Path) -> None:
+def test_nodes_stay_fp32_only_with_a_reason(tmp_path: Path) -> None:
     path, result = convert(models.cnn_model(), tmp_path)
     converted = check(path)
     assert count(converted, "Cast") == 2  # in and out; the model's own has become idle and is gone
@@ -129,7 +129,7 @@ def test_no_casts_when_inputs_and_outputs_become_fp16(tmp_path: Path) -> None:
     assert result.metrics["casts_added"].value == 0
 
 
-def test_symbolic_shapes_and_node_names_stay(tmp_path: Path) -> None:
+def test_symbolic_shapes_and_node_names_are_kept(tmp_path: Path) -> None:
     path, _ = convert(models.cnn_model(), tmp_path)
     source, converted = onnx.load(tmp_path / "source.onnx"), check(path)
     assert converted.graph.input[0] == source.graph.input[0]
@@ -138,7 +138,7 @@ def test_symbolic_shapes_and_node_names_stay(tmp_path: Path) -> None:
     assert [n.name for n in converted.graph.node if n.op_type != "Cast"] == kept
 
 
-def test_doubled_node_names_are_parted(tmp_path: Path) -> None:
+def test_duplicate_node_names_are_made_unique(tmp_path: Path) -> None:
     path, result = convert(models_fp16.doubled_names_model(), tmp_path)
     check(path)
     assert result.change is not None
@@ -160,7 +160,7 @@ def test_one_cast_serves_all_readers(tmp_path: Path) -> None:
     agree(tmp_path / "source.onnx", path, {"x": normal(3, 4)}, 5e-3)
 
 
-def test_moves_between_fp32_nodes_stay_fp32(tmp_path: Path) -> None:
+def test_data_movement_between_fp32_nodes_stays_fp32(tmp_path: Path) -> None:
     path, result = convert(models_fp16.island_model(), tmp_path, '{"block": {"op_types": ["Exp", "Log"]}}')
     assert result.metrics["kept_fp32"].value == 4
     assert count(check(path), "Cast") == 4  # around Relu, around Neg: none around Reshape and Transpose
@@ -192,7 +192,7 @@ def test_casts_of_constants_are_folded(tmp_path: Path) -> None:
     agree(tmp_path / "source.onnx", path, {"x": normal(3, 4)}, 1e-2)
 
 
-def test_arithmetic_on_sizes_stays_exact(tmp_path: Path) -> None:
+def test_shape_arithmetic_stays_exact(tmp_path: Path) -> None:
     """4098 * 1.5 is no fp16 number: in fp16 the image would get another size."""
     path, result = convert(models_fp16.resize_model(), tmp_path)
     check(path)
@@ -222,7 +222,7 @@ def fp32_nodes(path: Path) -> set[str]:
         ('{"nodes": ["Softmax_35"], "op_types": ["GlobalAveragePool"]}', {"Softmax", "GlobalAveragePool", "Reshape"}),
     ],
 )
-def test_blocks(block: str, op_types: set[str], tmp_path: Path) -> None:
+def test_excluded_nodes_stay_fp32(block: str, op_types: set[str], tmp_path: Path) -> None:
     path, result = convert(models.cnn_model(), tmp_path, f'{{"block": {block}}}')
     check(path)
     kept = fp32_nodes(path)
@@ -231,21 +231,21 @@ def test_blocks(block: str, op_types: set[str], tmp_path: Path) -> None:
     agree(tmp_path / "source.onnx", path, CASES["cnn"][1], 2e-3)
 
 
-def test_block_of_a_control_flow_node_keeps_its_body(tmp_path: Path) -> None:
+def test_excluding_a_control_flow_node_keeps_its_body_fp32(tmp_path: Path) -> None:
     path, _ = convert(models.ctrl_model(), tmp_path, '{"block": {"op_types": ["Loop"]}}')
     (loop,) = [n for n in check(path).graph.node if n.op_type == "Loop"]
     assert not has_half(onnx.helper.make_model(loop.attribute[0].g))
     agree(tmp_path / "source.onnx", path, CASES["ctrl"][1], 1e-2)
 
 
-def test_block_reaches_into_bodies(tmp_path: Path) -> None:
+def test_exclusion_applies_inside_bodies(tmp_path: Path) -> None:
     path, result = convert(models.ctrl_model(), tmp_path, '{"block": {"nodes": ["then_*"]}}')
     check(path)
     assert result.metrics["kept_fp32"].value >= 3
     agree(tmp_path / "source.onnx", path, CASES["ctrl"][1], 1e-2)
 
 
-def test_values_outside_keep_what_fp16_cannot_hold(tmp_path: Path) -> None:
+def test_values_outside_the_fp16_range_stay_fp32(tmp_path: Path) -> None:
     model = models_fp16.sensitive_batch_norm_model()
     feeds: Feeds = {"x": normal(2, 3, 8, 8) * 0.1}
     for name in ("a", "b"):
@@ -262,7 +262,7 @@ def test_values_outside_keep_what_fp16_cannot_hold(tmp_path: Path) -> None:
     assert np.max(np.abs(run(good, feeds)["y"] - exact)) < 2e-3
 
 
-def test_stand_ins_for_infinity_are_not_outside(tmp_path: Path) -> None:
+def test_substitutes_for_infinity_are_not_out_of_range(tmp_path: Path) -> None:
     """Kept in fp32, a mask would become -infinity in the Cast behind it, and a wholly masked row NaN."""
     path, result = convert(models_fp16.mask_model(), tmp_path, '{"block": {"values_outside": {}}}')
     assert result.metrics["kept_fp32"].value == 0
@@ -281,7 +281,7 @@ def test_small_values_are_counted_against_their_share(tmp_path: Path) -> None:
         assert result.metrics["kept_fp32"].value == kept
 
 
-def test_operators_fp16_is_too_coarse_for_stay_fp32_unless_told(tmp_path: Path) -> None:
+def test_operators_too_coarse_in_fp16_stay_fp32_by_default(tmp_path: Path) -> None:
     b = GraphBuilder()
     rename_output(b, b.op("Relu", b.op("CumSum", b.op("Relu", "x"), b.const(1, np.int64))), "y")
     model = b.model([tensor("x", ["n", 4])], [tensor("y", ["n", 4])])
@@ -292,7 +292,7 @@ def test_operators_fp16_is_too_coarse_for_stay_fp32_unless_told(tmp_path: Path) 
         agree(tmp_path / setting / "source.onnx", path, {"x": normal(3, 4)}, 5e-3)
 
 
-def test_log_and_record_say_which_nodes_stay_and_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_and_record_list_fp32_nodes_with_reasons(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "test.convert_fp16"):
         _, result = convert(models_fp16.no_half_model(), tmp_path)
     assert re.search(r"kept in fp32: Range 'Range_\d+': Range has no fp16 at opset 17", caplog.text)
@@ -304,7 +304,7 @@ def test_log_and_record_say_which_nodes_stay_and_why(tmp_path: Path, caplog: pyt
 # Numbers ----------------------------------------------------------------------------------------------------------
 
 
-def test_clamped_values_and_nonfinite_ones(tmp_path: Path) -> None:
+def test_clamped_and_nonfinite_values_are_counted(tmp_path: Path) -> None:
     values = np.array([1e6, -1e6, np.inf, -np.inf, 65504.0, 65519.0, 1e-12, -1e-12, 0.0, 1.0], np.float32)
     b = GraphBuilder()
     rename_output(b, b.op("Max", "x", b.initializer(values)), "y")
@@ -316,7 +316,7 @@ def test_clamped_values_and_nonfinite_ones(tmp_path: Path) -> None:
     assert any("3 weight values" in note and "1e+06" in note for note in result.change.notes)
 
 
-def test_weights_of_two_axes_round_to_zero(tmp_path: Path) -> None:
+def test_weights_that_round_to_zero_are_counted(tmp_path: Path) -> None:
     b = GraphBuilder()
     tiny = b.initializer(np.full((4, 4), 1e-9, np.float32))
     rename_output(b, b.op("MatMul", "x", tiny), "y")
@@ -327,7 +327,7 @@ def test_weights_of_two_axes_round_to_zero(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=50), st.booleans())
-def test_rounding_is_numpys_within_range(values: list[float], vector: bool) -> None:
+def test_rounding_matches_numpy_within_range(values: list[float], vector: bool) -> None:
     from ndld_flow.models.converted_tensors import Loss, rounded
 
     array = np.array(values, np.float32)
@@ -359,7 +359,7 @@ def test_external_data_is_halved_on_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_detection_is_destroyed_in_full_and_saved_by_its_range_block(
+def test_full_fp16_breaks_detection_and_range_exclusion_repairs_it(
     sample_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """One running variance (9.8e7) is beyond fp16's 65504: clamped, its channel grows 39-fold and saturates."""
@@ -395,7 +395,7 @@ def narrow_before_normalization() -> onnx.ModelProto:
     return b.model([tensor("x", [1, 4, 8, 8])], [tensor("y", [1, 4, 8, 8])])
 
 
-def test_a_layer_that_is_kept_in_fp32_is_not_reported_to_overflow(tmp_path: Path) -> None:
+def test_layers_kept_in_fp32_are_not_reported_to_overflow(tmp_path: Path) -> None:
     source = models.save(narrow_before_normalization(), tmp_path / "model.onnx")
     convolutions = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     for kept in ([], convolutions[:1], convolutions[1:], convolutions):
@@ -409,7 +409,7 @@ def test_a_layer_that_is_kept_in_fp32_is_not_reported_to_overflow(tmp_path: Path
 
 
 @pytest.mark.thorough
-def test_recognition(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_recognition_model_stays_accurate(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     source = sample_model("rec")
     path, _ = convert(source, tmp_path)
     check(path)
@@ -418,7 +418,9 @@ def test_recognition(sample_model: Callable[[str], Path], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("rate", [8000, 16000])
-def test_voice_activity_with_ifs_and_states(rate: int, sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_voice_activity_model_with_branches_and_state_stays_accurate(
+    rate: int, sample_model: Callable[[str], Path], tmp_path: Path
+) -> None:
     source = sample_model("silero")
     path, _ = convert(source, tmp_path)
     assert count(check(path), "If") == 25
@@ -431,7 +433,7 @@ def test_voice_activity_with_ifs_and_states(rate: int, sample_model: Callable[[s
 
 
 @pytest.mark.thorough
-def test_light_resnet50(tmp_path: Path) -> None:
+def test_light_resnet50_stays_accurate(tmp_path: Path) -> None:
     source = LIGHT / "light_resnet50.onnx"
     path, result = convert(source, tmp_path)
     check(path)
@@ -454,13 +456,13 @@ def test_light_resnet50(tmp_path: Path) -> None:
         ('{"nodes": ["/nothing/"]}', "`block.nodes`: no node of this model"),
     ],
 )
-def test_selectors_that_select_nothing(block: str, says: str, tmp_path: Path) -> None:
+def test_selectors_without_a_match_are_refused(block: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(RequestError) as raised:
         convert(models.cnn_model(), tmp_path, f'{{"block": {block}}}')
     assert says in str(raised.value)
 
 
-def test_an_operator_onnx_has_and_the_model_has_not_is_a_note(tmp_path: Path) -> None:
+def test_a_known_operator_that_the_model_lacks_is_a_note(tmp_path: Path) -> None:
     _, result = convert(models.cnn_model(), tmp_path, '{"block": {"op_types": ["LSTM"]}}')
     assert result.change is not None
     assert "block.op_types: this model has no LSTM" in result.change.notes
@@ -475,18 +477,18 @@ def test_an_operator_onnx_has_and_the_model_has_not_is_a_note(tmp_path: Path) ->
         '{"block": {"values_outside": {"share": 2}}}',
     ],
 )
-def test_wrong_settings(wrong: str) -> None:
+def test_invalid_settings_are_refused(wrong: str) -> None:
     with pytest.raises(ValidationError):
         ConvertFp16.model_validate_json(wrong)
 
 
-def test_a_broken_model(tmp_path: Path) -> None:
+def test_a_broken_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "source.onnx").write_bytes(b"not a model")
     with pytest.raises(ModelError, match=r"source\.onnx"):
         convert(tmp_path / "source.onnx", tmp_path)
 
 
-def test_functions_that_call_each_other(tmp_path: Path) -> None:
+def test_functions_that_call_each_other_in_a_cycle_are_refused(tmp_path: Path) -> None:
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
     functions = [
         helper.make_function("f", a, ["x"], ["y"], [helper.make_node(b, ["x"], ["y"], domain="f")], opset)

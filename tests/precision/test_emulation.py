@@ -80,7 +80,7 @@ def test_onnx_runtime_rounds_at_every_optimization_level(
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_hidden_overflow_is_seen_though_onnx_runtime_hides_it(tmp_path: Path, level: Optimization) -> None:
+def test_emulation_reveals_an_overflow_that_onnx_runtime_hides(tmp_path: Path, level: Optimization) -> None:
     path = overflowing(tmp_path)
     x = np.array([1.0, 4.0], np.float32)
     np.testing.assert_array_equal(run(path, "all", x=x)["y"], x)  # as ONNX Runtime has it
@@ -102,7 +102,7 @@ BLOCKABLE = ("Add", "Mul", "Max", "If", "Concat")
     st.booleans(),
     st.sampled_from(LEVELS),
 )
-def test_random_graphs_give_bit_for_bit_what_numpy_computes_in_fp16(
+def test_random_graphs_match_numpy_in_fp16_bit_for_bit(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
     operators: list[str],
@@ -161,9 +161,7 @@ FEEDS: dict[Callable[[], onnx.ModelProto], dict[str, Array]] = {
 
 @pytest.mark.parametrize("make", list(FEEDS), ids=lambda make: make.__name__)
 @pytest.mark.parametrize("keep_io", ["true", "false"])
-def test_every_kind_of_model_computes_what_it_stores(
-    tmp_path: Path, make: Callable[[], onnx.ModelProto], keep_io: str
-) -> None:
+def test_every_kind_of_model_is_emulated(tmp_path: Path, make: Callable[[], onnx.ModelProto], keep_io: str) -> None:
     path, _ = convert(make(), tmp_path, f'{{"keep_io": {keep_io}}}')
     emulated, done = emulate(path)
     written = check(emulated, strict=make is not models.sparse_model)  # inference knows no sparse initializers
@@ -183,7 +181,7 @@ def test_every_kind_of_model_computes_what_it_stores(
             np.testing.assert_array_equal(found[name], found[name].astype(np.float16).astype(np.float32))
 
 
-def test_recurrent_state_is_told(tmp_path: Path) -> None:
+def test_recurrent_state_is_reported(tmp_path: Path) -> None:
     path, _ = convert(models_fp16.lstm_model(), tmp_path)
     assert "in 1 recurrent node (lstm)" in emulate(path)[1].notes[0]
 
@@ -218,7 +216,7 @@ def test_bf16_is_rounded_as_bf16(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["y"], stored(z + third))
 
 
-def test_bf16_before_onnx_knew_it_is_refused(tmp_path: Path) -> None:
+def test_bf16_in_opsets_without_it_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.onnx", BF16, opset=12)
     with pytest.raises(ModelError, match="bf16 tensors, which need opset 13 or later, but its opset is 12"):
         emulate_stored(path, tmp_path / "emulated.onnx")
@@ -229,18 +227,18 @@ def one_operator(folder: Path, body: str, output: str = "float[n] y", opset: int
     return emulate(write_model(folder / "model.onnx", text, opset=opset))[0]
 
 
-def test_clip_without_bounds_has_those_of_its_type(tmp_path: Path) -> None:
+def test_clip_without_bounds_uses_those_of_its_dtype(tmp_path: Path) -> None:
     x = np.array([-1e6, 5.0, 1e6], np.float32)
     found = run(one_operator(tmp_path, "b = Clip(a) y = Cast<to=1>(b)"), x=x)
     np.testing.assert_array_equal(found["y"], [-65504, 5, 65504])
 
 
-def test_bounds_of_old_clips_are_stored_too(tmp_path: Path) -> None:
+def test_bounds_of_old_clips_are_rounded_too(tmp_path: Path) -> None:
     found = run(one_operator(tmp_path, "b = Clip<min=0.1>(a) y = Cast<to=1>(b)", opset=10), x=X[:1] * 0)
     assert found["y"].tolist() == [float(np.float16(0.1))]
 
 
-def test_overflow_is_infinite_for_those_who_ask(tmp_path: Path) -> None:
+def test_overflow_becomes_infinite_on_request(tmp_path: Path) -> None:
     body = "b = Mul(a, a) i = IsInf(b) y = Cast<to=1>(i)"
     np.testing.assert_array_equal(run(one_operator(tmp_path, body), x=X)["y"], [0, 0, 1, 0, 0])
 
@@ -282,7 +280,7 @@ def test_a_sequence_through_an_unknown_operator_is_refused(tmp_path: Path) -> No
         emulate_stored(path, tmp_path / "emulated.onnx")
 
 
-def test_an_unknown_operator_reads_and_makes_what_it_did(tmp_path: Path) -> None:
+def test_inputs_and_outputs_of_unknown_operators_keep_their_types(tmp_path: Path) -> None:
     model = models_fp16.unknown_operator_model()
     path, _ = convert(model, tmp_path)
     half = onnx.load(path)
@@ -300,7 +298,7 @@ def test_an_unknown_operator_reads_and_makes_what_it_did(tmp_path: Path) -> None
     assert (cast.op_type, cast.attribute[0].i) == ("Cast", TensorProto.FLOAT16)
 
 
-def test_weights_beside_the_model_stay_there(tmp_path: Path) -> None:
+def test_external_weights_stay_external(tmp_path: Path) -> None:
     source = models.make_ext(tmp_path / "ext.onnx")
     half, _ = convert(source, tmp_path)
     emulated, _ = emulate(half)

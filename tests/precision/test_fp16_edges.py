@@ -22,7 +22,7 @@ FLOAT, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
 @pytest.mark.parametrize("keep_io", ["true", "false"])
-def test_an_input_that_is_an_output(keep_io: str, tmp_path: Path) -> None:
+def test_an_input_that_is_an_output_is_converted(keep_io: str, tmp_path: Path) -> None:
     b = GraphBuilder()
     rename_output(b, b.op("Tanh", "x"), "y")
     model = b.model([tensor("x", [4])], [tensor("x", [4]), tensor("y", [4])])
@@ -32,7 +32,7 @@ def test_an_input_that_is_an_output(keep_io: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep_io", ["true", "false"])
-def test_an_output_that_is_read_inside_too(keep_io: str, tmp_path: Path) -> None:
+def test_an_output_that_nodes_read_is_converted(keep_io: str, tmp_path: Path) -> None:
     b = GraphBuilder()
     b.nodes.append(helper.make_node("Tanh", ["x"], ["mid"], name="tanh"))
     branches = {
@@ -46,7 +46,7 @@ def test_an_output_that_is_read_inside_too(keep_io: str, tmp_path: Path) -> None
     agree(tmp_path / "source.onnx", path, {"x": normal(4)}, 5e-3)
 
 
-def test_a_loop_in_a_branch_that_reads_two_scopes_up(tmp_path: Path) -> None:
+def test_a_loop_in_a_branch_reads_two_scopes_up(tmp_path: Path) -> None:
     b = GraphBuilder()
     outer = b.op("Exp", "x")  # kept in fp32: one Cast of it must serve the innermost body
     body = GraphBuilder(prefix="body_")
@@ -73,7 +73,7 @@ def test_a_loop_in_a_branch_that_reads_two_scopes_up(tmp_path: Path) -> None:
         agree(tmp_path / "source.onnx", path, {"x": normal(4), "flag": np.array(flag)}, 5e-3)
 
 
-def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+def test_unordered_nodes_are_sorted(tmp_path: Path) -> None:
     b = GraphBuilder()
     rename_output(b, b.op("Tanh", b.op("Relu", "x")), "y")
     model = b.model([tensor("x", [4])], [tensor("y", [4])])
@@ -85,7 +85,7 @@ def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     np.testing.assert_allclose(run(path, {"x": np.ones(4, np.float32)})["y"], np.tanh(1.0), atol=1e-3)
 
 
-def test_an_initializer_that_may_be_overridden(tmp_path: Path) -> None:
+def test_an_initializer_that_may_be_overridden_is_converted(tmp_path: Path) -> None:
     """It is one value with one type: fp16, cast for who needs fp32."""
     b = GraphBuilder()
     weight = b.weight(4)
@@ -100,7 +100,7 @@ def test_an_initializer_that_may_be_overridden(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [TensorProto.DOUBLE, TensorProto.BFLOAT16, TensorProto.FLOAT16])
-def test_other_precisions_are_left_alone(kind: int, tmp_path: Path) -> None:
+def test_other_precisions_are_kept(kind: int, tmp_path: Path) -> None:
     b = GraphBuilder()
     b.initializers.append(helper.make_tensor("w", kind, [2], [1.0, 2.0]))
     rename_output(b, b.op("Mul", b.op("Mul", "x", "w"), "x"), "y")
@@ -110,7 +110,7 @@ def test_other_precisions_are_left_alone(kind: int, tmp_path: Path) -> None:
     assert check(path).graph.initializer == model.graph.initializer
 
 
-def test_casts_of_the_model_take_the_new_precision(tmp_path: Path) -> None:
+def test_existing_casts_take_the_new_precision(tmp_path: Path) -> None:
     """double -> fp32 becomes double -> fp16, fp32 -> double reads fp16, fp16 islands merge with what is around."""
     b = GraphBuilder()
     h = b.op("Relu", b.op("Cast", "x", to=FLOAT))
@@ -146,7 +146,7 @@ def test_a_constant_that_is_cast_elsewhere_stays_exact_there(tmp_path: Path) -> 
     np.testing.assert_array_equal(run(path, {"x": normal(4)})["z"], numpy_helper.to_array(model.graph.initializer[0]))
 
 
-def test_a_constant_in_floats_and_as_floats(tmp_path: Path) -> None:
+def test_constants_in_all_forms_are_converted(tmp_path: Path) -> None:
     b = GraphBuilder()
     one, many = b.op("Constant", value_float=2.0), b.op("Constant", value_floats=[1.0, 2.0, 3.0, 4.0])
     rename_output(b, b.op("Add", b.op("Mul", "x", one), many), "y")
@@ -169,7 +169,7 @@ def test_wrong_value_info_does_not_mislead(tmp_path: Path) -> None:
     assert result.metrics["casts_added"].value == 2
 
 
-def test_a_weight_nobody_reads_stays(tmp_path: Path) -> None:
+def test_an_unused_weight_is_kept(tmp_path: Path) -> None:
     model = models.cnn_model()
     model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "unread"))
     path, _ = convert(model, tmp_path)
@@ -202,7 +202,7 @@ def make_for_rtx(name: str, path: Path) -> Path:
 
 @pytest.mark.parametrize("keep_io", ["true", "false"])
 @pytest.mark.parametrize("name", [*(name for name in CASES if name not in UNKNOWN_TO_RTX), *MORE_FOR_RTX])
-def test_tensorrt_rtx_parses_it(name: str, keep_io: str, tmp_path: Path) -> None:
+def test_tensorrt_rtx_parses_the_result(name: str, keep_io: str, tmp_path: Path) -> None:
     path, _ = convert(make_for_rtx(name, tmp_path / "model.onnx"), tmp_path, f'{{"keep_io": {keep_io}}}')
     parse_strongly_typed(path)
 

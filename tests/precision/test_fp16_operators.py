@@ -39,7 +39,7 @@ def loads(path: Path) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")  # what onnx's cases compute their expected outputs with
-def test_every_operator_of_onnx(tmp_path: Path) -> None:
+def test_every_operator_of_onnx_is_converted(tmp_path: Path) -> None:
     """The step itself checks its result with strict shape inference and raises when that is broken."""
     refused, models = [], list(one_of_each())
     assert len(models) > 200

@@ -24,7 +24,7 @@ from tests.support.random_graphs import OTHER, UNARY, RandomGraph
     st.lists(st.sampled_from(UNARY + OTHER[:4] + ("If", "Cast")), max_size=3, unique=True),
     st.booleans(),
 )
-def test_random_graphs(
+def test_random_graphs_are_converted(
     tmp_path_factory: pytest.TempPathFactory,
     data: st.DataObject,
     operators: list[str],
@@ -74,7 +74,7 @@ def break_one(model: onnx.ModelProto, data: st.DataObject) -> None:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.sampled_from(BREAKABLE), st.integers(1, 3))
-def test_a_broken_model_is_converted_or_refused_in_a_sentence(
+def test_a_broken_model_is_converted_or_refused_with_a_message(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, build: Callable[[], onnx.ModelProto], breaks: int
 ) -> None:
     model = build()

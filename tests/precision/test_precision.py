@@ -1,4 +1,4 @@
-"""Precision constraints: which nodes a recipe selects, and the Casts that carry them out."""
+"""Precision constraints: the nodes that a recipe selects, and the Casts that are inserted."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def constrained(model: onnx.ModelProto | Path, folder: Path, **wanted: Any) -> d
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data(), st.lists(st.sampled_from(UNARY + OTHER), min_size=1, max_size=10))
-def test_random_graphs_with_random_constraints(
+def test_random_constraints_on_random_graphs_are_obeyed(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, operators: list[str]
 ) -> None:
     graph = RandomGraph(data)
@@ -131,7 +131,7 @@ def assert_nothing_left_to_do(path: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["x", "sum"])
-def test_idle_casts_of_the_model_hide_nothing(source: str, tmp_path: Path) -> None:
+def test_redundant_casts_of_the_model_do_not_hide_types(source: str, tmp_path: Path) -> None:
     """Neither that `x` is cast already, nor, where the first becomes a Cast from fp16, what that reads."""
     text = f"""
     g (float[2, 4] x) => (float[2, 4] y) {{
@@ -172,14 +172,16 @@ FOR_RTX = [name for name in CASES if name not in {*UNKNOWN_TO_RTX, "func"}]
 
 
 @pytest.mark.parametrize("name", [*FOR_RTX, *MORE_FOR_RTX, "det", "rec"])
-def test_tensorrt_rtx_parses_it_strongly_typed(name: str, sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_tensorrt_rtx_parses_the_result_strongly_typed(
+    name: str, sample_model: Callable[[str], Path], tmp_path: Path
+) -> None:
     layers = {"*": "fp16", "/[02468]$/": "fp32"}
     model = sample_model(name) if name in ("det", "rec") else make_for_rtx(name, tmp_path / "model.onnx")
     asked = constrain(model, tmp_path, layers=layers, allow_empty=True).out / "model.onnx"
     parse_strongly_typed(run_step(ApplyPrecision, asked, tmp_path / "applied", {}).out / "model.onnx")
 
 
-def test_fp32_in_an_fp16_model_computes_as_fp32_does(tmp_path: Path) -> None:
+def test_fp32_nodes_in_an_fp16_model_compute_in_fp32(tmp_path: Path) -> None:
     """What the fp16 model rounds between the nodes asked for is no longer rounded: Exp of a sum beyond 65504."""
     (tmp_path / "half").mkdir()
     path, _ = convert(chain(tmp_path), tmp_path / "half")
@@ -202,7 +204,7 @@ def text(path: Path) -> str:
     return "\n".join(line.strip() for line in lines if line.startswith("   ["))
 
 
-def test_one_cast_wherever_precisions_meet(tmp_path: Path) -> None:
+def test_one_cast_is_inserted_where_precisions_meet(tmp_path: Path) -> None:
     asked = {"mul": "fp16", "relu": "fp16", "add": "fp16", "exp": "bf16"}
     path, told = typed(chain(tmp_path), tmp_path, asked)
     assert (
@@ -225,7 +227,7 @@ def test_one_cast_wherever_precisions_meet(tmp_path: Path) -> None:
     assert [c.node for c in told.constraints] == list(asked)
 
 
-def test_a_cast_is_shared_by_all_who_want_it(tmp_path: Path) -> None:
+def test_readers_share_a_cast(tmp_path: Path) -> None:
     graph = """
     g (float[4] x) => (float[4] y) {
       [a] a = Exp(x)
@@ -241,7 +243,7 @@ def test_a_cast_is_shared_by_all_who_want_it(tmp_path: Path) -> None:
     assert "[e] e = Sum (b_fp32, c_fp32, d)" in text(path)
 
 
-def test_weights_are_converted_and_kept_for_those_who_read_them_as_they_were(tmp_path: Path) -> None:
+def test_weights_are_converted_and_kept_for_their_other_readers(tmp_path: Path) -> None:
     path, told = typed(chain(tmp_path), tmp_path, {"mul": "fp16"})
     assert "[add] c = Add (b, w)" in text(path)
     kinds = {i.name: i.data_type for i in onnx.load(path).graph.initializer}
@@ -252,7 +254,7 @@ def test_weights_are_converted_and_kept_for_those_who_read_them_as_they_were(tmp
 @pytest.mark.parametrize(
     ("precision", "largest", "smallest"), [("fp16", 65504.0, 2.0**-24), ("bf16", 3.3895314e38, 2.0**-133)]
 )
-def test_values_that_overflow_or_vanish_are_told(
+def test_values_that_overflow_or_vanish_are_reported(
     precision: str, largest: float, smallest: float, tmp_path: Path
 ) -> None:
     b = GraphBuilder()
@@ -267,7 +269,7 @@ def test_values_that_overflow_or_vanish_are_told(
     assert any(f"1 weight values are too small for {precision}" in note for note in told.notes)
 
 
-def test_attributes_that_say_a_type_say_the_new_one(tmp_path: Path) -> None:
+def test_dtype_attributes_are_updated(tmp_path: Path) -> None:
     model = models_fp16.random_model()
     makers = {n.name: "fp16" for n in model.graph.node if n.op_type not in ("Add", "Shape", "Constant")}
     path, _ = typed(model, tmp_path, makers)
@@ -293,7 +295,7 @@ def test_scales_and_indices_keep_their_types(tmp_path: Path) -> None:
     assert ports["tile"].outputs == (FLOAT,)
 
 
-def test_bodies_and_what_they_read_outside(tmp_path: Path) -> None:
+def test_bodies_and_their_captured_tensors_are_constrained(tmp_path: Path) -> None:
     model = models.ctrl_model()
     path, told = typed(model, tmp_path, {"then_Add_3": "fp16", "body_Mul_4": "fp16", "If_8": "fp16"})
     check(path)
@@ -302,7 +304,7 @@ def test_bodies_and_what_they_read_outside(tmp_path: Path) -> None:
     agree(tmp_path / "source.onnx", path, {"x": normal(3, 4)}, 1e-2)
 
 
-def test_functions_are_inlined_and_a_call_cannot_be_asked(tmp_path: Path) -> None:
+def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path) -> None:
     path, told = typed(models.func_model(), tmp_path, {"block_1": "fp16", "same": "fp16"})
     check(path)
     outcomes = {c.node: c.outcome for c in told.constraints}
@@ -312,7 +314,7 @@ def test_functions_are_inlined_and_a_call_cannot_be_asked(tmp_path: Path) -> Non
         constrain(models.func_model(), tmp_path, op_types={"local::Block": "fp16"})
 
 
-def test_a_sequence_is_handed_on_in_one_precision(tmp_path: Path) -> None:
+def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
     model = models_fp16.sequence_model()
     split = next(n.name for n in model.graph.node if n.op_type == "SplitToSequence")
     path, told = typed(model, tmp_path, {split: "fp16"})
@@ -337,7 +339,7 @@ def test_a_sequence_is_handed_on_in_one_precision(tmp_path: Path) -> None:
         ("exp", "bf16", "ignored: Cast has no bf16 at opset 12"),
     ],
 )
-def test_outcomes(node: str, precision: str, outcome: str, tmp_path: Path) -> None:
+def test_each_constraint_has_an_outcome(node: str, precision: str, outcome: str, tmp_path: Path) -> None:
     path, told = typed(chain(tmp_path, opset=12), tmp_path, {node: precision})
     assert told.constraints[0].outcome.startswith(outcome)
     assert told.casts_added == 0
@@ -353,13 +355,15 @@ def test_outcomes(node: str, precision: str, outcome: str, tmp_path: Path) -> No
         ("Constant_3", "fp16", "ignored: a constant has the type that its readers need"),
     ],
 )
-def test_what_an_operator_cannot_have(node: str, precision: str, outcome: str, tmp_path: Path) -> None:
+def test_unsupported_precisions_of_an_operator_are_reported(
+    node: str, precision: str, outcome: str, tmp_path: Path
+) -> None:
     path, told = typed(models_fp16.no_half_model(), tmp_path, {node: precision})
     check(path)
     assert [c.outcome for c in told.constraints] == [outcome]
 
 
-def test_a_cast_has_the_type_it_casts_to(tmp_path: Path) -> None:
+def test_a_cast_counts_as_its_target_type(tmp_path: Path) -> None:
     graph = "g (int64[4] x) => (float[4] y) { [c] c = Cast <to = 1>(x) [r] y = Relu(c) }"
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
     _, told = typed(model, tmp_path, {"c": "fp16", "r": "fp16"})
@@ -367,7 +371,7 @@ def test_a_cast_has_the_type_it_casts_to(tmp_path: Path) -> None:
     assert text(tmp_path / "typed.onnx").count("Cast") == 3
 
 
-def test_quantised_layers_have_their_scales(tmp_path: Path) -> None:
+def test_quantised_layers_keep_the_precision_of_their_scales(tmp_path: Path) -> None:
     model = models_fp16.quantized_model(21)
     matmul, relu = (next(n.name for n in model.graph.node if n.op_type == op) for op in ("MatMul", "Relu"))
     _, told = typed(model, tmp_path, {matmul: "int8", relu: "int8"})
@@ -376,7 +380,7 @@ def test_quantised_layers_have_their_scales(tmp_path: Path) -> None:
     assert outcomes[relu].startswith("ignored: int8 needs")
 
 
-def test_strict_says_all_that_cannot_be_and_lenient_notes_it(tmp_path: Path) -> None:
+def test_unmet_constraints_are_errors_when_strict_and_notes_when_lenient(tmp_path: Path) -> None:
     model = models.save(ask(chain(tmp_path), {"add": "int8", "exp": "int4", "mul": "fp16"}), tmp_path / "m.onnx")
     with pytest.raises(RequestError) as raised:
         run_step(ApplyPrecision, model, tmp_path / "strict", {})
@@ -390,13 +394,13 @@ def test_strict_says_all_that_cannot_be_and_lenient_notes_it(tmp_path: Path) -> 
     assert any("'exp'" in note for note in ran.result.change.notes)
 
 
-def test_without_constraints_the_model_stays(tmp_path: Path) -> None:
+def test_without_constraints_the_model_is_unchanged(tmp_path: Path) -> None:
     path, told = typed(models.cnn_model(), tmp_path)
     assert told.constraints == ()
     assert onnx.load(path).graph.node == onnx.load(tmp_path / "source.onnx").graph.node
 
 
-def test_metadata_of_strangers(tmp_path: Path) -> None:
+def test_invalid_metadata_is_ignored(tmp_path: Path) -> None:
     model = models.save(ask(chain(tmp_path), {"add": "fp64\x1b[31m"}), tmp_path / "m.onnx")
     for read in (read_constraints, lambda path: run_step(ApplyPrecision, path, tmp_path / "applied", {})):
         with pytest.raises(ModelError, match="node 'add' requests precision 'fp64") as raised:
@@ -407,7 +411,7 @@ def test_metadata_of_strangers(tmp_path: Path) -> None:
 # Selecting --------------------------------------------------------------------------------------------------------
 
 
-def test_rules_in_their_order(tmp_path: Path) -> None:
+def test_later_rules_override_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("mul:bf16, relu:bf16\nadd:bf16\nexp:bf16\n")
     found = constrained(
         chain(tmp_path),
@@ -419,7 +423,7 @@ def test_rules_in_their_order(tmp_path: Path) -> None:
     assert found == {"mul": "bf16", "relu": "fp16", "add": "fp32", "tanh": "fp16"}
 
 
-def test_what_the_step_tells(tmp_path: Path) -> None:
+def test_the_step_reports_its_selection(tmp_path: Path) -> None:
     ran = constrain(models.cnn_model(), tmp_path, op_types={"Conv": "fp16", "Softmax": "fp32"})
     assert ran.result.summary == "5 of 38 nodes constrained: 4 fp16, 1 fp32"
     assert ran.result.metrics["constrained"].value == 5
@@ -430,7 +434,7 @@ def test_what_the_step_tells(tmp_path: Path) -> None:
     assert list(after.graph.initializer) == list(before.graph.initializer)
 
 
-def test_what_is_constrained_is_told_in_a_sentence_for_each_precision(tmp_path: Path) -> None:
+def test_each_precision_has_a_sentence_in_the_summary(tmp_path: Path) -> None:
     wanted = {"Conv": "fp16", "Relu": "fp16", "Softmax": "fp32"}
     change = constrain(models.cnn_model(), tmp_path, op_types=wanted).result.change
     assert change is not None
@@ -442,7 +446,7 @@ def test_what_is_constrained_is_told_in_a_sentence_for_each_precision(tmp_path: 
     assert kept.result.change.notes[0] == "bf16: 1 Mul (mul)"
 
 
-def test_what_was_asked_for_is_put_beside_layers(tmp_path: Path) -> None:
+def test_requested_precisions_are_attached_to_layers(tmp_path: Path) -> None:
     model = models.save(ask(chain(tmp_path), {"mul": "fp32", "add": "fp16", "exp": "fp32"}), tmp_path / "asked.onnx")
     made = [("mul",), ("relu",), ("relu", "exp"), ("add", "mul", "exp"), ()]
     layers = [Layer(index=i, name=str(i), type="a", samples_ms=(), onnx_nodes=of) for i, of in enumerate(made)]
@@ -454,23 +458,23 @@ def test_what_was_asked_for_is_put_beside_layers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("keep", "left"), [(True, {"mul": "fp32", "add": "fp16"}), (False, {"add": "fp16"})])
-def test_constraints_that_are_there(keep: bool, left: dict[str, str], tmp_path: Path) -> None:
+def test_existing_constraints_are_read(keep: bool, left: dict[str, str], tmp_path: Path) -> None:
     model = ask(chain(tmp_path), {"mul": "fp32", "add": "fp32"})
     assert constrained(model, tmp_path, layers={"add": "fp16"}, keep=keep) == left
 
 
-def test_patterns_take_what_can_have_the_precision(tmp_path: Path) -> None:
+def test_patterns_select_nodes_that_support_the_precision(tmp_path: Path) -> None:
     """Neither Shape nor arithmetic on sizes nor Casts; a name takes its node all the same."""
     found = constrained(models_fp16.resize_model(), tmp_path, layers={"*": "fp16", "Shape_3": "fp16"})
     assert sorted(name.split("_")[0] for name in found) == ["Relu", "Resize", "Resize", "Shape"]
 
 
-def test_integers_by_pattern(tmp_path: Path) -> None:
+def test_a_pattern_for_int64_selects_only_integer_nodes(tmp_path: Path) -> None:
     found = constrained(models_fp16.no_half_model(), tmp_path, layers={"*": "int64"})
     assert {name.split("_")[0] for name in found} == {"Constant", "NonMaxSuppression"}
 
 
-def test_nodes_without_a_name_or_with_anothers_get_one(tmp_path: Path) -> None:
+def test_nodes_without_a_unique_name_get_one(tmp_path: Path) -> None:
     b = GraphBuilder()
     h = b.op("Tanh", b.op("Relu", b.op("Exp", "x")))
     for node, name in zip(b.nodes, ("", "same", "same"), strict=True):
@@ -484,12 +488,12 @@ def test_nodes_without_a_name_or_with_anothers_get_one(tmp_path: Path) -> None:
     assert ran.result.change.notes[0] == "gave 2 nodes unique names"
 
 
-def test_nodes_in_bodies(tmp_path: Path) -> None:
+def test_nodes_in_bodies_are_constrained(tmp_path: Path) -> None:
     found = constrained(models.ctrl_model(), tmp_path, layers={"then_Add_*": "fp16", "body_Mul*": "bf16"})
     assert {name.partition("_")[0]: p for name, p in found.items()} == {"then": "fp16", "body": "bf16"}
 
 
-def test_rules_that_select_nothing_are_told_at_once(tmp_path: Path) -> None:
+def test_all_rules_without_a_match_are_reported_together(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("# first\nexpp: fp16\n")
     wanted = {
         "list_file": str(tmp_path / "list.txt"),
@@ -517,7 +521,7 @@ def test_rules_that_select_nothing_are_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ['{"layers": {"/(/": "fp16"}}', '{"layers": {"a": "fp12"}}', '{"op_types": ["a"]}'])
-def test_wrong_settings(wrong: str) -> None:
+def test_invalid_settings_are_refused(wrong: str) -> None:
     with pytest.raises(ValidationError):
         ConstrainPrecision.model_validate_json(wrong)
 
@@ -525,7 +529,7 @@ def test_wrong_settings(wrong: str) -> None:
 # Lists ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_list_as_tao_writes_it(tmp_path: Path) -> None:
+def test_lists_written_by_tao_are_read(tmp_path: Path) -> None:
     file = tmp_path / "list.txt"
     file.write_bytes(
         b"\xef\xbb\xbf# keep these\r\n/backbone/conv1/Conv:fp16, a::b:0 : FP32\r\n\r\nhead#1:int8 # why\n*:none,\n"
@@ -544,13 +548,15 @@ _NAMES = st.text(st.characters(codec="ascii", categories=["L", "N"], include_cha
 
 
 @given(st.lists(st.tuples(_NAMES, st.sampled_from(["fp16", "bf16", "none"]), st.sampled_from(["\n", ",", " ,\n"]))))
-def test_any_list_is_read_back(tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[str, str, str]]) -> None:
+def test_written_lists_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[str, str, str]]
+) -> None:
     file = tmp_path_factory.mktemp("list") / "list.txt"
     file.write_text("".join(f"{name}:{precision}{end}" for name, precision, end in entries))
     assert [(e.name, e.precision) for e in read_precision_list(file)] == [(n, p) for n, p, _ in entries]
 
 
-def test_all_mistakes_of_a_list_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_of_a_list_are_reported_together(tmp_path: Path) -> None:
     file = tmp_path / "list.txt"
     file.write_text("conv\nok:fp16\nadd:fp61, :fp16\n")
     with pytest.raises(RequestError) as raised:
@@ -561,7 +567,7 @@ def test_all_mistakes_of_a_list_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00"])
-def test_a_list_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> None:
+def test_an_unreadable_list_is_refused(content: bytes | None, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "list.txt").write_bytes(content)
     with pytest.raises(RequestError, match=r"list\.txt: "):
@@ -571,7 +577,7 @@ def test_a_list_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> No
 # What other steps make of constraints -----------------------------------------------------------------------------
 
 
-def test_convert_fp16_keeps_what_was_asked_to_be_fp32(tmp_path: Path) -> None:
+def test_convert_fp16_keeps_nodes_constrained_to_fp32(tmp_path: Path) -> None:
     model = ask(chain(tmp_path), {"add": "fp32", "exp": "bf16", "tanh": "fp16"})
     path, result = convert(model, tmp_path)
     assert {n: ports_of(path)[n].outputs for n in ("mul", "add", "exp", "tanh")} == {
@@ -622,7 +628,7 @@ def test_sanitize_fuses_nodes_of_one_precision_which_stays(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("op_type", "fused"), [("MatMul", "Gemm"), ("Pad", "Conv")], ids=["MatMul + Add", "Pad + Conv"]
 )
-def test_sanitize_leaves_pairs_of_two_precisions(op_type: str, fused: str, tmp_path: Path) -> None:
+def test_sanitize_does_not_fuse_pairs_of_two_precisions(op_type: str, fused: str, tmp_path: Path) -> None:
     model = models.cnn_model()
     asked = {n.name: "fp32" for n in model.graph.node if n.op_type == op_type}
     types, left, _ = sanitized(ask(model, asked), tmp_path)
@@ -634,7 +640,7 @@ def test_sanitize_leaves_pairs_of_two_precisions(op_type: str, fused: str, tmp_p
 
 
 @pytest.mark.parametrize(("other", "norms"), [("fp32", 1), ("fp16", 0)])
-def test_sanitize_makes_a_layer_norm_of_parts_of_one_precision(other: str, norms: int, tmp_path: Path) -> None:
+def test_sanitize_fuses_a_layer_norm_only_from_parts_of_one_precision(other: str, norms: int, tmp_path: Path) -> None:
     model = models.tfm_model(layers=1)
     last = [n.name for n in model.graph.node if n.op_type == "Mul"][-1]
     asked = {n.name: "fp32" for n in model.graph.node if n.op_type not in ("Constant", "Cast")} | {last: other}
@@ -644,7 +650,7 @@ def test_sanitize_makes_a_layer_norm_of_parts_of_one_precision(other: str, norms
     assert {left[name] for name in made} == {"fp32"}
 
 
-def test_sanitize_shares_no_equal_nodes_of_two_precisions(tmp_path: Path) -> None:
+def test_sanitize_does_not_merge_equal_nodes_of_two_precisions(tmp_path: Path) -> None:
     graph = "g (float[4] x) => (float[4] y) { [a] a = Exp(x) [b] b = Exp(x) [c] y = Sub(a, b) }"
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
     types, left, _ = sanitized(ask(model, {"a": "fp32", "b": "fp16"}), tmp_path)
@@ -652,7 +658,7 @@ def test_sanitize_shares_no_equal_nodes_of_two_precisions(tmp_path: Path) -> Non
     assert left == {"a": "fp32", "b": "fp16"}
 
 
-def test_sanitize_says_which_constraints_are_gone(tmp_path: Path) -> None:
+def test_sanitize_reports_lost_constraints(tmp_path: Path) -> None:
     graph = "g (float[4] x) => (float[4] y) { [a] a = Identity(x) [b] y = Exp(a) }"
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
     _, left, notes = sanitized(ask(model, {"a": "fp32", "b": "fp16"}), tmp_path)

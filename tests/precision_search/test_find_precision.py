@@ -1,4 +1,4 @@
-"""find_precision finds what was built to break, says why, goes on after a kill, and hands its result to other steps."""
+"""The step find_precision: the nodes that it finds, their causes, resumption after a kill, and use by other steps."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def check(found: PrecisionSearch) -> None:
     assert found.first_divergent in {layer.tensor for layer in found.layers_whole}
 
 
-def test_a_model_that_fp16_does_not_hurt_takes_one_trial(tmp_path: Path) -> None:
+def test_a_model_that_is_accurate_in_fp16_takes_one_trial(tmp_path: Path) -> None:
     found, ran = search(tmp_path, models_precision.fine_model())
     assert found.passed
     assert found.kept == ()
@@ -77,7 +77,7 @@ def test_a_model_that_fp16_does_not_hurt_takes_one_trial(tmp_path: Path) -> None
     assert found.kept_macs_share == 0
 
 
-def test_a_hidden_layer_that_overflows(tmp_path: Path) -> None:
+def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
     found, ran = search(tmp_path, models_precision.overflowing_model())
     check(found)
     assert causes(found) == {"loud": "overflow", "hushed": "overflow"}
@@ -95,7 +95,7 @@ def test_a_hidden_layer_that_overflows(tmp_path: Path) -> None:
     assert any(what.startswith("trial 3: without ") for _, _, what in ran.told)
 
 
-def test_a_mask_that_becomes_minus_infinity(tmp_path: Path) -> None:
+def test_a_mask_that_becomes_minus_infinity_is_found(tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", models_precision.attention_mask())
     inputs = {"mask": {"data": str(tmp_path / "mask.npy")}}
     found, _ = search(tmp_path, models_precision.masked_transformer_model(), inputs)
@@ -104,21 +104,21 @@ def test_a_mask_that_becomes_minus_infinity(tmp_path: Path) -> None:
     assert "(largest 1e+09)" in said(found, "masked_0")
 
 
-def test_values_that_vanish(tmp_path: Path) -> None:
+def test_values_that_vanish_are_found(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.underflowing_model())
     check(found)
     assert causes(found) == {"small": "underflow", "risen": "underflow"}
     assert "become 0" in said(found, "small")
 
 
-def test_weights_beyond_the_range(tmp_path: Path) -> None:
+def test_weights_out_of_range_are_found(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.out_of_range_model())
     check(found)
     assert causes(found) == {"heavy": "range"}
     assert "of 256 values beyond 65504 (largest" in said(found, "heavy")
 
 
-def test_a_variance_beyond_the_range_tells_what_it_does_to_a_channel(tmp_path: Path) -> None:
+def test_a_variance_out_of_range_reports_its_effect_on_a_channel(tmp_path: Path) -> None:
     found, _ = search(tmp_path, sensitive_batch_norm_model(), {"x": {"shape": [1, 3, 8, 8]}})
     check(found)
     assert list(causes(found).values()) == ["range"]
@@ -126,7 +126,7 @@ def test_a_variance_beyond_the_range_tells_what_it_does_to_a_channel(tmp_path: P
     assert "clamping them scales a channel by 17.5" in found.kept[0].evidence[0].sentence
 
 
-def test_a_long_sum_that_rounding_alone_breaks(tmp_path: Path) -> None:
+def test_a_long_sum_broken_by_rounding_alone_is_found(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.long_sum_model())
     check(found)
     assert set(causes(found)) == {*(f"sum_{i}" for i in range(6)), "difference"}
@@ -134,20 +134,20 @@ def test_a_long_sum_that_rounding_alone_breaks(tmp_path: Path) -> None:
     assert "every value fits fp16" in said(found, "difference")
 
 
-def test_two_nodes_of_which_one_alone_mends_nothing(tmp_path: Path) -> None:
+def test_two_nodes_that_only_help_together_are_found(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.two_culprits_model())
     check(found)
     assert causes(found) == {"left": "range", "right": "range"}
     assert all(node.without["cosine"] < 0.9 for node in found.kept)
 
 
-def test_a_node_in_a_branch(tmp_path: Path) -> None:
+def test_a_node_in_a_branch_is_found(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.branching_model(), {"flag": {"data": 1.0}})
     check(found)
     assert causes(found) == {"then_branch_loud": "overflow", "then_branch_hushed": "overflow"}
 
 
-def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: Path) -> None:
+def test_a_bound_that_cannot_be_met_fails_and_delivers_the_best_set(tmp_path: Path) -> None:
     tolerance = {"max_abs": 1e-9}
     settings: dict[str, Any] = {"tolerance": tolerance, "keep_io": False, "op_types": ["MatMul", "Mul"]}
     found, ran = search(tmp_path, models_precision.overflowing_model(), **settings)
@@ -159,7 +159,7 @@ def test_a_bound_that_cannot_be_met_says_no_and_delivers_the_best_set(tmp_path: 
     assert any("not met even with every candidate kept" in note for note in found.notes)
 
 
-def test_a_budget_ends_it_with_the_best_so_far(tmp_path: Path) -> None:
+def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> None:
     found, ran = search(tmp_path, models_precision.overflowing_model(), trials=2)
     assert [trial.phase for trial in found.trials] == ["whole", "suspects", "verify"]
     assert found.passed
@@ -167,7 +167,7 @@ def test_a_budget_ends_it_with_the_best_so_far(tmp_path: Path) -> None:
     assert any(note.startswith("the budget ended the search") for note in found.notes)
 
 
-def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
+def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:
     found, ran = search(tmp_path, models_precision.overflowing_model(), trials=1)
     assert phases(found) == ["whole"]
     assert found.kept == ()
@@ -176,27 +176,27 @@ def test_a_budget_of_one_tells_only_that_it_breaks(tmp_path: Path) -> None:
     assert found.notes == ("the budget ended the search: no trial was better than keeping nothing",)
 
 
-def test_only_nodes_of_these_operators(tmp_path: Path) -> None:
+def test_the_search_is_limited_to_given_operators(tmp_path: Path) -> None:
     found, ran = search(tmp_path, models_precision.overflowing_model(), op_types=["MatMul"])
     assert found.candidate_count == 7
     assert not found.passed
     assert not ran.result.passed
 
 
-def test_what_is_kept_from_the_start_is_no_candidate(tmp_path: Path) -> None:
+def test_nodes_kept_from_the_start_are_no_candidates(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.overflowing_model(), keep=["lo*", "hushed"])
     assert found.passed
     assert found.kept == ()
     assert found.always_kept["loud"] == "keep 'lo*'"
 
 
-def test_several_samples_and_what_they_are(tmp_path: Path) -> None:
+def test_several_samples_are_used_and_named(tmp_path: Path) -> None:
     found, _ = search(tmp_path, models_precision.fine_model(), samples=3, seed=5)
     assert found.sample_count == 3
     assert found.inputs == {"x": "random uniform [0, 1), seed 5, float32 8x16"}
 
 
-def test_bf16_has_the_range_and_fewer_bits(tmp_path: Path) -> None:
+def test_bf16_fails_by_rounding_and_not_by_range(tmp_path: Path) -> None:
     overflowing, _ = search(tmp_path, models_precision.overflowing_model(), precision="bf16")
     assert overflowing.kept == ()
     (tmp_path / "sum").mkdir()
@@ -207,7 +207,7 @@ def test_bf16_has_the_range_and_fewer_bits(tmp_path: Path) -> None:
     assert "fits bf16" in said(found, "difference")
 
 
-def test_a_scale_that_spans_too_much_for_int8(tmp_path: Path) -> None:
+def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     int8 = {"min_intensity": 0.0, "op_types": ["MatMul"]}
     found, ran = search(
         tmp_path, models_precision.wide_model(), precision="int8", int8=int8, tolerance={"cosine": 0.99}
@@ -229,7 +229,7 @@ def test_nothing_to_search_is_refused(tmp_path: Path) -> None:
         search(tmp_path, models_precision.integer_model())
 
 
-def test_operators_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_operators_that_the_model_lacks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no Softmax of the model of candidate would become fp16"):
         search(tmp_path, models_precision.fine_model(), op_types=["Softmax"])
     (tmp_path / "other").mkdir()
@@ -258,7 +258,7 @@ SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequenc
         (SEQUENCE, {"cosine": 0.99}, "no output to compare on these samples"),
     ],
 )
-def test_what_no_trial_could_meet_is_refused_first(
+def test_an_impossible_bound_is_refused_before_any_trial(
     tmp_path: Path, text: str, tolerance: dict[str, float], told: str
 ) -> None:
     path = write_model(tmp_path / "model.onnx", text)
@@ -272,7 +272,7 @@ def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
         run_step(FindPrecision, path, tmp_path / "ran", {"precision": "bf16"}, {"x": {"shape": [4]}})
 
 
-def test_the_summary_tells_the_bound_that_is_not_met(tmp_path: Path) -> None:
+def test_the_summary_names_the_unmet_bound(tmp_path: Path) -> None:
     tolerance = {"cosine": 0.5, "snr_db": 900.0}
     found, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
     assert not found.passed
@@ -312,7 +312,7 @@ def check_converted(recipe: Path, found: PrecisionSearch) -> None:
 
 
 @pytest.mark.slow
-def test_a_bound_that_is_not_met_ends_the_run_with_1(recipe: Path) -> None:
+def test_an_unmet_bound_ends_the_run_with_1(recipe: Path) -> None:
     done = ndld_flow("run", "recipe.yaml", "steps.search.op_types=[Relu]", cwd=recipe.parent)
     assert done.returncode == NO
     assert "search: failed in " in done.stdout
@@ -336,7 +336,7 @@ def use(kind: type[Any], folder: Path, found: Path, model: onnx.ModelProto, **se
     return run_step(kind, path, folder / "used", settings | {"found_by": "search"}, artifacts=artifacts)
 
 
-def test_other_settings_than_the_searchs_are_told(tmp_path: Path, told: PrecisionSearch) -> None:
+def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told: PrecisionSearch) -> None:
     found = found_file(tmp_path, told, model="source")
     ran = use(ConvertFp16, tmp_path, found, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
@@ -346,13 +346,13 @@ def test_other_settings_than_the_searchs_are_told(tmp_path: Path, told: Precisio
     ]
 
 
-def test_a_node_that_is_not_there_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
+def test_an_unknown_node_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
     found = found_file(tmp_path, told)
     with pytest.raises(RequestError, match='its MatMul "loud" is not in the model of this step; this one has MatM'):
         use(ConvertFp16, tmp_path, found, models_precision.fine_model())
 
 
-def test_a_renamed_node_is_known_by_its_output(tmp_path: Path, told: PrecisionSearch) -> None:
+def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, told: PrecisionSearch) -> None:
     found, model = found_file(tmp_path, told), models_precision.overflowing_model()
     for node in model.graph.node:
         node.name = f"renamed_{node.name}"
@@ -366,7 +366,7 @@ def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: Precisi
         use(ConvertFp16, tmp_path, found, models_precision.overflowing_model())
 
 
-def test_constraints_of_what_was_found_come_last(tmp_path: Path, told: PrecisionSearch) -> None:
+def test_constraints_from_the_search_come_last(tmp_path: Path, told: PrecisionSearch) -> None:
     found = found_file(tmp_path, told)
     layers = {"*": "fp16", "loud": "bf16"}
     ran = use(ConstrainPrecision, tmp_path, found, models_precision.overflowing_model(), layers=layers)
@@ -394,7 +394,7 @@ main()
 
 
 @pytest.mark.thorough
-def test_a_killed_search_goes_on_where_it_was_and_convert_fp16_takes_it(recipe: Path) -> None:
+def test_a_killed_search_resumes_and_convert_fp16_uses_its_result(recipe: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], cwd=recipe.parent, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     (file,) = (recipe.parent / "outputs").rglob("precision/*.jsonl")

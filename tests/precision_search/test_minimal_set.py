@@ -1,4 +1,4 @@
-"""The search for a small set to keep: it finds what was planted, proves it minimal, and stays within its bounds."""
+"""The search for a minimal set of nodes to keep: planted sets, minimality, and bounds on attempts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_minimal(kept: Kept, oracle: Planted) -> bool:
     return oracle.passes(kept) and not any(oracle.passes(kept - {each}) for each in kept)
 
 
-def test_what_passes_as_it_is_needs_one_attempt() -> None:
+def test_a_passing_model_needs_one_attempt() -> None:
     found, told = find(line(9), Planted([]))
     assert found.kept == frozenset()
     assert found.outcome.passed
@@ -42,7 +42,7 @@ def test_what_passes_as_it_is_needs_one_attempt() -> None:
     assert [attempt.phase for attempt in told] == ["whole"]
 
 
-def test_suspects_that_are_enough_are_only_left_out_one_by_one() -> None:
+def test_sufficient_suspects_are_only_removed_one_by_one() -> None:
     oracle = Planted([frozenset({7, 9})])
     found, told = find(line(50, severity={7: 5.0, 9: 2.0, 12: 1.5, 20: 0.5}), oracle)
     assert found.kept == {7, 9}
@@ -51,7 +51,7 @@ def test_suspects_that_are_enough_are_only_left_out_one_by_one() -> None:
     assert told[2].description == "without node_12", "the least suspect first"
 
 
-def test_every_suspect_that_is_not_needed_goes() -> None:
+def test_unneeded_suspects_are_removed() -> None:
     oracle = Planted([frozenset({3})])
     found, told = find(line(50, severity=dict.fromkeys(range(6), 2.0)), oracle)
     assert found.kept == {3}
@@ -59,7 +59,7 @@ def test_every_suspect_that_is_not_needed_goes() -> None:
     assert {attempt.phase for attempt in told[2:]} == {"shrink"}
 
 
-def test_suspects_that_are_not_enough_are_joined_by_the_next_most_severe() -> None:
+def test_insufficient_suspects_are_extended_by_the_next_most_severe() -> None:
     found, told = find(line(50, severity={7: 5.0, 9: 0.9, 12: 0.8, 20: 0.7}), Planted([frozenset({7, 9, 12})]))
     assert found.kept == {7, 9, 12}
     assert [len(attempt.kept) for attempt in told[:4]] == [0, 1, 2, 4]
@@ -75,7 +75,7 @@ def test_without_suspects_it_goes_from_operators_to_regions_to_nodes() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(needed=st.lists(some(places), min_size=1, max_size=3), severity=severities, kinds=kinds)
-def test_it_finds_a_minimal_set_whatever_was_planted(
+def test_any_planted_set_is_reduced_to_a_minimal_one(
     needed: list[frozenset[int]], severity: dict[int, float], kinds: list[str]
 ) -> None:
     oracle = Planted(needed)
@@ -104,7 +104,7 @@ def test_attempts_without_help_are_bounded_as_documented(planted: frozenset[int]
     kinds=kinds,
     attempts=st.integers(1, 60),
 )
-def test_what_is_delivered_was_tried_and_nothing_tried_was_better(
+def test_the_result_was_tried_and_is_the_best_attempt(
     needed: list[frozenset[int]],
     harmful: list[frozenset[int]],
     severity: dict[int, float],
@@ -124,7 +124,7 @@ def test_what_is_delivered_was_tried_and_nothing_tried_was_better(
         assert is_minimal(found.kept, oracle)
 
 
-def test_where_nothing_passes_the_least_that_is_as_good_as_everything_is_delivered() -> None:
+def test_when_nothing_passes_the_smallest_best_set_is_delivered() -> None:
     def oracle(kept: Kept) -> Outcome:
         return Outcome(False, -10.0 + 5.0 * (3 in kept) + 1.0 * (30 in kept))
 
@@ -134,7 +134,7 @@ def test_where_nothing_passes_the_least_that_is_as_good_as_everything_is_deliver
     assert not found.spent
 
 
-def test_what_passes_on_the_way_to_what_is_only_as_good_is_followed() -> None:
+def test_a_passing_attempt_found_while_reducing_is_followed() -> None:
     """Everything is no better than one node, for another spoils it; a set without that one passes."""
 
     def oracle(kept: Kept) -> Outcome:
@@ -147,13 +147,13 @@ def test_what_passes_on_the_way_to_what_is_only_as_good_is_followed() -> None:
     assert found.outcome.passed
 
 
-def test_where_keeping_changes_nothing_nothing_is_kept() -> None:
+def test_nothing_is_kept_when_keeping_has_no_effect() -> None:
     found = find_minimal_set(line(SIZE), lambda kept: Outcome(False, -5.0), Budget(500))
     assert found.kept == frozenset()
     assert len(found.attempts) == 2
 
 
-def test_time_that_is_up_ends_it_with_the_best_so_far() -> None:
+def test_a_time_limit_ends_the_search_with_the_best_set_so_far() -> None:
     oracle = Planted([frozenset({0, 4})])
     budget = Budget(500, lambda: len(oracle.asked) >= 4)
     found, told = find(line(64, "ABCD"), oracle, budget)
@@ -164,7 +164,7 @@ def test_time_that_is_up_ends_it_with_the_best_so_far() -> None:
     assert len(found.kept) < 64
 
 
-def test_what_cannot_be_run_is_worse_than_anything() -> None:
+def test_a_model_that_cannot_run_is_worse_than_any_other() -> None:
     def oracle(kept: Kept) -> Outcome:
         return Outcome(False, float("-inf")) if 5 in kept else Outcome(False, -3.0)
 
@@ -173,7 +173,7 @@ def test_what_cannot_be_run_is_worse_than_anything() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(needed=some(places), order=st.permutations(range(SIZE)))
-def test_halving_finds_exactly_what_is_needed(needed: frozenset[int], order: Sequence[int]) -> None:
+def test_halving_finds_exactly_the_needed_nodes(needed: frozenset[int], order: Sequence[int]) -> None:
     asked = []
 
     def reaches(kept: Kept, what: str) -> bool:

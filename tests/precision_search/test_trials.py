@@ -1,4 +1,4 @@
-"""How trials are judged: every output against its bounds, and how far off the worst is."""
+"""Scores of trials: every output against its bounds, and the distance of the worst."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_nan_is_worse_than_any_number_and_less_of_it_is_better() -> None:
     assert BOUNDS.worst(few)["nonfinite"] == 9
 
 
-def test_trials_are_read_back_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
+def test_complete_trials_are_read_back_and_truncated_ones_are_not(tmp_path: Path) -> None:
     file = TrialFile(tmp_path / "deep" / "trials.jsonl")
     assert file.read() == {}
     trials = {

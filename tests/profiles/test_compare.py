@@ -1,4 +1,4 @@
-"""What a comparison decides: intervals, verdicts, circumstances, gates, noise."""
+"""Decisions of a comparison: intervals, verdicts, circumstances, gates, noise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_interval_of_a_median_has_its_nominal_coverage(runs: int) -> None:
     assert held / 4000 == pytest.approx(0.94 if runs == 5 else 0.95, abs=0.012)
 
 
-def test_intervals_of_few_values() -> None:
+def test_the_interval_of_few_values_is_their_range() -> None:
     assert median_interval([3.0]) == (3.0, 3.0)
     assert median_interval([5.0, 1.0, 2.0, 4.0, 3.0]) == (1.0, 5.0)
     with pytest.raises(ValueError, match="no values"):
@@ -66,7 +66,7 @@ def test_an_interval_holds_the_median_and_stays_within_the_values(values: list[f
     assert statistics.median(values) * (1 - 1e-12) <= high <= max(values)
 
 
-def test_the_unpaired_interval_is_what_resampling_gives() -> None:
+def test_the_unpaired_interval_matches_resampling() -> None:
     dice = random.Random(1)
     base, candidate = ([dice.lognormvariate(m, 0.1) for _ in range(9)] for m in (0, 0.2))
     exact = unpaired_ratio(base, candidate)
@@ -117,7 +117,7 @@ def test_a_verdict_needs_the_whole_interval(factors: tuple[float, ...], verdict:
     assert {verdict_on(found, f"latency.{word}").verdict for word in ("min", "median", "mean", "p99")} == {verdict}
 
 
-def test_runs_of_different_sittings_are_no_pairs() -> None:
+def test_runs_of_different_sessions_are_not_paired() -> None:
     base, candidate = (1.0, 2.0, 4.0, 8.0, 16.0), (1.1, 2.2, 4.4, 8.8, 17.6)
     assert verdict_on(comparison_of(steady(*base), steady(*candidate))).verdict == "regressed"
     for sittings in ("one", "two"), ("", ""):
@@ -141,21 +141,21 @@ def test_single_runs_decide_little(ratio: float, verdict: str) -> None:
     assert "one run each" in found.why
 
 
-def test_few_runs_are_never_surer_than_they_agree() -> None:
+def test_confidence_of_few_runs_is_limited_by_their_agreement() -> None:
     base, candidate = steady(10.0, 20.0, 40.0), steady(7.0, 14.0, 28.0)
     assert verdict_on(comparison_of(base, candidate)).verdict == "inconclusive"
     agreeing = comparison_of(steady(10.0, 10.1, 10.2), steady(7.0, 7.1, 7.2))
     assert verdict_on(agreeing).verdict == "improved"
 
 
-def test_what_is_below_the_floor_does_not_count() -> None:
+def test_differences_below_the_floor_do_not_count() -> None:
     tiny = comparison_of(steady(*[0.005] * 5), steady(*[0.006] * 5))
     assert {verdict_on(tiny, metric).verdict for metric in ("latency.min", "throughput")} == {"unchanged"}
     assert verdict_on(tiny).threshold == pytest.approx(0.4)
     assert verdict_on(comparison_of(steady(*[0.005] * 5), steady(*[0.009] * 5))).verdict == "regressed"
 
 
-def test_a_profile_against_itself_is_unchanged_however_it_scattered() -> None:
+def test_a_profile_against_itself_is_unchanged_whatever_its_spread() -> None:
     wild = steady(1.0, 30.0, layers=(layer("a", ms=(1.0, 9.0)),), layer_runs=(1, 1))
     found = comparison_of(wild, wild)
     assert {verdict.verdict for verdict in found.verdicts} == {"unchanged"}
@@ -186,7 +186,7 @@ def test_exact_metrics_have_no_interval() -> None:
     assert [gate.outcome for gate in found.gates] == ["failed", "passed"]
 
 
-def test_all_metrics_of_profiles() -> None:
+def test_all_metrics_of_profiles_are_compared() -> None:
     run = ProfileRun(
         latency_ms=(2.0, 3.0), load_ms=80.0, peak_memory_bytes=1 << 26, enqueue_ms=(0.1,), h2d_ms=(0.2,),
         compute_ms=(1.5,), d2h_ms=(0.3,),
@@ -223,7 +223,7 @@ def test_the_headline_names_every_candidate() -> None:
     assert compared(steady(*[10.0] * 5), steady(*[9.0] * 5), steady(*[8.0] * 5)).why.startswith("2 against 0: latency")
 
 
-def test_several_profiles_have_a_geometric_mean() -> None:
+def test_several_profiles_are_summarised_by_a_geometric_mean() -> None:
     base, half, double = (steady(*[ms] * 5) for ms in (10.0, 5.0, 20.0))
     sections = {
         name: [Measured(0, "", base), Measured(1, "", candidate)] for name, candidate in (("a", half), ("b", double))
@@ -274,7 +274,7 @@ FORBIDDING: list[tuple[Circumstance, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("circumstance", "one", "other"), FORBIDDING)
-def test_what_was_measured_otherwise_is_not_compared(
+def test_measurements_under_other_conditions_are_not_compared(
     circumstance: Circumstance, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
     pair = steady(*[10.0] * 5, **one), steady(*[20.0] * 5, **other)
@@ -302,7 +302,7 @@ def test_what_was_measured_otherwise_is_not_compared(
         {"input_digests": {"x": "aa"}, "model_digest": "blake3:ee"},
     ],
 )
-def test_other_differences_are_listed_and_forbid_nothing(other: dict[str, Any]) -> None:
+def test_other_differences_are_listed_without_preventing_a_verdict(other: dict[str, Any]) -> None:
     base: dict[str, Any] = {"input_digests": {"x": "aa"}} if "input_digests" in other else {}
     if "providers" in other:  # of a GPU, its clocks are recorded too
         base, other = (
@@ -327,7 +327,7 @@ UNKNOWN: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("unknown", UNKNOWN)
 @pytest.mark.parametrize("both", [False, True])
-def test_what_is_unknown_is_not_equal(unknown: dict[str, Any], both: bool) -> None:
+def test_unknown_conditions_are_not_equal(unknown: dict[str, Any], both: bool) -> None:
     """Neither to what is known nor to another unknown; a person may take it as equal, and the verdict names it."""
     pair = steady(*[10.0] * 5, **(unknown if both else {})), steady(*[20.0] * 5, **unknown)
     refused = compared(*pair, gates=["latency.min <= +5 %"])
@@ -357,7 +357,7 @@ def test_unknown_settings_are_listed_and_not_hidden() -> None:
     assert threads.values == ("", "0")
 
 
-def test_a_difference_forbids_only_the_pairs_that_have_it() -> None:
+def test_a_difference_prevents_only_affected_pairs() -> None:
     here, there = steady(*[10.0] * 5), steady(*[10.5] * 5, **other_machine(cpu="CPU B"))
     found = comparison_of(here, there, steady(*[12.0] * 5))
     assert verdict_on(found, candidate=1).verdict == "incomparable"
@@ -365,7 +365,7 @@ def test_a_difference_forbids_only_the_pairs_that_have_it() -> None:
     assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
 
 
-def test_allowing_the_unknown_is_for_the_pairs_that_lack_it() -> None:
+def test_allowing_the_unknown_applies_only_to_pairs_that_lack_it() -> None:
     """Two machines differ, and the third profile does not record its own."""
     profiles = [steady(*[10.0 + at] * 5, **other_machine(cpu=cpu)) for at, cpu in enumerate(("", "CPU A", "CPU B"))]
     found = comparison_of(*profiles, allow=frozenset(["unknown"]))
@@ -408,12 +408,12 @@ def on_engine() -> dict[str, Any]:
     return on_gpu() | {"providers": (), "versions": {"tensorrt": "10.16"}, "options": options}
 
 
-def test_a_digest_that_is_not_known_is_not_identical() -> None:
+def test_an_unknown_digest_is_not_identical() -> None:
     pair = [steady(*[ms] * 5, model_digest="") for ms in (10.0, 5.0)]
     assert compared(*pair).verdict == "improved"
 
 
-def test_what_a_latency_is_the_time_of_must_be_equal() -> None:
+def test_latencies_must_time_the_same_work() -> None:
     with_copies = steady(
         *[10.0] * 5,
         backend="tensorrt",
@@ -424,7 +424,7 @@ def test_what_a_latency_is_the_time_of_must_be_equal() -> None:
     assert "--allow timing" in refused.why
 
 
-def test_figures_next_to_a_ratio_have_that_ratio() -> None:
+def test_figures_next_to_a_ratio_agree_with_it() -> None:
     """The machine slowed down: the medians of each side are from different times."""
     base = [8.0, 9.0, 9.38, 20.0, 30.0]
     candidate = [9.0, 10.2, 18.0, 22.6, 33.0]
@@ -475,7 +475,7 @@ def test_gpu_and_driver_matter_where_one_was_used() -> None:
         ("throughput > 50", "passed"),
     ],
 )
-def test_gates(gate: str, outcome: str) -> None:
+def test_gates_are_decided(gate: str, outcome: str) -> None:
     pair = steady(*[10.0] * 5), steady(10.9, 11.0, 11.0, 11.1, 11.2)
     (found,) = compared(*pair, gates=[gate]).gates
     assert (found.outcome, found.gate) == (outcome, gate)
@@ -483,7 +483,7 @@ def test_gates(gate: str, outcome: str) -> None:
 
 
 @pytest.mark.parametrize("gate", ["latency.min <= 20 ms", "latency.min <= +5 %", "latency.min <= +1 ms"])
-def test_a_limit_that_is_missed_by_little_does_not_look_met(gate: str) -> None:
+def test_a_limit_missed_narrowly_is_not_displayed_as_met(gate: str) -> None:
     limit = {"%": 1.05, "20 ms": 20 / 19, "+1": 20 / 19}
     pair = steady(*[19.0] * 5), steady(*[19.0 * next(v for k, v in limit.items() if k in gate) * 1.00001] * 5)
     (found,) = compared(*pair, gates=[gate]).gates
@@ -526,7 +526,7 @@ def test_all_invalid_gates_are_reported_together() -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=40))
-def test_any_text_is_a_gate_or_an_error(text: str) -> None:
+def test_any_text_is_parsed_or_reported(text: str) -> None:
     try:
         gate = parse_comparison_gate(text)
     except RequestError:
@@ -570,7 +570,7 @@ def test_learned_noise_decides_on_single_runs() -> None:
     assert compared(*pair, noise=learned(threshold=0.0, single_run_threshold=0.3)).verdict == "inconclusive"
 
 
-def test_noise_is_what_intervals_did_not_see() -> None:
+def test_noise_is_the_spread_not_covered_by_intervals() -> None:
     scattered = NoiseSample(
         a_runs_ms=(10.0, 12.0, 9.0, 10.0, 11.0), b_runs_ms=(11.0, 9.0, 10.0, 12.0, 10.0), ratio=1.01
     )
@@ -582,7 +582,7 @@ def test_noise_is_what_intervals_did_not_see() -> None:
         learn_thresholds([])
 
 
-def test_a_sitting_is_cut_into_comparisons() -> None:
+def test_a_session_is_divided_into_comparisons() -> None:
     a, b = (steady(*(base + place for place in range(11))) for base in (10.0, 11.0))
     samples = noise_samples(a, b, runs=5)
     assert [sample.a_runs_ms[0] for sample in samples] == [10.0, 15.0]
@@ -626,7 +626,7 @@ def test_swapping_base_and_candidate_inverts_verdicts(
 
 @settings(deadline=None)
 @given(st.lists(st.floats(1.0, 100.0), min_size=5, max_size=8), st.floats(1.0, 50.0))
-def test_only_ratios_matter_above_the_floor(runs: list[float], factor: float) -> None:
+def test_only_ratios_count_above_the_floor(runs: list[float], factor: float) -> None:
     candidate = [ms * 1.1 for ms in runs]
     verdicts = [
         [(verdict.verdict, pytest.approx(verdict.ratio)) for verdict in comparison_of(*pair).verdicts]
@@ -662,13 +662,13 @@ def test_absurd_times_are_left_out(time: float) -> None:
     assert all(0 < verdict.ratio < 10 for verdict in found.layer_verdicts)
 
 
-def test_nothing_to_compare() -> None:
+def test_profiles_without_metrics_are_inconclusive() -> None:
     found = compared(profile_of([]), profile_of([]))
     assert (found.verdict, found.profiles[0].verdicts) == ("inconclusive", ())
     assert compare([], {}, Rules()).verdict == "inconclusive"
 
 
-def test_real_exports_of_an_a100() -> None:
+def test_real_exports_of_an_a100_are_compared() -> None:
     fp32, fp16 = (read_profile(a100_exports() / name) for name in ("fp32", "fp16"))
     unknown = frozenset(["unknown"])
     faster = compared(fp32, fp16, gates=["latency.median <= -50 %"], allow=unknown)

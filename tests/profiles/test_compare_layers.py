@@ -1,4 +1,4 @@
-"""Which layers belong together, and what their times say."""
+"""Matches of layers between profiles, and verdicts on their times."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_layers_are_matched_by_the_nodes_they_came_from() -> None:
     assert [row.confidence for row in match_layers([plain, fused])] == [1, 1, 1]
 
 
-def test_layers_that_share_some_nodes_are_one_group_of_several() -> None:
+def test_layers_that_share_nodes_form_a_group() -> None:
     one = of(layer("ab", nodes="ab"), layer("cd", nodes="cd"), layer("e", nodes="e"))
     other = of(layer("a", nodes="a"), layer("bc", nodes="bc"), layer("d", nodes="d"), layer("e", nodes="ef"))
     assert rows_of(one, other) == [("ab+cd", "a+bc+d", "onnx nodes"), ("e", "e", "onnx nodes")]
     assert [row.confidence for row in match_layers([one, other])] == [1.0, 0.5]
 
 
-def test_a_constant_that_all_took_in_welds_nothing() -> None:
+def test_a_constant_shared_by_all_layers_does_not_join_them() -> None:
     one = of(*(layer(name, nodes=[name, f"{name}2", "shape"]) for name in "abc"))
     other = of(*(layer(name, nodes=[name, "shape"]) for name in "abc"))
     assert rows_of(one, other) == [(name, name, "onnx nodes") for name in "abc"]
 
 
-def test_what_has_no_nodes_is_matched_by_name_and_type() -> None:
+def test_layers_without_nodes_are_matched_by_name_and_type() -> None:
     one = of(layer("in", "Reformat", dims=[1, 3]), layer("conv", "Conv"), layer("twice"), layer("twice"))
     other = of(
         layer("in", "Reformat", dims=[1, 3]), layer("conv", "CaskConvolution"), layer("twice"), layer("conv", "Add")
@@ -81,7 +81,7 @@ def test_what_has_no_nodes_is_matched_by_name_and_type() -> None:
     ]
 
 
-def test_the_rest_is_matched_by_type_and_dims_in_order() -> None:
+def test_remaining_layers_are_matched_by_type_and_dims_in_order() -> None:
     one = of(layer("a", dims=[8]), layer("b", dims=[16]), layer("c", "Add", dims=[16]), layer("d", dims=[8]))
     other = of(layer("w", dims=[8]), layer("x", dims=[16]), layer("new", "Mul", dims=[4]), layer("z", dims=[8]))
     assert rows_of(one, other) == [
@@ -93,7 +93,7 @@ def test_the_rest_is_matched_by_type_and_dims_in_order() -> None:
     ]
 
 
-def test_order_is_kept_between_what_is_matched_already() -> None:
+def test_order_is_kept_between_existing_matches() -> None:
     """A reformat before the convolution is not the one after it."""
     one = of(layer("r1", "Reformat", dims=[8], role="reformat"), layer("conv", nodes=["conv"]))
     other = of(layer("conv", nodes=["conv"]), layer("r2", "NoOp", dims=[8], role="reformat"))
@@ -112,7 +112,7 @@ def test_an_additional_equal_layer_makes_matches_ambiguous() -> None:
     assert max(row.confidence for row in match_layers([nameless, other]) if all(row.layers)) < 1
 
 
-def test_profiles_that_are_alike_are_matched_alike() -> None:
+def test_similar_profiles_are_matched_consistently() -> None:
     """Where a layer could go to either of two, it goes to the same for all."""
     first = of(layer("a"), layer("a", dims=[2]), layer("a", dims=[2]))
     second = of(layer("a", "Add", nodes="abc", dims=[1]), layer("", dims=[2]))
@@ -138,11 +138,11 @@ def test_names_within_one_model_outrank_order() -> None:
     [("Conv", "FusedConv"), ("Conv", "CaskConvolution"), ("Gemm", "MatMul"), ("com.microsoft.FusedConv", "Conv"),
      ("Conv_nchwc", "Conv"), ("SoftMaxV2", "Softmax"), ("TiledPooling", "MaxPool"), ("Softmax", "softmax")],
 )  # fmt: skip
-def test_types_of_backends_are_one(one: str, other: str) -> None:
+def test_equivalent_types_of_backends_match(one: str, other: str) -> None:
     assert kind_of(layer("x", one)) == kind_of(layer("x", other))
 
 
-def test_other_types_are_not_one() -> None:
+def test_different_types_do_not_match() -> None:
     assert len({kind_of(layer("x", type_)) for type_ in ("Conv", "ConvTranspose", "Add", "Mul", "MaxPool", "")}) == 6
 
 
@@ -239,7 +239,7 @@ def test_alignment_finds_the_longest_common_subsequence(first: list[int], second
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 20), max_size=8))
-def test_the_longest_increasing_part(values: list[int]) -> None:
+def test_the_longest_increasing_subsequence_is_found(values: list[int]) -> None:
     kept = [values[at] for at in longest_increasing(values)]
     assert kept == sorted(set(kept))
     longer = combinations(values, len(kept) + 1)
@@ -249,7 +249,7 @@ def test_the_longest_increasing_part(values: list[int]) -> None:
 # Times
 
 
-def test_the_t_distribution_is_the_one_in_tables() -> None:
+def test_the_t_distribution_matches_published_tables() -> None:
     table = {
         (1, 12.706): 0.05,
         (2, 4.303): 0.05,
@@ -329,7 +329,7 @@ def test_equal_layers_rarely_differ() -> None:
     assert alarms <= 3
 
 
-def test_layers_measured_elsewhere_are_not_judged() -> None:
+def test_layers_measured_under_other_conditions_have_no_verdict() -> None:
     base, candidate = timed([1.0, 1.0]), timed([2.0, 2.0])
     elsewhere = candidate.model_copy(update={"versions": {"onnxruntime": "1.0"}})
     assert layer_verdicts(base, elsewhere) == ["incomparable"]

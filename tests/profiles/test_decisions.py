@@ -64,7 +64,7 @@ def test_a_ratio_is_decided_by_its_whole_interval(low: float, high: float, bette
         (0.0, 1.0, "lower", "regressed"),
     ],
 )
-def test_of_an_exact_metric_every_difference_counts(
+def test_every_difference_of_an_exact_metric_counts(
     before: float, after: float, better: Better, verdict: Verdict
 ) -> None:
     assert verdicts._decide_exact(before, after, better) == verdict
@@ -85,7 +85,7 @@ def test_of_an_exact_metric_every_difference_counts(
         (math.inf, "from nothing"),
     ],
 )
-def test_changes_are_written_with_as_many_digits_as_they_have(ratio: float, text: str) -> None:
+def test_changes_are_written_with_their_significant_digits(ratio: float, text: str) -> None:
     assert ratio_change(ratio).replace(MINUS, "-") == text
 
 
@@ -95,7 +95,7 @@ def test_a_geometric_mean_needs_two_positive_finite_ratios() -> None:
         assert geometric_mean(ratios) is None
 
 
-def test_intervals_of_medians_are_those_of_the_tables() -> None:
+def test_intervals_of_medians_match_published_tables() -> None:
     """By the sign test: 6 values cover 96.9 %, and 9 cover 96.1 % from the second to the eighth."""
     six, nine = list(range(1, 7)), list(range(1, 10))
     assert median_interval(six, 1 - 2 / 2**6) == (1, 6)
@@ -141,7 +141,7 @@ def test_rounds_that_agree_by_chance_are_as_wide_as_the_floor_and_their_own_erro
     assert math.log(found.low) == pytest.approx(0.1 - 2.6 * 0.05 / 2)
 
 
-def test_three_rounds_decide_nothing() -> None:
+def test_three_rounds_are_inconclusive() -> None:
     found = interval_of(estimates(0.1, 0.1, 0.1))
     assert (found.low, found.high) == (0.0, math.inf)
     assert found.ratio == pytest.approx(math.exp(0.1))
@@ -194,7 +194,7 @@ def round_of(ratio: float) -> Round:
     return Round(base=STEADY, candidate=side([10 * ratio] * 4, [10 * ratio] * 4))
 
 
-def test_the_bound_on_a_spread_is_that_of_chi_square() -> None:
+def test_the_bound_on_a_spread_follows_chi_square() -> None:
     """With 9 degrees of freedom the 5 % quantile is 3.325."""
     plan = RoundsPlan(on_device=False, rounds_limit=12, budget_ms=1.0, threshold=0.03)
     logs = [0.01 * (number % 2) for number in range(10)]
@@ -220,7 +220,7 @@ def draws_of(values: list[float]) -> list[float]:
     ],
 )
 @pytest.mark.parametrize("confidence", [0.95, 0.8, 0.5])
-def test_the_interval_of_a_ratio_is_that_of_all_draws(
+def test_the_interval_of_a_ratio_matches_all_resamples(
     base: list[float], candidate: list[float], confidence: float
 ) -> None:
     ratios = sorted(ours / theirs for theirs in draws_of(base) for ours in draws_of(candidate))

@@ -320,20 +320,20 @@ def test_insights_have_numbers_a_next_step_and_layers_that_exist(rule: str) -> N
     assert insight in diagnose(yes)
 
 
-def test_what_may_save_most_comes_first() -> None:
+def test_the_largest_possible_saving_comes_first() -> None:
     found = diagnose(profile([*several(), layer("ReorderInput", role="reformat"), cast(put_in=True)]))
     scores = [insight.score for insight in found]
     assert scores == sorted(scores, reverse=True)
     assert len(found) >= 3
 
 
-def test_a_profiler_attached_to_the_latency_is_named() -> None:
+def test_a_profiler_that_was_active_during_the_measurement_is_named() -> None:
     attached = profile(several(4), latency=[8.0] * 30).model_copy(update={"profiler": "on"})
     (insight,) = (one for one in diagnose(attached) if "outside layers" in one.title)
     assert insight.title.startswith("50.0 % of the latency is outside layers, the profiler's own work included")
 
 
-def test_shares_are_never_of_more_than_they_explain() -> None:
+def test_shares_never_exceed_the_explained_time() -> None:
     """In each pass another layer is interrupted: medians sum up to a sixth of what a pass takes."""
     subject = Subject(profile(interrupted(4), latency=[24.0] * 8))
     assert subject.share(range(4)) == pytest.approx(1)
@@ -359,7 +359,7 @@ def test_shares_are_of_the_latency() -> None:
     ("made", "reads"),
     [(scaled_convolution((1, 8, 1, 1), readers=2), "read by another too"), (scaled_convolution((8, 10)), "two axes")],
 )
-def test_a_factor_that_no_convolution_can_hold_is_left_alone(made: list[Layer], reads: str) -> None:
+def test_a_factor_that_cannot_be_folded_is_not_reported(made: list[Layer], reads: str) -> None:
     assert fired("factor_not_folded", profile(made)) == [], reads
 
 
@@ -376,7 +376,7 @@ def test_factors_are_found_through_reorders_and_each_other() -> None:
     assert fired("factor_not_folded", profile(layers))[0].layers == (2, 3)
 
 
-def test_hard_swish_is_known_in_either_order() -> None:
+def test_hard_swish_is_recognised_in_either_order() -> None:
     assert fired("hard_swish_in_parts", profile(hard_swish(division_first=True)))[0].layers == (0, 1, 2, 3)
     assert fired("hard_swish_in_parts", profile(hard_swish("z", division_first=True))) == []
 
@@ -410,13 +410,13 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
     ],
     ids=str,
 )
-def test_what_it_is_bound_by(made: Profile, word: str) -> None:
+def test_the_bounding_resource_is_named(made: Profile, word: str) -> None:
     bound = bound_by(made)
     assert bound.word == word
     assert any(letter.isdigit() for letter in bound.evidence)
 
 
-def test_on_a_gpu_short_layers_count_when_launching_does() -> None:
+def test_short_layers_on_a_gpu_count_when_launches_do() -> None:
     """36 layers of 24 us are no problem where launching is hidden; 1,000 of 3 us are one where nothing says so."""
     lanes = dict.fromkeys(("latency_ms", "compute_ms"), (0.86,) * 30) | {"enqueue_ms": (0.2,) * 30}
     hidden = profile(several(36, ms=0.024), backend="trtexec", runs=(ProfileRun.model_validate(lanes),))
@@ -426,7 +426,7 @@ def test_on_a_gpu_short_layers_count_when_launching_does() -> None:
     assert bound_by(profile(several(1000, ms=0.003), providers=(CUDA,))).word == "dispatch overhead"
 
 
-def test_what_launching_takes_is_not_held_against_roofs() -> None:
+def test_launch_time_is_not_compared_with_rooflines() -> None:
     launched = [at_roof(0.1), *several(4, read_bytes=10**7, provider=CUDA)]
     made = profile(launched, latency=[100.0] * 30, layer_pass_ms=(101.0,), roofs=ROOFS, providers=(CUDA, CPU))
     assert bound_by(made).word == "unknown"
@@ -454,7 +454,7 @@ def test_a_loop_counts_as_often_as_it_runs() -> None:
     assert bound_by(profile(looped, timeline=spans)).word == "dispatch overhead"
 
 
-def test_without_measured_roofs_layers_are_held_against_the_best_of_them() -> None:
+def test_without_measured_roofs_layers_are_compared_with_the_best_layer() -> None:
     """As for imported profiles: three quick convolutions, and many layers that only move data."""
     layers = [*[at_roof(0.9)] * 3, *[layer("Pool", ms=4, read_bytes=10**7, name=f"p{n}") for n in range(4)]]
     bound = bound_by(profile(layers, backend="trtexec"))
@@ -463,7 +463,7 @@ def test_without_measured_roofs_layers_are_held_against_the_best_of_them() -> No
     assert best_of_layers(layers[:4]) is None
 
 
-def test_a_layer_under_its_roofs() -> None:
+def test_a_layer_is_placed_under_its_roofline() -> None:
     roofline = roofline_under_roofs(layer(ms=2, macs=10**8, read_bytes=4 * 10**6, written_bytes=10**6))
     assert roofline is not None
     assert roofline.compute_share == pytest.approx(0.5)  # 1 ms of 2
@@ -610,7 +610,7 @@ def profiles(draw: st.DrawFn) -> Profile:
 # Failing cases are not made smaller: with so many numbers that takes minutes.
 @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(made=profiles())
-def test_no_profile_breaks_it(made: Profile) -> None:
+def test_any_profile_is_diagnosed(made: Profile) -> None:
     for insight in triage(made).insights:
         assert 0 <= insight.score <= 1
         assert insight.evidence

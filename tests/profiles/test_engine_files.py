@@ -1,4 +1,4 @@
-"""Files that tell of an engine's layers and of no times, in every shape there is: report, draw, compare, profile."""
+"""Engine descriptions without times, in every format: report, draw, compare and profile."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def words_of(page: Path) -> str:
     ("rtx", ("3 layers", "float32 linear → float32 hwc", "864 B in all layers", "runtime_fusion", "2 ONNX nodes")),
     ("names only", ("4 layers", "The compiled layers are not known", "Reformatting CopyNode")),
 ])  # fmt: skip
-def test_every_shape_opens_as_a_report(tmp_path: Path, shape: str, expected: tuple[str, ...]) -> None:
+def test_every_format_opens_as_a_report(tmp_path: Path, shape: str, expected: tuple[str, ...]) -> None:
     page = api.report(str(write(tmp_path, SHAPES[shape])), to=tmp_path / "out.html")
     words = words_of(page)
     for one in expected:
@@ -117,7 +117,7 @@ def test_times_next_to_an_engine_make_it_a_profile(tmp_path: Path) -> None:
     assert 'id="layers"' in text and 'id="engines"' not in text
 
 
-def test_a_build_opens_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+def test_a_build_opens_with_all_its_facts(tmp_path: Path) -> None:
     folder = tmp_path / "engine"
     folder.mkdir()
     write(folder, build().to_json(), "build.json")
@@ -186,12 +186,12 @@ def test_a_kernel_that_changes_more_than_the_layout_is_no_reformat(tmp_path: Pat
     ("", ""),
     ("A new FP8 format", "a new"),
 ])  # fmt: skip
-def test_formats_by_tensorrts_names(text: str, name: str) -> None:
+def test_tensor_formats_are_read_by_their_tensorrt_names(text: str, name: str) -> None:
     assert format_of_tensorrt(text) == name
 
 
 @given(st.text(max_size=300))
-def test_any_words_for_a_format(text: str) -> None:
+def test_any_text_for_a_format_is_read(text: str) -> None:
     assert len(format_of_tensorrt(text)) <= 40
 
 
@@ -205,7 +205,7 @@ def test_an_engines_graph_is_drawn(tmp_path: Path) -> None:
     assert "3 layers · 2 of unknown precision · 1 float32 · 1 reformat" in " ".join(texts)
 
 
-def test_layers_are_joined_by_tensors_and_coloured_by_what_they_do() -> None:
+def test_layers_are_joined_by_tensors_and_coloured_by_operator() -> None:
     graph = engine_graph(build().as_profile(), "t", shapes=True)
     count = len(detector())
     assert len(graph.nodes) == count + 2
@@ -226,12 +226,12 @@ def test_layers_are_joined_by_tensors_and_coloured_by_what_they_do() -> None:
     ("kgen", "what", "kgen", "other"),
     ("unknown", "/conv/Conv", "/conv/Conv", "other"),
 ])  # fmt: skip
-def test_fused_kernels_are_called_by_what_was_fused(kind: str, name: str, word: str, family: str) -> None:
+def test_fused_kernels_are_named_after_their_parts(kind: str, name: str, word: str, family: str) -> None:
     assert (layer_word(kind, name), family_of_layer(kind, name)) == (word, family)
 
 
 @pytest.mark.parametrize("reading", [Reading(depth=1), Reading(subgraph="If"), Reading(constants=True)])
-def test_what_layers_do_not_have_cannot_be_drawn(tmp_path: Path, reading: Reading) -> None:
+def test_bodies_and_constants_of_engines_cannot_be_drawn(tmp_path: Path, reading: Reading) -> None:
     with pytest.raises(RequestError, match="no bodies and no constants"):
         api.draw(write(tmp_path, SHAPES["10"]), tmp_path / "out.svg", reading=reading)
 
@@ -240,7 +240,7 @@ def test_what_layers_do_not_have_cannot_be_drawn(tmp_path: Path, reading: Readin
 
 
 @pytest.mark.parametrize("other", ["model.trt.json", "build.json"])
-def test_engines_that_nobody_ran_have_nothing_to_compare(tmp_path: Path, other: str) -> None:
+def test_engines_without_times_have_nothing_to_compare(tmp_path: Path, other: str) -> None:
     first = write(tmp_path, SHAPES["10"])
     second = tmp_path / "b"
     second.mkdir()
@@ -280,7 +280,7 @@ def test_notes_name_the_sources_of_a_profile(tmp_path: Path, capsys: pytest.Capt
 # --- strangers' files ---
 
 
-def test_names_of_strangers_stay_names(tmp_path: Path) -> None:
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
     layers = [
         {
             "Name": name,
@@ -317,7 +317,9 @@ _LAYERS = st.lists(
 
 @given(layers=_LAYERS)
 @settings(max_examples=20, deadline=None)
-def test_any_values_make_a_page_or_a_sentence(tmp_path_factory: pytest.TempPathFactory, layers: list[Any]) -> None:
+def test_any_values_give_a_page_or_an_error_message(
+    tmp_path_factory: pytest.TempPathFactory, layers: list[Any]
+) -> None:
     folder = tmp_path_factory.mktemp("any")
     kept = {"Name": "kept", "LayerType": "Conv"}
     path = write(folder, json.dumps({"Layers": [*layers, kept], "Bindings": ["x"]}))

@@ -42,7 +42,7 @@ def printed(value: float) -> str:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
+def test_the_a100_summary_matches_trtexec(precision: str) -> None:
     profile = read_profile(a100_exports() / precision)
     metadata = next((a100_exports() / precision).glob("*.profile.metadata.json"))
     exported = json.loads(metadata.read_text())["performance_summary"]
@@ -63,7 +63,7 @@ def test_the_a100s_summary_is_trtexecs_own(precision: str) -> None:
 
 
 @pytest.mark.parametrize(("precision", "layers", "warmup"), [("fp32", 32, 100), ("fp16", 36, 230)])
-def test_the_a100s_layers_are_all_there(precision: str, layers: int, warmup: int) -> None:
+def test_all_layers_of_the_a100_are_imported(precision: str, layers: int, warmup: int) -> None:
     folder = a100_exports() / precision
     profile = read_profile(folder)
     rows = json.loads(next(folder.glob("*.engine.profile.json")).read_text())[1:]
@@ -110,7 +110,7 @@ def exports(tmp_path: Path) -> Path:
     )
 
 
-def test_a_folder_of_trtexec(exports: Path) -> None:
+def test_a_folder_of_trtexec_is_imported(exports: Path) -> None:
     profile = read_profile(exports)
     assert recognise(exports) == "trtexec"
     assert (profile.label, profile.backend, profile.versions) == ("cnn", "tensorrt", {"tensorrt": "10.5.0"})
@@ -127,7 +127,7 @@ def test_a_folder_of_trtexec(exports: Path) -> None:
     assert Profile.model_validate_json(profile.to_json()) == profile
 
 
-def test_layers_of_a_detailed_engine(exports: Path) -> None:
+def test_layers_of_a_detailed_engine_are_imported(exports: Path) -> None:
     reformat, conv, pool, gemm = read_profile(exports).layers
     assert (reformat.role, reformat.onnx_nodes) == ("reformat", ())
     assert conv.onnx_nodes == ("/conv/Conv", "/act/Relu")
@@ -172,7 +172,7 @@ def test_tensors_of_tensorrt_11_are_read(tmp_path: Path) -> None:
     assert profile.runs == ()
 
 
-def test_an_engine_without_details(tmp_path: Path) -> None:
+def test_an_engine_without_details_is_imported(tmp_path: Path) -> None:
     engine = trt.small_engine()
     folder = trt.write_exports(tmp_path, info=trt.layer_info(engine, detailed=False), prof=trt.layer_times(engine))
     profile = read_profile(folder)
@@ -194,7 +194,7 @@ def test_a_log_alone_gives_the_median(tmp_path: Path) -> None:
     assert any("percentile(90%) 1.02 ms" in note for note in profile.notes)
 
 
-def test_a_log_in_utf_16_as_powershell_writes_it(tmp_path: Path) -> None:
+def test_a_log_in_utf_16_from_powershell_is_read(tmp_path: Path) -> None:
     file = tmp_path / "out.txt"
     file.write_text(trt.log(), encoding="utf-16")
     assert read_profile(file).latency_ms == (1.01,)
@@ -206,12 +206,12 @@ def test_a_log_of_tensorrt_rtx_is_recognised(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "version"), [("8601", "8.6.1"), ("100300", "10.3.0"), ("10.3.0", "10.3.0")])
-def test_versions_are_spelt_out(tmp_path: Path, number: str, version: str) -> None:
+def test_versions_are_written_with_dots(tmp_path: Path, number: str, version: str) -> None:
     profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version=number)))
     assert profile.versions == {"tensorrt": version}
 
 
-def test_times_alone(tmp_path: Path) -> None:
+def test_times_alone_are_imported(tmp_path: Path) -> None:
     profile = read_profile(trt.write_exports(tmp_path / "only", x=trt.times([1.0, 3.0, 2.0])))
     assert profile.latency_ms == (1.0, 3.0, 2.0)
     assert profile.layers == ()
@@ -220,7 +220,7 @@ def test_times_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("log", "kept"), [(None, 80), (trt.log(warmup=50), 95), (trt.log(warmup=0), 100)])
-def test_old_exports_hold_the_warm_up_too(tmp_path: Path, log: str | None, kept: int) -> None:
+def test_warm_up_passes_of_old_exports_are_recognised(tmp_path: Path, log: str | None, kept: int) -> None:
     texts = {"times": trt.times([10.0] * 100, start=0.0), **({} if log is None else {"log": log})}
     profile = read_profile(trt.write_exports(tmp_path, **texts))
     assert len(profile.latency_ms) == kept
@@ -228,12 +228,12 @@ def test_old_exports_hold_the_warm_up_too(tmp_path: Path, log: str | None, kept:
     assert any("default" in note for note in profile.notes) == (log is None)
 
 
-def test_files_of_different_measurements_are_noticed(tmp_path: Path) -> None:
+def test_files_of_different_measurements_are_reported(tmp_path: Path) -> None:
     profile = read_profile(trt.write_exports(tmp_path, times=trt.times([5.0] * 9), log=trt.log()))
     assert any("do they belong to one measurement?" in note for note in profile.notes)
 
 
-def test_names_repeat_and_are_joined_in_order(tmp_path: Path) -> None:
+def test_repeated_names_are_joined_in_order(tmp_path: Path) -> None:
     twice = [
         trt.EngineLayer("same", 0.1, {"LayerType": "first", "Inputs": [], "Outputs": []}),
         trt.EngineLayer("same", 0.2, {"LayerType": "second", "Inputs": [], "Outputs": []}),
@@ -259,7 +259,7 @@ def write_layer_times(tmp_path: Path, *rows: object) -> Path:
     return path
 
 
-def test_rows_of_layer_times_without_a_name_or_a_time_are_counted_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_incomplete_rows_of_layer_times_are_counted_and_the_rest_is_read(tmp_path: Path) -> None:
     found = read_layer_times(
         write_layer_times(
             tmp_path,
@@ -287,7 +287,7 @@ def test_rows_of_layer_times_without_a_name_or_a_time_are_counted_and_the_rest_i
 
 
 @pytest.mark.parametrize("count", [0, -3, "many", None, 1e400, 1.5])
-def test_a_count_that_is_none_leaves_the_sums_as_they_are(tmp_path: Path, count: object) -> None:
+def test_an_invalid_count_leaves_sums_undivided(tmp_path: Path, count: object) -> None:
     found = read_layer_times(write_layer_times(tmp_path, {"count": count}, {"name": "a", "timeMs": 8.0}))
     assert [row.ms for row in found.rows] == [8.0]
     assert found.pass_count == 0
@@ -301,7 +301,7 @@ def test_the_largest_count_of_several_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_names_that_trtexec_did_not_escape(tmp_path: Path, name: str) -> None:
+def test_names_not_escaped_by_trtexec_are_read(tmp_path: Path, name: str) -> None:
     engine = trt.small_engine()
     engine[1] = trt.EngineLayer(name, 0.2, {key: value for key, value in engine[1].info.items() if key != "Metadata"})
     folder = trt.write_exports(tmp_path, layers=trt.layer_info(engine), profile=trt.layer_times(engine))
@@ -324,7 +324,7 @@ def test_names_that_trtexec_did_not_escape(tmp_path: Path, name: str) -> None:
         (r'{"a": "\q \"z\" \u0041"}', {"a": r'\q "z" A'}),
     ],
 )
-def test_json_that_is_none(text: str, value: Any) -> None:
+def test_improper_json_is_read_and_marked(text: str, value: Any) -> None:
     found = parse_tolerantly(text)
     assert not found.is_proper
     # NaN equals nothing: compare as text.
@@ -336,12 +336,12 @@ def test_json_that_is_none(text: str, value: Any) -> None:
     ["[" * 100_000, '{"a":' * 100_000, '{"a": [' * 1_000, '{"a": nan, "b": ' + "[" * 5_000, "", "nothing", '"text"'],
     ids=range(7),
 )
-def test_json_that_is_refused(text: str) -> None:
+def test_unsupported_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
         parse_tolerantly(text + "," if text.startswith('"') else text)
 
 
-def test_numbers_that_no_measurement_has_are_left_out(tmp_path: Path) -> None:
+def test_impossible_numbers_are_dropped(tmp_path: Path) -> None:
     text = trt.times([1.0, 2.0, 3.0]).replace('"latencyMs" : 2 ', f'"latencyMs" : {"9" * 5_000} ')
     profile = read_profile(trt.write_exports(tmp_path, times=text))
     text = text.replace('"latencyMs" : 3 ', '"latencyMs" : 0 ')
@@ -351,7 +351,7 @@ def test_numbers_that_no_measurement_has_are_left_out(tmp_path: Path) -> None:
     assert "1 passes of --exportTimes could not be read" in profile.notes
 
 
-def test_names_that_no_file_can_hold(tmp_path: Path) -> None:
+def test_unencodable_names_are_replaced(tmp_path: Path) -> None:
     """JSON may escape half a character of UTF-16."""
     rows = json.dumps(
         [{"count": 1}, {"name": "a\ud800b", "averageMs": 1.0}, {"name": "\ud83d\udd25", "averageMs": 2.0}]
@@ -361,7 +361,7 @@ def test_names_that_no_file_can_hold(tmp_path: Path) -> None:
     assert Profile.model_validate_json(profile.to_json()) == profile
 
 
-def test_a_convolution_fused_with_its_pooling(tmp_path: Path) -> None:
+def test_a_convolution_fused_with_its_pooling_is_imported(tmp_path: Path) -> None:
     """As TensorRT 8 tells ResNet's first layer, quantised."""
     info = {
         "LayerType": "ConvActPool",
@@ -389,7 +389,7 @@ def test_a_convolution_fused_with_its_pooling(tmp_path: Path) -> None:
     assert layer.precision == "int8"
 
 
-def test_quantizing_runs_as_a_reformat_but_is_a_node(tmp_path: Path) -> None:
+def test_quantisation_that_runs_as_a_reformat_keeps_its_node(tmp_path: Path) -> None:
     info = {
         "LayerType": "Reformat",
         "Inputs": [trt.tensor("x", (1, 3), "Row major linear FP32")],
@@ -402,7 +402,7 @@ def test_quantizing_runs_as_a_reformat_but_is_a_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["# ", "2024-10-01T13:21:44.1234567Z ", "2024-10-01 | INFO | Exporter | "])
-def test_logs_that_other_programs_passed_on(tmp_path: Path, before: str) -> None:
+def test_logs_wrapped_by_other_programs_are_read(tmp_path: Path, before: str) -> None:
     text = "".join(f"{before}{line}\n" for line in trt.log().splitlines())
     profile = read_profile(trt.write_exports(tmp_path, log=text))
     plain = read_profile(trt.write_exports(tmp_path / tmp_path.name, log=trt.log()))
@@ -418,7 +418,7 @@ def test_logs_that_other_programs_passed_on(tmp_path: Path, before: str) -> None
         ("Deconvolution", 2, 2 * 4 * 64 * 3 * 9),
     ],
 )
-def test_multiplications_of_grouped_and_transposed_convolutions(
+def test_operations_of_grouped_and_transposed_convolutions_are_counted(
     tmp_path: Path, kind: str, groups: int, macs: int
 ) -> None:
     info = {
@@ -434,14 +434,14 @@ def test_multiplications_of_grouped_and_transposed_convolutions(
     assert read_profile(folder).layers[0].macs == macs
 
 
-def test_a_broken_file_costs_what_it_held(exports: Path) -> None:
+def test_a_broken_file_loses_only_its_own_contents(exports: Path) -> None:
     (exports / "layers.json").write_text('{"Bindings": [], "Layers": ' + "[" * 1_000, encoding="utf-8")
     profile = read_profile(exports)
     assert len(profile.layers) == 4
     assert any(note.startswith("layers.json could not be read: it is nested") for note in profile.notes)
 
 
-def test_a_cut_off_file_gives_what_is_whole(exports: Path) -> None:
+def test_the_complete_part_of_a_truncated_file_is_read(exports: Path) -> None:
     text = (exports / "profile.json").read_text()
     (exports / "profile.json").write_text(text[: text.index(trt.GEMM) + 40])
     profile = read_profile(exports)
@@ -449,7 +449,7 @@ def test_a_cut_off_file_gives_what_is_whole(exports: Path) -> None:
     assert any("not valid JSON, and it ends early" in note for note in profile.notes)
 
 
-def test_several_models_in_one_folder(tmp_path: Path) -> None:
+def test_several_models_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("alpha", "beta"):
         engine = trt.small_engine()
         texts = {f"{name}.engine.timing": trt.times([1.0]), f"{name}.engine.profile": trt.layer_times(engine)}
@@ -461,7 +461,7 @@ def test_several_models_in_one_folder(tmp_path: Path) -> None:
     assert profile.notes[0] == "read from beta.engine.profile.json, beta.engine.timing.json"
 
 
-def test_several_exports_of_one_kind(tmp_path: Path) -> None:
+def test_several_exports_of_one_kind_are_refused(tmp_path: Path) -> None:
     trt.write_exports(tmp_path, times=trt.times([1.0]), timing=trt.times([2.0]), profile=trt.layer_times([]))
     with pytest.raises(RequestError, match=r"several exports of one kind \(times\.json, timing\.json\); give one file"):
         read_profile(tmp_path)
@@ -488,7 +488,7 @@ def own_profile(**changes: Any) -> Profile:
     return Profile(**{**fields, **changes})
 
 
-def test_our_own_profile_alone_or_in_a_steps_folder(tmp_path: Path) -> None:
+def test_our_profile_is_read_alone_or_in_the_folder_of_a_step(tmp_path: Path) -> None:
     profile = own_profile()
     (tmp_path / "profile.json").write_text(profile.to_json())
     trt.write_exports(tmp_path, times=trt.times([1.0]))
@@ -496,7 +496,7 @@ def test_our_own_profile_alone_or_in_a_steps_folder(tmp_path: Path) -> None:
     assert recognise(tmp_path) == recognise(tmp_path / "profile.json") == "profile"
 
 
-def test_our_own_profile_when_it_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_profile_of_ours_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     uneven = (own_profile().layers[0], Layer(index=1, name="b", type="Conv", samples_ms=(1.0,)))
     cases = {
@@ -513,7 +513,7 @@ def test_our_own_profile_when_it_is_damaged(tmp_path: Path) -> None:
             read_profile(file)
 
 
-def test_what_is_no_profile(tmp_path: Path) -> None:
+def test_files_that_are_no_profile_are_refused(tmp_path: Path) -> None:
     for text in ("", "hello", "{}", "[]", '{"Layers": "are words"}', '{"nodes": []}'):
         (tmp_path / "x.json").write_text(text)
         assert recognise(tmp_path / "x.json") is None
@@ -525,7 +525,7 @@ def test_what_is_no_profile(tmp_path: Path) -> None:
         read_profile(tmp_path / "missing")
 
 
-def test_an_export_that_measured_nothing(tmp_path: Path) -> None:
+def test_an_export_without_measurements_is_refused(tmp_path: Path) -> None:
     text = trt.log()
     folder = trt.write_exports(tmp_path, log=text[: text.index("Performance") + 20], times='[ { "latencyMs" : 0 } ]')
     with pytest.raises(RequestError, match="it holds no pass and no layer"):
@@ -549,11 +549,11 @@ def test_an_export_that_measured_nothing(tmp_path: Path) -> None:
         ("", ()),
     ],
 )
-def test_nodes_from_names(name: str, nodes: tuple[str, ...]) -> None:
+def test_nodes_are_read_from_names(name: str, nodes: tuple[str, ...]) -> None:
     assert nodes_of_name(name) == nodes
 
 
-def test_nodes_from_metadata() -> None:
+def test_nodes_are_read_from_metadata() -> None:
     assert nodes_of_metadata("[ONNX Layer: a]\x1e[ONNX Layer: b[0]]\x1f[ONNX Layer: a][ONNX Layer: c]") == (
         "a",
         "b[0]",
@@ -575,7 +575,7 @@ def test_nodes_from_metadata() -> None:
         ("N/A due to dynamic shapes", "", None),
     ],
 )
-def test_element_types(text: str, dtype: str, bits: int | None) -> None:
+def test_element_types_are_read(text: str, dtype: str, bits: int | None) -> None:
     assert dtype_of_tensorrt(text) == dtype
     assert bits_of_dtype(dtype) == bits
 
@@ -604,7 +604,7 @@ def read_or_refuse(path: Path) -> Profile | None:
 @pytest.mark.parametrize("name", GOOD)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_truncation_and_any_noise(tmp_path: Path, name: str, data: st.DataObject) -> None:
+def test_truncated_and_noisy_files_are_read_or_refused(tmp_path: Path, name: str, data: st.DataObject) -> None:
     text = GOOD[name]
     cut = data.draw(st.integers(0, len(text)))
     noise = data.draw(
@@ -624,7 +624,7 @@ def test_any_truncation_and_any_noise(tmp_path: Path, name: str, data: st.DataOb
     ),
     rest=st.binary(max_size=200),
 )
-def test_any_bytes(tmp_path: Path, head: str, rest: bytes) -> None:
+def test_any_bytes_are_read_or_refused(tmp_path: Path, head: str, rest: bytes) -> None:
     file = tmp_path / "file.json"
     for raw in (rest, head.encode() + rest):
         file.write_bytes(raw)
@@ -663,7 +663,7 @@ KEYS = st.sampled_from(
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(layers=st.lists(st.dictionaries(KEYS, VALUES, max_size=6) | VALUES, max_size=4), bound=VALUES)
-def test_any_values_where_others_should_be(tmp_path: Path, layers: list[Any], bound: Any) -> None:
+def test_unexpected_values_are_read_or_refused(tmp_path: Path, layers: list[Any], bound: Any) -> None:
     engine = {"Layers": layers, "Bindings": bound, "I/O Tensors": bound}
     (tmp_path / "layers.json").write_text(json.dumps(engine))
     (tmp_path / "profile.json").write_text('[ {"averageMs" : 1, "name" : "kept"}, ' + json.dumps(layers)[1:])

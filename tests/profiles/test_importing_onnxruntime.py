@@ -61,7 +61,7 @@ def top_level_ms(file: Path) -> list[float]:
     return sums
 
 
-def test_a_model_without_control_flow(tmp_path: Path) -> None:
+def test_a_model_without_control_flow_is_imported(tmp_path: Path) -> None:
     model = make_cnn(tmp_path / "cnn.onnx")
     file = record(model, feeds_of(model))
     profile = read_profile(file)
@@ -95,7 +95,7 @@ def test_self_times_of_bodies_add_up_to_the_whole(tmp_path: Path) -> None:
     assert {span.depth for span in spans} == {layer.depth for layer in profile.layers}
 
 
-def test_silero_sums_right(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_times_of_silero_add_up(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     model = Path(shutil.copy(sample_model("silero"), tmp_path / "silero.onnx"))
     feeds = {
         "input": np.zeros((1, 576), np.float32),
@@ -109,7 +109,7 @@ def test_silero_sums_right(sample_model: Callable[[str], Path], tmp_path: Path) 
     assert all(whole <= latency for whole, latency in zip(sums, profile.latency_ms, strict=True))
 
 
-def test_several_profiles_in_one_folder(tmp_path: Path) -> None:
+def test_several_profiles_in_one_folder_are_refused(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(TEXT)
     with pytest.raises(RequestError, match=r"holds several profiles \(a\.json, b\.json\); give one file"):
@@ -142,13 +142,13 @@ def one_pass(at: int, name: str = "conv") -> list[str]:
 TEXT = document(event("session_initialization", 0, 90), *one_pass(100), *one_pass(200), *one_pass(300))
 
 
-def test_a_single_pass_is_not_a_warm_up(tmp_path: Path) -> None:
+def test_a_single_pass_is_not_dropped_as_warm_up(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(document(*one_pass(5)))
     profile = read_profile(tmp_path / "x.json")
     assert (profile.latency_ms, profile.warmup_passes) == ((0.01,), 0)
 
 
-def test_a_profile_without_a_whole_pass(tmp_path: Path) -> None:
+def test_a_profile_without_a_complete_pass_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text(document(event("session_initialization", 0, 90), node("a", 1, 2)))
     with pytest.raises(RequestError, match="holds no complete pass"):
         read_profile(tmp_path / "x.json")
@@ -169,7 +169,7 @@ def test_a_profile_without_a_whole_pass(tmp_path: Path) -> None:
         "[[1]]",
     ],
 )
-def test_events_that_are_none(tmp_path: Path, broken: str) -> None:
+def test_malformed_events_are_skipped(tmp_path: Path, broken: str) -> None:
     lines = [*one_pass(100), *one_pass(200), broken, *one_pass(300)]
     (tmp_path / "x.json").write_bytes(document(*lines).encode("utf-8", "surrogatepass"))
     profile = read_profile(tmp_path / "x.json")
@@ -177,7 +177,7 @@ def test_events_that_are_none(tmp_path: Path, broken: str) -> None:
     assert Profile.model_validate_json(profile.to_json())
 
 
-def test_passes_and_nodes_without_number_are_refused(tmp_path: Path) -> None:
+def test_unbounded_passes_and_nodes_are_refused(tmp_path: Path) -> None:
     """Every pass with nodes of its own: samples of all nodes in all passes would fill the memory."""
     lines = [line for at in range(6_000) for line in one_pass(at * 100, f"n{at}")]
     (tmp_path / "x.json").write_text(document(*lines))
@@ -187,7 +187,7 @@ def test_passes_and_nodes_without_number_are_refused(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_truncation_and_any_noise(tmp_path: Path, data: st.DataObject) -> None:
+def test_truncated_and_noisy_files_are_read_or_refused(tmp_path: Path, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(TEXT)))
     at = data.draw(st.integers(0, len(TEXT)))
     noise = data.draw(st.text(max_size=6) | st.sampled_from(["\n", '"', "9" * 400, "]\n[", "\x1e"]))

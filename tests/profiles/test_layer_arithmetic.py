@@ -1,4 +1,4 @@
-"""The precision that a layer computes in and its multiply unit: what tensors, weights and kernel names prove."""
+"""The precision and the multiply unit of a layer, inferred from tensors, weights and kernel names."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ XMMA = "sm80_xmma_fprop_implicit_gemm"
     ("sm80_xmma_fprop", "", ""),
     ("", "", ""),
 ])  # fmt: skip
-def test_what_a_kernels_name_reveals(tactic: str, dtype: str, circuit: str) -> None:
+def test_kernel_names_reveal_the_precision(tactic: str, dtype: str, circuit: str) -> None:
     kernel = read_kernel_name(tactic)
     assert (kernel.dtype, kernel.circuit) == (dtype, circuit)
 
 
 @given(st.text(max_size=700))
-def test_any_name_is_read(tactic: str) -> None:
+def test_any_name_is_accepted(tactic: str) -> None:
     assert read_kernel_name(tactic).circuit in ("tensor core", "FMA", "DP4A", "none", "")
 
 
@@ -137,7 +137,7 @@ I8 = f"{XMMA}_interleaved_i8f16_i8i32_f32_nchw_tensor16x8x32"
     (engine_layer("unknown"), "", ""),
     (engine_layer("CudaDepthwiseConvolution", reads="float16", writes="float16"), "float16", "FMA"),
 ])  # fmt: skip
-def test_layers_of_engines(made: Layer, precision: str, unit: MultiplyUnit) -> None:
+def test_precisions_of_engine_layers_are_inferred(made: Layer, precision: str, unit: MultiplyUnit) -> None:
     assert (made.precision, made.unit) == (precision, unit)
     assert made.precision_basis or not made.inputs
 
@@ -159,21 +159,21 @@ def test_layers_of_engines(made: Layer, precision: str, unit: MultiplyUnit) -> N
     ("Shape", "float32", "int64", "int64"),
     ("Transpose", "uint8", "uint8", "uint8"),
 ])  # fmt: skip
-def test_layers_of_onnxruntime(kind: str, reads: str, writes: str, precision: str) -> None:
+def test_precisions_of_onnxruntime_layers_are_inferred(kind: str, reads: str, writes: str, precision: str) -> None:
     role = "quantize" if kind in QUANTIZING_TYPES else "compute"
     made = engine_layer(kind, reads, writes, provider="CPUExecutionProvider", role=role)
     assert (made.precision, made.unit in ("", "none")) == (precision, True)
 
 
 @pytest.mark.parametrize("library", ["Tensorrt", "NvTensorRTRTX", "OpenVINO"])
-def test_a_compiled_part_of_a_model_computes_in_what_nobody_knows(library: str) -> None:
+def test_the_precision_of_a_compiled_partition_is_unknown(library: str) -> None:
     """An FP16 engine of an FP32 model reads and writes FP32."""
     assert (
         engine_layer("TRTKernel_graph_1", "float32", "float32", provider=f"{library}ExecutionProvider").precision == ""
     )
 
 
-def test_input_and_output_precision() -> None:
+def test_input_and_output_precisions_are_inferred() -> None:
     conv = engine_layer(reads="int8 float16", writes="float16")
     assert (conv.input_precision, conv.output_precision) == ("int8 + float16", "float16")
     quantized = engine_layer("QLinearConv", "uint8 float32 uint8 int8", "uint8", provider="CPUExecutionProvider")
@@ -193,7 +193,7 @@ def test_any_layer_has_a_conclusion(facts: LayerFacts) -> None:
 # --- files ---
 
 
-def test_a_quantized_engine_computes_in_int8_whatever_its_layers_write() -> None:
+def test_layers_of_a_quantized_engine_compute_in_int8_whatever_they_write() -> None:
     """Every convolution has Int8 weights; only nine of the twenty-one write INT8."""
     profile = read_profile(a100_exports() / "qat")
     convolutions = [layer for layer in profile.layers if layer.type == "CaskConvolution"]
@@ -210,13 +210,13 @@ def test_a_quantized_engine_computes_in_int8_whatever_its_layers_write() -> None
 @pytest.mark.parametrize(("folder", "precision", "units"), [
     ("fp32", "float32", {"tensor core TF32": 20, "FP32 FMA": 1}), ("fp16", "float16", {"tensor core FP16": 21}),
 ])  # fmt: skip
-def test_the_other_exports_of_that_network(folder: str, precision: str, units: dict[str, int]) -> None:
+def test_other_exports_of_the_network_are_inferred(folder: str, precision: str, units: dict[str, int]) -> None:
     convolutions = [layer for layer in read_profile(a100_exports() / folder).layers if layer.type == "CaskConvolution"]
     assert {layer.precision for layer in convolutions} == {precision}
     assert Counter(layer.unit for layer in convolutions) == units
 
 
-def test_layers_that_are_names_only_are_unknown(tmp_path: Path) -> None:
+def test_layers_with_only_a_name_are_unknown(tmp_path: Path) -> None:
     folder = trt.write_exports(
         tmp_path / "e", a=trt.layer_info(trt.small_engine(), detailed=False), b=trt.layer_times(trt.small_engine())
     )
@@ -224,7 +224,7 @@ def test_layers_that_are_names_only_are_unknown(tmp_path: Path) -> None:
     assert {(layer.precision, layer.unit) for layer in layers} == {("", "")}
 
 
-def test_weights_of_rtx_are_among_its_constants(tmp_path: Path) -> None:
+def test_weights_of_rtx_are_found_in_its_constants(tmp_path: Path) -> None:
     """A kernel's constants are weights where it multiplies matrices; elsewhere they are padding and scales."""
     tensor = {
         "Name": "x",
@@ -246,7 +246,7 @@ def test_weights_of_rtx_are_among_its_constants(tmp_path: Path) -> None:
     assert (plain.weights_dtype, plain.precision) == ("", "")
 
 
-def test_a_profile_of_the_first_version_is_concluded_anew() -> None:
+def test_precisions_are_inferred_for_profiles_of_the_first_version() -> None:
     """What it called precision was the type of the first output."""
     layer = {
         "index": 0, "name": "c", "type": "CaskConvolution", "precision": "float16", "samples_ms": [1.0], "tactic": I8,

@@ -1,4 +1,4 @@
-"""Lints on layers: each fires where its advice holds, and is silent where it would be wrong."""
+"""Lints on layers: each fires where its advice is right, and is silent elsewhere."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ SILENT: dict[str, Profile] = {
 
 @pytest.mark.parametrize("case", list(SILENT))
 @pytest.mark.parametrize("timed", [True, False], ids=["profile", "engine"])
-def test_nothing_is_found_where_nothing_is_wrong(case: str, timed: bool) -> None:
+def test_a_good_profile_has_no_findings(case: str, timed: bool) -> None:
     found_here = [insight.title for lint in LINTS for insight in found(lint.__name__, SILENT[case], timed=timed)]
     assert found_here == []
 
@@ -108,7 +108,7 @@ def test_nothing_is_found_where_nothing_is_wrong(case: str, timed: bool) -> None
 # --- residuals ---
 
 
-def test_a_float_residual_of_a_quantised_convolution() -> None:
+def test_a_float_residual_of_a_quantised_convolution_is_found() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()))
     assert one.title == (
         "1 layer adding an unquantised residual in FP16 to a quantised convolution: "
@@ -121,18 +121,18 @@ def test_a_float_residual_of_a_quantised_convolution() -> None:
     assert found("quantized_float_output", profile(residual_block())) == []
 
 
-def test_it_is_found_in_an_engine_that_was_not_run() -> None:
+def test_a_float_residual_is_found_in_an_engine_without_times() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()), timed=False)
     assert (one.score, one.layers) == (0.0, (2, 0, 3))
     assert "latency" not in one.title
 
 
-def test_a_quantised_residual_is_none() -> None:
+def test_a_quantised_residual_is_not_reported() -> None:
     assert found("unquantized_residual", profile(residual_block("q:int8"))) == []
 
 
 @pytest.mark.parametrize(("nodes", "fires"), [(("Conv_11", "Add_12"), True), (("Conv_11", "Mul_12"), False)])
-def test_myelin_adds_it_in_the_kernel_that_rescales(nodes: tuple[str, ...], fires: bool) -> None:
+def test_residuals_of_myelin_are_found_unless_the_kernel_rescales(nodes: tuple[str, ...], fires: bool) -> None:
     layers = [
         layer("correlation", "q:int8", "c:float32", weights_dtype="int8"),
         layer("kgen", "r:float32 c:float32", "z:int8", name="__myl_MulAddAddRelu_myl0_8", onnx_nodes=nodes),
@@ -162,14 +162,14 @@ def float_output(reader: Layer, **given: Any) -> Profile:
     return profile([int8_conv("x:int8", "a:float32"), reader, quantize("b:float32", "c:int8")], **given)
 
 
-def test_a_pool_reads_what_could_be_8_bits() -> None:
+def test_a_float_input_of_a_pool_is_found() -> None:
     (one,) = found("quantized_float_output", float_output(layer("TiledPooling", "a:float32", "b:float32")))
     assert one.title == "1 layer computing in 8 bits and writing FP32"
     assert one.layers == (0, 1) and "MaxPool" in one.next_step
     assert one.score == pytest.approx(1 / 6)
 
 
-def test_a_product_that_is_not_quantised_reads_it() -> None:
+def test_a_float_output_for_an_unquantised_product_scores_nothing() -> None:
     one = profile([int8_conv("x:int8", "a:float16"), half_conv("a:float16", "b:float16")])
     (insight,) = found("quantized_float_output", one)
     assert "not quantised" in insight.next_step and insight.score == 0.0
@@ -187,14 +187,14 @@ def test_a_product_that_is_not_quantised_reads_it() -> None:
         (layer("TiledPooling", "x:float32", "b:float32"), {}),  # nobody reads it
     ],
 )
-def test_a_float_output_that_has_its_reason(reader: Layer, given: dict[str, Any]) -> None:
+def test_a_justified_float_output_is_not_reported(reader: Layer, given: dict[str, Any]) -> None:
     assert found("quantized_float_output", float_output(reader, **given)) == []
 
 
 # --- Q/DQ by themselves ---
 
 
-def test_quantising_by_itself() -> None:
+def test_separate_quantisation_layers_are_found() -> None:
     layers = [
         quantize("x:float32", "a:int8", name="QuantizeLinear_2"),
         int8_conv("a:int8", "b:int8"),
@@ -210,18 +210,18 @@ def test_quantising_by_itself() -> None:
     assert found("unfused_quantization", profile(short)) == []
 
 
-def test_dynamic_quantisation_asks_for_it() -> None:
+def test_dynamic_quantisation_is_not_reported() -> None:
     dynamic = layer("DynamicQuantizeLinear", "x:float32", "a:uint8", role="quantize", provider="CPUExecutionProvider")
     assert found("unfused_quantization", profile([dynamic, dynamic])) == []
 
 
-def test_onnxruntime_computes_no_integers_on_cuda() -> None:
+def test_onnxruntime_on_cuda_gets_the_advice_to_build_an_engine() -> None:
     layers = [quantize("x:float32", "a:int8", provider="CUDAExecutionProvider")]
     (one,) = found("unfused_quantization", profile(layers, backend="onnxruntime", providers=("CUDAExecutionProvider",)))
     assert "build an engine" in one.next_step and "op_types" not in one.next_step
 
 
-def test_a_quantize_linear_is_no_cast() -> None:
+def test_a_quantize_linear_is_not_a_cast() -> None:
     """`block` of `convert_fp16` has no say in it."""
     steps = " ".join(one.next_step for one in diagnose(profile(residual_block())))
     assert "convert_fp16" not in steps
@@ -230,7 +230,7 @@ def test_a_quantize_linear_is_no_cast() -> None:
 # --- conversions ---
 
 
-def test_converting_between_layers_and_at_the_ends() -> None:
+def test_conversions_between_layers_and_at_the_ends_are_found() -> None:
     layers = [
         layer("Reformat", "x:float32", "a:float16", role="reformat"),
         half_conv("a:float16", "b:float16"),
@@ -249,7 +249,7 @@ def test_converting_between_layers_and_at_the_ends() -> None:
 # --- tensor cores ---
 
 
-def test_a_quantised_first_layer_without_tensor_cores() -> None:
+def test_a_quantised_first_layer_without_tensor_cores_is_found() -> None:
     layers = [
         conv("x:int8:3", "a:float32", weights_dtype="int8", tactic=DP4A, name="first"),
         *(int8_conv("b:int8", "b:int8") for _ in range(3)),
@@ -266,18 +266,18 @@ def test_an_fp32_first_layer_gets_no_advice_on_quantising() -> None:
     assert "`convert_fp16`" in one.next_step and "quantize" not in one.next_step
 
 
-def test_a_device_that_may_have_no_tensor_cores() -> None:
+def test_devices_that_may_lack_tensor_cores_get_no_advice() -> None:
     scalar = [conv("a:float32", "a:float32", weights_dtype="float32", tactic=FP32_SCALAR) for _ in range(3)]
     assert found("off_tensor_cores", profile(scalar)) == []
 
 
-def test_depthwise_convolutions_multiply_no_matrices() -> None:
+def test_depthwise_convolutions_get_no_advice_on_tensor_cores() -> None:
     depthwise = conv("a:float32", "b:float32", tactic="sm80_xmma_fprop_f32f32_f32f32_f32_ffma", groups=64)
     assert depthwise.unit == "FP32 FMA"
     assert found("off_tensor_cores", profile([depthwise, half_conv("x:float16", "a:float16")])) == []
 
 
-def test_a_kernel_whose_name_reveals_nothing_is_not_off() -> None:
+def test_kernels_with_uninformative_names_are_not_reported() -> None:
     unknown = conv("a:float16", "b:float16", tactic="__myelin_CASK_STUB")
     one = profile([unknown, half_conv("x:float16", "a:float16")])
     assert found("off_tensor_cores", one) == []
@@ -285,7 +285,7 @@ def test_a_kernel_whose_name_reveals_nothing_is_not_off() -> None:
     assert (one.tensor_cores.on, one.tensor_cores.off, one.tensor_cores.unknown) == (0.5, 0.0, 0.5)
 
 
-def test_shares_are_not_there_where_no_unit_is_known() -> None:
+def test_shares_are_absent_without_known_units() -> None:
     assert profile([conv("a:float16", "b:float16")]).tensor_cores is None
     assert profile([layer("TiledPooling", "a:float16", "b:float16")]).tensor_cores is None
     assert profile([half_conv("a:float16", "b:float16", samples_ms=())]).tensor_cores is None
@@ -294,7 +294,7 @@ def test_shares_are_not_there_where_no_unit_is_known() -> None:
 # --- channels ---
 
 
-def test_channels_that_are_padded() -> None:
+def test_padded_channels_are_found() -> None:
     layers = [half_conv("x:float16:3", "a:float16:33"), half_conv("a:float16:33", "b:float16:64")]
     (one,) = found("channel_alignment", profile(layers))
     assert "33 output channels (multiples of 8)" in one.evidence or "33 input channels" in one.evidence
@@ -310,7 +310,7 @@ def test_a_vectorised_format_pads_to_its_width() -> None:
     assert found("channel_alignment", profile(plain)) == []
 
 
-def test_a_product_of_two_activations_has_no_channels_to_choose() -> None:
+def test_products_of_two_activations_get_no_advice_on_channels() -> None:
     """Heads of 24 and sequences of 197."""
     attention = layer("gemm", "q:int8:197 k:int8:197", "s:float32:197")
     assert attention.precision == "int8"
@@ -325,7 +325,7 @@ def test_a_product_of_two_activations_has_no_channels_to_choose() -> None:
     [conv("x:float32:33", "a:float32:33", tactic=FP32_SCALAR), conv("a:float32:40", "y:float32", tactic=FP32_SCALAR)],
     [conv("x:int8:3", "a:int8:64", tactic=DP4A), int8_conv("a:int8", "y:int8")],
 ])  # fmt: skip
-def test_channels_that_are_as_they_must_be(layers: list[Layer]) -> None:
+def test_aligned_channels_are_not_reported(layers: list[Layer]) -> None:
     assert found("channel_alignment", profile(layers)) == []
 
 
@@ -372,7 +372,7 @@ _LAYERS = st.builds(
 
 
 @given(st.lists(_LAYERS, max_size=6))
-def test_any_layers(layers: list[Layer]) -> None:
+def test_any_layers_are_checked_without_errors(layers: list[Layer]) -> None:
     one = profile(layers)
     for lint in LINTS:
         for insight in (*found(lint.__name__, one), *found(lint.__name__, one, timed=False)):

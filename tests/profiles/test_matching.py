@@ -1,4 +1,4 @@
-"""Matches of layers whose truth is known: models that were edited, named anew and run again."""
+"""Matches of layers with known truth: edited, renamed and rerun models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_match_of_confidence_1_is_right(samples: dict[tuple[str, str, str], Sa
             assert not wrong, (name, edit, naming, wrong)
 
 
-def test_names_that_were_shifted_by_a_layer_are_not_believed(samples: dict[tuple[str, str, str], Sample]) -> None:
+def test_names_shifted_by_one_layer_are_not_trusted(samples: dict[tuple[str, str, str], Sample]) -> None:
     """A convolution more, and `Conv.3` is another than before."""
     one, other = (samples["chain", edit, "numbered by type"] for edit in ("unchanged", "twin inserted early"))
     rows = match_layers([one.profile, other.profile])
@@ -84,7 +84,7 @@ def test_most_confident_matches_are_right_and_most_layers_are_matched(
     assert right >= 0.97 * sure
 
 
-def test_other_networks_have_hardly_a_sure_match(samples: dict[tuple[str, str, str], Sample]) -> None:
+def test_different_networks_have_hardly_a_confident_match(samples: dict[tuple[str, str, str], Sample]) -> None:
     one, other = (samples[name, "unchanged", "numbered by type"] for name in ("chain", "transformer"))
     for view in VIEWS.values():
         rows = match_layers([view(one).profile, view(other).profile])
@@ -123,12 +123,12 @@ def test_weights_distinguish_twin_branches_with_exchanged_names() -> None:
     assert {row.confidence for row in match_layers([one, other])} == {1.0}
 
 
-def test_twins_without_weights_are_not_sure() -> None:
+def test_twins_without_weights_have_low_confidence() -> None:
     one, other = of(layer("left"), layer("right")), of(layer("right"), layer("left"))
     assert all(row.confidence < 0.995 for row in match_layers([one, other]) if all(row.layers))
 
 
-def test_a_layer_that_the_base_has_not_is_matched_between_the_others() -> None:
+def test_a_layer_missing_in_the_base_is_matched_between_the_others() -> None:
     base = of(layer("a", dims=[1, 4]), layer("z", "Softmax", dims=[1, 9]))
     new = layer("new", "Resize", dims=[1, 5])
     others = [of(base.layers[0], new, base.layers[1]), of(base.layers[0], new, base.layers[1], layer("end", "Mul"))]
@@ -157,7 +157,7 @@ def test_profiles_with_little_information_are_matched_partly() -> None:
         assert all(row.confidence < 0.995 for row in rows if all(row.layers))
 
 
-def test_another_batch_keeps_every_match() -> None:
+def test_a_different_batch_size_keeps_every_match() -> None:
     kinds = ("Conv", "Relu", "MaxPool", "Gemm", "Softmax")
     one, other = (
         of(*[layer(f"{batch}{kind}", kind, dims=[batch, at + 1]) for at, kind in enumerate(kinds)]) for batch in (1, 8)
@@ -165,7 +165,7 @@ def test_another_batch_keeps_every_match() -> None:
     assert pairs_of(one, other) == [((at,), (at,)) for at in range(len(kinds))]
 
 
-def test_operands_that_may_be_exchanged_are() -> None:
+def test_commutative_operands_may_be_exchanged() -> None:
     reads = tensor("a", 1, 4), tensor("b", 1, 4)
     one, other = (
         of(
@@ -178,7 +178,7 @@ def test_operands_that_may_be_exchanged_are() -> None:
     assert pairs_of(one, other) == [((at,), (at,)) for at in range(3)]
 
 
-def test_layers_of_a_doubtful_match_are_not_called_slower() -> None:
+def test_doubtful_matches_have_no_verdict() -> None:
     one = profile_of([[10.0]] * 3, [layer(f"a{at}", ms=(1.0,) * 3) for at in range(4)], layer_runs=(1, 1, 1))
     other = profile_of([[10.0]] * 3, [layer(f"b{at}", ms=(9.0,) * 3) for at in range(6)], layer_runs=(1, 1, 1))
     found = comparison_of(one, other)
@@ -219,7 +219,7 @@ def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sa
     assert dict(found.attributes)["strides"] == (1, 1)
 
 
-def test_real_weights_survive_new_names(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_layers_with_weights_are_matched_under_new_names(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     """A trained model, exported anew with a layer more, is matched by what its layers hold."""
     traced = trace(onnx.load(sample_model("cls")))
     shapes = {"x": (1, 3, 48, 96)}

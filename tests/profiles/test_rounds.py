@@ -1,4 +1,4 @@
-"""Rounds as evidence: which clock decides, what the rounds show, and how often the rule is wrong."""
+"""Rounds as evidence: the deciding clock, verdicts from rounds, and the error rate of the rule."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def verdict_in(comparison: Comparison, metric: str = "latency.median", base: int
         (side(10, cpu_ms=9.9, queued_ms=None), "cpu", "one thread that never waits"),
     ],
 )
-def test_cpu_time_decides_only_where_it_sees_everything(candidate: RoundSide, clock: str, reason: str) -> None:
+def test_cpu_time_decides_only_where_it_covers_all_work(candidate: RoundSide, clock: str, reason: str) -> None:
     chosen, why = choose_clock(rounds_of(side(10), candidate), on_device=False)
     assert chosen == clock
     assert reason in why
@@ -178,7 +178,7 @@ def test_swapping_the_sides_inverts_values_and_interval(metric: str, clocks: str
     assert there.base_value == pytest.approx(expected, rel=1e-4)
 
 
-def test_too_few_rounds_invert_without_an_end() -> None:
+def test_intervals_of_too_few_rounds_invert_without_bounds() -> None:
     found = compare_by(rounds_of(side(10), side(11), FEWEST_ROUNDS - 1))
     assert [(one.low, one.high) for one in (verdict_in(found), verdict_in(found, base=1))] == [(0, math.inf)] * 2
 
@@ -189,7 +189,7 @@ def test_a_difference_that_only_wall_time_sees_counts_beyond_the_threshold() -> 
         assert rounds_in(compare_by(rounds_of(base, candidate, 12))).clocks_disagree is disagree, queued
 
 
-def test_noise_that_only_wall_time_suffers_changes_nothing() -> None:
+def test_noise_in_wall_time_alone_changes_nothing() -> None:
     dice = random.Random(1)
     noisy = [
         Round(base=_delayed(dice), candidate=_delayed(dice), pinned_to=number % 2) for number in range(FEWEST_ROUNDS)
@@ -206,13 +206,13 @@ def _delayed(dice: random.Random) -> RoundSide:
     return RoundSide(passes=1, threads=1, wall_ms=tuple(wall), cpu_ms=tuple(cpu), queued_ms=tuple(delays))
 
 
-def test_fewer_rounds_than_four_decide_nothing() -> None:
+def test_fewer_than_four_rounds_are_inconclusive() -> None:
     found = compare_by(rounds_of(side(10), side(20), FEWEST_ROUNDS - 1))
     assert found.verdict == "inconclusive"
     assert compare_by(rounds_of(side(10), side(20))).verdict == "regressed"
 
 
-def test_rounds_that_contradict_each_other_decide_nothing() -> None:
+def test_contradictory_rounds_are_inconclusive() -> None:
     slow, fast = Round(base=side(10), candidate=side(12)), Round(base=side(12), candidate=side(10))
     assert compare_by([slow, fast] * 3).verdict == "inconclusive"
 
@@ -229,14 +229,14 @@ def test_the_learned_spread_bounds_that_of_the_rounds() -> None:
     assert 0.01 < spread_of(describe_rounds(rounds, PLAN, "")) < 0.03
 
 
-def test_circumstances_that_differ_forbid_a_verdict_by_rounds_too() -> None:
+def test_different_circumstances_prevent_a_verdict_by_rounds_too() -> None:
     found = describe_rounds(rounds_of(side(10), side(11)), PLAN, "decided")
     other = steady(*[10.0] * 5, versions={"onnxruntime": "1.30"})
     runs = [Measured(0, "base", steady(*[10.0] * 5)), Measured(1, "speed", other)]
     assert compare((), {"speed": runs}, Rules(), evidence=RoundsEvidence(found)).verdict == "incomparable"
 
 
-def test_an_empty_cpu_clock_decides_nothing() -> None:
+def test_an_empty_cpu_clock_is_not_used() -> None:
     found = compare_by(rounds_of(side(10, cpu_ms=0, queued_ms=10), side(20, cpu_ms=0, queued_ms=20)))
     assert found.verdict == "inconclusive"
 

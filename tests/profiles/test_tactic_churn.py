@@ -1,4 +1,4 @@
-"""Several builds of one engine, compared layer by layer: made up, by the stand-in, and as TensorRT exports them."""
+"""Several builds of one engine, compared layer by layer: synthetic, from the stand-in, and exported by TensorRT."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def other_tactic(layers: Sequence[Layer], *places: int) -> tuple[Layer, ...]:
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.sets(st.sampled_from(CONVOLUTIONS), max_size=4), min_size=1, max_size=4), st.randoms())
-def test_what_changed_is_what_was_changed(changes: list[set[int]], dice: random.Random) -> None:
+def test_exactly_the_planted_changes_are_found(changes: list[set[int]], dice: random.Random) -> None:
     builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]
     dice.shuffle(builds)
     churn = churn_of(*builds)
@@ -76,7 +76,7 @@ def test_one_build_is_refused() -> None:
         churn_of(LAYERS)
 
 
-def test_another_format_is_more_than_another_tactic() -> None:
+def test_a_changed_format_outranks_a_changed_tactic() -> None:
     at = CONVOLUTIONS[0]
     linear = other_tactic(LAYERS, at)[at].model_copy(
         update={"outputs": (LAYERS[at].outputs[0].model_copy(update={"format": "chw32"}),)}
@@ -86,7 +86,7 @@ def test_another_format_is_more_than_another_tactic() -> None:
     assert [one.rpartition(" -> ")[2] for one in changed.built] == ["float16 hwc8", "float16 chw32"]
 
 
-def test_layers_that_are_fused_otherwise() -> None:
+def test_differently_fused_layers_are_found() -> None:
     at = CONVOLUTIONS[0]
     nodes = LAYERS[at].onnx_nodes
     parts = [
@@ -98,7 +98,7 @@ def test_layers_that_are_fused_otherwise() -> None:
     assert changed.built == (LAYERS[at].name, "part 0 + part 1")
 
 
-def test_a_node_that_moves_to_another_layer() -> None:
+def test_a_node_that_moves_to_another_layer_is_found() -> None:
     first, second = (LAYERS[place] for place in CONVOLUTIONS[:2])
     moved = first.onnx_nodes[-1]
     less = first.model_copy(update={"onnx_nodes": first.onnx_nodes[:-1]})
@@ -107,21 +107,21 @@ def test_a_node_that_moves_to_another_layer() -> None:
     assert {one.change for one in changed} == {"layers"}
 
 
-def test_a_reformat_in_some_builds() -> None:
+def test_a_reformat_in_some_builds_is_found() -> None:
     copy = Layer(index=0, name="Reformatting CopyNode for y", type="Reformat", role="reformat", samples_ms=())
     copied = copy.model_copy(update={"outputs": (tensor("y", 9, 9),)})
     (changed,) = churn_of(LAYERS, (*LAYERS, copied), LAYERS).changed
     assert (changed.change, changed.built) == ("layers", ("", copied.name, ""))
 
 
-def test_layers_without_tactics() -> None:
+def test_layers_without_tactics_are_compared() -> None:
     silent = tuple(layer.model_copy(update={"tactic": ""}) for layer in LAYERS)
     churn = churn_of(silent, silent)
     assert not churn.tells_tactics
     assert not churn.changed
 
 
-def test_shares_of_time_where_all_were_measured() -> None:
+def test_shares_of_time_need_measurements_of_all_builds() -> None:
     slow, quick = CONVOLUTIONS[:2]
     times = {slow: 50.0, quick: 3.0}
     first, second = rebuild(1, LAYERS, times), rebuild(2, other_tactic(LAYERS, slow, quick), times)
@@ -146,7 +146,7 @@ def with_options(**settings: object) -> Build:
     return build(options=BuildSettings.model_validate(settings).model_dump(mode="json"))
 
 
-def test_only_attempts_of_the_same_are_compared() -> None:
+def test_only_attempts_with_equal_settings_are_compared() -> None:
     asked = request_of(with_options(attempt=1))
     assert asked == request_of(with_options(attempt=7))
     assert asked != request_of(with_options(optimization_level=5))
@@ -155,7 +155,7 @@ def test_only_attempts_of_the_same_are_compared() -> None:
     assert asked != request_of(with_options().model_copy(update={"machine": gpu}))
 
 
-def test_real_layers_of_an_a100() -> None:
+def test_real_layers_of_an_a100_are_compared() -> None:
     single, half = (read_profile(a100_exports() / precision) for precision in ("fp32", "fp16"))
     assert not find_churn([measured(single), measured(single)]).changed
     layers = single.layers
@@ -220,12 +220,12 @@ def test_a_sweep_over_attempts_shows_its_churn(tmp_path: Path) -> None:
     assert "attempt 1 took timings from this machine's cache" in view.notes[0]
 
 
-def test_attempts_of_different_settings_are_apart(tmp_path: Path) -> None:
+def test_attempts_with_different_settings_are_separate(tmp_path: Path) -> None:
     builds = [attempt(number, LAYERS, optimization_level=level) for level in (0, 5) for number in (1, 2)]
     assert [view.points for view in views_of(tmp_path, builds)] == [(1, 2), (3, 4)]
 
 
-def test_other_sweeps_have_none(tmp_path: Path) -> None:
+def test_other_sweeps_have_no_churn(tmp_path: Path) -> None:
     builds = [attempt(1, LAYERS), attempt(2, LAYERS)]
     assert views_of(tmp_path, builds, axis="steps.engine.optimization_level") == ()
     (tmp_path / "second").mkdir()

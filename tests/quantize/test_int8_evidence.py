@@ -1,4 +1,4 @@
-"""What is known of each node before a search for int8 tries anything."""
+"""Evidence on each node before a search for int8 runs any trial."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def relative(reference: Floats, candidate: Floats) -> float:
     return float(np.sqrt(((candidate - reference) ** 2).sum() / (reference**2).sum()))
 
 
-def test_each_node_is_quantised_alone_and_followed_to_the_output(tmp_path: Path, monkeypatch: Any) -> None:
+def test_each_node_is_quantised_alone_and_its_error_traced_to_the_output(tmp_path: Path, monkeypatch: Any) -> None:
     """The second does more wrong: its weights are larger in a row that is hardly read."""
     random = np.random.default_rng(0)
     first, second = (random.normal(0, 0.4, (16, 16)).astype(np.float32) for _ in range(2))
@@ -96,7 +96,7 @@ def search(folder: Path, model: Path, given: Any, **settings: Any) -> PrecisionS
     return PrecisionSearch.model_validate_json((folder / "out" / PrecisionDocument.main).read_text())
 
 
-def test_a_search_goes_to_what_the_errors_say(tmp_path: Path) -> None:
+def test_a_search_follows_the_errors(tmp_path: Path) -> None:
     """Of six convolutions one is ruined: nothing, it, the shrunk set, and the last look."""
     source = make_convs(tmp_path / "m.onnx", layers=6, loud=2)
     loud = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"][2]
@@ -107,7 +107,7 @@ def test_a_search_goes_to_what_the_errors_say(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("copied", "said"), [(True, "it reads Neg_0_out"), (False, "it reads x")])
-def test_a_range_set_by_a_few_values_is_told(copied: bool, said: str, tmp_path: Path) -> None:
+def test_a_range_set_by_a_few_outliers_is_reported(copied: bool, said: str, tmp_path: Path) -> None:
     """Of what a node makes, and of the model's input."""
     values = np.random.default_rng(1).normal(0, 1, (256, 16)).astype(np.float32)
     values[3, 7] = 400
@@ -125,7 +125,7 @@ def test_a_range_set_by_a_few_values_is_told(copied: bool, said: str, tmp_path: 
     assert "SQNR" in kept.evidence[-1].sentence
 
 
-def test_weights_that_become_0_are_told(tmp_path: Path) -> None:
+def test_weights_that_become_0_are_reported(tmp_path: Path) -> None:
     """With one scale for all columns, small columns are lost."""
     random = np.random.default_rng(3)
     first, second = (random.normal(0, 0.4, (16, 16)).astype(np.float32) for _ in range(2))

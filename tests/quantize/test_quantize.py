@@ -1,4 +1,4 @@
-"""The step `quantize`, and searches for what int8 ruins."""
+"""The step `quantize`, and searches for nodes that int8 breaks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def snr(reference: np.ndarray[Any, Any], candidate: np.ndarray[Any, Any]) -> flo
     + [{"method": method} for method in ("percentile", "entropy", "distribution")],
     ids=str,
 )
-def test_a_quantised_model_computes_in_integers_and_stays_near(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_quantised_model_computes_in_integers_and_stays_accurate(settings: dict[str, Any], tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     model, result = quantize(source, tmp_path / "q", **FULL, **settings)
     assert result.metrics["layers"].value == 4
@@ -104,7 +104,7 @@ def test_wider_types_and_4_bits_raise_the_opset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"per_channel": False}], ids=str)
-def test_weights_of_4_bits(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_weights_of_4_bits_are_written(settings: dict[str, Any], tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx", opset=13)
     model, result = quantize(source, tmp_path / "q", **FULL, weights="int4", **settings)
     assert "uint8 x int4" in result.summary
@@ -129,7 +129,7 @@ def test_weights_beyond_one_protobuf_are_refused(tmp_path: Path, monkeypatch: An
         quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
 
 
-def test_what_does_not_pay_is_left(tmp_path: Path) -> None:
+def test_operators_without_a_gain_are_not_quantised(tmp_path: Path) -> None:
     """Eight channels are 4 multiply-accumulates an element."""
     model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
     assert result.metrics["layers"].value == 0
@@ -139,7 +139,7 @@ def test_what_does_not_pay_is_left(tmp_path: Path) -> None:
     assert operators(some)["QuantizeLinear"] > 0
 
 
-def test_depthwise_convolutions_are_left(tmp_path: Path) -> None:
+def test_depthwise_convolutions_are_not_quantised(tmp_path: Path) -> None:
     b = GraphBuilder(0)
     h = b.op("Conv", "x", b.weight(128, 128, 1, 1), kernel_shape=[1, 1])
     h = b.op("Conv", h, b.weight(128, 1, 3, 3), group=128, kernel_shape=[3, 3])
@@ -149,7 +149,7 @@ def test_depthwise_convolutions_are_left(tmp_path: Path) -> None:
     assert result.metrics["layers"].value == 1
 
 
-def test_what_is_excluded_stays(tmp_path: Path) -> None:
+def test_excluded_nodes_are_not_quantised(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     names = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     _, result = quantize(source, tmp_path / "q", **FULL, exclude={"nodes": [names[1]]})
@@ -162,7 +162,7 @@ def test_what_is_excluded_stays(tmp_path: Path) -> None:
         quantize(source, tmp_path / "t", **FULL, op_types=["Convv"])
 
 
-def test_others_read_what_they_read_before(tmp_path: Path) -> None:
+def test_other_readers_keep_their_inputs(tmp_path: Path) -> None:
     """A sum beside a quantised convolution reads the tensor itself, not its rounded copy."""
     b = GraphBuilder(0)
     h = b.op("Conv", b.op("Sigmoid", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
@@ -174,7 +174,7 @@ def test_others_read_what_they_read_before(tmp_path: Path) -> None:
     assert subtraction.input[1] == sigmoid
 
 
-def test_weights_alone(tmp_path: Path) -> None:
+def test_weights_alone_can_be_quantised(tmp_path: Path) -> None:
     b = GraphBuilder(0)
     rename_output(b, b.op("MatMul", "x", b.weight(32, 16)), "y")
     source = save(b.model([tensor("x", [4, 32])], [tensor("y", [4, 16])]), tmp_path / "m.onnx")
@@ -185,7 +185,7 @@ def test_weights_alone(tmp_path: Path) -> None:
     assert Quantize(mode="dynamic").used_input(InputSpec()) is None
 
 
-def test_tensors_without_a_range_are_told(tmp_path: Path) -> None:
+def test_tensors_without_a_range_are_reported(tmp_path: Path) -> None:
     b = GraphBuilder(0)
     h = b.op("Conv", b.op("Log", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
     rename_output(b, b.op("Conv", b.op("Relu", h), b.weight(8, 8, 1, 1), kernel_shape=[1, 1]), "y")
@@ -195,14 +195,14 @@ def test_tensors_without_a_range_are_told(tmp_path: Path) -> None:
     assert any("NaN or infinity" in note for note in result.change.notes)
 
 
-def test_external_data_stays_outside(tmp_path: Path) -> None:
+def test_external_data_stays_external(tmp_path: Path) -> None:
     source = make_ext(tmp_path / "m.onnx")
     _, result = quantize(source, tmp_path / "q", {}, **EVERYTHING)
     assert result.metrics["layers"].value > 0
     run(tmp_path / "q/out/model.onnx")
 
 
-def test_the_same_settings_give_the_same_bytes_and_leave_no_trace(tmp_path: Path) -> None:
+def test_equal_settings_give_equal_bytes_and_no_temporary_files(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     script = (
         "import sys; from pathlib import Path; from ndld_flow.steps.quantize import Quantize\n"
@@ -222,7 +222,7 @@ def test_the_same_settings_give_the_same_bytes_and_leave_no_trace(tmp_path: Path
     assert made[0] == made[1]
 
 
-def test_the_root_logger_is_left_as_it_was(tmp_path: Path, capsys: Any) -> None:
+def test_the_root_logger_is_restored(tmp_path: Path, capsys: Any) -> None:
     before = list(logging.getLogger().handlers)
     quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q", **FULL, method="entropy")
     assert logging.getLogger().handlers == before
@@ -238,12 +238,12 @@ def test_the_root_logger_is_left_as_it_was(tmp_path: Path, capsys: Any) -> None:
         ({"mode": "dynamic", "weights": "int4"}, "int8 or uint8 weights"),
     ],
 )
-def test_contradictions_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Quantize.model_validate(settings)
 
 
-def test_a_search_keeps_the_layer_that_int8_ruins(tmp_path: Path) -> None:
+def test_a_search_keeps_the_layer_that_int8_breaks(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx", layers=5, loud=2)
     convs = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     asked = {"precision": "int8", "tolerance": {"snr_db": 20}, "samples": 2, "int8": EVERYTHING}
@@ -269,7 +269,7 @@ def test_a_search_for_fp16_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not find_library("tensorrt_rtx").found, reason="builds with TensorRT-RTX")
-def test_tensorrt_builds_what_is_made_for_it(tmp_path: Path) -> None:
+def test_tensorrt_builds_models_quantised_for_it(tmp_path: Path) -> None:
     from ndld_flow.steps.build_engine import BuildEngine
 
     source = make_convs(tmp_path / "m.onnx")

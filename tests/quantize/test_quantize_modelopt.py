@@ -1,4 +1,4 @@
-"""`quantize` with `modelopt`: a program that stands in for it, and the real one where there is one."""
+"""`quantize` with `modelopt`: a stand-in program, and the real one where it is installed."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_is_excluded_is_named(tmp_path: Path) -> None:
     assert called(python)["nodes_to_exclude"] == [r"a\.b$", r"\-x\+$", f"{named[2]}$"]
 
 
-def test_external_data_comes_along(tmp_path: Path) -> None:
+def test_external_data_is_passed_along(tmp_path: Path) -> None:
     does = """
         model = onnx.load(said.onnx_path)
         onnx.save(model, said.output_path, save_as_external_data=True, location="model.onnx_data", size_threshold=0)
@@ -140,7 +140,7 @@ def test_external_data_comes_along(tmp_path: Path) -> None:
         ("open(said.output_path, 'w').write('x')", ModelError, "not a valid model"),
     ],
 )
-def test_what_goes_wrong_is_told(does: str, kind: type[Exception], said: str, tmp_path: Path) -> None:
+def test_failures_are_reported(does: str, kind: type[Exception], said: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=said):
         use(tmp_path, stand_in(tmp_path, does))
 
@@ -162,14 +162,14 @@ SLEEPS = """
 
 
 @pytest.mark.thorough
-def test_a_timeout_ends_all_it_started(tmp_path: Path) -> None:
+def test_a_timeout_ends_all_child_processes(tmp_path: Path) -> None:
     python = stand_in(tmp_path, SLEEPS)
     with pytest.raises(RequestError, match="did not end within 3 s"):
         use(tmp_path, python, modelopt={"timeout": "3 s"})
     assert_gone([int(pid) for pid in (tmp_path / "bin/pids").read_text().split()])
 
 
-def test_an_interrupt_ends_all_it_started(tmp_path: Path) -> None:
+def test_an_interrupt_ends_all_child_processes(tmp_path: Path) -> None:
     python = stand_in(tmp_path, SLEEPS)
 
     def interrupt(done: int, total: int, what: str) -> None:
@@ -187,7 +187,7 @@ def quantizing(python: Path) -> Quantize:
     return Quantize.model_validate_json(json.dumps({"modelopt": {"python": str(python)}}))
 
 
-def test_its_version_is_part_of_the_key_and_asked_once(tmp_path: Path) -> None:
+def test_its_version_is_part_of_the_key_and_queried_once(tmp_path: Path) -> None:
     python = stand_in(tmp_path)
     step = quantizing(python)
     versions = step.library_versions()
@@ -201,7 +201,7 @@ def test_its_version_is_part_of_the_key_and_asked_once(tmp_path: Path) -> None:
     assert step.library_versions()["modelopt"] == "0.48.0"
 
 
-def test_what_lacks_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_missing_programs_are_reported_before_the_run(tmp_path: Path) -> None:
     (gone,) = quantizing(tmp_path / "none/python").foresee().lacks
     assert "was found" in gone
     assert "pip install 'nvidia-modelopt[onnx]'" in gone
@@ -229,14 +229,14 @@ def test_it_runs_only_when_trusted(tmp_path: Path) -> None:
         ({"method": "entropy", "modelopt": {"python": "p", "format": "int4"}}, "int4 has no `method: entropy`"),
     ],
 )
-def test_what_it_decides_itself_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_settings_that_modelopt_decides_are_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Quantize.model_validate_json(json.dumps({"modelopt": {"python": "p"}, **settings}))
 
 
 @pytest.mark.skipif(not REAL, reason="NDLD_FLOW_MODELOPT_PYTHON names no interpreter that has nvidia-modelopt")
 @pytest.mark.parametrize("kind", ["fp8", "int8"])
-def test_the_real_one_quantises(kind: str, tmp_path: Path) -> None:
+def test_the_real_modelopt_quantises(kind: str, tmp_path: Path) -> None:
     """It leaves convolutions of a few channels."""
     b = GraphBuilder(0)
     h = "x"

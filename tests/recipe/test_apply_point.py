@@ -1,4 +1,4 @@
-"""A point written into a recipe's text: the values are there, and everything else is as it was."""
+"""Points written into a recipe's text: values change, and everything else is kept."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_settings_of_presets_are_written_into_the_recipes_own_steps(tmp_path: Pa
         ("model: m\nsweep: &s {over: {}}\nsteps: {a: {word: b, other: *s}}\n", "an alias elsewhere"),
     ],
 )
-def test_a_recipe_that_cannot_be_changed_in_place_is_written_out_whole(tmp_path: Path, text: str, why: str) -> None:
+def test_a_recipe_that_cannot_be_edited_in_place_is_rewritten(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "configs/pace").mkdir(parents=True)
     (tmp_path / "configs/pace/slow.yaml").write_text("word: w\n")
     found = apply(tmp_path, text, {"steps.a.word": "q"})
@@ -224,7 +224,7 @@ def recipes(draw: st.DrawFn) -> str:
 
 @settings(deadline=None, max_examples=50)
 @given(recipes(), st.sampled_from(KEYS), VALUES)
-def test_one_value_is_set_and_the_rest_is_untouched(text: str, key: str, value: Any) -> None:
+def test_setting_one_value_keeps_the_rest(text: str, key: str, value: Any) -> None:
     words = key.split(".")
     wanted = changed(yaml.safe_load(text), words, value)
     try:
@@ -255,7 +255,7 @@ def test_a_sweep_is_cut_out_of_any_layout(text: str) -> None:
 
 @settings(deadline=None, max_examples=8)
 @given(recipes(), st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3))
-def test_the_text_composes_to_what_the_overrides_would(text: str, changes: dict[str, Any]) -> None:
+def test_the_text_composes_to_the_same_recipe_as_the_overrides(text: str, changes: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as aside:
         path = Path(aside) / "toy.yaml"
         path.write_text(text, encoding="utf-8", newline="")

@@ -81,7 +81,7 @@ def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(gate: st
         "half.initializer_bytes <= 0.6 * clean.initializer_bytes",
     ],
 )
-def test_a_right_name_passes(gate: str, tmp_path: Path) -> None:
+def test_a_declared_name_passes(gate: str, tmp_path: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         load_recipe(write(tmp_path, gate, "gone.nodes <= 1"))
     assert [problem.path for problem in caught.value.problems] == ["gates.1"]
@@ -105,7 +105,7 @@ def test_all_are_reported_together_and_by_plan_too(in_folder: Path) -> None:
     assert not (in_folder / "outputs/runs/named").exists()
 
 
-def test_an_interpolated_name_is_checked_as_it_is_read(in_folder: Path) -> None:
+def test_an_interpolated_name_is_checked_after_interpolation(in_folder: Path) -> None:
     write(in_folder)
     path = in_folder / "named.yaml"
     path.write_text(path.read_text() + '  - "${steps.agree.candidate}.nodez <= 3"\n')
@@ -120,7 +120,7 @@ def test_a_gate_on_a_step_that_an_override_removed_is_reported(in_folder: Path) 
     assert "there is no step `speed`" in ran.stderr
 
 
-def test_goals_of_a_sweep_are_checked_too_but_not_what_points_differ_in(in_folder: Path) -> None:
+def test_goals_of_a_sweep_are_checked_except_for_values_that_points_vary(in_folder: Path) -> None:
     write(in_folder)
     path = in_folder / "named.yaml"
     head = path.read_text().replace("gates:\n", "")
@@ -163,7 +163,7 @@ def test_seconds_and_milliseconds_are_compared_as_durations(
     assert (result.passed, result.left, result.right, result.unit) == (passed, left, right, unit)
 
 
-def test_a_quantity_is_no_attribute_of_anything_else() -> None:
+def test_quantities_have_no_other_attributes() -> None:
     for text in ("(1).real <= 2", "1.5.imag <= a.b", "a.b <= (2).percent.ms"):
         with pytest.raises(GateError):
             parse_gate(text)
@@ -190,14 +190,14 @@ def run_step(folder: Path, returned: str, gate: str = "score.score >= 0.5", decl
     return Path(api.run(folder / "s.yaml", outputs=folder / "outputs", trust=True).folder)
 
 
-def test_a_step_of_ones_own_may_return_plain_numbers(in_folder: Path) -> None:
+def test_a_user_defined_step_may_return_plain_numbers(in_folder: Path) -> None:
     folder = run_step(in_folder, 'Result("scored", metrics={"score": 0.9, "count": 3})')
     (step,) = read_run_record(folder).steps
     assert step.record is not None
     assert step.record.metrics == {"score": Metric(value=0.9), "count": Metric(value=3)}
 
 
-def test_what_it_declares_is_checked_and_what_it_does_not_is_left_to_the_run(in_folder: Path) -> None:
+def test_declared_metrics_are_checked_and_others_left_to_the_run(in_folder: Path) -> None:
     returned = 'Result("scored", metrics={"score": 0.9})'
     with pytest.raises(RecipeError, match='did you mean "score"'):
         run_step(in_folder, returned, "score.scor >= 0.5", 'returns = metrics("score")')
@@ -225,7 +225,7 @@ def test_an_invalid_return_value_is_reported_with_the_steps_name(returned: str, 
     assert said in str(caught.value)
 
 
-def test_an_invalid_result_fails_its_own_point_of_a_sweep(in_folder: Path) -> None:
+def test_an_invalid_result_fails_only_its_point_of_a_sweep(in_folder: Path) -> None:
     make_cnn(in_folder / "model.onnx")
     returned = 'Result("scored", metrics={"score": self.given})'
     (in_folder / "score.py").write_text(STEP % ("given: float | str = 0.5", returned))

@@ -1,4 +1,4 @@
-"""Where steps come from: the package, other packages, files."""
+"""Discovery of steps in the package, in other packages and in files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_users_step_replaces_a_built_in_step_of_the_same_name(tmp_path: Path) 
     assert found.origin == str(path)
 
 
-def test_a_file_that_changed_within_a_second_runs_its_new_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_changed_within_a_second_runs_its_new_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     path = tmp_path / "stamp.py"
     for word in ("x", "y"):  # of one size and one time: Python's own cache cannot tell them apart

@@ -44,7 +44,7 @@ def test_a_decision_shows_both_sides_with_their_unit() -> None:
 @pytest.mark.parametrize(
     "text", ["a.b", "a.b < 1 < 2", "a.b in [1]", "a.b < x", "f(a.b) < 1", "a.b < 1;", "a.b < 5 px"]
 )
-def test_what_is_no_gate_is_refused(text: str) -> None:
+def test_text_that_is_no_gate_is_refused(text: str) -> None:
     with pytest.raises(GateError):
         parse_gate(text)
 
@@ -66,7 +66,7 @@ def test_division_by_zero_is_reported() -> None:
         ("speed.latency.median + half.initializer_bytes", 2060.0, ""),
     ],
 )
-def test_an_expression_has_a_value_and_the_unit_its_arithmetic_keeps(text: str, value: float, unit: str) -> None:
+def test_an_expression_has_a_value_and_a_unit(text: str, value: float, unit: str) -> None:
     found = parse_expression(text).evaluate(METRICS)
     assert found.value == pytest.approx(value)
     assert found.unit == unit
@@ -75,7 +75,7 @@ def test_an_expression_has_a_value_and_the_unit_its_arithmetic_keeps(text: str, 
 @pytest.mark.parametrize(
     "text", ["", "2", "speed", "a.b <= 1", "a.b if c.d else 1", "len(a.b)", "a.b ** 2", "a.b" * 200]
 )
-def test_what_is_no_expression_is_refused(text: str) -> None:
+def test_text_that_is_no_expression_is_refused(text: str) -> None:
     with pytest.raises(GateError):
         parse_expression(text)
 
@@ -92,17 +92,17 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
         ("half.initializer_bytes == 1024", 1.0),
     ],
 )
-def test_a_violation_is_how_far_a_gate_is_from_holding(text: str, violation: float) -> None:
+def test_a_violation_is_the_distance_to_passing(text: str, violation: float) -> None:
     assert parse_gate(text).violation(METRICS) == pytest.approx(violation)
 
 
-def test_a_gate_that_just_does_not_hold_is_violated() -> None:
+def test_a_gate_missed_narrowly_is_violated() -> None:
     assert parse_gate("half.initializer_bytes < 2 KiB").violation(METRICS) > 0
     assert parse_gate("speed.latency.median <= 1").violation({"speed.latency.median": Metric(value=float("nan"))}) > 1e9
 
 
 @given(st.text(max_size=100))
-def test_no_text_makes_the_parser_raise_anything_else(text: str) -> None:
+def test_the_parser_raises_only_its_own_error_on_any_text(text: str) -> None:
     try:
         gate = parse_gate(text)
     except GateError:
@@ -141,7 +141,7 @@ SECONDS = {"build.time": Metric(value=2.0, unit="s"), "speed.latency": Metric(va
         ("(1 + 2) * build.time == 6", 6.0, 6.0, "s"),
     ],
 )
-def test_seconds_and_milliseconds_go_together(text: str, left: float, right: float, unit: str) -> None:
+def test_seconds_and_milliseconds_can_be_mixed(text: str, left: float, right: float, unit: str) -> None:
     result = parse_gate(text).decide(SECONDS)
     assert (result.left, result.right, result.unit) == (left, right, unit)
     assert result.passed
@@ -210,19 +210,19 @@ def test_a_gate_has_at_most_500_characters() -> None:
         ("(1).a < a.b", "made of metrics, numbers"),
     ],
 )
-def test_what_is_wrong_with_a_gate_is_named(text: str, message: str) -> None:
+def test_errors_name_the_mistake_in_a_gate(text: str, message: str) -> None:
     with pytest.raises(GateError) as error:
         parse_gate(text)
     assert message in str(error.value)
 
 
-def test_messages_show_quantities_as_people_write_them() -> None:
+def test_messages_show_quantities_as_in_recipes() -> None:
     with pytest.raises(GateError) as error:
         parse_gate("speed.latency.median / (20 ms - 20 ms) < 5 %").decide(METRICS)
     assert str(error.value) == "`speed.latency.median / (20.0 ms - 20.0 ms)` divides by zero"
 
 
-def test_a_bound_of_zero_counts_the_distance_itself() -> None:
+def test_a_bound_of_zero_uses_the_absolute_distance() -> None:
     metrics = {"a.b": Metric(value=3.0), "a.c": Metric(value=0.0), "a.d": Metric(value=float("inf"))}
     assert parse_gate("a.b <= a.c").violation(metrics) == 3.0
     assert parse_gate("0 >= a.b").violation(metrics) == 3.0

@@ -150,7 +150,7 @@ def test_overrides_set_add_and_remove(folder: Path) -> None:
     assert recipe.steps[2].reads == {"from": "aside"}
 
 
-def test_any_file_name_will_do(folder: Path) -> None:
+def test_any_file_name_is_accepted(folder: Path) -> None:
     recipe = load(folder, RECIPE.replace("name: toy\n", ""), name="my recipe=v1.2.yaml")
     assert recipe.name == "my-recipe-v1.2"
 
@@ -222,7 +222,7 @@ def test_a_kept_composition_does_not_import_hydra(folder: Path) -> None:
 
 @settings(deadline=None)
 @given(st.text(max_size=200))
-def test_no_text_at_all_makes_the_loader_raise_anything_else(text: str) -> None:
+def test_the_loader_raises_only_its_own_errors_on_any_text(text: str) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as aside:
@@ -246,7 +246,7 @@ def test_a_whole_number_of_more_digits_is_refused_with_its_line(tmp_path: Path) 
         parse_yaml(tmp_path / "r.yaml", f"key: {'9' * (MAX_DIGITS + 1)}\n")
 
 
-def test_words_of_other_tools_are_understood(folder: Path) -> None:
+def test_terms_of_other_tools_are_understood(folder: Path) -> None:
     text = """\
 model: model.onnx
 steps:
@@ -264,7 +264,7 @@ def test_a_list_of_steps_shows_how_a_mapping_is_written(folder: Path) -> None:
     assert "without the dash" in mistake
 
 
-def test_a_model_is_no_recipe_and_leads_to_init(folder: Path) -> None:
+def test_a_model_instead_of_a_recipe_is_refused_with_a_hint_at_init(folder: Path) -> None:
     (folder / "my model.onnx").write_bytes(b"\x08\x08" * 2**20)
     with pytest.raises(RecipeError, match=r"is a model, not a recipe\n.*ndld-flow init '.*my model.onnx'"):
         load_recipe(folder / "my model.onnx")

@@ -1,4 +1,4 @@
-"""What settings are for is read from the docstrings below them, and only when somebody asks."""
+"""Descriptions of settings are read from the docstrings below them, on demand."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def make_classes(base: type[BaseModel], folder: Path) -> dict[str, type[BaseMode
 
 
 @pytest.mark.parametrize("name", ["Inner", "Outer", "Heir"])
-def test_the_schema_is_what_pydantic_makes_of_docstrings(name: str, tmp_path: Path) -> None:
+def test_the_schema_matches_pydantic_with_docstrings(name: str, tmp_path: Path) -> None:
     ours, theirs = (make_classes(base, tmp_path)[name] for base in (Settings, Slow))
     assert ours.model_json_schema() == theirs.model_json_schema()
     assert describe_settings(ours) == {
@@ -93,7 +93,7 @@ def test_every_setting_is_described(model: type[BaseModel]) -> None:
     assert described == {info.alias or name for name, info in fields_of(model).items()}
 
 
-def test_making_settings_reads_no_source() -> None:
+def test_creating_settings_reads_no_source() -> None:
     code = (
         "import inspect, ndld_flow.base.settings as settings\n"
         "def refuse(*_): raise AssertionError('a source file was read')\n"

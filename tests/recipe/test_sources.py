@@ -69,15 +69,13 @@ def test_external_data_is_part_of_the_model(find: Callable[..., FoundModel], in_
     assert found.record.size_bytes > 10**5
 
 
-def test_the_name_of_a_model_does_not_matter_only_its_contents(
-    find: Callable[..., FoundModel], in_folder: Path
-) -> None:
+def test_only_the_contents_of_a_model_matter_and_not_its_name(find: Callable[..., FoundModel], in_folder: Path) -> None:
     path = make_cnn(in_folder / "m.onnx")
     path.with_name("n.onnx").write_bytes(path.read_bytes())
     assert find("m.onnx").record.digest == find("n.onnx").record.digest
 
 
-def test_a_file_of_a_package(find: Callable[..., FoundModel]) -> None:
+def test_a_file_of_a_package_is_found(find: Callable[..., FoundModel]) -> None:
     assert find(LIGHT).artifact.path.name == "light_resnet50.onnx"
 
 
@@ -91,7 +89,9 @@ def test_a_file_of_a_package(find: Callable[..., FoundModel]) -> None:
         ("nothing.onnx", "relative to the current directory"),
     ],
 )
-def test_a_model_that_is_not_there(find: Callable[..., FoundModel], in_folder: Path, source: str, message: str) -> None:
+def test_a_missing_model_is_reported(
+    find: Callable[..., FoundModel], in_folder: Path, source: str, message: str
+) -> None:
     (in_folder / "folder").mkdir()
     with pytest.raises(ModelError, match=message):
         find(source)
@@ -128,7 +128,9 @@ def test_the_digest_of_a_local_file_is_not_printed(
         find(f"{server}/m.onnx", "0" * 64)
 
 
-def test_a_url_is_fetched_once_verified_and_kept(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
+def test_a_url_is_fetched_once_verified_and_cached(
+    find: Callable[..., FoundModel], server: str, in_folder: Path
+) -> None:
     path = make_cnn(in_folder / "m.onnx")
     promised = sha256(path)
     content = path.read_bytes()
@@ -140,7 +142,7 @@ def test_a_url_is_fetched_once_verified_and_kept(find: Callable[..., FoundModel]
     assert len(find.said) == 1  # type: ignore[attr-defined]
 
 
-def test_a_url_with_another_file_behind_it_is_refused_and_not_kept(
+def test_a_url_with_different_contents_is_refused_and_not_cached(
     find: Callable[..., FoundModel], server: str, in_folder: Path
 ) -> None:
     make_cnn(in_folder / "m.onnx")

@@ -59,7 +59,7 @@ AXES: dict[str, st.SearchStrategy[Any]] = {
 
 @settings(deadline=None, max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.fixed_dictionaries(AXES))
-def test_a_point_is_what_its_changes_as_overrides_give(folder: Path, point: dict[str, Any]) -> None:
+def test_a_point_equals_the_recipe_with_its_values_as_overrides(folder: Path, point: dict[str, Any]) -> None:
     sweep = load(folder, RECIPE + SWEEP)
     changes = sweep.changes(point)
     assert set(changes) == {"steps.first.word", "steps.second.seconds", "model"} | (
@@ -75,7 +75,7 @@ def _quoted(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else json.dumps(value)
 
 
-def test_points_in_any_order_are_the_same(folder: Path) -> None:
+def test_the_order_of_points_does_not_matter(folder: Path) -> None:
     """What was checked for one point is not taken for another."""
     text = RECIPE + SWEEP.replace("[a, z]", "[a, z, y]").replace("{}", "{second.from: source}")
     sweep = load(folder, text)
@@ -99,7 +99,7 @@ def test_interpolations_follow_the_point(folder: Path) -> None:
     assert content_of(again.point({"first.word": "z", "aside.word": "${steps.second.word}"}))[2] == content_of(point)[2]
 
 
-def test_a_step_that_is_another_by_interpolation_can_vary(folder: Path) -> None:
+def test_a_step_type_chosen_by_interpolation_can_vary(folder: Path) -> None:
     text = RECIPE.replace("aside: {step: stamp, from: source, word: c}", "aside: '${steps.first}'")
     sweep = load(folder, text + "sweep: {over: {aside.word: [p, q], first.seconds: [1, 2]}}\n")
     point = sweep.point({"aside.word": "q", "first.seconds": 2})
@@ -150,7 +150,7 @@ def test_the_recipes_own_point_is_found(folder: Path, over: str, start: dict[str
 
 
 @pytest.mark.parametrize("method", ["grid", "random"])
-def test_searches_ask_for_points_that_are_recipes(folder: Path, method: str) -> None:
+def test_searches_propose_valid_recipes(folder: Path, method: str) -> None:
     sweep = load(folder, RECIPE + SWEEP, multirun=(f"sweep.method={method}", "sweep.points=9"))
     points = make_search(sweep.space, sweep.options).ask(9)
     assert len(points) == 9

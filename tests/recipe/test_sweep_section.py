@@ -120,7 +120,7 @@ def test_a_section_becomes_a_space_and_a_search(folder: Path) -> None:
         ("tag(log,interval(1,100))", Numbers("k", 1.0, 100.0, log=True)),
     ],
 )
-def test_text_is_hydras_grammar(text: str, axis: Choices | Numbers) -> None:
+def test_axes_as_text_use_the_grammar_of_hydra(text: str, axis: Choices | Numbers) -> None:
     assert read_axis("k", text) == axis
 
 
@@ -150,7 +150,7 @@ def test_text_that_is_no_axis_is_refused(text: str, message: str) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.text(st.sampled_from("range(choice)interval,1.2'\"[]{}:a \\$-e"), max_size=30))
-def test_no_text_makes_the_grammar_raise_anything_else(text: str) -> None:
+def test_the_grammar_raises_only_its_own_error_on_any_text(text: str) -> None:
     try:
         axis = read_axis("k", text)
     except AxisError:
@@ -158,7 +158,7 @@ def test_no_text_makes_the_grammar_raise_anything_else(text: str) -> None:
     assert isinstance(axis, Choices | Numbers)
 
 
-def test_axes_of_the_command_line_replace_and_add(folder: Path) -> None:
+def test_axes_on_the_command_line_replace_and_add(folder: Path) -> None:
     sweep = load(
         folder,
         WHOLE.replace("aside.seconds: [3, 5]", "aside.seconds: 5"),
@@ -242,7 +242,7 @@ def test_an_invalid_change_of_an_axis_is_reported(folder: Path, override: str, m
     assert all(problem.startswith(f'override "{override}"') for problem in found), found
 
 
-def test_presets_of_sweeps_do_not_hinder_a_run_without_one(folder: Path) -> None:
+def test_presets_of_sweeps_do_not_prevent_a_run_without_one(folder: Path) -> None:
     (folder / "configs/sweep").mkdir(parents=True)
     (folder / "configs/sweep/pace.yaml").write_text("over: {first.seconds: [1, 2]}\n")
     assert isinstance(load_any(folder, PICKED, "~sweep"), Recipe)
@@ -250,7 +250,7 @@ def test_presets_of_sweeps_do_not_hinder_a_run_without_one(folder: Path) -> None
     assert [axis.name for axis in swept.axes] == ["first.seconds"]
 
 
-def test_names_cannot_forge_lines(folder: Path) -> None:
+def test_names_cannot_inject_lines(folder: Path) -> None:
     [found] = mistakes(folder, 'sweep: {over: {"first\\n.\\e[31mx": [1]}}\n')
     assert found.isprintable() or found.count("\n") == 1
 
@@ -268,7 +268,7 @@ def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:
     assert found.steps[0].settings["word"] == "z"
 
 
-def test_a_sweep_changes_nothing_of_the_recipe_alone(folder: Path) -> None:
+def test_a_sweep_does_not_change_the_recipe(folder: Path) -> None:
     alone = load_any(folder, "")
     swept = load_any(folder, WHOLE, "~sweep")
     assert isinstance(alone, Recipe)
@@ -445,7 +445,7 @@ sweep: {over: {inputs.x.opt: [[2], [6]]}}
 """
 
 
-def test_a_value_is_judged_in_company(folder: Path) -> None:
+def test_a_value_is_checked_together_with_the_other_axes(folder: Path) -> None:
     wider = "inputs.x.max=[8],[9]"
     assert load(folder, SHAPES, multirun=(wider,)).space.axes[0] == Choices("inputs.x.opt", ([2], [6]))
     found = mistakes(folder, SHAPES.replace("[6]", "[9]"), multirun=(wider,))

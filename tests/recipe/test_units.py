@@ -50,7 +50,7 @@ class Settings(BaseModel):
         (" 3 bytes ", 3),
     ],
 )
-def test_bytes(text: str, expected: int) -> None:
+def test_byte_sizes_are_parsed(text: str, expected: int) -> None:
     assert parse_bytes(text) == expected
 
 
@@ -66,14 +66,14 @@ def test_bytes(text: str, expected: int) -> None:
         ("7", 7),
     ],
 )
-def test_durations(text: str, expected: float) -> None:
+def test_durations_are_parsed(text: str, expected: float) -> None:
     assert parse_duration_ms(text) == expected
 
 
 @pytest.mark.parametrize(
     ("text", "expected"), [("5 %", 0.05), ("7%", 0.07), ("0.05", 0.05), ("100 %", 1), ("0.5%", 0.005)]
 )
-def test_percents(text: str, expected: float) -> None:
+def test_percents_are_parsed(text: str, expected: float) -> None:
     assert parse_percent(text) == expected
 
 
@@ -105,7 +105,7 @@ def test_any_text_is_a_finite_quantity_or_a_value_error(text: str) -> None:
             assert 0 <= parse(text) < math.inf
 
 
-def test_settings_take_text_and_numbers() -> None:
+def test_settings_accept_text_and_numbers() -> None:
     written = Settings.model_validate_json('{"size": "64 MiB", "wait": "2 s", "part": "5 %"}')
     numbers = Settings.model_validate_json('{"size": 67108864, "wait": 2000, "part": 0.05}')
     assert written == numbers
@@ -115,7 +115,7 @@ def test_settings_take_text_and_numbers() -> None:
 @pytest.mark.parametrize(
     "bad", ['{"size": "5 %"}', '{"size": -1}', '{"size": true}', '{"wait": "soon"}', '{"part": [1]}']
 )
-def test_settings_refuse_what_is_no_quantity(bad: str) -> None:
+def test_settings_refuse_invalid_quantities(bad: str) -> None:
     with pytest.raises(ValidationError):
         Settings.model_validate_json(bad)
 

@@ -1,4 +1,4 @@
-"""`init` writes recipes that are valid, for each runtime and precision, at sizes that the model was run at."""
+"""`init` writes valid recipes for each runtime and precision, with input sizes that the model accepted."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def write(wishes: RecipeWishes | None = None, name: str = "model", **options: ob
     return write_recipe(Path(f"{name}.onnx"), None, wishes, overwrite=True, **options)  # type: ignore[arg-type]
 
 
-def test_the_sizes_are_those_that_the_model_accepts(in_folder: Path) -> None:
+def test_the_sizes_are_accepted_by_the_model(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx", 64)
     written = write()
     assert not written.tried.error
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 64, 64)
 
 
-def test_what_no_trial_finds_is_asked_for(in_folder: Path) -> None:
+def test_sizes_that_no_trial_finds_are_asked_for(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx", 17)
     asked = []
 
@@ -56,7 +56,7 @@ def test_what_no_trial_finds_is_asked_for(in_folder: Path) -> None:
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 17, 17)
 
 
-def test_without_an_answer_the_recipe_says_that_nothing_ran(in_folder: Path) -> None:
+def test_without_an_answer_the_recipe_notes_that_the_model_was_not_run(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx", 17)
     written = write()
     assert "Reshape" in written.tried.error
@@ -84,7 +84,7 @@ def test_every_kind_of_recipe_is_valid(runtime: Runtime, precision: str | None, 
     assert ("half" in steps, "small" in steps) == (precision == "fp16", precision == "int8")
 
 
-def test_pictures_go_to_the_input_that_takes_them(in_folder: Path) -> None:
+def test_images_are_assigned_to_the_matching_input(in_folder: Path) -> None:
     b = GraphBuilder()
     b.op("Add", b.op("ReduceMean", "picture", keepdims=0, axes=[1, 2, 3]), "bias")
     b.nodes[-1].output[0] = "y"
@@ -96,7 +96,7 @@ def test_pictures_go_to_the_input_that_takes_them(in_folder: Path) -> None:
     assert '"bias": {shape: [1], data: random}' in text
 
 
-def test_pictures_for_a_model_without_pictures_are_refused(in_folder: Path) -> None:
+def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path) -> None:
     save(GraphBuilder().model([tensor("x", [4])], []), in_folder / "model.onnx")
     (in_folder / "photos").mkdir()
     with pytest.raises(RequestError, match="takes pictures; it has x 4"):
@@ -111,14 +111,14 @@ def test_a_shape_of_an_unknown_input_names_the_nearest(in_folder: Path) -> None:
         write(RecipeWishes(shapes={"X": (1,)}))
 
 
-def test_names_of_dimensions_cannot_write_settings(in_folder: Path) -> None:
+def test_names_of_dimensions_cannot_inject_settings(in_folder: Path) -> None:
     model = onnx.load(picky_model(in_folder / "model.onnx"))
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h\nsteps: {evil: {step: run_tool}}"
     onnx.save(model, in_folder / "model.onnx")
     assert "evil" not in {step.name for step in load_recipe(write().path).steps}
 
 
-def test_shapes_on_the_command_line() -> None:
+def test_shapes_are_set_on_the_command_line() -> None:
     assert parse_shape("a=b=1x3x640") == ("a=b", (1, 3, 640))
     assert parse_shape("x=5,6") == ("x", (5, 6))
     for wrong in ("x", "x=", "=1x2", "x=1x-2", "x=axb", "x=1x"):
@@ -126,7 +126,7 @@ def test_shapes_on_the_command_line() -> None:
             parse_shape(wrong)
 
 
-def test_generated_tokens_are_inside_their_table(in_folder: Path) -> None:
+def test_generated_tokens_are_within_the_vocabulary(in_folder: Path) -> None:
     b = GraphBuilder()
     b.op("Gather", b.initializer(np.zeros((5, 2), np.float32)), "ids")
     b.nodes[-1].output[0] = "y"

@@ -1,4 +1,4 @@
-"""The graph view in a real Chromium: mouse, wheel, keyboard, search, colours, without one request."""
+"""The graph view in Chromium: mouse, wheel, keyboard, search and colours, without network requests."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def in_sight(page: Page, node: int) -> bool:
 
 
 @pytest.mark.thorough
-def test_all_is_in_sight_at_first(page: Page) -> None:
+def test_the_whole_graph_is_visible_at_first(page: Page) -> None:
     assert all(in_sight(page, node) for node in range(42))
     expect(page.locator(".graph-map")).to_be_hidden()
     expect(page.locator(".graph-legend")).to_contain_text("1.07 ms")
 
 
-def test_a_click_picks_a_layer_and_the_background_takes_it_back(page: Page) -> None:
+def test_a_click_selects_a_layer_and_the_background_deselects_it(page: Page) -> None:
     page.mouse.click(*place(page, 7))
     assert page.evaluate("picked") == [7]
     assert state(page, "active") == 7
@@ -94,14 +94,14 @@ def test_a_click_picks_a_layer_and_the_background_takes_it_back(page: Page) -> N
     assert state(page, "active") == -1
 
 
-def test_an_input_of_the_model_is_no_layer(page: Page) -> None:
+def test_an_input_of_the_model_is_not_a_layer(page: Page) -> None:
     page.mouse.click(*place(page, 40))
     assert page.evaluate("picked") == []
     expect(page.locator(".graph-tools output")).to_have_text("x, input")
 
 
 @pytest.mark.thorough
-def test_a_drag_moves_the_picture_and_picks_nothing(page: Page) -> None:
+def test_a_drag_moves_the_graph_and_selects_nothing(page: Page) -> None:
     x, y = place(page, 7)
     page.mouse.move(x, y)
     page.mouse.down()
@@ -114,7 +114,7 @@ def test_a_drag_moves_the_picture_and_picks_nothing(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_the_wheel_zooms_around_the_pointer_when_it_should(page: Page) -> None:
+def test_the_wheel_with_ctrl_zooms_around_the_pointer(page: Page) -> None:
     x, y = place(page, 12)
     before = scale(page)
     page.mouse.move(x, y)
@@ -133,7 +133,7 @@ def test_the_wheel_zooms_around_the_pointer_when_it_should(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_zoom_has_ends(page: Page) -> None:
+def test_zoom_is_limited(page: Page) -> None:
     for _ in range(30):
         page.get_by_role("button", name="Zoom in").click()
     assert scale(page) == 4
@@ -143,7 +143,7 @@ def test_zoom_has_ends(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_a_touch_of_the_small_map_goes_there(page: Page) -> None:
+def test_a_click_on_the_minimap_scrolls_there(page: Page) -> None:
     page.evaluate("view.zoomBy(6)")
     map_ = page.locator(".graph-map")
     expect(map_).to_be_visible()
@@ -155,7 +155,7 @@ def test_a_touch_of_the_small_map_goes_there(page: Page) -> None:
     assert not in_sight(page, 0)
 
 
-def test_search_finds_dims_and_goes_from_hit_to_hit(page: Page) -> None:
+def test_search_finds_dims_and_steps_through_matches(page: Page) -> None:
     field = page.get_by_label("Find in graph of test")
     calm = colour(page, 1)
     field.fill("MATMUL")
@@ -179,7 +179,7 @@ def test_search_finds_dims_and_goes_from_hit_to_hit(page: Page) -> None:
     assert colour(page, 1)[:3] != (0, 0, 0) and state(page, "found") is None
 
 
-def test_everything_by_keyboard(page: Page) -> None:
+def test_the_graph_works_by_keyboard_alone(page: Page) -> None:
     page.get_by_label("Find in graph of test").press("ArrowDown")
     expect(page.locator(".graph-stage canvas").first).to_be_focused()
     page.keyboard.press("ArrowDown")
@@ -212,7 +212,7 @@ def test_everything_by_keyboard(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_the_active_node_stays_in_sight(page: Page) -> None:
+def test_the_active_node_stays_visible(page: Page) -> None:
     page.evaluate("view.zoomBy(8)")
     page.locator(".graph-stage canvas").first.focus()
     page.keyboard.press("Home")
@@ -221,7 +221,7 @@ def test_the_active_node_stays_in_sight(page: Page) -> None:
         assert in_sight(page, state(page, "active"))
 
 
-def test_marked_layers_come_into_sight(page: Page) -> None:
+def test_marked_layers_become_visible(page: Page) -> None:
     page.evaluate("view.zoomBy(8)")
     assert not in_sight(page, 30)
     page.evaluate("view.mark([30, 31])")
@@ -231,7 +231,7 @@ def test_marked_layers_come_into_sight(page: Page) -> None:
     assert page.evaluate("view.state.marked.size") == 0
 
 
-def test_colour_modes(page: Page) -> None:
+def test_colour_modes_change_the_colours(page: Page) -> None:
     heat = [colour(page, node) for node in (0, 20, 39)]
     assert len(set(heat)) == 3
     buttons = page.get_by_role("group", name="Colour by")
@@ -250,7 +250,7 @@ def test_colour_modes(page: Page) -> None:
     expect(buttons.get_by_role("button", name="Type")).to_have_attribute("aria-pressed", "false")
 
 
-def test_change_is_blue_when_quicker_and_orange_when_slower(page: Page) -> None:
+def test_changes_are_blue_when_faster_and_orange_when_slower(page: Page) -> None:
     page.evaluate("view.setMode('delta')")
     none, same, slower, quicker = (colour(page, node) for node in range(4, 8))
     assert quicker[2] > quicker[0] + 60  # blue over red
@@ -262,7 +262,7 @@ def test_change_is_blue_when_quicker_and_orange_when_slower(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_other_modes_keep_the_one_that_is_shown(page: Page) -> None:
+def test_new_modes_keep_the_current_one_while_it_exists(page: Page) -> None:
     page.evaluate("view.setMode('delta')")
     page.evaluate("view.setModes([familyMode(graph), deltaMode({ ratio: () => 2 })])")
     expect(page.locator(".graph")).to_have_attribute("data-mode", "delta")
@@ -273,14 +273,14 @@ def test_other_modes_keep_the_one_that_is_shown(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_a_tooltip_says_what_the_page_says(page: Page) -> None:
+def test_a_tooltip_matches_the_page(page: Page) -> None:
     page.mouse.move(*place(page, 5))
     expect(page.locator(".tooltip")).to_have_text("layer_5\n225 µs")
     page.mouse.move(5, 5)
     expect(page.locator(".tooltip")).to_be_hidden()
 
 
-def test_dark_and_light(page: Page) -> None:
+def test_dark_and_light_themes_have_their_colours(page: Page) -> None:
     light = colour(page, 0)
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     dark = colour(page, 0)
@@ -290,7 +290,7 @@ def test_dark_and_light(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_a_change_of_width_shows_all_again(page: Page) -> None:
+def test_resizing_fits_the_graph_again(page: Page) -> None:
     page.set_viewport_size({"width": 700, "height": 800})
     page.wait_for_function("view.canvas.clientWidth < 700")
     page.wait_for_function("view.inSight(0) && view.inSight(39) && view.inSight(20)")
@@ -305,7 +305,7 @@ def test_a_hidden_view_is_drawn_when_it_is_shown(browser: Browser, watch: Watch,
     page.context.close()
 
 
-def test_names_of_strangers(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+def test_hostile_names_are_text(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     names = [*HOSTILE_NAMES, "n" * 10_000]
     layers = [
         layer(place, [f"t{place - 1}" if place else "x"], [f"t{place}"]).model_copy(update={"name": name, "type": name})
@@ -323,7 +323,7 @@ def test_names_of_strangers(browser: Browser, watch: Watch, tmp_path: Path) -> N
     page.context.close()
 
 
-def test_a_layer_that_waits_for_itself(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+def test_a_layer_that_reads_its_own_output_is_drawn(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     """Circles and names written twice: a body that ran again."""
     layers = [
         layer(0, ["x", "t2"], ["t0"]),
@@ -338,7 +338,7 @@ def test_a_layer_that_waits_for_itself(browser: Browser, watch: Watch, tmp_path:
 
 
 @pytest.mark.thorough
-def test_thousands_of_layers(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+def test_thousands_of_layers_are_drawn_in_time(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     page = watch.open(browser, write_graph_page(residual_profile(5000), tmp_path))
     assert in_sight(page, 0) and in_sight(page, 4999)
     page.get_by_label("Find in graph of test").fill("layer_4321")
@@ -349,7 +349,7 @@ def test_thousands_of_layers(browser: Browser, watch: Watch, tmp_path: Path) -> 
     page.context.close()
 
 
-def test_it_says_when_the_profile_does_not_know_the_edges(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+def test_unknown_edges_are_reported(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     layers = [layer(place, [], []).model_copy(update={"index": place}) for place in range(5)]
     page = watch.open(browser, write_graph_page(profile_of(layers), tmp_path))
     expect(page.locator(".graph-hint")).to_contain_text(re.compile("follow the order of execution"))

@@ -58,7 +58,7 @@ def test_a_file_is_hashed_once(
 
 
 @LARGE
-def test_a_write_that_puts_the_modification_time_back_is_seen(
+def test_a_write_that_restores_the_modification_time_is_detected(
     memory: DigestMemory,
     tmp_path: Path,
     count_reads: list[Path],
@@ -77,7 +77,7 @@ def test_a_write_that_puts_the_modification_time_back_is_seen(
 
 
 @pytest.mark.parametrize("changed", ["st_size", "st_mtime_ns", "st_ctime_ns", "st_ino", "st_dev"])
-def test_each_property_of_a_file_counts(changed: str) -> None:
+def test_each_property_of_a_file_invalidates_its_digest(changed: str) -> None:
     """Some file systems keep whole seconds, and inodes are used again."""
     fields = {"st_size": 3, "st_mtime_ns": 10**18, "st_ctime_ns": 10**18, "st_ino": 5, "st_dev": 7}
 
@@ -89,7 +89,7 @@ def test_each_property_of_a_file_counts(changed: str) -> None:
 
 
 @LARGE
-def test_a_file_written_a_moment_ago_is_not_remembered(
+def test_a_file_written_just_now_is_not_cached(
     memory: DigestMemory, tmp_path: Path, always_below: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(digests, "ALWAYS_HASH_BELOW_BYTES", always_below)
@@ -101,7 +101,7 @@ def test_a_file_written_a_moment_ago_is_not_remembered(
 
 
 @pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 32, 33, 40])
-def test_files_are_hashed_whole_in_windows(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_hashed_completely_in_chunks(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     window = mmap.ALLOCATIONGRANULARITY
     data = os.urandom(size * window // 16)
     (tmp_path / "w").write_bytes(data)
@@ -112,7 +112,7 @@ def test_files_are_hashed_whole_in_windows(size: int, tmp_path: Path, monkeypatc
     assert mapped == digest_file(tmp_path / "w")
 
 
-def test_equal_json_has_equal_digests_and_nothing_else_has() -> None:
+def test_only_equal_json_has_equal_digests() -> None:
     assert digest_json({"a": 1, "b": [1, 2]}) == digest_json({"b": [1, 2], "a": 1})
     values: tuple[JsonValue, ...] = ([1, 2], [2, 1], [[1], 2], {"a": 1}, {"a": 2}, {"a": 1.5}, "a", None, True, 1, "1")
     assert len({digest_json(value) for value in values}) == len(values)

@@ -54,7 +54,7 @@ def test_no_lease_begins_while_leases_are_counted(locks: Locks) -> None:
     worker.join(60)
 
 
-def test_nothing_is_listed_while_what_is_used_is_read(locks: Locks) -> None:
+def test_no_lease_is_listed_while_lists_are_read(locks: Locks) -> None:
     listed = threading.Event()
 
     def use() -> None:
@@ -74,7 +74,7 @@ def test_nothing_is_listed_while_what_is_used_is_read(locks: Locks) -> None:
         worker.join(60)
 
 
-def test_lists_stay_while_a_collection_works(locks: Locks) -> None:
+def test_lists_are_kept_during_a_collection(locks: Locks) -> None:
     with locks.collecting():
         with locks.working():
             locks.use(["kept"])
@@ -88,7 +88,7 @@ def test_lists_stay_while_a_collection_works(locks: Locks) -> None:
         assert used == set()
 
 
-def test_a_list_of_a_holder_that_lives_is_not_swept(locks: Locks) -> None:
+def test_the_list_of_a_living_holder_is_not_removed(locks: Locks) -> None:
     with locks.working():
         locks.use(["kept"])
         locks.sweep_lists()

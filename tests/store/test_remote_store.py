@@ -87,7 +87,7 @@ def write_at(url: str, path: str, content: bytes) -> None:
     system.pipe_file(f"{root}/{path}", content)
 
 
-def test_what_is_pushed_is_pulled_elsewhere(url: str, store: Store, other: Store) -> None:
+def test_pushed_artifacts_can_be_pulled_elsewhere(url: str, store: Store, other: Store) -> None:
     record = make_record(store, "a")
     RemoteStore(url).push([record], store)
     assert RemoteStore(url).pull([record.key], other) == [record]
@@ -96,7 +96,7 @@ def test_what_is_pushed_is_pulled_elsewhere(url: str, store: Store, other: Store
     assert not [path for path in files_at(url) if "/." in path]
 
 
-def test_what_is_not_there_is_none(url: str, store: Store) -> None:
+def test_a_missing_record_is_none(url: str, store: Store) -> None:
     assert RemoteStore(url).pull(["ab" * 32], store) is None
     assert not store.record_path("ab" * 32).exists()
 
@@ -127,7 +127,7 @@ def test_records_of_one_session_are_found_together(url: str, store: Store, other
 
 
 @pytest.mark.parametrize("damage", [b"", b"b", b"abc"])
-def test_a_damaged_object_is_refused_and_written_again(url: str, store: Store, other: Store, damage: bytes) -> None:
+def test_a_damaged_object_is_refused_and_rewritten(url: str, store: Store, other: Store, damage: bytes) -> None:
     record = make_record(store, "a")
     remote = RemoteStore(url)
     remote.push([record], store)
@@ -189,14 +189,14 @@ def test_a_torn_record_is_none(url: str, store: Store) -> None:
 @pytest.mark.parametrize(
     "name", ["../out.txt", "/etc/out.txt", "sub/../../out.txt", "C:out.txt", "a\\b.txt", ".", "a\0b"]
 )
-def test_names_that_leave_the_folder_are_refused(tmp_path: Path, store: Store, name: str) -> None:
+def test_names_outside_the_folder_are_refused(tmp_path: Path, store: Store, name: str) -> None:
     artifact = describe_files("onnx", [ArtifactFile.model_construct(path=name, digest="ab" * 32, size_bytes=1)])
     remote = RemoteStore((tmp_path / "remote").as_uri())
     assert not remote.pull_artifact(artifact, store)
     assert not store.root.exists()
 
 
-def test_a_writer_that_dies_half_way_leaves_nothing_to_see(
+def test_a_writer_that_dies_leaves_nothing_visible(
     url: str, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "memory" in remote_store._SHOWS_WHOLE_FILES:
@@ -233,7 +233,7 @@ def test_concurrent_pushes_leave_one_valid_record(url: str, tmp_path: Path, othe
     assert not [path for path in files_at(url) if "/." in path]
 
 
-def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path, store: Store) -> None:
+def test_an_unwritable_location_is_reported(tmp_path: Path, store: Store) -> None:
     (tmp_path / "remote").write_text("a file where a folder should be")
     with pytest.raises(BackendError, match=r"remote store file:///.*remote: cannot be .*Not a directory"):
         RemoteStore((tmp_path / "remote").as_uri()).push([make_record(store, "a")], store)
@@ -255,7 +255,7 @@ def test_credentials_are_not_reported(store: Store, monkeypatch: pytest.MonkeyPa
 
 
 @given(st.from_regex(r"[!-9;<=>A-~]{4,20}", fullmatch=True), st.from_regex(r"[a-z0-9.]{1,10}", fullmatch=True))
-def test_no_password_survives(password: str, host: str) -> None:
+def test_passwords_are_removed_from_urls(password: str, host: str) -> None:
     url = f"s3://someone:{password}@{host}/store"
     hidden = Credentials(url).hide(f"{url} said no to {password}")
     assert password not in hidden.replace("***", "")

@@ -33,7 +33,7 @@ def built(store: Store, content: bytes, name: str = "model.onnx") -> Path:
     return folder
 
 
-def test_an_object_is_kept_under_the_digest_of_names_and_contents(store: Store) -> None:
+def test_an_object_is_stored_under_the_digest_of_names_and_contents(store: Store) -> None:
     first = store.keep("onnx", built(store, b"one"))
     assert {file.path for file in first.files} == {"model.onnx", "sub/data.bin"}
     assert store.is_intact(first)
@@ -43,13 +43,13 @@ def test_an_object_is_kept_under_the_digest_of_names_and_contents(store: Store) 
     assert len(list((store.root / "objects").glob("*/*"))) == 3
 
 
-def test_kept_files_are_read_only(store: Store) -> None:
+def test_stored_files_are_read_only(store: Store) -> None:
     artifact = store.keep("onnx", built(store, b"one"))
     mode = (store.object_folder(artifact.digest) / "model.onnx").stat().st_mode
     assert not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)
 
 
-def test_keeping_over_a_damaged_object_sets_it_aside(store: Store) -> None:
+def test_storing_over_a_damaged_object_sets_it_aside(store: Store) -> None:
     artifact = store.keep("onnx", built(store, b"one"))
     path = store.object_folder(artifact.digest) / "model.onnx"
     path.chmod(0o644)
@@ -60,9 +60,7 @@ def test_keeping_over_a_damaged_object_sets_it_aside(store: Store) -> None:
     assert next((store.root / "damaged").glob("*/model.onnx")).read_bytes() == b"bad"
 
 
-def test_an_object_and_its_name_are_synced_and_nothing_next_to_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_an_object_and_its_name_are_synced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     digest = store.keep("onnx", built(store, b"one")).digest
     kept = store.object_folder(digest)
     remove_folder(kept.parent)
@@ -91,7 +89,7 @@ def _build_and_wait(root: Path) -> None:
         time.sleep(60)
 
 
-def test_what_a_killed_process_built_is_swept_and_a_living_ones_is_not(store: Store) -> None:
+def test_leftovers_of_killed_processes_are_removed_and_those_of_living_ones_kept(store: Store) -> None:
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_build_and_wait, args=(store.root,)) for _ in range(2)]
     for process in processes:
@@ -115,7 +113,7 @@ def listed(store: Store) -> set[str]:
         return names
 
 
-def test_what_a_lease_uses_is_listed_until_it_ends(store: Store) -> None:
+def test_objects_used_by_a_lease_are_listed_until_it_ends(store: Store) -> None:
     store.locks.use(["nobody's"])
     with store.locks.working():
         store.locks.use(["a", "b"])
@@ -126,7 +124,7 @@ def test_what_a_lease_uses_is_listed_until_it_ends(store: Store) -> None:
     assert listed(store) == set()
 
 
-def test_lists_stay_while_gc_works_as_it_read_the_folders_of_runs_before(store: Store) -> None:
+def test_lists_are_kept_while_gc_runs(store: Store) -> None:
     with store.locks.collecting():
         with store.locks.working():
             store.locks.use(["a"])
@@ -135,7 +133,7 @@ def test_lists_stay_while_gc_works_as_it_read_the_folders_of_runs_before(store: 
         assert listed(store) == set()
 
 
-def test_the_list_of_a_killed_run_is_removed_and_that_of_a_living_one_is_not(store: Store) -> None:
+def test_lists_of_killed_runs_are_removed_and_those_of_living_ones_kept(store: Store) -> None:
     code = (
         "import os, sys; from pathlib import Path; from ndld_flow.store.store import Store\n"
         "with (locks := Store(Path(sys.argv[1])).locks).working(): locks.use(['killed']); os._exit(9)"
@@ -162,7 +160,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert [p.name for p in tmp_path.iterdir()] == ["note.json"]
 
 
-def test_a_copy_is_another_file(tmp_path: Path) -> None:
+def test_a_copy_is_a_separate_file(tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.write_bytes(b"x" * 10**6)
     copy_file(source, tmp_path / "sub" / "b")
@@ -181,7 +179,7 @@ def test_a_pointer_moves_atomically(tmp_path: Path) -> None:
     assert follow(tmp_path / "latest") is None
 
 
-def test_the_digest_of_a_file_that_may_still_change_is_not_remembered(store: Store, tmp_path: Path) -> None:
+def test_the_digest_of_a_file_that_may_still_change_is_not_cached(store: Store, tmp_path: Path) -> None:
     large = tmp_path / "large"
     large.write_bytes(bytes(17 * 2**20))
     store.digests.digest(large)
@@ -196,5 +194,5 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.text(), json_values))
-def test_a_digest_does_not_know_the_order_of_keys(values: dict[str, object]) -> None:
+def test_a_digest_is_independent_of_the_order_of_keys(values: dict[str, object]) -> None:
     assert digest_json(dict(reversed(values.items()))) == digest_json(values)  # type: ignore[arg-type]
