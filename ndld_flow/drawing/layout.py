@@ -7,14 +7,13 @@ graph is broken into columns, as a newspaper does with text, so that 500 layers 
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.drawing.graph import Box, Direction, Layout, Point, Route
 from ndld_flow.drawing.layered import Edge, Layered, build_layers, components, reduce_crossings
 from ndld_flow.drawing.placing import find_spines, place_across
@@ -202,24 +201,10 @@ def lay_out(
         turned = [Extent(extent.height, extent.width, extent.tail, extent.breadth) for extent in extents]
         return _transposed(lay_out(turned, edges, tensors, "down", None if aspect is None else 1 / aspect))
     names = tensors or [0] * len(edges)
-    with _without_collecting():
+    with paused_garbage_collection():
         found = components(len(extents), edges)
         parts = [_lay_out_part(extents, edges, names, nodes, inside, aspect) for nodes, inside in found]
         return _pack(parts, len(extents), len(edges), aspect or 1.6)
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Disable the garbage collector. The layout creates many short lists without cycles; scanning them takes a third of
-    the time.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
 
 
 def _lay_out_part(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.runtimes.protocol import DeviceTimes, Timing
 
 _REPORT_EVERY_NS = 100_000_000
@@ -57,7 +56,7 @@ def time_passes(
     timing = Timing()
     entered = clock()
     _warm_up(run, plan, timing, copies)
-    with _no_garbage_collection():
+    with paused_garbage_collection():
         timing.began_s = time.monotonic()
         started = reported = clock()
         while True:
@@ -71,7 +70,10 @@ def time_passes(
             timing.latency_ms.append((after - before) / 1e6)
             timing.starts_ms.append((before - started) / 1e6)
             _add_details(timing, copies, device_times)
-            if _is_over(plan, timing, (after - started) / 1e6, (after - entered) / 1e6):
+            is_enough = len(timing.latency_ms) >= plan.passes and (after - started) / 1e6 >= plan.duration_ms
+            if not is_enough and plan.limit_ms and (after - entered) / 1e6 >= plan.limit_ms:
+                timing.limit_reached = True
+            if is_enough or timing.limit_reached:
                 first = timing.starts_ms[0]
                 timing.starts_ms = [start - first for start in timing.starts_ms]
                 return timing
@@ -102,26 +104,7 @@ def _add_details(timing: Timing, copies: Copies | None, device_times: Callable[[
         timing.add(DeviceTimes(d2h_ms=_duration_ms(copies.from_device)))
 
 
-def _is_over(plan: TimingPlan, timing: Timing, measured_ms: float, elapsed_ms: float) -> bool:
-    if len(timing.latency_ms) >= plan.passes and measured_ms >= plan.duration_ms:
-        return True
-    timing.limit_reached = bool(plan.limit_ms) and elapsed_ms >= plan.limit_ms
-    return timing.limit_reached
-
-
 def _duration_ms(work: Callable[[], float | None]) -> float:
     before = time.perf_counter_ns()
     by_device_ms = work()
     return (time.perf_counter_ns() - before) / 1e6 if by_device_ms is None else by_device_ms
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Disable Python's collector, which would interrupt passes at random (timeit disables it too)."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name, visible_name, visible_text
 from ndld_flow.drawing.engine_graph import LayerEdge, Terminal
 from ndld_flow.drawing.families import FAMILIES
@@ -15,7 +16,7 @@ from ndld_flow.drawing.model_document import HeldTensor, ModelDocument, ModelNod
 from ndld_flow.report.collect_graph import NODE_HEIGHT, NODE_WIDTH, GraphPicture, graph_payload
 from ndld_flow.report.encoding import Texts, packed, steps
 from ndld_flow.report.page_data import HeldPayload, ModelNodes, ModelPayload, ScopePayload
-from ndld_flow.report.render import MODEL_PAGE, paused_garbage_collection, render, write_page
+from ndld_flow.report.render import MODEL_PAGE, render, write_page
 from ndld_flow.report.value_text import Fact
 
 _ASPECT = 1.4

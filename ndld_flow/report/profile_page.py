@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.text import short_name
 from ndld_flow.records.build import Build
 from ndld_flow.records.profile import Profile
@@ -15,7 +16,7 @@ from ndld_flow.report.collect_layers import collect_layers
 from ndld_flow.report.collect_profiles import collect_profiles
 from ndld_flow.report.panel import PanelView, panels_of
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.render import PROFILE_REPORT, paused_garbage_collection, render, write_page
+from ndld_flow.report.render import PROFILE_REPORT, render, write_page
 from ndld_flow.report.value_text import Fact
 
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import gc
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -157,15 +154,3 @@ def write_page(path: Path, text: str, again: str) -> Path:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
     return path
-
-
-@contextmanager
-def paused_garbage_collection() -> Iterator[None]:
-    """Pause the garbage collector: scanning hundreds of thousands of records without cycles doubles the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.report import verdict
@@ -17,7 +18,7 @@ from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.panel import PanelView, collect_panels
 from ndld_flow.report.payload import page_payload
-from ndld_flow.report.render import RUN_REPORT, paused_garbage_collection, render, write_page
+from ndld_flow.report.render import RUN_REPORT, render, write_page
 from ndld_flow.report.value_text import Fact
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, number, percent, seconds, size, size_change
 from ndld_flow.records.run_folder import read_documents
 from ndld_flow.records.run_record import ENDINGS, RunRecord
@@ -15,7 +16,6 @@ from ndld_flow.report.collect_summary import (
     Summary,
     collect_summary,
 )
-from ndld_flow.report.render import paused_garbage_collection
 from ndld_flow.report.search_outcome import search_words
 
 

@@ -11,13 +11,13 @@ from uuid import uuid4
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.comparison import Comparison, Subject
 from ndld_flow.records.document import read_document
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import COMPARISON_PAGE, read_run
-from ndld_flow.report.render import paused_garbage_collection
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, ignore
 from ndld_flow.runner.outputs import LATEST, Outputs

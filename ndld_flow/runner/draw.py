@@ -7,13 +7,13 @@ from dataclasses import fields
 from pathlib import Path
 
 from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import DrawnGraph, Look, Reading
 from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.report.model_page import write_model_page
 from ndld_flow.report.profile_page import draw_build, draw_profile
-from ndld_flow.report.render import paused_garbage_collection
 from ndld_flow.report.run_page import draw_report
 from ndld_flow.report.sweep.page import draw_sweep
 from ndld_flow.runner.outputs import Outputs

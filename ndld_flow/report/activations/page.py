@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import MINUS, count, number, share
 from ndld_flow.base.text import short_name, visible_name
 from ndld_flow.records.accuracy import LayerDivergence
@@ -15,7 +16,7 @@ from ndld_flow.records.activations import Activations, CapturedTensor
 from ndld_flow.records.run_folder import STORED
 from ndld_flow.report.activations.maps import ACTIVATIONS_RECORD, PackedMaps, pack_maps, read_activations
 from ndld_flow.report.activations.payload import activations_payload
-from ndld_flow.report.render import PageParts, paused_garbage_collection, render, write_page
+from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.value_text import shape_text
 
 _UNBOUNDED_DB = 300.0

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import change
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import Comparison, Coverage, ProfileComparison
@@ -36,7 +37,7 @@ from ndld_flow.report.comparison.verdicts import (
     collect_metrics,
     ratio_text,
 )
-from ndld_flow.report.render import PageParts, paused_garbage_collection, render, write_page
+from ndld_flow.report.render import PageParts, render, write_page
 
 
 @dataclass(frozen=True)

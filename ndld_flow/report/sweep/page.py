@@ -10,11 +10,12 @@ from pathlib import Path
 
 import yaml
 
+from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.base.quantities import count, seconds
 from ndld_flow.base.text import short_name, visible_text
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.collect_profiles import machine_settings
-from ndld_flow.report.render import PageParts, paused_garbage_collection, render, write_page
+from ndld_flow.report.render import PageParts, render, write_page
 from ndld_flow.report.sweep.collect_churn import ChurnView, Objects, collect_churn
 from ndld_flow.report.sweep.collect_effects import EffectsView, collect_effects
 from ndld_flow.report.sweep.collect_winners import WinnersView, collect_winners
