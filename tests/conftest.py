@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ndld_flow.base.errors import SourceError
-from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.machine.host import deciding_variables
+from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.devices import FOLDER_VARIABLE
 from tests.support.samples import fetch_sample
 from tests.support.started_processes import ending_processes

@@ -14,7 +14,7 @@ from types import FrameType
 
 import click
 
-from ndld_flow.base.one_process import is_one_process
+from ndld_flow.processes.watchdog import is_one_process
 
 READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
 _SIGNAL_DELAY_S = 0.3

@@ -43,11 +43,11 @@ class _Mount:
 
 def _read_groups(text: str) -> dict[str, str]:
     """Return controller -> the group of this process; version 2's group under the empty name."""
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for line in text.splitlines():
         _, controllers, group = line.split(":", 2)
-        found |= dict.fromkeys(controllers.split(","), group)
-    return found
+        groups |= dict.fromkeys(controllers.split(","), group)
+    return groups
 
 
 def _read_mounts(root: Path) -> list[_Mount]:
@@ -60,14 +60,12 @@ def _read_mounts(root: Path) -> list[_Mount]:
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind in ("cgroup", "cgroup2"):
-            group, folder = (_unescape(word) for word in before.split(" ")[3:5])
+            group, folder = (
+                re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), word) for word in before.split(" ")[3:5]
+            )
             controllers = frozenset(options.split(",")) if kind == "cgroup" else frozenset()
             mounts.append(_Mount(controllers, group, root / folder.lstrip("/")))
     return mounts
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
 def _folders(controller: str, groups: dict[str, str], mounts: list[_Mount]) -> list[Path] | None:
@@ -81,29 +79,24 @@ def _folders(controller: str, groups: dict[str, str], mounts: list[_Mount]) -> l
         return None
     folders = []
     for mount in seen:
-        inner = _below(groups[version], mount.group)
-        leaf = mount.folder / inner
+        group = groups[version]
+        if mount.group != "/" and (group == mount.group or group.startswith(f"{mount.group}/")):
+            group = group[len(mount.group) :]
+        leaf = mount.folder / ("" if ".." in group else group.lstrip("/"))
         if not leaf.is_dir():  # the path is the host's, and only a part of the hierarchy is visible
             leaf = mount.folder
         folders += [leaf, *(parent for parent in leaf.parents if parent.is_relative_to(mount.folder))]
     return folders
 
 
-def _below(group: str, top: str) -> str:
-    """Return a group's path relative to the group at the top of the mount."""
-    if top != "/" and (group == top or group.startswith(f"{top}/")):
-        group = group[len(top) :]
-    return "" if ".." in group else group.lstrip("/")
-
-
 def _limit(folders: list[Path] | None, read: Callable[[Path], float | None]) -> str:
     if folders is None:
         return UNKNOWN
     try:
-        found = [limit for folder in folders if (limit := read(folder)) is not None]
+        limits = [limit for folder in folders if (limit := read(folder)) is not None]
     except (OSError, ValueError):
         return UNKNOWN
-    return f"{min(found):.15g}" if found else NONE
+    return f"{min(limits):.15g}" if limits else NONE
 
 
 def _cpus(folder: Path) -> float | None:

@@ -27,11 +27,14 @@ _GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"
 def describe_machine() -> Machine:
     """Return the machine's description, cached per process. Without a GPU it takes some milliseconds."""
     gpus, driver = _nvidia()
+    release = ".".join(platform.release().split("-")[0].split(".")[:2])
+    # CPUs that this process may use: a smaller set counts as another machine.
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
-        system=_system(),
+        system=f"{platform.system()} {release}".strip(),  # without the patch release
         architecture=platform.machine(),
         cpu=_cpu_name(),
-        cpu_count=_usable_cpus(),
+        cpu_count=cpus,
         memory_bytes=memory_size() or None,
         gpus=gpus,
         driver=driver,
@@ -55,23 +58,17 @@ def read_conditions() -> dict[str, JsonValue]:
         "governors": lambda: _distinct("cpu[0-9]*/cpufreq/scaling_governor"),
         "cpu_mhz": _clock_rates,
         "turbo": _turbo,
-        "cgroup_cpu_limit": _cgroup_cpus,
+        "cgroup_cpu_limit": _container_cpus,
     }
-    found: dict[str, JsonValue] = {}
+    conditions: dict[str, JsonValue] = {}
     for name, read in readers.items():
         try:
             value = read()
         except (OSError, AttributeError, ValueError):  # this system has no such file or call
             continue
         if value not in (None, []):
-            found[name] = value
-    return found
-
-
-def _system() -> str:
-    """Return the system, such as `Linux 6.12`, without the patch release."""
-    release = ".".join(platform.release().split("-")[0].split(".")[:2])
-    return f"{platform.system()} {release}".strip()
+            conditions[name] = value
+    return conditions
 
 
 def _cpu_name() -> str:
@@ -101,13 +98,6 @@ def _board_name() -> str:
         return Path("/proc/device-tree/model").read_text(encoding="utf-8").rstrip("\0")
     except OSError:
         return ""
-
-
-def _usable_cpus() -> int:
-    """Return the number of CPUs that this process may use: a smaller set counts as another machine."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def memory_size() -> int:
@@ -143,10 +133,16 @@ def _ask_nvidia_smi() -> tuple[tuple[str, ...], str]:
 
 def _output_of(*command: str) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    return ended.stdout.strip()
+
+
+def _container_cpus() -> JsonValue:
+    """Return the container's limit of CPU time, in CPUs; None without one."""
+    quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+    return None if quota == "max" else int(quota) / int(period)
 
 
 def _distinct(pattern: str) -> list[JsonValue]:
@@ -165,9 +161,3 @@ def _turbo() -> JsonValue:
     if intel.exists():
         return intel.read_text().strip() == "0"
     return (_CPUS / "cpufreq" / "boost").read_text().strip() == "1"
-
-
-def _cgroup_cpus() -> JsonValue:
-    """Return the container's limit of CPU time, in CPUs; None without one."""
-    quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    return None if quota == "max" else int(quota) / int(period)

@@ -41,13 +41,13 @@ class Gpu:
 
     @property
     def kind(self) -> str:
-        """The properties that GPUs of one kind share."""
+        """Return the properties that GPUs of one kind share."""
         memory = f"{round(int(self.memory) / 2**20)} MiB" if self.memory.isdecimal() else f"memory {self.memory}"
         return f"{self.name} {memory}"
 
     @property
     def settings(self) -> str:
-        """The settings that an administrator may change."""
+        """Return the settings that an administrator may change."""
         return f"power limit {self.power_limit} mW, clocks {self.clocks}, ECC {self.ecc}, MIG {self.mig}"
 
 
@@ -79,7 +79,7 @@ def all_gpus() -> tuple[Gpu, ...]:
 
 @lru_cache(maxsize=1)
 def _all_gpus(now: int) -> tuple[Gpu, ...]:
-    """Query the driver once for all steps of a run."""
+    """Return the GPUs, asking the driver once for all steps of a run."""
     del now  # an administrator may change limits while a process lasts
     try:
         return _ask_nvml(ctypes.CDLL(_LIBRARY))
@@ -89,13 +89,13 @@ def _all_gpus(now: int) -> tuple[Gpu, ...]:
 
 def _read_cards() -> tuple[Gpu, ...]:
     """Return the GPUs in the files of Linux's driver, which have only name and UUID."""
-    found = []
+    gpus = []
     for path in sorted(_CARDS.glob("*/information")):
         text = path.read_text(errors="replace")
         model = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
         uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", text, re.MULTILINE)
-        found.append(Gpu(uuid[1] if uuid else UNKNOWN, model[1].strip() if model else UNKNOWN))
-    return tuple(found)
+        gpus.append(Gpu(uuid[1] if uuid else UNKNOWN, model[1].strip() if model else UNKNOWN))
+    return tuple(gpus)
 
 
 def _ask_nvml(nvml: ctypes.CDLL) -> tuple[Gpu, ...]:

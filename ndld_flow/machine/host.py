@@ -73,7 +73,14 @@ def visible_kinds(every: tuple[str, ...]) -> tuple[str, ...]:
 def deciding_variables(prefixes: Iterable[str] = _PREFIXES) -> dict[str, str]:
     """Return the environment variables that change what libraries compute, or how fast."""
     begins = tuple(prefixes)
-    names = sorted(name for name in os.environ if name.startswith(begins) and not _is_left_out(name))
+    with_paths = ("CUDA_", "ORT_", "TENSORRT_", "TRT_")
+    names = sorted(
+        name
+        for name in os.environ
+        if name.startswith(begins)
+        and not is_secret_variable(name)
+        and not (name.startswith(with_paths) and any(word in name for word in _NEUTRAL_WORDS))
+    )
     cluster = ON_CLUSTER in os.environ  # Ray sets it for each task
     return {name: os.environ[name] for name in names if not (cluster and name == "OMP_NUM_THREADS")}
 
@@ -81,13 +88,6 @@ def deciding_variables(prefixes: Iterable[str] = _PREFIXES) -> dict[str, str]:
 def computing_variables() -> dict[str, str]:
     """Return the environment variables that change results on any machine."""
     return deciding_variables(_RESULT_PREFIXES)
-
-
-def _is_left_out(name: str) -> bool:
-    is_neutral = name.startswith(("CUDA_", "ORT_", "TENSORRT_", "TRT_")) and any(
-        word in name for word in _NEUTRAL_WORDS
-    )
-    return is_neutral or is_secret_variable(name)
 
 
 # --- the host --------------------------------------------------------------------------------------------------------
@@ -142,7 +142,9 @@ def _describe_cpus(*, same_kind: bool) -> str:
     """Return the CPUs that this process may use: by number, or by an arrangement that other hosts share."""
     cpus = _own_cpus()
     threads = _read(_SYSTEM / "cpu/smt/active")
-    described = f"{_arrangement(cpus)}" if same_kind else f"{ranges(cpus)} (memory {_memory_nodes()})"
+    lines = _read(Path("/proc/self/status")).splitlines()
+    nodes = next((line.partition(":")[2].strip() for line in lines if line.startswith("Mems_allowed_list")), UNKNOWN)
+    described = _arrangement(cpus) if same_kind else f"{ranges(cpus)} (memory {nodes})"
     return f"{described}{f', SMT {threads}' if threads else ''}"
 
 
@@ -158,12 +160,7 @@ def _arrangement(cpus: list[int]) -> str:
         shared["caches"].add(_read(folder / "cache/index3/shared_cpu_list"))
         shared["packages"].add(_read(folder / "topology/physical_package_id"))
     described = " and ".join(f"{count} of kHz {kind}" for kind, count in sorted(kinds.items()))
-    return f"{described} on {', '.join(f'{len(found)} {name}' for name, found in shared.items())}"
-
-
-def _memory_nodes() -> str:
-    lines = _read(Path("/proc/self/status")).splitlines()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("Mems_allowed_list")), UNKNOWN)
+    return f"{described} on {', '.join(f'{len(values)} {name}' for name, values in shared.items())}"
 
 
 def _read_modes() -> dict[str, str]:
@@ -174,24 +171,24 @@ def _read_modes() -> dict[str, str]:
     turbo = _read(_SYSTEM / "cpu/intel_pstate/no_turbo")
     pages = _read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     power = _read(Path("/var/lib/nvpmodel/status"))
-    found = {
+    modes = {
         "governor": ", ".join(governors),
         "boost": boost or {"0": "1", "1": "0"}.get(turbo, ""),
         "huge pages": pages[pages.find("[") + 1 : pages.find("]")] if "[" in pages else "",
         "power mode": power,
     }
-    return {name: value or UNKNOWN for name, value in found.items() if value or name != "power mode"}
+    return {name: value or UNKNOWN for name, value in modes.items() if value or name != "power mode"}
 
 
 def ranges(numbers: Iterable[int]) -> str:
     """Return numbers in ascending order as `0-3,8`."""
-    found: list[list[int]] = []
+    spans: list[list[int]] = []
     for number in numbers:
-        if found and found[-1][-1] == number - 1:
-            found[-1].append(number)
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1].append(number)
         else:
-            found.append([number])
-    return ",".join(f"{some[0]}-{some[-1]}" if len(some) > 1 else f"{some[0]}" for some in found)
+            spans.append([number])
+    return ",".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in spans)
 
 
 def _read(path: Path) -> str:

@@ -27,8 +27,8 @@ def read_version(library: str) -> str:
 def read_module_version(module: str) -> tuple[str, str]:
     """Return the distribution that a top-level module comes from, and its version."""
     name = _DISTRIBUTIONS.get(module, module)
-    found = read_version(name)
-    if found == "not installed":
+    version_text = read_version(name)
+    if version_text == "not installed":
         name = (packages_distributions().get(module) or [module])[0]
-        found = read_version(name)
-    return name, found
+        version_text = read_version(name)
+    return name, version_text

@@ -53,7 +53,7 @@ class Clocks(Protocol):
 
 
 def find_clocks(gpu: int) -> Clocks:
-    """NVML by nvidia-ml-py where that is installed, else nvidia-smi. Raises `BackendError` when neither is here."""
+    """Return NVML by nvidia-ml-py where that is installed, else nvidia-smi. Raises `BackendError` without either."""
     with contextlib.suppress(ImportError):
         return _Nvml(importlib.import_module("pynvml"), gpu)
     program = shutil.which("nvidia-smi")

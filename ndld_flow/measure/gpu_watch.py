@@ -52,17 +52,16 @@ class GpuSamples:
             return f"the GPU was not sampled: {self.missing}"
         if not summary.get("samples"):
             return "the GPU was not sampled: the passes ended before the first sample"
-        values = [f"{_median(summary, name):,.0f} {unit}" for name, unit in _UNITS.items() if name in summary]
+        values = [
+            f"{float(str(quantity['median'])):,.0f} {unit}"
+            for name, unit in _UNITS.items()
+            if isinstance(quantity := summary.get(name), dict)
+        ]
         return (
             f"during the measurement the GPU showed {', '.join(values)} "
             f"(medians of {summary['samples']} samples by NVML; "
             "the occupancy of its SMs and memory needs performance counters, which were not read)"
         )
-
-
-def _median(summary: Mapping[str, JsonValue], name: str) -> float:
-    quantity = summary[name]
-    return float(str(quantity["median"])) if isinstance(quantity, dict) else 0.0
 
 
 @contextlib.contextmanager
@@ -92,7 +91,11 @@ def _sample(gpu: int, samples: GpuSamples, over: threading.Event) -> None:
         return
     while not over.wait(PERIOD_S):
         samples.at_s.append(time.monotonic())
-        samples.read.append(dict(_read(nvml, readers)))
+        values = {}
+        for name, read in readers.items():
+            with contextlib.suppress(nvml.NVMLError):  # some GPUs lack sensors
+                values[name] = float(read())
+        samples.read.append(values)
     nvml.nvmlShutdown()
 
 
@@ -108,13 +111,6 @@ def _readers(nvml: Any, handle: Any) -> dict[str, Callable[[], float]]:  # noqa:
         "pcie_sent_kb_per_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES),
         "pcie_received_kb_per_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES),
     }
-
-
-def _read(nvml: Any, readers: Mapping[str, Callable[[], float]]) -> Iterator[tuple[str, float]]:  # noqa: ANN401
-    """Yield the quantities that this GPU reports; some GPUs lack sensors."""
-    for name, read in readers.items():
-        with contextlib.suppress(nvml.NVMLError):
-            yield name, float(read())
 
 
 @dataclass
@@ -137,7 +133,12 @@ class GpuWatch:
             notes.append(f"the GPU's clock was locked to its base clock during the measurement, {self.clocks[gpu]}")
         samples = self.samples.get(gpu)
         if samples is not None:
-            conditions["gpu_samples"] = summary = samples.within(list(map(_span, timings)))
+            conditions["gpu_samples"] = summary = samples.within(
+                [
+                    (timing.began_s, timing.began_s + (timing.starts_ms[-1] + timing.latency_ms[-1]) / 1e3)
+                    for timing in timings
+                ]
+            )
             notes.append(samples.describe(summary))
         return conditions, notes
 
@@ -160,8 +161,3 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
             if request.sample_gpu and gpu not in watch.samples:
                 watch.samples[gpu] = held.enter_context(sampled_gpu(gpu))
         yield watch
-
-
-def _span(timing: Timing) -> tuple[float, float]:
-    """Return begin and end of the measured passes, by `time.monotonic`."""
-    return timing.began_s, timing.began_s + (timing.starts_ms[-1] + timing.latency_ms[-1]) / 1e3

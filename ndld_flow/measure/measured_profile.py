@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -26,7 +26,7 @@ from ndld_flow.store.digest import digest_file
 
 
 @dataclass(frozen=True)
-class Sitting:
+class MeasurementSession:
     """Facts shared by all models of a measurement session."""
 
     id: str
@@ -55,9 +55,9 @@ class Measured:
     gpu_notes: Sequence[str]
 
 
-def make_profile(found: Measured, sitting: Sitting) -> Profile:
+def make_profile(measured: Measured, session: MeasurementSession) -> Profile:
     """Return the profile of one model."""
-    request, layers, first = found.request, found.layers, found.answers[0]
+    request, layers, first = measured.request, measured.layers, measured.answers[0]
     built_file = request.session.built_file()
     return Profile(
         label=request.label,
@@ -69,33 +69,36 @@ def make_profile(found: Measured, sitting: Sitting) -> Profile:
         versions=request.session.library_versions(first.versions)
         | {name: read_version(name) for name in ("ndld-flow", "numpy", "onnx")},
         options=request.options,
-        conditions=_conditions(found, sitting),
-        inputs=describe_feeds(found.feeds),
+        conditions=_conditions(measured, session),
+        inputs=describe_feeds(measured.feeds),
         outputs=tuple(TensorInfo(name=name, dtype=dtype, shape=tuple(dims)) for name, dtype, dims in first.outputs),
-        input_digests=_digests(found.feeds),
+        input_digests=_digests(measured.feeds),
         profiler="off",
         warmup_passes=first.timings[0].warmup_passes,
         warmup_ms=first.timings[0].warmup_ms,
-        runs=tuple(_run(answer, sitting.began_s) for answer in found.answers),
-        batches=found.batches,
+        runs=tuple(_run(answer, session.began_s) for answer in measured.answers),
+        batches=measured.batches,
         layers=layers.layers,
         layer_runs=layers.layer_runs,
         timeline=layers.timeline,
         timeline_basis=layers.timeline_basis,
-        roofs=found.roofs,
+        roofs=measured.roofs,
         layer_pass_ms=layers.pass_ms,
-        measured_at=sitting.measured_at,
-        sitting=sitting.id,
-        peak_memory_bytes=max(answer.peak_bytes for answer in found.answers),
-        stopped_because=found.stopped_because,
+        measured_at=session.measured_at,
+        sitting=session.id,
+        peak_memory_bytes=max(answer.peak_bytes for answer in measured.answers),
+        stopped_because=measured.stopped_because,
         notes=(
             *first.notes,
-            *note_assumed(found.feeds),
-            *doubts(found.before),
-            *disturbed(sitting.during),
+            *note_assumed(measured.feeds),
+            *doubts(measured.before),
+            *disturbed(session.during),
             *layers.notes,
-            *_device_notes(request, first),
-            *found.gpu_notes,
+            *([] if first.peak_bytes else ["this system does not report memory use"]),
+            *request.session.notes(
+                SessionFacts(tuple(first.devices), (), (), facts=first.facts), copied=bool(first.timings[0].h2d_ms)
+            ),
+            *measured.gpu_notes,
         ),
     )
 
@@ -132,19 +135,12 @@ def _run(answer: Answer, began_s: float) -> ProfileRun:
     )
 
 
-def _conditions(found: Measured, sitting: Sitting) -> dict[str, JsonValue]:
-    first = found.answers[0]
+def _conditions(measured: Measured, session: MeasurementSession) -> dict[str, JsonValue]:
+    first = measured.answers[0]
     process: dict[str, JsonValue] = {"threads": first.threads, "affinity": [*first.affinity]}
     device: dict[str, JsonValue] = {"device": {**first.facts}} if first.facts else {}
-    around: dict[str, JsonValue] = {"before": found.before, "after": found.after, "during": sitting.during}
-    return {**around, "process": process, **device, **found.gpu_conditions}
-
-
-def _device_notes(request: ProfilingRequest, answer: Answer) -> Iterator[str]:
-    if not answer.peak_bytes:
-        yield "this system does not report memory use"
-    facts = SessionFacts(tuple(answer.devices), (), (), facts=answer.facts)
-    yield from request.session.notes(facts, copied=bool(answer.timings[0].h2d_ms))
+    around: dict[str, JsonValue] = {"before": measured.before, "after": measured.after, "during": session.during}
+    return {**around, "process": process, **device, **measured.gpu_conditions}
 
 
 def _spread(profile: Profile) -> float | None:
@@ -154,33 +150,34 @@ def _spread(profile: Profile) -> float | None:
 def metrics_of(profile: Profile) -> dict[str, Metric]:
     """Return the metrics that gates may name."""
     latency = profile.latency
-    found = {
+    metrics = {
         f"latency.{word}": Metric(value=getattr(latency, f"{word}_ms"), unit="ms")
         for word in ("median", "mean", "min", "max", "p90", "p95", "p99", "std")
     }
-    found["latency.cov"] = Metric(value=latency.cov)
-    found["throughput.median"] = Metric(value=latency.throughput_per_s * _side_by_side(profile), unit="1/s")
-    batch = _batch(profile)
-    if batch is not None:
-        found["throughput.items"] = Metric(value=found["throughput.median"].value * batch, unit="1/s")
-    found["latency.runs"] = Metric(value=len(profile.runs))
+    metrics["latency.cov"] = Metric(value=latency.cov)
+    metrics["throughput.median"] = Metric(value=latency.throughput_per_s * _side_by_side(profile), unit="1/s")
+    firsts = {info.shape[0] for info in profile.inputs if info.shape}
+    if len(firsts) == 1:  # the items of one inference
+        items_per_s = metrics["throughput.median"].value * firsts.pop()
+        metrics["throughput.items"] = Metric(value=items_per_s, unit="1/s")
+    metrics["latency.runs"] = Metric(value=len(profile.runs))
     reached = _spread(profile)
     if reached is not None:
-        found["latency.spread"] = Metric(value=reached)
-    found["load_ms"] = Metric(value=statistics.median(run.load_ms for run in profile.runs), unit="ms")
+        metrics["latency.spread"] = Metric(value=reached)
+    metrics["load_ms"] = Metric(value=statistics.median(run.load_ms for run in profile.runs), unit="ms")
     if profile.peak_memory_bytes:
-        found["memory.peak_bytes"] = Metric(value=profile.peak_memory_bytes, unit="bytes")
+        metrics["memory.peak_bytes"] = Metric(value=profile.peak_memory_bytes, unit="bytes")
     if profile.layers:
-        found["layers.sum"] = Metric(value=profile.layers_sum_ms, unit="ms")
-        found["layers.count"] = Metric(value=len(profile.layers))
-        found["profiler.overhead"] = Metric(value=profile.profiler_overhead)
-    found |= profile.tensor_cores.metrics if profile.tensor_cores is not None else {}
-    found |= _device_metrics(profile)
+        metrics["layers.sum"] = Metric(value=profile.layers_sum_ms, unit="ms")
+        metrics["layers.count"] = Metric(value=len(profile.layers))
+        metrics["profiler.overhead"] = Metric(value=profile.profiler_overhead)
+    metrics |= profile.tensor_cores.metrics if profile.tensor_cores is not None else {}
+    metrics |= _device_metrics(profile)
     for point in profile.batches:
         items_per_s = point.items_per_s * _side_by_side(profile)
-        found[f"batch_{point.batch}.latency.median"] = Metric(value=point.latency.median_ms, unit="ms")
-        found[f"batch_{point.batch}.throughput.median"] = Metric(value=items_per_s, unit="1/s")
-    return found
+        metrics[f"batch_{point.batch}.latency.median"] = Metric(value=point.latency.median_ms, unit="ms")
+        metrics[f"batch_{point.batch}.throughput.median"] = Metric(value=items_per_s, unit="1/s")
+    return metrics
 
 
 def _side_by_side(profile: Profile) -> int:
@@ -189,23 +186,17 @@ def _side_by_side(profile: Profile) -> int:
     return streams if isinstance(streams, int) else 1
 
 
-def _batch(profile: Profile) -> int | None:
-    """Return the first dimension that all inputs share, the items of one inference; None where they differ."""
-    firsts = {info.shape[0] for info in profile.inputs if info.shape}
-    return firsts.pop() if len(firsts) == 1 else None
-
-
 def _device_metrics(profile: Profile) -> dict[str, Metric]:
     """Return times by the device's clock, and the device memory of the engine."""
-    found = {}
+    metrics = {}
     for name in ("enqueue", "h2d", "compute", "d2h"):
-        medians = [statistics.median(told) for run in profile.runs if (told := getattr(run, f"{name}_ms"))]
+        medians = [statistics.median(times_ms) for run in profile.runs if (times_ms := getattr(run, f"{name}_ms"))]
         if medians:
-            found[f"{name}.median"] = Metric(value=statistics.median(medians), unit="ms")
+            metrics[f"{name}.median"] = Metric(value=statistics.median(medians), unit="ms")
     device = profile.conditions.get("device")
     if isinstance(device, dict) and isinstance(used := device.get("device_used_bytes"), int):
-        found["memory.device_bytes"] = Metric(value=used, unit="bytes")
-    return found
+        metrics["memory.device_bytes"] = Metric(value=used, unit="bytes")
+    return metrics
 
 
 def summarise(profile: Profile) -> str:
@@ -214,8 +205,8 @@ def summarise(profile: Profile) -> str:
     provider = profile.providers[0].removesuffix("ExecutionProvider")
     reached = _spread(profile)
     within = "" if reached is None else f" {spread_text(reached)}"
-    told = f"median {milliseconds(latency.median_ms)}{within} over {runs} run{'' if runs == 1 else 's'}"
-    told += f" ({latency.sample_count} pass{'' if latency.sample_count == 1 else 'es'}) on {provider}"
+    summary = f"median {milliseconds(latency.median_ms)}{within} over {runs} run{'' if runs == 1 else 's'}"
+    summary += f" ({latency.sample_count} pass{'' if latency.sample_count == 1 else 'es'}) on {provider}"
     if profile.stopped_because.startswith("budget"):
-        told += ", budget used"
-    return f"{told}, {len(profile.layers)} layers" if profile.layers else told
+        summary += ", budget used"
+    return f"{summary}, {len(profile.layers)} layers" if profile.layers else summary

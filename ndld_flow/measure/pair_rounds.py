@@ -52,7 +52,7 @@ class _Model:
         assert self.child is not None
         self.child.send(command)
 
-    def hear(self, doing: str) -> dict[str, float]:
+    def receive(self, doing: str) -> dict[str, float]:
         """Return its answer. Raises the exception of its process, or `BackendError` when it died."""
         assert self.child is not None
         answer = self.child.receive(doing)
@@ -64,7 +64,7 @@ class _Model:
 
     def take_turn(self, passes: int, cpu: int, doing: str) -> Turn:
         self.send(f"{passes} {cpu}")
-        return Turn(**self.hear(doing))
+        return Turn(**self.receive(doing))
 
     def describe(self, passes: int) -> RoundSide:
         queued = [turn.queued_ms for turn in self.turns if turn.queued_ms is not None]
@@ -81,7 +81,7 @@ class PairMeasurement:
     """Two models that are measured in rounds, and the files that their processes read."""
 
     def __init__(self, pair: Sequence[Side], folder: Path, round_ms: float) -> None:
-        """`folder` is an existing one, for the files; `round_ms` is the time that the passes of a round may take.
+        """Prepare both models. `folder` exists and gets the files; `round_ms` limits the passes of a round.
 
         Raises `RequestError` when inputs do not fit.
         """
@@ -127,7 +127,7 @@ class PairMeasurement:
                 model.turns = []
             for model in self._models:
                 model.side.progress(0, 0, f"loading for round {self._number}")
-                model.threads = int(model.hear("loading")["threads"])
+                model.threads = int(model.receive("loading")["threads"])
             yield
 
     def _choose_cpu(self) -> int:
@@ -147,7 +147,7 @@ class PairMeasurement:
 
 
 def _orders(cycles: int, dice: random.Random) -> Iterator[tuple[int, int]]:
-    """The order of turns in each cycle: at random, and in the next cycle the other way round."""
+    """Yield the order of turns in each cycle: random, and reversed in the next cycle."""
     order = (0, 1)
     for cycle in range(cycles):
         order = dice.choice([(0, 1), (1, 0)]) if cycle % 2 == 0 else (order[1], order[0])

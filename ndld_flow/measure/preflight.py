@@ -46,15 +46,15 @@ class CpuTime:
 
 def look_around(on_gpu: bool) -> dict[str, JsonValue]:
     """Return conditions that may disturb a measurement now; those that this system does not report are left out."""
-    found = read_conditions()
+    conditions = read_conditions()
     others = _measuring_processes()
     if others:
-        found["measuring_processes"] = [*others]
+        conditions["measuring_processes"] = [*others]
     if on_gpu:
         gpus = _ask_gpus()
         if gpus:
-            found["gpus"] = [*gpus]
-    return found
+            conditions["gpus"] = [*gpus]
+    return conditions
 
 
 def doubts(conditions: Mapping[str, JsonValue]) -> tuple[str, ...]:
@@ -138,19 +138,19 @@ def _list(conditions: Mapping[str, JsonValue], name: str) -> list[JsonValue]:
 
 def _measuring_processes() -> list[str]:
     """Return measuring programs, and workers of other runs, as `trtexec (process 4711)`."""
-    found = []
+    processes = []
     for folder in _PROC.glob("[0-9]*"):
         try:
             words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has just ended, or belongs to someone else
+        except OSError:  # it has just ended, or belongs to another user
             continue
         program = Path(words[0]).name
         if worker.__name__ in words:
             program = "ndld-flow"
         elif program not in _MEASURING_PROGRAMS:
             continue
-        found.append(f"{program} (process {folder.name})")
-    return sorted(found)
+        processes.append(f"{program} (process {folder.name})")
+    return sorted(processes)
 
 
 def _ask_gpus() -> list[dict[str, JsonValue]]:

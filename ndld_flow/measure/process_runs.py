@@ -49,7 +49,7 @@ def _died(job: Job, ended: ProcessEnd) -> Exception:
     killed = ended.signal_name == "SIGKILL"
     names = job.session.names()
     why = "the system may be short of memory" if killed else f"{names.library} or a library of it crashed"
-    last = f" Its last words: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
+    last = f" Its last output: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
     return KilledError(
         f"the process that measured {job.model} on {names.device} died of {ended.signal_name} while "
         f"{ended.doing}: {why}.{last} {names.crash_advice}."
@@ -85,7 +85,7 @@ class ProcessRuns:
         share = self.plan.share(self.tally.least)
         job = Job(self.model, self.session, (Part(self.feeds, share),), self._recording(number))
         started = time.perf_counter()
-        answer = run_worker(job, self.folder / f"run-{number}", self._teller(number, share.passes), self.environment)
+        answer = run_worker(job, self.folder / f"run-{number}", self._reporter(number, share.passes), self.environment)
         used_ms = (time.perf_counter() - started) * 1e3 - answer.recording_ms
         self.tally.add(answer.timings[0], used_ms)
         self.answers.append(answer)
@@ -95,7 +95,7 @@ class ProcessRuns:
             return None
         return replace(self.layers, keep_optimised=number == 1)
 
-    def _teller(self, number: int, passes: int) -> Progress:
+    def _reporter(self, number: int, passes: int) -> Progress:
         """Return a callback of the progress over all runs, as far as known."""
         before = sum(len(answer.timings[0].latency_ms) for answer in self.answers)
         foreseen = max(passes * self.tally.least, before + passes)

@@ -16,15 +16,15 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
-from ndld_flow.measure.measured_profile import Measured, Sitting, describe_feeds, make_profile
+from ndld_flow.measure.measured_profile import Measured, MeasurementSession, describe_feeds, make_profile
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
 from ndld_flow.measure.process_runs import ProcessRuns, Progress, time_batches
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import Tally, go_on, stopped_because
 from ndld_flow.measure.worker_job import Answer, write_feeds
 from ndld_flow.models.tensors import Array
-from ndld_flow.records.profile import BatchPoint, Layer, Profile, Roofs
-from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
+from ndld_flow.records.profile import BatchPoint, Profile
+from ndld_flow.runtimes.protocol import LayerPass
 from ndld_flow.samples.feeds import Feed, make_feeds
 
 
@@ -69,14 +69,14 @@ def measure_in_turns(
 
 
 def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
-    """`measure_in_turns` where each side has its own scratch folder, progress and name in errors."""
+    """Measure as `measure_in_turns` does; each side has its own scratch folder, progress and name in errors."""
     least = max(side.request.plan.runs for side in sides)
     with contextlib.ExitStack() as folders:
         measuring = [_prepare(side, least, folders) for side in sides]
         with watched_gpus(sides) as watch:
-            sitting = _take_turns(measuring)
-            tallies = [one.runs.tally for one in measuring]
-            return [_conclude(one, sitting, stopped_because(one.runs.tally, tallies), watch) for one in measuring]
+            session = _take_turns(measuring)
+            tallies = [model.runs.tally for model in measuring]
+            return [_conclude(model, session, stopped_because(model.runs.tally, tallies), watch) for model in measuring]
 
 
 def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measuring:
@@ -90,6 +90,9 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         batches = {
             batch: make_feeds(specs, request.inputs, request.seed, request.label, batch) for batch in request.batches
         }
+    recording = None
+    if request.layer_passes:
+        recording = request.session.plan_recording(request.path, math.ceil(request.layer_passes / least))
     runs = ProcessRuns(
         model=request.path,
         session=request.session,
@@ -97,84 +100,74 @@ def _prepare(side: Side, least: int, folders: contextlib.ExitStack) -> _Measurin
         tally=Tally(request.plan, least),
         folder=folder,
         progress=side.progress,
-        layers=_plan_recording(request, least),
+        layers=recording,
         environment=request.session.environment(folder),
     )
     return _Measuring(side, feeds, batches, runs, look_around(on_gpu), {})
 
 
-def _plan_recording(request: ProfilingRequest, runs: int) -> RecordingPlan | None:
-    """Return the recording plan of each process run; None without a layer pass."""
-    if not request.layer_passes:
-        return None
-    return request.session.plan_recording(request.path, math.ceil(request.layer_passes / runs))
-
-
-def _take_turns(measuring: Sequence[_Measuring]) -> Sitting:
+def _take_turns(measuring: Sequence[_Measuring]) -> MeasurementSession:
     measured_at, started, cpu_before = datetime.now(UTC), time.perf_counter(), read_cpu_time()
     _go_round(measuring)
     during = disturbance(cpu_before, read_cpu_time(), time.perf_counter() - started)
-    for one in measuring:
-        one.after = look_around("gpus" in one.before)
-    began_s = min(one.first.timings[0].began_s for one in measuring)
-    return Sitting(uuid.uuid4().hex[:12], measured_at, began_s, during)
+    for model in measuring:
+        model.after = look_around("gpus" in model.before)
+    began_s = min(model.first.timings[0].began_s for model in measuring)
+    return MeasurementSession(uuid.uuid4().hex[:12], measured_at, began_s, during)
 
 
 def _go_round(measuring: Sequence[_Measuring]) -> None:
     """Run A, B, ...; A, B, ...: disturbances of the machine affect all models equally."""
     while True:
-        for one in measuring:
-            with naming_step(one.side.step):
-                one.runs.run_once()
-        if not go_on([one.runs.tally for one in measuring]):
+        for model in measuring:
+            with naming_step(model.side.step):
+                model.runs.run_once()
+        if not go_on([model.runs.tally for model in measuring]):
             return
 
 
-def _conclude(one: _Measuring, sitting: Sitting, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
-    with naming_step(one.side.step):
-        batches, layers = _batches(one), _layers(one)
-    conditions, notes = watch.describe(one.request, [answer.timings[0] for answer in one.runs.answers])
-    found = Measured(
-        request=one.request,
-        feeds=one.feeds,
-        answers=one.runs.answers,
+def _conclude(model: _Measuring, session: MeasurementSession, reason: str, watch: GpuWatch) -> tuple[Profile, str]:
+    with naming_step(model.side.step):
+        batches, layers = _batches(model), _layers(model)
+    conditions, notes = watch.describe(model.request, [answer.timings[0] for answer in model.runs.answers])
+    roofs = None
+    if layers.layers:
+        model.side.progress(0, 0, "measuring the peak performance of the device")
+        roofs = model.request.session.measure_roofs(layers.layers)
+    measured = Measured(
+        request=model.request,
+        feeds=model.feeds,
+        answers=model.runs.answers,
         stopped_because=reason,
-        before=one.before,
-        after=one.after,
+        before=model.before,
+        after=model.after,
         batches=batches,
         layers=layers,
-        roofs=_roofs(one, layers.layers),
+        roofs=roofs,
         gpu_conditions=conditions,
         gpu_notes=notes,
     )
-    return make_profile(found, sitting), one.first.log
+    return make_profile(measured, session), model.first.log
 
 
-def _batches(one: _Measuring) -> tuple[BatchPoint, ...]:
-    if not one.batches:
+def _batches(model: _Measuring) -> tuple[BatchPoint, ...]:
+    if not model.batches:
         return ()
-    answer = time_batches(one.runs, {batch: _arrays(feeds) for batch, feeds in one.batches.items()})
+    answer = time_batches(model.runs, {batch: _arrays(feeds) for batch, feeds in model.batches.items()})
     return tuple(
         BatchPoint(batch=batch, inputs=describe_feeds(feeds), latency_ms=tuple(timing.latency_ms))
-        for (batch, feeds), timing in zip(one.batches.items(), answer.timings, strict=True)
+        for (batch, feeds), timing in zip(model.batches.items(), answer.timings, strict=True)
     )
 
 
-def _layers(one: _Measuring) -> LayerPass:
-    answers = one.runs.answers
+def _layers(model: _Measuring) -> LayerPass:
+    answers = model.runs.answers
     recordings = [Path(answer.recording) for answer in answers if answer.recording]
-    if one.runs.layers is None or not recordings:
+    if model.runs.layers is None or not recordings:
         return LayerPass()
-    one.side.progress(0, 0, "reading the layers")
+    model.side.progress(0, 0, "reading the layers")
     timings = [answer.timings[0] for answer in answers]
-    return one.request.session.read_layers(one.request.path, recordings, one.runs.layers, timings)
-
-
-def _roofs(one: _Measuring, layers: Sequence[Layer]) -> Roofs | None:
-    if not layers:
-        return None
-    one.side.progress(0, 0, "measuring what the device can do")
-    return one.request.session.measure_roofs(layers)
+    return model.request.session.read_layers(model.request.path, recordings, model.runs.layers, timings)
 
 
 def _arrays(feeds: Mapping[str, Feed]) -> dict[str, Array]:

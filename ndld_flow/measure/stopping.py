@@ -38,7 +38,7 @@ class MeasuringPlan:
     """Rest before each measured pass."""
 
     def share(self, runs: int) -> TimingPlan:
-        """The timing pass of one of so many runs."""
+        """Return the plan of the timing pass of one of so many runs."""
         return TimingPlan(
             passes=math.ceil(self.passes / runs),
             duration_ms=self.duration_ms / runs,
@@ -85,7 +85,7 @@ class Tally:
 
     @property
     def wants_more(self) -> bool:
-        """Leaving the budget aside."""
+        """Return True when more runs are needed, whatever the budget."""
         return len(self.medians_ms) < self.least or (self.plan.stable > 0 and not self.is_stable)
 
 
@@ -96,27 +96,24 @@ def go_on(tallies: Sequence[Tally]) -> bool:
 
 
 def stopped_because(tally: Tally, all_tallies: Sequence[Tally]) -> str:
-    """`stable: ±1.2 % after 5 runs`."""
+    """Return the reason for stopping, such as `stable: ±1.2 % after 5 runs`."""
     count = len(tally.medians_ms)
     runs = "1 run" if count == 1 else f"{count} runs"
     reached = spread(tally.medians_ms)
-    told = f"after {runs}" if reached is None else f"{spread_text(reached)} after {runs}"
+    outcome = f"after {runs}" if reached is None else f"{spread_text(reached)} after {runs}"
     if tally.is_stable:
-        return f"stable: {told}"
+        return f"stable: {outcome}"
     if tally.cut_short or tally.wants_more:
-        budget_ms = sum(one.plan.budget_ms for one in all_tallies)
+        budget_ms = sum(each.plan.budget_ms for each in all_tallies)
         shared = f" for {len(all_tallies)} that took turns" if len(all_tallies) > 1 else ""
-        return f"budget of {_budget_text(budget_ms)}{shared} used: {told}"
-    return f"runs done: {told}"
+        budget = f"{budget_ms / 1e3:g} s" if budget_ms < 60_000 else seconds(budget_ms / 1e3)
+        return f"budget of {budget}{shared} used: {outcome}"
+    return f"runs done: {outcome}"
 
 
 def spread_text(ratio: float) -> str:
-    """`±1.2 %`."""
+    """Return a ratio as `±1.2 %`."""
     percent = ratio * 100
     if percent < 0.095:
         return f"±{percent:.1g} %"
     return f"±{percent:.1f} %" if percent < 99.95 else f"±{percent:,.0f} %"
-
-
-def _budget_text(budget_ms: float) -> str:
-    return f"{budget_ms / 1e3:g} s" if budget_ms < 60_000 else seconds(budget_ms / 1e3)

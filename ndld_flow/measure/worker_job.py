@@ -135,11 +135,10 @@ def write_feeds(feeds: Mapping[str, Array], folder: Path) -> dict[str, FeedFile]
 
 def read_feeds(files: Mapping[str, FeedFile]) -> dict[str, Array]:
     """Return the arrays saved by `write_feeds`."""
-    return {name: _read(file) for name, file in files.items()}
-
-
-def _read(file: FeedFile) -> Array:
-    values: Array = np.load(file.path, allow_pickle=False)
-    dtype = numpy_dtype(file.dtype)
-    # A dtype of ml_dtypes is loaded as raw bytes.
-    return values if dtype is None or values.dtype == dtype else values.view(dtype)
+    feeds = {}
+    for name, file in files.items():
+        values: Array = np.load(file.path, allow_pickle=False)
+        dtype = numpy_dtype(file.dtype)
+        # A dtype of ml_dtypes is loaded as raw bytes.
+        feeds[name] = values if dtype is None or values.dtype == dtype else values.view(dtype)
+    return feeds

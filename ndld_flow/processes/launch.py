@@ -38,14 +38,14 @@ class ProcessEnd:
 
     @property
     def signal_name(self) -> str:
-        """Name of the signal that killed it, or empty when it exited."""
+        """Return the name of the signal that killed it; empty when it exited."""
         if self.code >= 0:
             return ""
         return name_signal(-self.code) or f"signal {-self.code}"
 
     @property
     def output(self) -> str:
-        """Its standard error, and the output of libraries."""
+        """Return its standard error and the output of libraries."""
         return (self.folder / _STDERR).read_text(encoding="utf-8", errors="replace").strip()
 
     def died(self, what: str) -> Exception:

@@ -7,7 +7,6 @@ import logging
 import os
 import queue
 import re
-import signal
 import subprocess
 import threading
 import time
@@ -19,7 +18,7 @@ from typing import IO
 
 from ndld_flow.base.errors import BackendError, KilledError, RequestError
 from ndld_flow.base.text import shortened, visible_text
-from ndld_flow.processes.launch import end_group
+from ndld_flow.processes.launch import end_group, name_signal
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _LONGEST_LINE = 2000
@@ -88,8 +87,10 @@ def run_program(program: Program, report: Callable[[str], None]) -> None:
     finally:
         end_group(process)
     if process.returncode:
-        kind = KilledError if process.returncode < 0 else RequestError
-        raise kind(f"the program {program.name!r} ended with {_code(process.returncode)}.{_last_output(last)}")
+        code = process.returncode
+        end = f"code {code}" if code > 0 else f"signal {name_signal(-code) or -code}"
+        message = f"the program {program.name!r} ended with {end}.{_last_output(last)}"
+        raise RequestError(message) if code > 0 else KilledError(message)
 
 
 def _lines(process: subprocess.Popen[bytes], program: Program) -> Iterator[str]:
@@ -160,13 +161,6 @@ def _last_output(last: Sequence[str]) -> str:
     if not last:
         return " It had no output."
     return f" Its last output: {' / '.join(shortened(line, 300) for line in last)}"
-
-
-def _code(code: int) -> str:
-    if code >= 0:
-        return f"code {code}"
-    known = [known.name for known in signal.Signals if known == -code]
-    return f"signal {known[0] if known else -code}"
 
 
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SYSTEMROOT")

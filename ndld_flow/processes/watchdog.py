@@ -1,4 +1,4 @@
-"""A watchdog that ends a process and all its descendants with the process that started it."""
+"""A watchdog that ends a process and all its descendants with its parent, and the switch that starts no processes."""
 
 from __future__ import annotations
 
@@ -106,3 +106,12 @@ def _children() -> Iterator[int]:
                 state = (entry / "stat").read_bytes().rpartition(b")")[2].split()
                 if int(state[1]) == own_pid:
                     yield int(entry.name)
+
+
+IN_PROCESS = "NDLD_FLOW_IN_PROCESS"
+"""Environment variable; any value but `0` and the empty text turns it on."""
+
+
+def is_one_process() -> bool:
+    """Return whether all work stays in this process."""
+    return os.environ.get(IN_PROCESS, "0") not in ("", "0")

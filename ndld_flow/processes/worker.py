@@ -21,8 +21,14 @@ def start_worker() -> ReportProgress:
 
     Call this first. The returned function writes lines `DONE TOTAL WHAT` to standard output, at a limited rate.
     """
+
+    def end_with_stdin() -> None:
+        while os.read(0, 64):
+            pass
+        os._exit(ORPHANED)
+
     output = claim_output()
-    threading.Thread(target=_end_with_stdin, daemon=True).start()
+    threading.Thread(target=end_with_stdin, daemon=True).start()
     return throttled(lambda done, total, what: os.write(output, f"{done} {total} {what}\n".encode()))
 
 
@@ -36,12 +42,6 @@ def claim_output() -> int:
 def exit_worker() -> None:
     """Exit at once, after the answer was written: unloading drivers takes time and may crash."""
     os._exit(0)
-
-
-def _end_with_stdin() -> None:
-    while os.read(0, 64):
-        pass
-    os._exit(ORPHANED)
 
 
 def throttled(write: Callable[[int, int, str], object]) -> ReportProgress:
@@ -65,7 +65,7 @@ _STATUS = Path("/proc/self/status")
 def peak_memory_bytes() -> int:
     """Return the peak resident memory of this process in bytes; 0 where it is unknown."""
     try:
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
+        match = re.search(r"^VmHWM:\s+(\d+) kB$", _STATUS.read_text(), re.MULTILINE)
     except OSError:
         return 0
-    return int(found[1]) * 1024 if found else 0
+    return int(match[1]) * 1024 if match else 0

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ndld_flow.base.one_process import is_one_process
 from ndld_flow.base.text import short_name
+from ndld_flow.processes.watchdog import is_one_process
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.document import Record
 from ndld_flow.runner.disk import name_user

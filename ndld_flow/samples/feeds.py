@@ -45,7 +45,11 @@ def make_feeds(
     wanted = want_inputs(inputs, given, model)
     if batch is not None:
         wanted = with_batch(wanted, batch, model)
-    read = {wanted_input.name: _first(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
+    read = {}
+    for each in wanted:
+        if each.given.data_patterns:
+            file = find_files(each.given.data_patterns)[0]
+            _, read[each.name] = next(open_file(each, file).feeds())
     return complete_feeds(wanted, read, seed)
 
 
@@ -70,10 +74,6 @@ def note_assumed(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
     if not assumed:
         return ()
     return (f"free dimensions not set in the recipe's `inputs:` were taken as 1: {', '.join(assumed)}",)
-
-
-def _first(wanted_input: WantedInput) -> Feed:
-    return next(open_file(wanted_input, find_files(wanted_input.given.data_patterns)[0]).feeds())[1]
 
 
 def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:

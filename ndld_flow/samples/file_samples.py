@@ -41,17 +41,17 @@ class FileSamples(Protocol):
         """Yield label and values of each sample. Raises `RequestError` naming the input and the file."""
 
 
-def open_file(one: WantedInput, file: FoundFile) -> FileSamples:
+def open_file(wanted: WantedInput, file: FoundFile) -> FileSamples:
     """Return the samples in a file. Raises `RequestError` when its type is unknown."""
     suffix = file.path.suffix.lower()
     if file.path.is_dir():
-        return ArrayFile(one, file.label, _of_test_set(one, file.path))
+        return ArrayFile(wanted, file.label, _of_test_set(wanted, file.path))
     if suffix in VALUE_SUFFIXES:
-        return ArrayFile(one, file.label, file.path)
+        return ArrayFile(wanted, file.label, file.path)
     if suffix in (*IMAGE_SUFFIXES, *VIDEO_SUFFIXES):
-        return ImageFile(one, file.label, file.path, ImageInput.of(one, file.path))
+        return ImageFile(wanted, file.label, file.path, ImageInput.of(wanted, file.path))
     raise RequestError(
-        f'input "{one.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file of a '
+        f'input "{wanted.name}": data "{visible_name(str(file.path))}" is neither random, zeros, ones, nor a file of a '
         f"supported type: {', '.join(KNOWN_SUFFIXES)}."
     )
 
@@ -64,7 +64,7 @@ class ArrayFile:
     fixed, an array with a multiple of it is split into as many samples.
     """
 
-    one: WantedInput
+    wanted: WantedInput
     label: str
     path: Path
 
@@ -74,15 +74,15 @@ class ArrayFile:
 
     @cached_property
     def _stored(self) -> StoredArray:
-        stored = open_array(self.path, self.one.name)
-        check_family(stored.dtype, self.one.dtype, self.one.name, str(self.path))
+        stored = open_array(self.path, self.wanted.name)
+        check_family(stored.dtype, self.wanted.dtype, self.wanted.name, str(self.path))
         return stored
 
     @property
     def _pattern(self) -> Pattern | None:
         """Return the shape of a sample in the file: one that is repeated may have any number of items."""
-        pattern = self.one.pattern
-        return (None, *pattern[1:]) if self.one.repeat and pattern else pattern
+        pattern = self.wanted.pattern
+        return (None, *pattern[1:]) if self.wanted.repeat and pattern else pattern
 
     def count(self, most: int) -> int:
         shape, pattern = self._stored.shape, self._pattern
@@ -92,7 +92,7 @@ class ArrayFile:
         number = 1 if not rows else shape[0] // rows
         if number == 0:
             raise RequestError(
-                f'input "{self.one.name}": {self.path} holds no sample, its shape is {shape_text(shape)}.'
+                f'input "{self.wanted.name}": {self.path} holds no sample, its shape is {shape_text(shape)}.'
             )
         return min(number, most)
 
@@ -106,23 +106,25 @@ class ArrayFile:
             yield f"{self.label}{where}", self._feed(own, f"{visible_name(str(self.path))}{where}")
 
     def _feed(self, values: Array, origin: str) -> Feed:
-        one = self.one
-        how = origin if values.dtype == one.dtype else f"{origin} cast"
-        if one.repeat and one.pattern and len(values):
-            values = _repeated(values, one.pattern[0])
-        cast = np.ascontiguousarray(cast_to_model(values, one.dtype, one.name, origin)).reshape(values.shape)
+        wanted = self.wanted
+        how = origin if values.dtype == wanted.dtype else f"{origin} cast"
+        if wanted.repeat and wanted.pattern and len(values):
+            items = wanted.pattern[0]
+            if isinstance(items, int) and items != len(values):
+                values = np.take(values, np.arange(items) % len(values), axis=0)
+        cast = np.ascontiguousarray(cast_to_model(values, wanted.dtype, wanted.name, origin)).reshape(values.shape)
         self._check(cast.shape)
-        return Feed(cast, f"{how}, {one.dtype.name} {shape_text(cast.shape)}", is_from_file=True)
+        return Feed(cast, f"{how}, {wanted.dtype.name} {shape_text(cast.shape)}", is_from_file=True)
 
     def _check(self, shape: tuple[int, ...]) -> None:
-        self.one.check_shape(shape, f"{self.path} has")
+        self.wanted.check_shape(shape, f"{self.path} has")
 
 
 @dataclass(frozen=True)
 class ImageFile:
     """An image, or an animation or a video, of which every N-th frame is a sample."""
 
-    one: WantedInput
+    wanted: WantedInput
     label: str
     path: Path
     picture: ImageInput
@@ -132,19 +134,19 @@ class ImageFile:
         return self.path.suffix.lower() in (*VIDEO_SUFFIXES, *ANIMATION_SUFFIXES)
 
     def count(self, most: int) -> int:
-        name, every = self.one.name, self.one.given.every
+        name, every = self.wanted.name, self.wanted.given.every
         if self._is_video:
             return count_video(self.path, name, every, most)
         return min(-(-count_frames(self.path, name) // every), most)
 
     def feeds(self) -> Iterator[tuple[str, Feed]]:
-        one, read = self.one, video_frames if self._is_video else image_frames
-        for place, image in read(self.path, one.name, one.given.every):
+        wanted, read = self.wanted, video_frames if self._is_video else image_frames
+        for place, image in read(self.path, wanted.name, wanted.given.every):
             where = "" if place is None else f" frame {place}"
             values = self.picture.values(image)
-            one.check_shape(values.shape, f"{self.path} has")
-            how = f"image {visible_name(str(self.path))}{where} as {one.given.layout}"
-            described = f"{how}, {one.dtype.name} {shape_text(values.shape)}"
+            wanted.check_shape(values.shape, f"{self.path} has")
+            how = f"image {visible_name(str(self.path))}{where} as {wanted.given.layout}"
+            described = f"{how}, {wanted.dtype.name} {shape_text(values.shape)}"
             yield f"{self.label}{where}", Feed(values, described, is_from_file=True)
 
     @property
@@ -152,19 +154,20 @@ class ImageFile:
         return self.path.suffix.lower() in VIDEO_SUFFIXES
 
 
-def _of_test_set(one: WantedInput, folder: Path) -> Path:
-    path = folder / f"input_{one.place}.pb"
+def _of_test_set(wanted: WantedInput, folder: Path) -> Path:
+    path = folder / f"input_{wanted.place}.pb"
     if not path.exists():
         raise RequestError(
-            f'input "{one.name}": the test data set {folder} has no {path.name}, and the model\'s inputs are counted '
-            "from 0."
+            f'input "{wanted.name}": the test data set {folder} has no {path.name}, and the model\'s inputs are '
+            "counted from 0."
         )
     return path
 
 
 def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
-    """Return the number of items of the first dimension in a sample; 0 where the whole array is one; None where the
-    shape does not fit.
+    """Return the number of items of the first dimension in a sample.
+
+    0 where the whole array is a sample; None where the shape does not fit.
     """
     if pattern is None or fits(shape, pattern):
         return 0
@@ -174,10 +177,3 @@ def _rows(shape: tuple[int, ...], pattern: Pattern | None) -> int | None:
     if not isinstance(first, int) or not fits(shape, (None, *pattern[1:])):
         return None
     return first if 0 < first < shape[0] and shape[0] % first == 0 else None
-
-
-def _repeated(values: Array, items: int | str | None) -> Array:
-    """Repeat the items of a file up to the requested number."""
-    if not isinstance(items, int) or items == len(values):
-        return values
-    return np.take(values, np.arange(items) % len(values), axis=0)

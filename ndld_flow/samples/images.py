@@ -40,18 +40,18 @@ class ImageInput:
     width: int | None
 
     @classmethod
-    def of(cls, one: WantedInput, path: Path) -> ImageInput:
+    def of(cls, wanted: WantedInput, path: Path) -> ImageInput:
         """Prepare the conversion.
 
         Raises `RequestError` when the input's shape, dtype or normalisation does not fit images.
         """
-        where = f'input "{one.name}" from the image {path}'
-        if one.pattern is None:
-            raise shape_unknown(one.name)
-        dtype = one.dtype
+        where = f'input "{wanted.name}" from the image {path}'
+        if wanted.pattern is None:
+            raise shape_unknown(wanted.name)
+        dtype = wanted.dtype
         if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
             raise RequestError(f"{where}: an image cannot become {dtype.name}.")
-        conversion = cls(one.given, dtype, *_sizes(one.pattern, one.given.layout, where))
+        conversion = cls(wanted.given, dtype, *_sizes(wanted.pattern, wanted.given.layout, where))
         _check_normalisation(conversion, where)
         return conversion
 
@@ -64,7 +64,10 @@ class ImageInput:
         size = (self.width or picture.width, self.height or picture.height)
         resized = picture.convert(_MODES[self.channels]).resize(size, Image.Resampling.BILINEAR)
         pixels = np.asarray(resized).reshape(size[1], size[0], self.channels)
-        values = _normalized(pixels, self.given) if is_float(self.dtype) else pixels
+        values = pixels
+        if is_float(self.dtype):
+            scaled = pixels.astype(np.float32) / np.float32(255)
+            values = (scaled - np.asarray(self.given.mean, np.float32)) / np.asarray(self.given.std, np.float32)
         if self.given.layout == "NCHW":
             values = values.transpose(2, 0, 1)
         repeated = values if self.batch is None else np.broadcast_to(values, (self.batch, *values.shape))
@@ -99,7 +102,11 @@ def _frames(image: Image.Image) -> int:
 @contextlib.contextmanager
 def _opened(path: Path, name: str) -> Iterator[Image.Image]:
     try:
-        with _open(path) as image:
+        with warnings.catch_warnings():
+            # An image over pillow's size limit is refused, not only warned about.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            opened = Image.open(path, formats=_FORMATS)
+        with opened as image:
             if image.mode.startswith(_DEEP_MODES):
                 raise ValueError(f"its pixels have more than 8 bits ({image.mode}), convert them first")
             yield image
@@ -109,13 +116,6 @@ def _opened(path: Path, name: str) -> Iterator[Image.Image]:
         raise RequestError(f'input "{name}": {error}') from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
         raise RequestError(f'input "{name}": the image {path} cannot be read: {error}') from None
-
-
-def _open(path: Path) -> Image.Image:
-    with warnings.catch_warnings():
-        # An image over pillow's size limit is refused, not only warned about.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        return Image.open(path, formats=_FORMATS)
 
 
 def _sizes(pattern: Pattern, layout: str, where: str) -> tuple[int | None, int, int | None, int | None]:
@@ -143,9 +143,4 @@ def _check_normalisation(conversion: ImageInput, where: str) -> None:
                 f"{where}: `{word}` has {len(numbers)} numbers, the input {conversion.channels} channels."
             )
     if 0.0 in conversion.given.std:
-        raise RequestError(f"{where}: `std` divides, so it may not hold 0.")
-
-
-def _normalized(pixels: Array, given: InputSpec) -> Array:
-    scaled = pixels.astype(np.float32) / np.float32(255)
-    return np.asarray((scaled - np.asarray(given.mean, np.float32)) / np.asarray(given.std, np.float32))
+        raise RequestError(f"{where}: `std` divides, so it must not contain 0.")

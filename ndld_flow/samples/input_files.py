@@ -47,7 +47,7 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFil
     Raises `RequestError` when some do not fit, when inputs have different numbers of samples, or when more are
     requested than there are. A single sample is repeated where a random input varies.
     """
-    files = {one.name: _open(one) for one in wanted if one.given.data_patterns}
+    files = {wanted_input.name: _open(wanted_input) for wanted_input in wanted if wanted_input.given.data_patterns}
     # A single input is counted only up to the requested number; several inputs must have equal numbers.
     most = requested if requested is not None and len(files) == 1 else _ALL
     problems: list[str] = []
@@ -55,18 +55,20 @@ def open_files(wanted: Sequence[WantedInput], requested: int | None) -> InputFil
     if problems:
         more = len(problems) - _PROBLEMS_SHOWN
         raise RequestError("; ".join(problems[:_PROBLEMS_SHOWN]) + (f"; and {more} files more" if more > 0 else ""))
-    _check_counts(opened.counts, requested, varies=any(one.given.data == "random" for one in wanted))
+    _check_counts(opened.counts, requested, varies=any(wanted_input.given.data == "random" for wanted_input in wanted))
     return opened
 
 
-def _open(one: WantedInput) -> list[FileSamples]:
+def _open(wanted_input: WantedInput) -> list[FileSamples]:
     try:
-        found = find_files(one.given.data_patterns)
+        files = find_files(wanted_input.given.data_patterns)
     except RequestError as error:
-        raise RequestError(f'input "{one.name}": {error}') from None
-    opened = [open_file(one, file) for file in found]
-    if one.given.every > 1 and not any(file.has_frames for file in opened):
-        raise RequestError(f'input "{one.name}": `every: {one.given.every}` is for videos, and its data has none.')
+        raise RequestError(f'input "{wanted_input.name}": {error}') from None
+    opened = [open_file(wanted_input, file) for file in files]
+    if wanted_input.given.every > 1 and not any(file.has_frames for file in opened):
+        raise RequestError(
+            f'input "{wanted_input.name}": `every: {wanted_input.given.every}` is for videos, and its data has none.'
+        )
     return opened
 
 

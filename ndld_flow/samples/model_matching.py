@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import numpy as np
-
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.tensors import Array, TensorSpec, numpy_dtype
 from ndld_flow.samples.feeds import Feed
@@ -47,12 +45,15 @@ class SharedInputs:
 
     def for_candidate(self, feeds: Mapping[str, Feed]) -> dict[str, Array]:
         """Return the reference's values under the candidate's names and in its dtypes."""
-        return {
-            self.candidate_names[name]: cast_to_model(
-                feed.values, _dtype(self.candidate_dtypes[name], name), name, "the reference's input"
-            )
-            for name, feed in feeds.items()
-        }
+        values = {}
+        for name, feed in feeds.items():
+            dtype = numpy_dtype(self.candidate_dtypes[name])
+            if dtype is None:
+                raise ModelError(
+                    f'input "{name}" is {self.candidate_dtypes[name]} in the candidate, which cannot be fed.'
+                )
+            values[self.candidate_names[name]] = cast_to_model(feed.values, dtype, name, "the reference's input")
+        return values
 
 
 def shared_inputs(reference: Sequence[TensorSpec], candidate: Sequence[TensorSpec]) -> SharedInputs:
@@ -76,13 +77,6 @@ def _narrowed(reference: TensorSpec, candidate: TensorSpec) -> tuple[int | str |
         return reference.shape
     pairs = zip(reference.shape, candidate.shape, strict=True)
     return tuple(theirs if isinstance(theirs, int) and not isinstance(mine, int) else mine for mine, theirs in pairs)
-
-
-def _dtype(name: str, input_name: str) -> np.dtype[np.generic]:
-    dtype = numpy_dtype(name)
-    if dtype is None:
-        raise ModelError(f'input "{input_name}" is {name} in the candidate, which cannot be fed.')
-    return dtype
 
 
 def _list(specs: Mapping[str, TensorSpec]) -> str:

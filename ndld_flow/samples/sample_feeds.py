@@ -25,14 +25,16 @@ class Sample:
 
 
 class Samples:
-    """Samples in their order, read anew in each iteration: only one is in memory.
+    """Samples in their order, read again in each iteration: only one is in memory.
 
     Iterating raises `RequestError` for a sample that does not fit.
     """
 
     def __init__(self, wanted: Sequence[WantedInput], source: InputFiles | UserSamples, count: int, seed: int) -> None:
         self._wanted, self._source, self._count, self._seed = wanted, source, count, seed
-        self._label_seeds = any(one.given.data == "random" for one in wanted) and not source.has_distinct_labels(count)
+        self._label_seeds = any(each.given.data == "random" for each in wanted) and not source.has_distinct_labels(
+            count
+        )
         self.notes = note_assumed(next(iter(self)).feeds)
         """Caveats: reasons why the samples are weaker evidence than they seem."""
 
@@ -44,7 +46,7 @@ class Samples:
         for i in range(self._count):
             label, read = next(rounds, (None, {}))
             if label is None:
-                raise RequestError(f"{i} of {self._count} samples are left: their files changed while they were used.")
+                raise RequestError(f"{i} of {self._count} samples are left: their files changed during the step.")
             feeds = complete_feeds(self._wanted, read, self._seed + i)
             yield Sample(self._label(label, i), feeds)
 

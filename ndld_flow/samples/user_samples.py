@@ -28,7 +28,7 @@ class UserSamples:
     """
 
     def __init__(self, path: Path, wanted: Sequence[WantedInput], model: str, requested: int | None) -> None:
-        self._path, self._wanted, self._model = path, {one.name: one for one in wanted}, model
+        self._path, self._wanted, self._model = path, {each.name: each for each in wanted}, model
         module = load_user_module(path)
         known = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
         if FUNCTION not in known:
@@ -76,22 +76,22 @@ class UserSamples:
                 f"{where} is {type(given).__name__}: yield a mapping, input -> array, or a pair of a label and that."
             )
         arrays = {str(name): array for name, array in given.items()}
-        check_names(arrays, [one.spec for one in self._wanted.values()], where, self._model)
-        for name, one in self._wanted.items():
-            if name not in arrays and (one.given.data_patterns or one.given.data == "random"):
+        check_names(arrays, [wanted.spec for wanted in self._wanted.values()], where, self._model)
+        for name, wanted in self._wanted.items():
+            if name not in arrays and (wanted.given.data_patterns or wanted.given.data == "random"):
                 raise RequestError(f'{where} has no "{name}": yield it, or give a number as `inputs.{name}.data`.')
         origin = f"{visible_name(str(self._path))} sample {place}"
         feeds = {name: self._feed(self._wanted[name], array, origin) for name, array in arrays.items()}
         self._check_same(place, where, feeds)
         return label, feeds
 
-    def _feed(self, one: WantedInput, array: object, origin: str) -> Feed:
+    def _feed(self, wanted: WantedInput, array: object, origin: str) -> Feed:
         with locating_errors(self._path):
             values = np.array(array)  # a copy: the code may use its buffer again
-        how = origin if values.dtype == one.dtype else f"{origin} cast"
-        values = cast_to_model(values, one.dtype, one.name, origin)
-        one.check_shape(values.shape, f"{origin} has")
-        return Feed(values, f"{how}, {one.dtype.name} {shape_text(values.shape)}", is_from_file=True)
+        how = origin if values.dtype == wanted.dtype else f"{origin} cast"
+        values = cast_to_model(values, wanted.dtype, wanted.name, origin)
+        wanted.check_shape(values.shape, f"{origin} has")
+        return Feed(values, f"{how}, {wanted.dtype.name} {shape_text(values.shape)}", is_from_file=True)
 
     def _check_same(self, place: int, where: str, feeds: Mapping[str, Feed]) -> None:
         hasher = blake3()

@@ -69,10 +69,10 @@ def open_array(path: Path, name: str) -> StoredArray:
     return StoredArray(stored.shape, stored.dtype, read_slices)
 
 
-def check_family(found: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
+def check_family(stored: np.dtype[Any], dtype: np.dtype[Any], name: str, origin: str) -> None:
     """Check that both dtypes are floats, both integers, or equal. Raises `RequestError` otherwise."""
-    if found != dtype and not any(family(found) and family(dtype) for family in (is_float, is_integer)):
-        raise RequestError(f'input "{name}": {origin} holds {found.name}, the model expects {dtype.name}.')
+    if stored != dtype and not any(family(stored) and family(dtype) for family in (is_float, is_integer)):
+        raise RequestError(f'input "{name}": {origin} holds {stored.name}, the model expects {dtype.name}.')
 
 
 def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -> Array:
@@ -85,17 +85,15 @@ def cast_to_model(values: Array, dtype: np.dtype[Any], name: str, origin: str) -
     check_family(values.dtype, dtype, name, origin)
     with np.errstate(over="ignore"):
         cast: Array = values.astype(dtype)
-    if _lost_range(values, cast):
+    if is_integer(values.dtype):
+        fits = bool(np.array_equal(values, cast.astype(values.dtype)))
+    else:
+        fits = not np.any(np.isfinite(values) & ~np.isfinite(cast))
+    if not fits:
         raise RequestError(
             f'input "{name}": {origin} holds {values.dtype.name} values that do not fit the model\'s {dtype.name}.'
         )
     return cast
-
-
-def _lost_range(before: Array, after: Array) -> bool:
-    if is_integer(before.dtype):
-        return not bool(np.array_equal(before, after.astype(before.dtype)))
-    return bool(np.any(np.isfinite(before) & ~np.isfinite(after)))
 
 
 def _read(path: Path, name: str, what: str, load: Callable[[], Any]) -> Any:  # noqa: ANN401 - what `load` returns

@@ -57,11 +57,11 @@ class WantedInput:
             )
         return dtype
 
-    def check_shape(self, found: Sequence[int], origin: str) -> None:
+    def check_shape(self, shape: Sequence[int], origin: str) -> None:
         """Check a shape. Raises `RequestError` such as `origin shape 1x4x8x8, expected is ...`."""
-        if self.pattern is not None and not fits(found, self.pattern):
+        if self.pattern is not None and not fits(shape, self.pattern):
             raise RequestError(
-                f'input "{self.name}": {origin} shape {shape_text(found)}, expected is {shape_text(self.pattern)} '
+                f'input "{self.name}": {origin} shape {shape_text(shape)}, expected is {shape_text(self.pattern)} '
                 f"(the model's is {self.spec.shape_text})."
             )
 
@@ -87,35 +87,35 @@ def check_names(named: Mapping[str, object], inputs: Sequence[TensorSpec], where
 
 def with_batch(wanted: Sequence[WantedInput], batch: int, model: str) -> list[WantedInput]:
     """Return the same with a size for every free first dimension, and for dimensions of the same name."""
-    firsts = {one.name: one.spec.shape[0] for one in wanted if one.spec.shape}
+    firsts = {each.name: each.spec.shape[0] for each in wanted if each.spec.shape}
     firsts = {name: dim for name, dim in firsts.items() if not isinstance(dim, int)}
     if not firsts:
         raise RequestError(f"{model} has no input whose first dimension is free, so its batch size cannot be changed.")
     names = {dim for dim in firsts.values() if dim}
 
-    def sized(one: WantedInput) -> Pattern:
-        dims = enumerate(zip(one.spec.shape or (), one.pattern or (), strict=True))
+    def sized(each: WantedInput) -> Pattern:
+        dims = enumerate(zip(each.spec.shape or (), each.pattern or (), strict=True))
         return tuple(
-            batch if dim in names or (axis == 0 and one.name in firsts) else size for axis, (dim, size) in dims
+            batch if dim in names or (axis == 0 and each.name in firsts) else size for axis, (dim, size) in dims
         )
 
-    return [replace(one, pattern=sized(one), repeat=True) if one.spec.shape else one for one in wanted]
+    return [replace(each, pattern=sized(each), repeat=True) if each.spec.shape else each for each in wanted]
 
 
 def named_sizes(wanted: Sequence[WantedInput]) -> dict[str, int]:
     """Return dimension name -> its size in the first input that has one."""
     sizes: dict[str, int] = {}
-    for one in wanted:
-        for dim, size in zip(one.spec.shape or (), one.pattern or (), strict=False):
+    for each in wanted:
+        for dim, size in zip(each.spec.shape or (), each.pattern or (), strict=False):
             if isinstance(dim, str) and isinstance(size, int):
                 sizes.setdefault(dim, size)
     return sizes
 
 
-def fits(found: Sequence[int], pattern: Pattern) -> bool:
+def fits(shape: Sequence[int], pattern: Pattern) -> bool:
     """Return True when a shape has the pattern's sizes."""
-    return len(found) == len(pattern) and all(
-        want == size for want, size in zip(pattern, found, strict=True) if isinstance(want, int)
+    return len(shape) == len(pattern) and all(
+        want == size for want, size in zip(pattern, shape, strict=True) if isinstance(want, int)
     )
 
 
@@ -123,7 +123,7 @@ def _wanted(spec: TensorSpec, given: InputSpec, place: int) -> WantedInput:
     """Return the model's input with the recipe's sizes."""
     shape = given.run_shape
     if shape is not None:
-        WantedInput(spec, given, spec.shape).check_shape(shape, "the recipe says")
+        WantedInput(spec, given, spec.shape).check_shape(shape, "the recipe has")
         return WantedInput(spec, given, shape, place)
     if spec.shape is None and not given.data_patterns:
         raise shape_unknown(spec.name)

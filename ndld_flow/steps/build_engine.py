@@ -124,19 +124,15 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
 
 
 def _summary(build: Build) -> str:
-    """`9.8 MB engine for SM 8.6, 8.9, 12.0 in 2.1 s: 86 layers, strongly typed, constraints as Casts`"""
+    """Return `9.8 MB engine for SM 8.6, 8.9, 12.0 in 2.1 s: 86 layers, strongly typed, constraints as Casts`."""
     where = f" for SM {', '.join(build.compute_capabilities)}" if build.compute_capabilities else ""
     layers = len(build.layers)
+    count = sum(constraint.is_ignored for constraint in build.constraints)
+    ignored = f", {count} of {len(build.constraints)} constraints ignored" if count else ""
     return (
         f"{size(build.engine_bytes)} engine{where} in {seconds(build.build_s)}: "
-        f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{_ignored(build)}"
+        f"{layers} layer{'' if layers == 1 else 's'}, {build.typing}{ignored}"
     )
-
-
-def _ignored(build: Build) -> str:
-    """Return the number of ignored constraints for the summary: it changes the engine's precision."""
-    ignored = sum(constraint.is_ignored for constraint in build.constraints)
-    return f", {ignored} of {len(build.constraints)} constraints ignored" if ignored else ""
 
 
 def _metrics(build: Build) -> dict[str, Metric]:

@@ -149,13 +149,13 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
             return RoundsEvidence(missing=missing)
         plan = self._plan(models[0].device)
         with context.hold_device(models[0].device):
-            found = measure_rounds(
+            measured_rounds = measure_rounds(
                 [_side("base", measured[0], models[0], context), _side("from", measured[1], models[1], context)],
                 context.scratch,
                 RoundLimits(self.rounds, self.budget, self.min_rounds),
                 lambda rounds: self._is_decided(rounds, measured, plan),
             )
-        return RoundsEvidence(describe_rounds(found.rounds, plan, found.stopped_because))
+        return RoundsEvidence(describe_rounds(measured_rounds.rounds, plan, measured_rounds.stopped_because))
 
     def _find_models(self, measured: Sequence[Measured]) -> tuple[str, list[ProfileModel]]:
         """Return why the pair cannot be measured in rounds, or the settings that it was profiled with."""
@@ -201,7 +201,10 @@ class CompareProfiles(Step[ProfileDocument, ComparisonDocument]):
             return False
         evidence = RoundsEvidence(describe_rounds(rounds, plan, ""))
         rules = self._rules(evidence)
-        comparison = compare((), {"pair": list(map(_without_layers, measured))}, rules, self.gates, evidence=evidence)
+        # Rounds do not decide layers, and matching them takes time.
+        no_layers = {"layers": (), "layer_runs": ()}
+        pair = [replace(each, profile=each.profile.model_copy(update=no_layers)) for each in measured]
+        comparison = compare((), {"pair": pair}, rules, self.gates, evidence=evidence)
         outcomes: list[str] = [comparison.verdict] if rules.metric in ESTIMATES else []
         outcomes += [
             decided.outcome
@@ -223,19 +226,14 @@ def _side(setting: str, measured: Measured, model: ProfileModel, context: Contex
     return Side(request, context.scratch, context.progress, step=measured.step)
 
 
-def _without_layers(measured: Measured) -> Measured:
-    """Return a copy without layers, which rounds do not decide; matching them takes time."""
-    return replace(measured, profile=measured.profile.model_copy(update={"layers": (), "layer_runs": ()}))
-
-
 def _log(comparison: Comparison, context: Context) -> None:
     (compared,) = comparison.profiles
-    found = compared.rounds
+    rounds = compared.rounds
     if compared.rounds_missing:
         context.log.info("no rounds: %s", compared.rounds_missing)
-    if found is not None:
-        limits = f"at most {found.rounds_limit} rounds and {found.budget_ms / 1e3:g} s"
-        context.log.info("%s (%s); %s decides: %s", found.stopped_because, limits, found.clock, found.clock_reason)
+    if rounds is not None:
+        limits = f"at most {rounds.rounds_limit} rounds and {rounds.budget_ms / 1e3:g} s"
+        context.log.info("%s (%s); %s decides: %s", rounds.stopped_because, limits, rounds.clock, rounds.clock_reason)
     for verdict in compared.verdicts:
         if verdict.base == 0:
             context.log.info("%s %s: %s", verdict.metric, verdict.verdict, verdict.why)
@@ -266,15 +264,15 @@ def _subjects(measured: list[Measured]) -> list[Subject]:
 
 def _metrics(profile: ProfileComparison) -> dict[str, Metric]:
     """Return the ratio of every metric with its interval, and the share of the layers' time that was matched."""
-    found: dict[str, Metric] = {}
+    metrics: dict[str, Metric] = {}
     for verdict in profile.verdicts:
         if verdict.base == 0:
-            found[f"{verdict.metric}.ratio"] = Metric(value=verdict.ratio)
-            found[f"{verdict.metric}.ratio_low"] = Metric(value=verdict.low)
-            found[f"{verdict.metric}.ratio_high"] = Metric(value=verdict.high)
+            metrics[f"{verdict.metric}.ratio"] = Metric(value=verdict.ratio)
+            metrics[f"{verdict.metric}.ratio_low"] = Metric(value=verdict.low)
+            metrics[f"{verdict.metric}.ratio_high"] = Metric(value=verdict.high)
     if profile.coverage[1] is not None:
-        found["layers.matched_share"] = Metric(value=profile.coverage[1].matched_share)
-    return found
+        metrics["layers.matched_share"] = Metric(value=profile.coverage[1].matched_share)
+    return metrics
 
 
 def _summary(comparison: Comparison) -> str:

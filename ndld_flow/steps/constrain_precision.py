@@ -55,9 +55,9 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
         from ndld_flow.precision.constraints.rules import constrain_file
         from ndld_flow.precision.constraints.search_result import settings_notes
 
-        found = self._found(context)
-        done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, found)
-        notes = [] if found is None else settings_notes(found, source.label, {})
+        search = self._search(context)
+        done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, search)
+        notes = [] if search is None else settings_notes(search, source.label, {})
         for note in (*done.change.notes, *notes):
             context.log.info("%s", note)
         for name, precision in done.constraints.items():
@@ -70,7 +70,7 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
             change=done.change,
         )
 
-    def _found(self, context: Context) -> PrecisionSearch | None:
+    def _search(self, context: Context) -> PrecisionSearch | None:
         from ndld_flow.precision.constraints.search_result import read_search_result
 
         return None if self.found_by is None else read_search_result(context.read("found_by").path)

@@ -79,11 +79,11 @@ class ConvertFp16(Step[Onnx, Onnx]):
         from ndld_flow.precision.constraints.search_result import settings_notes
         from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
-        target, found = out / Onnx.main, self._found(context)
-        done = convert_to_fp16(source.path, target, self._request(found), context.log, context.progress)
+        target, search = out / Onnx.main, self._search(context)
+        done = convert_to_fp16(source.path, target, self._request(search), context.log, context.progress)
         refuse_broken(target, source.path, done.functions_inlined, context.log)
         here = {"keep_io": self.keep_io, "sensitive": self.block.sensitive}
-        notes = [] if found is None else settings_notes(found, source.label, here)
+        notes = [] if search is None else settings_notes(search, source.label, here)
         for note in notes:
             context.log.warning("%s", note)
         nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
@@ -100,7 +100,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
             change=done.change.model_copy(update={"notes": (*done.change.notes, *notes)}),
         )
 
-    def _found(self, context: Context) -> PrecisionSearch | None:
+    def _search(self, context: Context) -> PrecisionSearch | None:
         from ndld_flow.precision.constraints.search_result import read_search_result, refuse_other_precision
 
         if self.found_by is None:
@@ -109,7 +109,7 @@ class ConvertFp16(Step[Onnx, Onnx]):
         refuse_other_precision(search, "fp16", "convert_fp16")
         return search
 
-    def _request(self, found: PrecisionSearch | None) -> Fp16Options:
+    def _request(self, search: PrecisionSearch | None) -> Fp16Options:
         from ndld_flow.precision.constraints.search_result import reasons_of_found
         from ndld_flow.precision.fp16.choice import Fp16Options, ValueLimits
 
@@ -120,5 +120,5 @@ class ConvertFp16(Step[Onnx, Onnx]):
             nodes=self.block.nodes,
             values_outside=None if outside is None else ValueLimits(outside.max_abs, outside.min_abs, outside.share),
             keep_sensitive=self.block.sensitive,
-            chosen=lambda model: {} if found is None else reasons_of_found(model, found),
+            chosen=lambda model: {} if search is None else reasons_of_found(model, search),
         )

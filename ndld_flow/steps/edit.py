@@ -21,7 +21,7 @@ from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx
 
 
-def _some(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
+def _not_empty(operations: tuple[OperationEntry, ...]) -> tuple[OperationEntry, ...]:
     # not `min_length`: pydantic counts the valid items only, and would report it besides the mistake in an item
     if not operations:
         raise ValueError("name at least one operation")
@@ -59,13 +59,15 @@ class Edit(Step[Onnx, Onnx]):
     libraries: ClassVar[tuple[str, ...]] = ("onnx", "onnx-ir", "numpy")
     returns: ClassVar[tuple[Returns, ...]] = metrics("nodes")
 
-    operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_some)] = Field(json_schema_extra={"minItems": 1})
+    operations: Annotated[tuple[AnyOperation, ...], AfterValidator(_not_empty)] = Field(
+        json_schema_extra={"minItems": 1}
+    )
     """The operations, in order."""
 
     @classmethod
     def parts(cls) -> Mapping[str, type[BaseModel]]:
-        found = {word: find_operation(word) for word in operation_names()}
-        return {**{word: operation for word, operation in found.items() if operation}, "select": NodeSelect}
+        operations = {word: find_operation(word) for word in operation_names()}
+        return {**{word: operation for word, operation in operations.items() if operation}, "select": NodeSelect}
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         """Return the shapes and generated values that its operations read; files are never read."""

@@ -103,10 +103,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         wanted = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
-        found = PrecisionSearcher(wanted, subject, Workspace(context.scratch, file, context.progress)).run()
-        (out / PrecisionDocument.main).write_text(found.to_json(), encoding="utf-8")
-        _log(found, context)
-        return Result(_summary(found, self._tolerance.bounds()), found.passed, _metrics(found))
+        search = PrecisionSearcher(wanted, subject, Workspace(context.scratch, file, context.progress)).run()
+        (out / PrecisionDocument.main).write_text(search.to_json(), encoding="utf-8")
+        _log(search, context)
+        return Result(_summary(search, self._tolerance.bounds()), search.passed, _metrics(search))
 
     @property
     def _tolerance(self) -> Tolerance:
@@ -144,49 +144,48 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
         }
 
 
-def _log(found: PrecisionSearch, context: Context) -> None:
-    for note in found.notes:
+def _log(search: PrecisionSearch, context: Context) -> None:
+    for note in search.notes:
         context.log.warning("%s", note)
-    for trial in found.trials:
+    for trial in search.trials:
         context.log.info("trial %d (%s): %s: %s", trial.number, trial.phase, trial.what, trial.metrics or trial.trouble)
-    for node in found.kept:
+    for node in search.kept:
         name = short_name(node.node or node.outputs[0])
         context.log.info(
             "kept: %s %s: %s", node.op_type, name, "; ".join(evidence.sentence for evidence in node.evidence)
         )
 
 
-def _metrics(found: PrecisionSearch) -> dict[str, Metric]:
-    counts = {"kept": len(found.kept), "candidates": found.candidate_count, "trials": len(found.trials)}
+def _metrics(search: PrecisionSearch) -> dict[str, Metric]:
+    counts = {"kept": len(search.kept), "candidates": search.candidate_count, "trials": len(search.trials)}
     metrics = {name: Metric(value=value) for name, value in counts.items()}
-    for prefix, values in (("", found.metrics_found), ("whole.", found.metrics_whole)):
+    for prefix, values in (("", search.metrics_found), ("whole.", search.metrics_whole)):
         metrics |= {f"{prefix}{name}": Metric(value=value, unit=UNITS.get(name, "")) for name, value in values.items()}
     return metrics
 
 
-def _summary(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
-    """`keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
-    trials = f"{count(len(found.trials))} trial{'s' if len(found.trials) > 1 else ''}"
-    if not found.kept and found.passed:
-        return f"{found.precision} needs no node kept{_change(found)}, {trials}"
-    operators = [name for name, _ in Counter(node.op_type for node in found.kept).most_common()]
+def _summary(search: PrecisionSearch, bounds: Mapping[str, float]) -> str:
+    """Return `keeps 3 of 331 nodes in fp32 (BatchNormalization): cosine 0.77 -> 0.99999, 9 trials`."""
+    trials = f"{count(len(search.trials))} trial{'s' if len(search.trials) > 1 else ''}"
+    if not search.kept and search.passed:
+        return f"{search.precision} needs no node kept{_change(search)}, {trials}"
+    operators = [name for name, _ in Counter(node.op_type for node in search.kept).most_common()]
     more = f" and {len(operators) - _NAMED} more" if len(operators) > _NAMED else ""
-    kept = f"keeps {count(len(found.kept))} of {count(found.candidate_count)} nodes in {found.kept_precision}"
+    kept = f"keeps {count(len(search.kept))} of {count(search.candidate_count)} nodes in {search.kept_precision}"
     named = f" ({', '.join(operators[:_NAMED])}{more})" if operators else ""
-    return f"{kept}{named}{_change(found)}, {trials}{'' if found.passed else _unmet(found, bounds)}"
+    unmet = ""
+    if not search.passed:
+        reasons = [] if "nonfinite" in search.metrics_found else outside(search.metrics_found, bounds)
+        unmet = f"; the tolerance is not met{f' ({reasons[0]})' if reasons else ''}"
+    return f"{kept}{named}{_change(search)}, {trials}{unmet}"
 
 
-def _change(found: PrecisionSearch) -> str:
+def _change(search: PrecisionSearch) -> str:
     """Return `: cosine NaN -> 0.99999`; the earlier value only where it was measured and nodes are kept."""
-    metric = next((name for name in (*found.tolerance, "cosine") if name in found.metrics_found), "")
+    metric = next((name for name in (*search.tolerance, "cosine") if name in search.metrics_found), "")
     if not metric:
         return ""
-    before = "NaN -> " if "nonfinite" in found.metrics_whole else ""
-    if not before and found.kept and metric in found.metrics_whole:
-        before = f"{number(found.metrics_whole[metric])} -> "
-    return f": {metric} {before}{number(found.metrics_found[metric])}"
-
-
-def _unmet(found: PrecisionSearch, bounds: Mapping[str, float]) -> str:
-    reasons = [] if "nonfinite" in found.metrics_found else outside(found.metrics_found, bounds)
-    return f"; the tolerance is not met{f' ({reasons[0]})' if reasons else ''}"
+    before = "NaN -> " if "nonfinite" in search.metrics_whole else ""
+    if not before and search.kept and metric in search.metrics_whole:
+        before = f"{number(search.metrics_whole[metric])} -> "
+    return f": {metric} {before}{number(search.metrics_found[metric])}"

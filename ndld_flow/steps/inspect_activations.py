@@ -131,7 +131,7 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         from ndld_flow.accuracy.activations.inspection import InspectedModel, inspect_tensors
 
         other = context.read("reference") if self.reference is not None else None
-        found = inspect_tensors(
+        activations = inspect_tensors(
             InspectedModel(source.path, source.label),
             InspectedModel(other.path, other.label) if other is not None else None,
             self._request(context),
@@ -139,15 +139,15 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
             context.scratch,
             context.progress,
         )
-        (out / ActivationsDocument.main).write_text(found.to_json(), encoding="utf-8")
-        for note in found.notes:
+        (out / ActivationsDocument.main).write_text(activations.to_json(), encoding="utf-8")
+        for note in activations.notes:
             context.log.info("%s", visible_name(note))
-        layers = {layer.tensor: layer for layer in found.divergence}
-        for tensor in found.tensors:
+        layers = {layer.tensor: layer for layer in activations.divergence}
+        for tensor in activations.tensors:
             context.log.info("%s", _line(tensor, layers.get(tensor.tensor)))
-        metrics = _metrics(found)
+        metrics = _metrics(activations)
         failed = [name for name in self.fail_on if metrics[name].value]
-        return Result(_summary(found, metrics), not failed, metrics)
+        return Result(_summary(activations, metrics), not failed, metrics)
 
     def _request(self, context: Context) -> Request:
         from ndld_flow.accuracy.activations.inspection import Request
@@ -180,35 +180,38 @@ class InspectActivations(SampleSettings, Step[Onnx, ActivationsDocument]):
         return AddedNoise(noise.kind, noise.amount, noise.inputs, noise.seed, noise.applies_to == "both")
 
 
-def _metrics(found: Activations) -> dict[str, Metric]:
+def _metrics(activations: Activations) -> dict[str, Metric]:
     """Return counts over all tensors, and each metric of the tensor where it is worst."""
     worst: dict[str, list[float]] = {}
-    for layer in found.divergence:
+    for layer in activations.divergence:
         for name, value in layer.metrics.items():
             worst.setdefault(name, []).append(value)
     counts = {
-        "tensors": len(found.tensors),
-        "nan": sum(tensor.range.nan_count for tensor in found.tensors),
-        "inf": sum(tensor.range.inf_count for tensor in found.tensors),
-        "saturated": sum(tensor.saturated for tensor in found.tensors),
+        "tensors": len(activations.tensors),
+        "nan": sum(tensor.range.nan_count for tensor in activations.tensors),
+        "inf": sum(tensor.range.inf_count for tensor in activations.tensors),
+        "saturated": sum(tensor.saturated for tensor in activations.tensors),
     }
-    if found.reference:
-        counts |= {"compared": len(found.divergence), "nonfinite": sum(layer.nonfinite for layer in found.divergence)}
+    if activations.reference:
+        counts |= {
+            "compared": len(activations.divergence),
+            "nonfinite": sum(layer.nonfinite for layer in activations.divergence),
+        }
     return {name: Metric(value=value) for name, value in counts.items()} | {
         f"worst.{name}": Metric(value=min(values) if higher_is_better(name) else max(values), unit=UNITS.get(name, ""))
         for name, values in worst.items()
     }
 
 
-def _summary(found: Activations, metrics: dict[str, Metric]) -> str:
-    samples = len(found.samples)
-    parts = [f"{len(found.tensors)} tensors on {samples} sample{'s' if samples != 1 else ''}"]
+def _summary(activations: Activations, metrics: dict[str, Metric]) -> str:
+    samples = len(activations.samples)
+    parts = [f"{len(activations.tensors)} tensors on {samples} sample{'s' if samples != 1 else ''}"]
     parts += [f"{metrics[name].value:.0f} {word}" for name, word in _COUNTED.items() if metrics[name].value]
-    if found.first_nonfinite:
-        parts.append(f"first in {short_name(found.first_nonfinite)}")
-    if found.divergence:
-        far = max(found.divergence, key=lambda layer: (layer.nonfinite, layer.metrics.get("relative_rms", 0.0)))
-        parts.append(_distance(far, found.reference))
+    if activations.first_nonfinite:
+        parts.append(f"first in {short_name(activations.first_nonfinite)}")
+    if activations.divergence:
+        far = max(activations.divergence, key=lambda layer: (layer.nonfinite, layer.metrics.get("relative_rms", 0.0)))
+        parts.append(_distance(far, activations.reference))
     return ", ".join(parts)
 
 

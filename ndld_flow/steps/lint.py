@@ -37,33 +37,33 @@ class Lint(LintSettings, Step[Onnx, LintDocument]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.lint.run_checks import lint_file
 
-        found = lint_file(source.path, self, context.inputs, context.progress)
-        (out / LintDocument.main).write_text(found.to_json(), encoding="utf-8")
-        for finding in found.findings:
+        findings = lint_file(source.path, self, context.inputs, context.progress)
+        (out / LintDocument.main).write_text(findings.to_json(), encoding="utf-8")
+        for finding in findings.findings:
             where = f" {finding.node or finding.op_type}:" if finding.node or finding.op_type else ""
             context.log.info(f"{finding.severity}: {finding.check}:{where} {finding.message}")
-        for check, reason in found.checks_skipped.items():
+        for check, reason in findings.checks_skipped.items():
             context.log.info(f"skipped: {check}: {reason}")
-        return Result(summary=_summary(found), passed=self._passed(found), metrics=_metrics(found))
+        return Result(summary=_summary(findings), passed=self._passed(findings), metrics=_metrics(findings))
 
-    def _passed(self, found: Findings) -> bool:
+    def _passed(self, findings: Findings) -> bool:
         if self.fail_on == "never":
             return True
-        return not found.count("error") and not (self.fail_on == "warning" and found.count("warning"))
+        return not findings.count("error") and not (self.fail_on == "warning" and findings.count("warning"))
 
 
-def _summary(found: Findings) -> str:
-    counts = {"error": found.count("error"), "warning": found.count("warning"), "note": found.count("info")}
+def _summary(findings: Findings) -> str:
+    counts = {"error": findings.count("error"), "warning": findings.count("warning"), "note": findings.count("info")}
     counted = ", ".join(f"{count} {what}{'s' if count != 1 else ''}" for what, count in counts.items() if count)
     first = next(
-        (f": {f.node + ': ' if f.node else ''}{f.message}" for f in found.findings if f.severity == "error"), ""
+        (f": {f.node + ': ' if f.node else ''}{f.message}" for f in findings.findings if f.severity == "error"), ""
     )
     return f"{counted or 'nothing found'}{first[:200]}"
 
 
-def _metrics(found: Findings) -> dict[str, Metric]:
+def _metrics(findings: Findings) -> dict[str, Metric]:
     return {
-        "errors": Metric(value=found.count("error")),
-        "warnings": Metric(value=found.count("warning")),
-        "notes": Metric(value=found.count("info")),
+        "errors": Metric(value=findings.count("error")),
+        "warnings": Metric(value=findings.count("warning")),
+        "notes": Metric(value=findings.count("info")),
     }

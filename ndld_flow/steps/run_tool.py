@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, ClassVar, Self
 
@@ -96,9 +96,9 @@ class RunTool(Step[Onnx, Onnx]):
     def _placeholders(self) -> Iterator[tuple[str, str | None]]:
         """Yield `("Model", None)`, `("Input", "x")`, ... from arguments and environment."""
         for text in (*self.command, *(value for value in self.environment.values() if value is not None)):
-            for found in _PLACEHOLDER.finditer(text):
-                if found[0] != "$$":
-                    yield (found[3], None) if found[3] else (found[1], found[2])
+            for match in _PLACEHOLDER.finditer(text):
+                if match[0] != "$$":
+                    yield (match[3], None) if match[3] else (match[1], match[2])
 
     @property
     def _files_by_name(self) -> dict[str, Path]:
@@ -121,18 +121,23 @@ class RunTool(Step[Onnx, Onnx]):
         return Reuse.ANYWHERE if self.deterministic else Reuse.NEVER
 
     def library_versions(self) -> dict[str, str]:
-        named = [self._program or "", *(part for argument in self.command[1:] for part in {argument, _value(argument)})]
+        named = [
+            self._program or "",
+            *(part for argument in self.command[1:] for part in {argument, argument.partition("=")[2]}),
+        ]
         used = [Path(text) for text in named if text and "$" not in text and Path(text).is_file()]
-        found = super().library_versions()
+        versions = super().library_versions()
         # The recipe refers to `files` by name, so the name of each content matters.
         for path in (*used, *(path for path in self.files if path.is_file())):
-            found |= {_unused(f"file {path.name}", found): _digest(path)}
+            name = f"file {path.name}"  # files in different folders may have the same name
+            names = chain([name], (f"{name} {number}" for number in count(2)))
+            versions[next(each for each in names if each not in versions)] = _digest(path)
         for path in used:
             if path.suffix == ".py":
                 code = find_imported(path, path.read_bytes())
                 imported = code.digests | {name: _digest(file) for name, file in code.files.items()}
-                found |= {f"{name} (used by {path.name})": digest[:16] for name, digest in imported.items()}
-        return found
+                versions |= {f"{name} (used by {path.name})": digest[:16] for name, digest in imported.items()}
+        return versions
 
     def passed_variables(self) -> tuple[str, ...]:
         """Return the variables that the program inherits, except credentials: a token only allows access to a
@@ -158,8 +163,8 @@ class RunTool(Step[Onnx, Onnx]):
             secrets={name: os.environ.get(name, "") for name, value in self.environment.items() if value is None},
         )
         context.progress(0, 0, f"running {program.name}")
-        hear = log_to(context.log, context.progress)
-        run_program(program, hear) if self.in_place else run_on_model(program, model, hear)
+        report = log_to(context.log, context.progress)
+        run_program(program, report) if self.in_place else run_on_model(program, model, report)
         for file in move_model(folder / Onnx.main, out, program.name):
             context.log.info("%s is not kept: the model does not refer to it", file)
         change = describe_change(source.path, out / Onnx.main)
@@ -172,14 +177,14 @@ class RunTool(Step[Onnx, Onnx]):
         """Return a function that replaces placeholders by paths; an input's values are written when first used."""
         from ndld_flow.graph.model_tool import write_input
 
-        def path_of(found: re.Match[str]) -> str:
-            if found[0] == "$$":
+        def path_of(match: re.Match[str]) -> str:
+            if match[0] == "$$":
                 return "$"
-            if found[3]:
-                return str(paths[found[3]])
-            if found[1] == "File":
-                return str(self._files_by_name[found[2]].absolute())
-            return str(write_input(paths["Model"], found[2], context.inputs, context.scratch))
+            if match[3]:
+                return str(paths[match[3]])
+            if match[1] == "File":
+                return str(self._files_by_name[match[2]].absolute())
+            return str(write_input(paths["Model"], match[2], context.inputs, context.scratch))
 
         return lambda text: _PLACEHOLDER.sub(path_of, text)
 
@@ -189,17 +194,6 @@ class RunTool(Step[Onnx, Onnx]):
         passed = (name for name, value in self.environment.items() if value is None)
         given = {name: replace(value) for name, value in self.environment.items() if value is not None}
         return {**minimal_environment(scratch, passed), **given}
-
-
-def _value(argument: str) -> str:
-    """Return the value in `--config=FILE`."""
-    return argument.partition("=")[2]
-
-
-def _unused(name: str, taken: Mapping[str, str]) -> str:
-    """Return a name that no other file has: files in different folders may have the same name."""
-    names = (f"{name} {number}" if number > 1 else name for number in count(1))
-    return next(each for each in names if each not in taken)
 
 
 def _digest(path: Path) -> str:

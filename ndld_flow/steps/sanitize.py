@@ -51,13 +51,10 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
         change = sanitize_file(source.path, out / Onnx.main, self, context.log)
         for note in change.notes:
             context.log.info(note)
-        return Result(summary=_summary(change), metrics=_metrics(change), change=change)
-
-
-def _summary(change: GraphChange) -> str:
-    before, after = change.before, change.after
-    sizes = size_change(before.initializer_bytes, after.initializer_bytes)
-    return f"{before.node_count} -> {after.node_count} nodes, {sizes}"
+        before, after = change.before, change.after
+        sizes = size_change(before.initializer_bytes, after.initializer_bytes)
+        summary = f"{before.node_count} -> {after.node_count} nodes, {sizes}"
+        return Result(summary=summary, metrics=_metrics(change), change=change)
 
 
 def _metrics(change: GraphChange) -> dict[str, Metric]:

@@ -17,8 +17,8 @@ from uuid import uuid4
 import pytest
 
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
-from ndld_flow.base.one_process import IN_PROCESS
 from ndld_flow.cli.bug import write_bug
+from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.events import Event, StepWaits, ignore
 from ndld_flow.runner.executors.choose_executor import choose_executor
 from ndld_flow.runner.executors.executor import InProcess, StepTimeoutError

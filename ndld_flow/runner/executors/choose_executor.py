@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.one_process import is_one_process
+from ndld_flow.processes.watchdog import is_one_process
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner.events import Listener, wait_for_other_run
