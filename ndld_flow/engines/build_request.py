@@ -44,7 +44,7 @@ class BuildRequest:
 
 @dataclass(frozen=True)
 class BuildAnswer:
-    """Error message; empty when the engine is built."""
+    """The outcome of a build: an error, or empty fields when the engine is built."""
 
     error: str = ""
     """Name of a class in `errors`, or `OSError`."""

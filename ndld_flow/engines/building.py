@@ -73,12 +73,15 @@ def _error(answer: BuildAnswer, request: BuildRequest) -> Exception:
     if answer.number:
         return OSError(answer.number, answer.message, str(request.out))
     kind: type[NdldFlowError] = getattr(errors, answer.error)
-    # A shape that is missing is told in full; what a library refuses has more to it.
+    # A missing shape is explained in full; the log has more about a library's refusal.
     return kind(f"{answer.message}{_keep_log(request)}" if kind is not RequestError else answer.message)
 
 
 def _keep_log(request: BuildRequest) -> str:
-    """Return the place of the builder's log where no engine exists; the last log of each model is kept."""
+    """Copy the builder's log where no engine exists, and return a sentence with its path.
+
+    The last log of each model is kept.
+    """
     log = request.out / Engine.log
     if not log.exists():
         return ""
@@ -99,14 +102,14 @@ def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Excepti
     why = "the system may be short of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
     return KilledError(
         f"the process that built {request.label} with {TITLES[library.backend]} {library.version} died of "
-        f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_words(request.out / Engine.log)} "
+        f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_output(request.out / Engine.log)} "
         f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
     )
 
 
-def _last_words(log: Path) -> str:
+def _last_output(log: Path) -> str:
     try:
         lines = visible_text(log.read_text(encoding="utf-8", errors="replace")).strip().splitlines()
     except OSError:
         return ""
-    return f" Its last words: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""
+    return f" Its last output: {shortened(lines[-1], 300).rstrip('. ')}." if lines else ""

@@ -24,7 +24,7 @@ def calibrate_from_cache(
 ) -> Bound:
     """Use an INT8 calibration cache. The calibrator that is returned must live as long as the configuration.
 
-    Raises RequestError when the file cannot be read, or is none.
+    Raises RequestError when the file cannot be read, or is not a calibration cache.
     """
     try:
         ranges = cache.read_bytes()
@@ -57,14 +57,15 @@ def calibrate_from_cache(
 
 
 def _calibrator_of(cache: Path, ranges: bytes) -> str:
-    """The class whose cache it is: TensorRT does not read that of another."""
-    found = _HEADER.match(ranges)
-    if found is None or found[1] not in _CALIBRATORS:
+    """Return the calibrator class that wrote the cache: TensorRT does not read that of another."""
+    header = _HEADER.match(ranges)
+    if header is None or header[1] not in _CALIBRATORS:
         known = " or ".join(f"`TRT-...-{kind.decode()}`" for kind in _CALIBRATORS)
         raise RequestError(
-            f"calibration_cache: {short_name(str(cache))} is no INT8 calibration cache: its first line is not {known}"
+            f"calibration_cache: {short_name(str(cache))} is not an INT8 calibration cache: its first line is not "
+            f"{known}"
         )
-    return _CALIBRATORS[found[1]]
+    return _CALIBRATORS[header[1]]
 
 
 def make_up_ranges(parsed: ParsedNetwork) -> None:

@@ -18,7 +18,12 @@ def choose_library(settings: BuildSettings) -> Library:
 def describe_missing(settings: BuildSettings, library: Library) -> str:
     """Return why a library is not the required one and how to get that; empty when it is."""
     if not settings.release:
-        return "" if library.found else _tell_none(settings, library)
+        if library.found:
+            return ""
+        if settings.backend is None and library.origin == "not installed":
+            rtx = INSTALLING["tensorrt_rtx"]
+            return f"{library.missing}; or TensorRT-RTX, which builds without a GPU too: {rtx}"
+        return library.missing
     if library.found and is_of_release(library.version, settings.release):
         return ""
     wanted = settings.release if settings.release.count(".") == 3 else f"{settings.release}.*"
@@ -40,15 +45,8 @@ def is_of_release(version: str, release: str) -> bool:
 
 
 def _backend_of(release: str) -> EngineBackend | None:
-    """TensorRT-RTX counts its releases from 1, TensorRT has come to 10."""
+    """Return the backend of a release: TensorRT-RTX counts its releases from 1, TensorRT has reached 10."""
     if not release:
         return None
     majors = {known.split(".")[0] for known in known_releases("tensorrt_rtx")}
     return "tensorrt_rtx" if release.split(".", maxsplit=1)[0] in majors else "tensorrt"
-
-
-def _tell_none(settings: BuildSettings, library: Library) -> str:
-    if settings.backend is None and library.origin == "not installed":
-        rtx = INSTALLING["tensorrt_rtx"]
-        return f"{library.missing}; or TensorRT-RTX, which builds without a GPU too: {rtx}"
-    return library.missing

@@ -1,18 +1,19 @@
 """The settings of an engine as TensorRT's IBuilderConfig: by Polygraphy where it supports them, else by the
-bindings.
-"""
+bindings; read back afterwards to record what was set."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import JsonValue
+
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import short_name, suggest
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
-from ndld_flow.engines.needed_names import WEIGHTS_FLAGS
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.engines.typing_modes import TypingPlan
+from ndld_flow.engines.unsupported_settings import WEIGHTS_FLAGS
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 VERBOSITIES = {"none": "NONE", "layer_names": "LAYER_NAMES_ONLY", "detailed": "DETAILED"}
@@ -32,7 +33,7 @@ DATA_TYPES = {
 
 
 def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
-    """An IBuilderConfig with everything but optimization profiles, calibration and timing cache.
+    """Return an IBuilderConfig with everything but optimization profiles, calibration and timing cache.
 
     The settings are those that this release has: `unsupported_settings` has checked them.
     """
@@ -42,7 +43,9 @@ def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, pla
     config = _create_config(trt, settings, plan, monitor)(parsed.builder, parsed.network)
     _set_flags(trt, config, settings)
     _set_searching(config, settings.advanced)
-    _set_device(trt, config, settings.advanced)
+    if settings.advanced.dla_core is not None:
+        config.default_device_type = trt.DeviceType.DLA
+        config.DLA_core = settings.advanced.dla_core
     _set_extensions(trt, config, settings)
     if settings.advanced.max_threads is not None:
         parsed.builder.max_threads = settings.advanced.max_threads
@@ -52,7 +55,7 @@ def configure(trt: Bindings, parsed: ParsedNetwork, settings: BuildSettings, pla
 
 
 def _create_config(trt: Bindings, settings: BuildSettings, plan: TypingPlan, monitor: Bound) -> Bound:
-    """Polygraphy's loader. No profiles: ours are complete, and Polygraphy takes names for wildcards."""
+    """Return Polygraphy's loader. It gets no profiles: ours are complete, and Polygraphy reads names as wildcards."""
     common = _common(trt, settings, monitor) | _levels(trt, settings)
     if settings.backend == "tensorrt_rtx":
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
@@ -74,6 +77,10 @@ def _create_config(trt: Bindings, settings: BuildSettings, plan: TypingPlan, mon
 
 def _common(trt: Bindings, settings: BuildSettings, monitor: Bound) -> dict[str, Any]:
     advanced = settings.advanced
+    limits = dict(advanced.memory_pools)
+    if settings.workspace is not None:
+        limits["workspace"] = settings.workspace
+    pools = {getattr(trt.MemoryPoolType, name.upper()): size for name, size in limits.items()}
     return {
         "profiles": [],
         "progress_monitor": monitor,
@@ -85,14 +92,14 @@ def _common(trt: Bindings, settings: BuildSettings, monitor: Bound) -> dict[str,
         "disable_compilation_cache": not advanced.compilation_cache,
         "weight_streaming": advanced.weight_streaming,
         "direct_io": advanced.direct_io,
-        "memory_pool_limits": _pools(trt, settings),
+        "memory_pool_limits": pools or None,
         "tactic_sources": _members(trt.TacticSource, settings.tactic_sources),
         "quantization_flags": _members(getattr(trt, "QuantizationFlag", None), advanced.quantization_flags or None),
     }
 
 
 def _levels(trt: Bindings, settings: BuildSettings) -> dict[str, Any]:
-    """Settings that are left to TensorRT unless the recipe gives them."""
+    """Return settings that are left to TensorRT unless the recipe gives them."""
     advanced = settings.advanced
     compatible = None if settings.hardware_compatibility == "none" else settings.hardware_compatibility
     return {
@@ -103,13 +110,6 @@ def _levels(trt: Bindings, settings: BuildSettings) -> dict[str, Any]:
         "engine_capability": _member(trt, "EngineCapability", advanced.engine_capability),
         "runtime_platform": _member(trt, "RuntimePlatform", advanced.runtime_platform),
     }
-
-
-def _pools(trt: Bindings, settings: BuildSettings) -> dict[Bound, int] | None:
-    limits = dict(settings.advanced.memory_pools)
-    if settings.workspace is not None:
-        limits["workspace"] = settings.workspace
-    return {getattr(trt.MemoryPoolType, name.upper()): size for name, size in limits.items()} or None
 
 
 def _member(trt: Bindings, enum: str, word: str | None) -> Bound:
@@ -145,14 +145,8 @@ def _set_searching(config: Bound, advanced: AdvancedSettings) -> None:
             setattr(config, name, value)
 
 
-def _set_device(trt: Bindings, config: Bound, advanced: AdvancedSettings) -> None:
-    if advanced.dla_core is not None:
-        config.default_device_type = trt.DeviceType.DLA
-        config.DLA_core = advanced.dla_core
-
-
 def _set_extensions(trt: Bindings, config: Bound, settings: BuildSettings) -> None:
-    """Preview features, one by one: Polygraphy would turn off those that are not listed. Plugins to carry along."""
+    """Set preview features one by one, as Polygraphy would turn off those that are not listed, and embedded plugins."""
     for name, is_on in settings.advanced.preview_features.items():
         config.set_preview_feature(getattr(trt.PreviewFeature, name), is_on)
     if settings.version_compatible and settings.plugins:
@@ -193,3 +187,73 @@ def _format_mask(trt: Bindings, name: str, formats: tuple[str, ...]) -> int:
             )
         mask |= 1 << int(member)
     return mask
+
+
+_PLAIN = (
+    "avg_timing_iterations",
+    "build_route",
+    "builder_optimization_level",
+    "engine_capability",
+    "hardware_compatibility_level",
+    "l2_limit_for_tiling",
+    "max_aux_streams",
+    "max_num_tactics",
+    "num_optimization_profiles",
+    "plugins_to_serialize",
+    "profiling_verbosity",
+    "remote_auto_tuning_config",
+    "runtime_platform",
+    "tiling_optimization_level",
+)
+_UNREAD_OF_RTX = ("hardware_compatibility_level",)
+"""Attributes whose reading makes TensorRT-RTX warn."""
+
+
+def read_flags(trt: Bindings, config: Bound) -> tuple[str, ...]:
+    """Return the builder flags that are on, in TensorRT's names."""
+    return tuple(name for name, flag in trt.BuilderFlag.__members__.items() if config.get_flag(flag))
+
+
+def read_network_flags(trt: Bindings, network: Bound) -> tuple[str, ...]:
+    """Return the flags of the network. EXPLICIT_BATCH has no effect since TensorRT 10."""
+    flags = trt.NetworkDefinitionCreationFlag.__members__.items()
+    return tuple(name for name, flag in flags if name != "EXPLICIT_BATCH" and network.get_flag(flag))
+
+
+def read_applied(trt: Bindings, builder: Bound, config: Bound, parser: Bound) -> dict[str, JsonValue]:
+    """Return all other settings, in TensorRT's names; those that this release lacks are left out."""
+    unread = _UNREAD_OF_RTX if hasattr(trt, "ComputeCapability") else ()
+    applied: dict[str, JsonValue] = {
+        name: _json_value(getattr(config, name)) for name in _PLAIN if name not in unread and hasattr(config, name)
+    }
+    applied["memory_pool_limits"] = {
+        name: config.get_memory_pool_limit(pool)
+        for name, pool in trt.MemoryPoolType.__members__.items()
+        if not name.startswith("DLA_")
+    }
+    sources = config.get_tactic_sources()
+    applied["tactic_sources"] = [
+        name for name, source in trt.TacticSource.__members__.items() if sources >> int(source) & 1
+    ]
+    applied["preview_features"] = {
+        name: config.get_preview_feature(feature) for name, feature in trt.PreviewFeature.__members__.items()
+    }
+    applied["parser_flags"] = [name for name, flag in trt.OnnxParserFlag.__members__.items() if parser.get_flag(flag)]
+    if config.default_device_type == trt.DeviceType.DLA:
+        applied["default_device_type"], applied["DLA_core"] = "DLA", config.DLA_core
+    applied["max_threads"] = builder.max_threads
+    if hasattr(config, "get_quantization_flag"):
+        members = trt.QuantizationFlag.__members__.items()
+        applied["quantization_flags"] = [name for name, flag in members if config.get_quantization_flag(flag)]
+    if hasattr(config, "get_compute_capability"):
+        count = config.num_compute_capabilities
+        applied["compute_capabilities"] = [config.get_compute_capability(index).name for index in range(count)]
+    return applied
+
+
+def _json_value(value: Bound) -> JsonValue:
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, list | tuple):
+        return [_json_value(each) for each in value]
+    return str(getattr(value, "name", value))

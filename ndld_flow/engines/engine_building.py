@@ -11,10 +11,9 @@ from typing import Any
 
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import shortened
-from ndld_flow.engines.applied_settings import read_applied, read_flags, read_network_flags
 from ndld_flow.engines.build_request import BuildRequest
 from ndld_flow.engines.calibration import calibrate_from_cache, make_up_ranges
-from ndld_flow.engines.configuration import configure
+from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
 from ndld_flow.engines.layer_precisions import allow_precisions, set_layer_precisions
 from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
@@ -83,10 +82,10 @@ def build(request: BuildRequest, progress: ReportProgress) -> None:
     progress(0, 0, "reading the engine's layers")
     layers, basis = describe_layers(building.trt, built.engine, building.log, ready.parsed)
     (request.out / Engine.layers).write_text(layers, encoding="utf-8")
-    found = _record(building, ready, built)
+    fields = _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
     if basis == "network as parsed":
-        found["layers"] = doubt_precisions(found["layers"])
-    record = Build(**found, layers_basis=basis, memory=memory)
+        fields["layers"] = doubt_precisions(fields["layers"])
+    record = Build(**fields, layers_basis=basis, memory=memory)
     (request.out / Engine.build).write_text(record.to_json(), encoding="utf-8")
     building.log.close()
 
@@ -111,7 +110,9 @@ def _prepare(building: _Building) -> _Ready:
     asked = requested_precisions(request.model)
     model, casts = _typed_model(building, asked)
     building.progress(0, 0, "parsing the model")
-    parsed = parse_model(trt, builder, model, settings, _creation_flags(building))
+    flags = trt.NetworkDefinitionCreationFlag
+    creation_flags = sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
+    parsed = parse_model(trt, builder, model, settings, creation_flags)
     config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.progress))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
@@ -151,7 +152,7 @@ def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> N
     if ignored and building.request.settings.typing == "obey":
         raise RequestError(
             f"`typing: obey`, but precisions that were asked for cannot be had: {join_reasons(ignored)}. Take such "
-            "constraints away (`none` in `constrain_precision`), or say `typing: prefer`."
+            "constraints away (`none` in `constrain_precision`), or set `typing: prefer`."
         )
 
 
@@ -169,22 +170,17 @@ def _constrain_layers(
     typing = building.request.settings.typing
     building.notes.append(
         f"the model asks for the precision of {len(asked)} node{'' if len(asked) == 1 else 's'}, which `typing: "
-        f"{typing}` ignores; say `typing: obey`"
+        f"{typing}` ignores; set `typing: obey`"
     )
-    outcome = f"ignored: typing is {typing}; say `typing: obey`"
+    outcome = f"ignored: typing is {typing}; set `typing: obey`"
     return tuple(Constraint(node=node, precision=precision, outcome=outcome) for node, precision in asked.items())
-
-
-def _creation_flags(building: _Building) -> int:
-    flags = building.trt.NetworkDefinitionCreationFlag
-    return sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
 
 
 def _calibrate(building: _Building, parsed: ParsedNetwork, config: Bound, profile: BuiltProfile) -> Bound:
     settings = building.request.settings
     if settings.placeholder_ranges:
         make_up_ranges(parsed)
-        building.notes.append("INT8 ranges are made up: the engine is for measuring speed, what it computes is wrong")
+        building.notes.append("INT8 ranges are placeholders: the engine is for measuring speed, its outputs are wrong")
     if settings.calibration_cache is None:
         return None
     return calibrate_from_cache(building.trt, parsed, config, settings.calibration_cache, profile)
@@ -217,7 +213,7 @@ def _title(building: _Building) -> str:
 
 
 def _reasons(building: _Building) -> str:
-    return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it does not say why"
+    return join_reasons(shortened(reason, 400) for reason in building.log.errors) or "it gives no reason"
 
 
 def _about_control_flow(parsed: ParsedNetwork) -> str:
@@ -226,11 +222,6 @@ def _about_control_flow(parsed: ParsedNetwork) -> str:
     return (
         " The model has If, Loop or Scan, which it supports in part: `sanitize` removes branches that are never taken."
     )
-
-
-def _record(building: _Building, ready: _Ready, built: _Built) -> dict[str, Any]:
-    """Return the fields of `Build` except those of the layers' source and memory."""
-    return _record_request(building) | _record_settings(building, ready) | _record_engine(building, ready, built)
 
 
 def _record_request(building: _Building) -> dict[str, Any]:
@@ -253,7 +244,7 @@ def _record_request(building: _Building) -> dict[str, Any]:
 def _record_settings(building: _Building, ready: _Ready) -> dict[str, Any]:
     trt, parsed = building.trt, ready.parsed
     return {
-        "typing": building.plan.words,
+        "typing": building.plan.description,
         "profiles": ready.profiles,
         "flags": read_flags(trt, ready.config),
         "network_flags": read_network_flags(trt, parsed.network),
@@ -270,7 +261,7 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
         "inputs": tuple(map(tensor_info, parsed.inputs())),
         "outputs": tuple(map(tensor_info, parsed.outputs())),
         "layers": add_evidence(
-            with_requested_precisions(layers, {one.node: one.precision for one in ready.constraints}),
+            with_requested_precisions(layers, {each.node: each.precision for each in ready.constraints}),
             building.request.model,
         ),
         "network_layer_count": parsed.network.num_layers,
@@ -285,7 +276,7 @@ def _record_engine(building: _Building, ready: _Ready, built: _Built) -> dict[st
 
 def _timing_use(building: _Building, ready: _Ready) -> TimingCacheUse | None:
     if ready.timing is not None:
-        return ready.timing.told
+        return ready.timing.record
     settings = building.request.settings
     has_none = settings.backend == "tensorrt_rtx" and (settings.timing_cache or settings.timing_cache_file)
     return TimingCacheUse(file="", note=_NO_TIMINGS) if has_none else None

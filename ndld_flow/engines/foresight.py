@@ -23,10 +23,10 @@ def foresee_build(settings: BuildSettings) -> Foresight:
     """Return the effect of these settings in the required or installed release, and the requirements missing on this
     machine.
     """
-    problems = (*_missing_files(settings),)
+    problems = tuple(_missing_files(settings))
     try:
         library = choose_library(settings)
-    except BackendError as error:  # nothing that can be used lies in the folder that `library` names
+    except BackendError as error:  # the folder that `library` names has nothing usable
         return Foresight(problems=problems, lacks=(str(error),))
     missing = describe_missing(settings, library)
     release = settings.release if missing else library.version
@@ -44,17 +44,15 @@ def foresee_build(settings: BuildSettings) -> Foresight:
 def _notes(settings: BuildSettings, names: Names, library: Library, release: str) -> Iterator[str]:
     title = f"{TITLES[names.backend]} {short_release(release)}"
     where = "" if library.origin in ("installed", "not installed") else f" ({short_name(library.origin)})"
-    said = [decide_typing(settings, names).words, *_profiles(settings), _target(settings, names.backend)]
-    yield f"{title}{where}: {'; '.join(said)}"
+    parts = [decide_typing(settings, names).description]
+    if len(settings.profiles) > 1:
+        parts.append(f"{len(settings.profiles)} optimization profiles")
+    if settings.batch is not None:
+        parts.append(f"batch {settings.batch.min} to {settings.batch.max}, best at {settings.batch.opt}")
+    parts.append(_target(settings, names.backend))
+    yield f"{title}{where}: {'; '.join(parts)}"
     if not is_of_release(names.release, short_release(release)):
         yield f"{title} is not known here: its settings are judged as those of {release_title(names)}"
-
-
-def _profiles(settings: BuildSettings) -> Iterator[str]:
-    if len(settings.profiles) > 1:
-        yield f"{len(settings.profiles)} optimization profiles"
-    if settings.batch is not None:
-        yield f"batch {settings.batch.min} to {settings.batch.max}, best at {settings.batch.opt}"
 
 
 def _target(settings: BuildSettings, backend: EngineBackend) -> str:
@@ -80,22 +78,17 @@ def _missing_hardware(settings: BuildSettings, library: Library) -> Iterator[str
         return  # which of the two it will be decides what it needs
     machine = describe_machine()
     if not has_nvidia_gpu():
-        yield from _missing_gpu(settings, library.backend)
+        if library.backend == "tensorrt":
+            yield (
+                "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without "
+                "one"
+            )
+        elif settings.weights != "fixed":  # compiling such an engine calls CUDA; all else is compiled without
+            yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
     elif machine.gpus and settings.gpu >= len(machine.gpus):
         yield f"`gpu: {settings.gpu}`: GPUs are counted from 0, and this machine has {len(machine.gpus)}"
     if settings.advanced.dla_core is not None and machine.architecture.lower() not in ("aarch64", "arm64"):
         yield f"`advanced.dla_core: {settings.advanced.dla_core}`: this machine ({machine.architecture}) has no DLA"
-    if settings.advanced.runtime_platform == "windows_amd64" and not _is_linux_x86():
+    is_linux_x86 = machine.system.startswith("Linux") and machine.architecture == "x86_64"
+    if settings.advanced.runtime_platform == "windows_amd64" and not is_linux_x86:
         yield "`advanced.runtime_platform: windows_amd64`: such engines are built on Linux x86-64 only"
-
-
-def _missing_gpu(settings: BuildSettings, backend: EngineBackend) -> Iterator[str]:
-    if backend == "tensorrt":
-        yield "TensorRT builds on an NVIDIA GPU, and this machine has none; `backend: tensorrt_rtx` builds without one"
-    elif settings.weights != "fixed":  # compiling such an engine calls CUDA; all else is compiled without
-        yield f"`weights: {settings.weights}`: TensorRT-RTX needs an NVIDIA GPU for that, and this machine has none"
-
-
-def _is_linux_x86() -> bool:
-    machine = describe_machine()
-    return machine.system.startswith("Linux") and machine.architecture == "x86_64"

@@ -28,7 +28,7 @@ def allow_precisions(trt: Bindings, config: Bound, precisions: Iterable[str]) ->
     if not lacking:
         return ()
     words = " and ".join(lacking)
-    return (f"{words} allowed, as nodes ask for it: the builder may choose it for layers that ask for nothing too",)
+    return (f"{words} allowed, as nodes ask for it: the builder may choose it for other layers too",)
 
 
 def set_layer_precisions(
@@ -47,11 +47,11 @@ def set_layer_precisions(
 
 
 def _layers_by_node(parsed: ParsedNetwork) -> Mapping[str, list[Bound]]:
-    found: dict[str, list[Bound]] = defaultdict(list)
+    layers: dict[str, list[Bound]] = defaultdict(list)
     for layer in parsed.layers():
         for node in nodes_of_metadata(layer.metadata or "") or (layer.name,):
-            found[node].append(layer)
-    return found
+            layers[node].append(layer)
+    return layers
 
 
 def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
@@ -68,7 +68,8 @@ def _set(trt: Bindings, layers: Sequence[Bound], precision: str) -> str:
 
 def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
     """Return True when one of its outputs could have that type."""
-    if layer.type == trt.LayerType.CONSTANT or _reads_shapes(layer):
+    first = layer.get_input(0) if layer.num_inputs else None
+    if layer.type == trt.LayerType.CONSTANT or (first is not None and first.is_shape_tensor):
         return False
     outputs = [(index, layer.get_output(index)) for index in range(layer.num_outputs)]
     fitting = [
@@ -81,15 +82,8 @@ def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
     return bool(fitting)
 
 
-def _reads_shapes(layer: Bound) -> bool:
-    first = layer.get_input(0) if layer.num_inputs else None
-    return first is not None and bool(first.is_shape_tensor)
-
-
 def _can_become(own: str, wanted: str) -> bool:
-    """A float may become another float or, quantised, INT8; an integer only another integer."""
-    return own in (_INTEGERS if wanted in _INTEGERS and wanted != "INT8" else (*_FLOATS, *_integers_for(wanted)))
-
-
-def _integers_for(wanted: str) -> tuple[str, ...]:
-    return ("INT8",) if wanted == "INT8" else ()
+    """Return True for a float that becomes another float or, quantised, INT8, and an integer that becomes another."""
+    if wanted == "INT8":
+        return own in (*_FLOATS, "INT8")
+    return own in (_INTEGERS if wanted in _INTEGERS else _FLOATS)

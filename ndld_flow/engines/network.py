@@ -55,7 +55,7 @@ def parse_model(
     _set_parser_flags(trt, parser, settings)
     began = time.perf_counter()
     if not parser.parse_from_file(str(model)):
-        raise ModelError(_tell_errors(settings.backend or "tensorrt", trt.__version__, parser))
+        raise ModelError(_describe_errors(settings.backend or "tensorrt", trt.__version__, parser))
     return ParsedNetwork(builder, network, parser, time.perf_counter() - began)
 
 
@@ -73,18 +73,18 @@ def _set_parser_flags(trt: Bindings, parser: Bound, settings: BuildSettings) -> 
         parser.clear_flag(trt.OnnxParserFlag.NATIVE_INSTANCENORM)
 
 
-def _tell_errors(backend: EngineBackend, version: str, parser: Bound) -> str:
+def _describe_errors(backend: EngineBackend, version: str, parser: Bound) -> str:
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
-    told = [_tell_error(error) for error in errors[:_SHOWN_ERRORS]]
+    reasons = [_describe_error(error) for error in errors[:_SHOWN_ERRORS]]
     more = f"; and {len(errors) - _SHOWN_ERRORS} more" if len(errors) > _SHOWN_ERRORS else ""
-    what = "; ".join(dict.fromkeys(told)) or "it does not say why"
+    what = "; ".join(dict.fromkeys(reasons)) or "it gives no reason"
     return (
         f"{TITLES[backend]} {version} cannot use this model: {what}{more}. "
-        "Replace such nodes, load plugins for them (`plugins`), or mend the types with Casts."
+        "Replace such nodes, load plugins for them (`plugins`), or correct the types with Casts."
     )
 
 
-def _tell_error(error: Bound) -> str:
+def _describe_error(error: Bound) -> str:
     """Return `node Magic_2 (Magic): no such operator, and no plugin of that name is loaded`."""
     reason = shortened(_reason(error.desc()), 300)
     operator = error.node_operator()
@@ -102,7 +102,7 @@ def _reason(text: str) -> str:
     if all(reason in _NO_REASON for reason in reasons):
         return "TensorRT does not support this operator"
     reason = join_reasons(reasons)
-    if found := _ASSERTION.match(reason):
-        reason = found["words"] or found["condition"]
+    if assertion := _ASSERTION.match(reason):
+        reason = assertion["words"] or assertion["condition"]
     quoted = _QUOTED.match(reason)  # C++: condition && "what it means"
     return quoted["words"] if quoted else reason

@@ -1,6 +1,6 @@
 """The shapes that an engine allows: from the step's settings, the recipe's inputs, or the model's fixed dimensions.
 
-For one input, the first of these that says something: the step's `profiles`; the step's `batch`, where the first
+For one input, the first of these that applies: the step's `profiles`; the step's `batch`, where the first
 dimension is the only free one; the recipe's `inputs:`; the model's own fixed shape; and a batch of 1 where only the
 first dimension is free.
 """
@@ -62,17 +62,17 @@ def choose_profiles(
     Raises RequestError that names the input, its dimensions and the profile where a shape is missing or does not fit.
     """
     if settings.profiles:
-        return tuple(_said_profile(inputs, said, number) for number, said in enumerate(settings.profiles))
+        return tuple(_profile_of_setting(inputs, profile, number) for number, profile in enumerate(settings.profiles))
     _refuse_unknown(recipe, inputs, "inputs")
     chosen = {given.name: _choose(given, settings.batch, recipe.get(given.name)) for given in inputs}
     missing = [given for given in inputs if chosen[given.name] is None]
     if missing:
         raise RequestError(_describe_missing(missing, "the optimization profile (profiles[0])"))
-    found = {name: choice for name, choice in chosen.items() if choice is not None}
-    bases = list(dict.fromkeys(basis for _, basis in found.values() if basis != "fixed shapes"))
+    known = {name: choice for name, choice in chosen.items() if choice is not None}
+    bases = list(dict.fromkeys(basis for _, basis in known.values() if basis != "fixed shapes"))
     return (
         BuiltProfile(
-            inputs={name: shapes for name, (shapes, _) in found.items()}, basis=", ".join(bases) or "fixed shapes"
+            inputs={name: shapes for name, (shapes, _) in known.items()}, basis=", ".join(bases) or "fixed shapes"
         ),
     )
 
@@ -80,42 +80,53 @@ def choose_profiles(
 def add_profiles(builder: Bound, config: Bound, profiles: Sequence[BuiltProfile], extra_memory: float | None) -> None:
     """Add the profiles to a builder's configuration. Raises BackendError when TensorRT refuses one."""
     for number, profile in enumerate(profiles):
-        made = make_profile(builder, profile)
+        added = make_profile(builder, profile)
         if extra_memory is not None:
-            made.extra_memory_target = extra_memory
-        if config.add_optimization_profile(made) < 0:
-            raise BackendError(f"TensorRT refuses optimization profile {number}: {_shown(profile)}")
+            added.extra_memory_target = extra_memory
+        if config.add_optimization_profile(added) < 0:
+            shown = ", ".join(
+                f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
+                for name, shapes in profile.inputs.items()
+            )
+            raise BackendError(f"TensorRT refuses optimization profile {number}: {shown}")
 
 
-def make_profile(builder: Bound, profile: BuiltProfile) -> Bound:
+def make_profile(builder: Bound, shapes_of: BuiltProfile) -> Bound:
     """Return an IOptimizationProfile. Raises BackendError when TensorRT refuses the shapes of an input."""
-    made = builder.create_optimization_profile()
-    for name, shapes in profile.inputs.items():
-        put = made.set_shape_input if shapes.values else made.set_shape
+    profile = builder.create_optimization_profile()
+    for name, shapes in shapes_of.inputs.items():
+        put = profile.set_shape_input if shapes.values else profile.set_shape
         try:
             put(name, shapes.min, shapes.opt, shapes.max)
         except (RuntimeError, TypeError, ValueError):  # not consistent, beyond int32 or int64, more than 8 dimensions
             shown = f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
             raise BackendError(f"TensorRT refuses these shapes of an optimization profile: {shown}") from None
-    return made
+    return profile
 
 
 def assumed_batch(profiles: Sequence[BuiltProfile]) -> str:
     """Return a note where a batch of 1 was assumed; else empty."""
     if not any(_INFERRED in profile.basis for profile in profiles):
         return ""
-    return (
-        "the free batch dimension is 1, as nothing says another size: set `batch`, `profiles` or the recipe's `inputs:`"
-    )
+    return "the free batch dimension is 1, as no setting gives another size: set `batch`, `profiles` or `inputs:`"
 
 
-def _said_profile(inputs: Sequence[NetworkInput], said: Mapping[str, ShapeSetting], number: int) -> BuiltProfile:
+def _profile_of_setting(
+    inputs: Sequence[NetworkInput], profile: Mapping[str, ShapeSetting], number: int
+) -> BuiltProfile:
     where = f"profiles[{number}]"
-    _refuse_unknown(said, inputs, where)
-    missing = [given for given in inputs if given.name not in said and (-1 in given.shape or given.is_shape_tensor)]
+    _refuse_unknown(profile, inputs, where)
+    missing = [given for given in inputs if given.name not in profile and (-1 in given.shape or given.is_shape_tensor)]
     if missing:
         raise RequestError(_describe_missing(missing, where))
-    ranges = {given.name: _said_range(given, said.get(given.name), where) for given in inputs}
+    ranges = {}
+    for given in inputs:
+        shape = profile.get(given.name)
+        ranges[given.name] = (
+            _fixed(given.shape)
+            if shape is None
+            else _checked(given, ShapeRange(min=shape.min, opt=shape.opt, max=shape.max), where)
+        )
     return BuiltProfile(inputs=ranges, basis=where)
 
 
@@ -126,12 +137,6 @@ def _refuse_unknown(names: Iterable[str], inputs: Sequence[NetworkInput], where:
             raise RequestError(f'{where}: "{short_name(name)}" is not an input of the model; {suggest(name, known)}')
 
 
-def _said_range(given: NetworkInput, said: ShapeSetting | None, where: str) -> ShapeRange:
-    if said is None:
-        return _fixed(given.shape)
-    return _checked(given, ShapeRange(min=said.min, opt=said.opt, max=said.max), where)
-
-
 def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | None) -> tuple[ShapeRange, str] | None:
     """Return the shapes of one input and their source; None where no setting gives them."""
     if given.is_shape_tensor:
@@ -139,8 +144,8 @@ def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | N
     if batch is not None and given.only_batch_is_free:
         rest = given.shape[1:]
         return ShapeRange(min=(batch.min, *rest), opt=(batch.opt, *rest), max=(batch.max, *rest)), "batch"
-    if (said := _spec_range(spec)) is not None:
-        return _checked(given, said, "inputs"), "inputs" if -1 in given.shape else "fixed shapes"
+    if (shapes := _spec_range(spec)) is not None:
+        return _checked(given, shapes, "inputs"), "inputs" if -1 in given.shape else "fixed shapes"
     if -1 not in given.shape:
         return _fixed(given.shape), "fixed shapes"
     return (_fixed((1, *given.shape[1:])), _INFERRED) if given.only_batch_is_free else None
@@ -162,26 +167,26 @@ def _same_values(given: NetworkInput, spec: InputSpec | None) -> tuple[ShapeRang
     return ShapeRange(min=values, opt=values, max=values, values=True), "inputs"
 
 
-def _checked(given: NetworkInput, said: ShapeRange, where: str) -> ShapeRange:
-    shown = f"[{', '.join(map(str, said.opt))}]"
+def _checked(given: NetworkInput, shapes: ShapeRange, where: str) -> ShapeRange:
+    shown = f"[{', '.join(map(str, shapes.opt))}]"
     if given.is_shape_tensor:
         count = math.prod(given.shape)
-        if len(said.opt) != count:
+        if len(shapes.opt) != count:
             raise RequestError(
                 f"{where}: {given.shown} is a shape tensor, so its profile gives its {count} values, not {shown}"
             )
-        return said.model_copy(update={"values": True})
-    if len(said.opt) != len(given.shape):
+        return shapes.model_copy(update={"values": True})
+    if len(shapes.opt) != len(given.shape):
         raise RequestError(
-            f"{where}: {given.shown} has {len(given.shape)} dimensions in the model, but {shown} has {len(said.opt)}"
+            f"{where}: {given.shown} has {len(given.shape)} dimensions in the model, but {shown} has {len(shapes.opt)}"
         )
-    for bound in (said.min, said.opt, said.max):
+    for bound in (shapes.min, shapes.opt, shapes.max):
         if any(own not in (-1, size) for own, size in zip(given.shape, bound, strict=True)):
             raise RequestError(
                 f"{where}: [{', '.join(map(str, bound))}] does not fit {given.shown}: dimensions with a number are "
                 "fixed in the model"
             )
-    return said
+    return shapes
 
 
 def _fixed(shape: Shape) -> ShapeRange:
@@ -197,19 +202,12 @@ def _describe_missing(missing: Sequence[NetworkInput], where: str) -> str:
     )
     first = missing[0]
     count = math.prod(first.shape) if first.is_shape_tensor else len(first.shape)
-    shape = ", ".join(("1",) * max(count, 1)) if first.is_shape_tensor else ", ".join(_ones(first))
-    return (
-        f"{where} lacks shapes: {named}. Say them, such as `profiles: [{{{short_name(first.name)}: {{min: [{shape}], "
-        f"opt: [{shape}], max: [{shape}]}}}}]`, or in the recipe's `inputs:`."
+    shape = (
+        ", ".join(("1",) * max(count, 1))
+        if first.is_shape_tensor
+        else ", ".join("1" if size == -1 else str(size) for size in first.shape)
     )
-
-
-def _ones(given: NetworkInput) -> list[str]:
-    return ["1" if size == -1 else str(size) for size in given.shape]
-
-
-def _shown(profile: BuiltProfile) -> str:
-    return ", ".join(
-        f"{short_name(name)} {list(shapes.min)} {list(shapes.opt)} {list(shapes.max)}"
-        for name, shapes in profile.inputs.items()
+    return (
+        f"{where} lacks shapes: {named}. Give them, such as `profiles: [{{{short_name(first.name)}: {{min: [{shape}], "
+        f"opt: [{shape}], max: [{shape}]}}}}]`, or in the recipe's `inputs:`."
     )

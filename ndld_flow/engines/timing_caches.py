@@ -1,7 +1,7 @@
 """Timing caches that outlast a build: one file for each GPU and release, shared by all runs on this machine.
 
-A cache only saves time, so nothing that is wrong with one ends a build. A file is read whole or not at all, as it is
-written aside and renamed; a lock lets builds that end at once keep what each of them timed.
+A cache only saves time, so no defect of one ends a build. A file is read whole or not at all, as it is
+written aside and renamed; a lock lets builds that end at the same time keep all their timings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class TimingCache:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def told(self) -> TimingCacheUse:
+    def record(self) -> TimingCacheUse:
+        """Return the use of the cache with all notes."""
         return self.use.model_copy(update={"note": "; ".join(self.notes)})
 
 
@@ -51,7 +52,7 @@ def load_timing_cache(config: Bound, file: Path, settings: BuildSettings) -> Tim
         loaded.notes.append(_set_aside(file, own))
         own, cache = b"", _set(config, b"")
     if settings.attempt > 1:
-        loaded.notes.append(f"attempt {settings.attempt} timed every tactic anew: nothing was read or kept")
+        loaded.notes.append(f"attempt {settings.attempt} timed every tactic again: nothing was read or kept")
     if settings.timing_cache_file is not None:
         loaded.notes += _add_users_file(config, cache, settings.timing_cache_file)
     loaded.use = loaded.use.model_copy(update={"loaded_bytes": len(own), "loaded_entries": _count(cache)})
@@ -70,7 +71,7 @@ def save_timing_cache(config: Bound, timing: TimingCache) -> None:
             data = bytes(cache.serialize())
             write_bytes_atomically(timing.file, data)
     except OSError as error:
-        timing.notes.append(f"what was timed could not be kept ({error.strerror or error})")
+        timing.notes.append(f"timings could not be kept ({error.strerror or error})")
         return
     timing.use = timing.use.model_copy(update={"saved_bytes": len(data), "saved_entries": _count(cache)})
 
@@ -91,7 +92,11 @@ def _set(config: Bound, data: bytes) -> Bound:
 def _create(config: Bound, data: bytes) -> Bound:
     try:
         return config.create_timing_cache(data)
-    except (RuntimeError, ValueError, TypeError):  # how bindings report what is no cache, by release
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+    ):  # bindings report an invalid cache by one of these, depending on the release
         return None
 
 

@@ -1,23 +1,87 @@
-"""`model.trt.json`: an engine's layers in the format of TensorRT's engine inspector."""
+"""`model.trt.json`: an engine's layers in the format of TensorRT's engine inspector.
+
+Where the engine cannot be opened, the layers come from the builder's log. A detailed build logs every layer in one
+line: `Name: ..., LayerType: ..., Inputs: [ { Name: x, Dimensions: [1,3], Strides: [...], StrideOrder: [...], Datatype:
+Float, Format: (Linear) ... }], Constants: [...], Outputs: [...], TacticName: ..., StreamId: 0, Metadata: [ONNX Layer:
+a][ONNX Layer: b]`. Names are the model's and may hold anything.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from pydantic import JsonValue
 
-from ndld_flow.engines.compiled_layers import Entry, read_compiled_layers
 from ndld_flow.engines.network import ParsedNetwork
 from ndld_flow.records.build import LayersBasis
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.tensorrt.build_log import BuildLog
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
+Entry = dict[str, JsonValue]
+
+_TENSOR_END = r"Dimensions: \[[-\d,]*\], "
+_BEGIN = re.compile(rf"^Name: (?=.*?, LayerType: \w+, Inputs: \[(?:\]| \{{ Name: .*?, {_TENSOR_END}))", re.M | re.S)
+_LAYER = re.compile(
+    r"Name: (?P<name>.*?), LayerType: (?P<type>\w+), Inputs: \[(?P<inputs>.*?)\], Constants: \[(?P<constants>.*?)\], "
+    r"Outputs: \[(?P<outputs>.*?)\], TacticName: (?P<tactic>[^,]*), StreamId: (?P<stream>-?\d+)(?P<more>.*?), "
+    r"Metadata: (?P<metadata>.*)",
+    re.DOTALL,
+)
+_TENSOR = re.compile(
+    r"\{ Name: (?P<name>.*?), Dimensions: \[(?P<dims>[-\d,]*)\](?:, Strides: \[(?P<strides>[-\d,]*)\], "
+    r"StrideOrder: \[[-\d,]*\])?, Datatype: (?P<dtype>\w+), Format: (?P<format>.*?) \}",
+    re.DOTALL,
+)
+_REST = re.compile(r"\n\s*\n(?:I/O Tensors|Bindings|Engine Metadata):.*", re.DOTALL)
+
+
+def read_compiled_layers(message: str) -> list[Entry]:
+    """Return the layers in the order they run, with the keys of the engine inspector's JSON."""
+    text = _REST.sub("", message)
+    starts = [match.start() for match in _BEGIN.finditer(text)]
+    lines = (text[start:end] for start, end in pairwise([*starts, len(text)]))
+    return [entry for entry in map(_entry, lines) if entry is not None]
+
+
+def _entry(line: str) -> Entry | None:
+    match = _LAYER.fullmatch(line.rstrip("\n"))
+    if match is None:
+        return None
+    return {
+        "Name": match["name"],
+        "LayerType": match["type"],
+        "Inputs": list(_listed_tensors(match["inputs"])),
+        "Constants": list(_listed_tensors(match["constants"])),
+        "Outputs": list(_listed_tensors(match["outputs"])),
+        "TacticName": match["tactic"],
+        "StreamId": int(match["stream"]),
+        "Metadata": match["metadata"],
+    }
+
+
+def _listed_tensors(text: str) -> Iterator[Entry]:
+    for match in _TENSOR.finditer(text):
+        yield {
+            "Name": match["name"],
+            "Dimensions": _numbers(match["dims"]),
+            "Strides": _numbers(match["strides"] or ""),
+            "Datatype": match["dtype"],
+            "Format": match["format"],
+        }
+
+
+def _numbers(text: str) -> list[JsonValue]:
+    return [int(number) for number in text.split(",") if number]
+
 
 def describe_layers(trt: Bindings, engine: Bound, log: BuildLog, parsed: ParsedNetwork) -> tuple[str, LayersBasis]:
-    """The JSON, and where its layers are known from: the engine where it can be opened, else the builder's log, else
-    the network as it was parsed.
+    """Return the JSON and the source of its layers.
+
+    The source is the engine where it can be opened, else the builder's log, else the network as it was parsed.
     """
     log.is_listening = False  # failing to open the engine is no failure of the build
     inspected = _inspect(trt, engine, parsed.builder.logger)
@@ -50,15 +114,12 @@ def _inspect(trt: Bindings, engine: Bound, logger: Bound) -> str:
     opened = runtime.deserialize_cuda_engine(engine)
     if opened is None:
         return ""
-    told: str = opened.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
-    return told if _has_layers(told) else ""
-
-
-def _has_layers(text: str) -> bool:
+    text: str = opened.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
     try:
-        return bool(json.loads(text, strict=False).get("Layers"))
+        has_layers = bool(json.loads(text, strict=False).get("Layers"))
     except (ValueError, AttributeError):
-        return '"Layers"' in text  # names are not always escaped; the reader tolerates that
+        has_layers = '"Layers"' in text  # names are not always escaped; the reader tolerates that
+    return text if has_layers else ""
 
 
 def _document(layers: list[Entry], tensors: list[Entry]) -> str:
@@ -68,7 +129,12 @@ def _document(layers: list[Entry], tensors: list[Entry]) -> str:
 
 def _bound_tensors(parsed: ParsedNetwork) -> list[Entry]:
     return [
-        {"Name": tensor.name, "IOMode": mode, "DataType": _spoken(tensor.dtype.name), "Dimensions": list(tensor.shape)}
+        {
+            "Name": tensor.name,
+            "IOMode": mode,
+            "DataType": tensor.dtype.name.capitalize(),
+            "Dimensions": list(tensor.shape),
+        }
         for mode, tensors in (("Input", parsed.inputs()), ("Output", parsed.outputs()))
         for tensor in tensors
     ]
@@ -85,19 +151,13 @@ def _network_layer(layer: Bound) -> Entry:
 
 
 def _tensors(tensors: Bound) -> list[JsonValue]:
-    return [
-        {"Name": tensor.name, "Dimensions": _shape(tensor), "Datatype": _spoken(tensor.dtype.name)}
-        for tensor in tensors
-        if tensor is not None  # an optional input that is left out
-    ]
-
-
-def _shape(tensor: Bound) -> list[JsonValue]:
-    try:
-        return list(tensor.shape)
-    except ValueError:  # the rank is not known before the network is built
-        return []
-
-
-def _spoken(dtype: str) -> str:
-    return dtype.capitalize()
+    entries: list[JsonValue] = []
+    for tensor in tensors:
+        if tensor is None:  # an optional input that is left out
+            continue
+        try:
+            shape = list(tensor.shape)
+        except ValueError:  # the rank is not known before the network is built
+            shape = []
+        entries.append({"Name": tensor.name, "Dimensions": shape, "Datatype": tensor.dtype.name.capitalize()})
+    return entries

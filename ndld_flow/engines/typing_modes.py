@@ -38,8 +38,8 @@ class TypingPlan:
     """Precision constraints become Casts in the model."""
     layer_precisions: bool
     """Precision constraints are set on the network's layers."""
-    words: str
-    """Return a description such as `weakly typed: FP16, TF32; constraints obeyed`."""
+    description: str
+    """Description such as `weakly typed: FP16, TF32; constraints obeyed`."""
 
 
 def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
@@ -61,7 +61,7 @@ def decide_typing(settings: BuildSettings, names: Names) -> TypingPlan:
         constraint_flag=constraint,
         casts=False,
         layer_precisions=constrained,
-        words=_weak_words(flags, constraint),
+        description=f"weakly typed: {', '.join(flags) or 'FP32'}{_CONSTRAINT_WORDS.get(constraint, '')}",
     )
 
 
@@ -80,12 +80,8 @@ def _strong(settings: BuildSettings, names: Names, *, casts: bool) -> TypingPlan
         constraint_flag="",
         casts=casts,
         layer_precisions=False,
-        words=f"strongly typed{_CAST_WORDS.get(settings.typing, '')}",
+        description=f"strongly typed{_CAST_WORDS.get(settings.typing, '')}",
     )
-
-
-def _weak_words(flags: tuple[str, ...], constraint: str) -> str:
-    return f"weakly typed: {', '.join(flags) or 'FP32'}{_CONSTRAINT_WORDS.get(constraint, '')}"
 
 
 def _precision_flags(settings: BuildSettings) -> Iterator[str]:

@@ -1,54 +1,345 @@
-"""Settings that a release does not support, reported before anything is built."""
+"""Settings that a release does not support or that conflict, reported before anything is built.
+
+Limits of TensorRT-RTX were tried with 1.7.1: it warns and goes on, silently does nothing, or fails while it builds. Its
+engines are compiled ahead of time for kinds of GPUs and finished on the GPU they run on, so nothing is timed while
+building.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from ndld_flow.base.text import short_name, suggest
-from ndld_flow.engines.build_settings import BuildSettings
-from ndld_flow.engines.contradictions import list_contradictions
-from ndld_flow.engines.needed_names import Need, list_needs
-from ndld_flow.engines.rtx_limits import list_rtx_limits
+from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TacticSourceName, Weights
+from ndld_flow.engines.typing_modes import decide_typing, types_strongly
 from ndld_flow.runtimes.tensorrt.release_names import Names, members, release_title, releases_text
+
+_TO_QDQ = "quantise the model: its Q/DQ nodes (QuantizeLinear, DequantizeLinear) determine what is computed in {}"
+_FLAGS_INSTEAD: Mapping[str, str] = {
+    "FP16": "convert the model with a `convert_fp16` step, or ask for FP16 layer by layer with `constrain_precision` "
+    "and `typing: obey`",
+    "BF16": "ask for BF16 layer by layer with `constrain_precision` and `typing: obey`",
+    **{flag: _TO_QDQ.format(flag) for flag in ("INT8", "FP8", "INT4", "FP4")},
+    "OBEY_PRECISION_CONSTRAINTS": "write `typing: obey`",
+    "PREFER_PRECISION_CONSTRAINTS": "write `typing: prefer`",
+    "WEIGHTLESS": "write `weights: strip`",
+}
+_TACTIC_LIBRARIES: Mapping[TacticSourceName, str] = {"cublas": "cuBLAS", "cublas_lt": "cuBLASLt", "cudnn": "cuDNN"}
+
+_LEAVE = "leave it out, or take a release that has it"
+
+WEIGHTS_FLAGS: Mapping[Weights, tuple[str, ...]] = {
+    "fixed": (),
+    "refit": ("REFIT",),
+    "refit_individual": ("REFIT_INDIVIDUAL",),
+    "refit_identical": ("REFIT_IDENTICAL",),
+    "strip": ("STRIP_PLAN",),  # TensorRT adds REFIT_IDENTICAL
+    "strip_refit": ("STRIP_PLAN", "REFIT"),
+}
+"""The values of `weights` -> members of BuilderFlag."""
+
+OWN_SETTINGS: Mapping[str, str] = {
+    "FP16": "fp16: true",
+    "BF16": "bf16: true",
+    "INT8": "int8: true",
+    "FP8": "fp8: true",
+    "TF32": "tf32: true",
+    "OBEY_PRECISION_CONSTRAINTS": "typing: obey",
+    "PREFER_PRECISION_CONSTRAINTS": "typing: prefer",
+    "SPARSE_WEIGHTS": "sparse_weights: true",
+    "REFIT": "weights: refit",
+    "REFIT_INDIVIDUAL": "weights: refit_individual",
+    "REFIT_IDENTICAL": "weights: refit_identical",
+    "STRIP_PLAN": "weights: strip",
+    "WEIGHTLESS": "weights: strip",
+    "VERSION_COMPATIBLE": "version_compatible: true",
+    "EXCLUDE_LEAN_RUNTIME": "exclude_lean_runtime: true",
+    "ERROR_ON_TIMING_CACHE_MISS": "error_on_timing_cache_miss: true",
+    "DIRECT_IO": "advanced.direct_io: true",
+    "WEIGHT_STREAMING": "advanced.weight_streaming: true",
+    "GPU_FALLBACK": "advanced.gpu_fallback: true",
+    "DISABLE_COMPILATION_CACHE": "advanced.compilation_cache: false",
+}
+"""Members of BuilderFlag that have a setting of their own -> the setting in a recipe."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A name that a setting needs."""
+
+    written: str
+    """The setting as the recipe writes it: `fp16: true`."""
+    owner: str
+    name: str
+    what: str
+    """Description such as `FP16 flag`."""
+    instead: str
+    """Remedy for a release without it."""
+    own_word: bool = False
+    """The name comes from the recipe and may be misspelt."""
+
+
+def list_needs(settings: BuildSettings) -> Iterator[Need]:
+    """Return the names that these settings need beyond those of every release."""
+    allowed = {"FP16": settings.fp16, "BF16": settings.bf16, "INT8": settings.int8, "FP8": settings.fp8}
+    for flag in (flag for flag, on in allowed.items() if on):
+        yield Need(OWN_SETTINGS[flag], "BuilderFlag", flag, f"{flag} flag", _FLAGS_INSTEAD[flag])
+    yield from _calibration_needs(settings)
+    yield from _tactic_needs(settings)
+    yield from _target_needs(settings)
+    yield from _advanced_needs(settings.advanced)
+    yield from _named_needs(settings.advanced)
+
+
+def _calibration_needs(settings: BuildSettings) -> Iterator[Need]:
+    instead = _TO_QDQ.format("INT8") + ", and their scales are the ranges"
+    if settings.calibration_cache is not None:
+        written = f"calibration_cache: {settings.calibration_cache}"
+        yield Need(written, "IInt8EntropyCalibrator2", "", "INT8 calibration", instead)
+    if settings.placeholder_ranges:
+        yield Need("placeholder_ranges: true", "ITensor", "dynamic_range", "ranges of tensors", instead)
+
+
+def _tactic_needs(settings: BuildSettings) -> Iterator[Need]:
+    remaining = "leave it out: `edge_mask_convolutions` and `jit_convolutions` are the sources that remain"
+    for source in settings.tactic_sources or ():
+        library = _TACTIC_LIBRARIES.get(source)
+        what = f"tactics from {library}" if library else f"tactic source {source}"
+        yield Need(f"tactic_sources: [{source}]", "TacticSource", source.upper(), what, remaining)
+
+
+def _target_needs(settings: BuildSettings) -> Iterator[Need]:
+    if settings.hardware_compatibility == "same_compute_capability":
+        written = "hardware_compatibility: same_compute_capability"
+        what = "compatibility with GPUs of the same compute capability"
+        instead = "take a later release, or `hardware_compatibility: ampere_plus`"
+        yield Need(written, "HardwareCompatibilityLevel", "SAME_COMPUTE_CAPABILITY", what, instead)
+    if settings.compute_capabilities:
+        written = f"compute_capabilities: [{', '.join(settings.compute_capabilities)}]"
+        what = "choice of GPUs to build for"
+        instead = (
+            "it builds for the GPU it runs on: take `hardware_compatibility` for others, or `backend: tensorrt_rtx`"
+        )
+        yield Need(written, "ComputeCapability", "", what, instead)
+
+
+def _advanced_needs(advanced: AdvancedSettings) -> Iterator[Need]:
+    if advanced.build_route is not None:
+        written = f"advanced.build_route: {advanced.build_route}"
+        yield Need(written, "IBuilderConfig", "build_route", "build routes", _LEAVE)
+    if advanced.remote_auto_tuning is not None:
+        written = f"advanced.remote_auto_tuning: {advanced.remote_auto_tuning}"
+        yield Need(written, "IBuilderConfig", "remote_auto_tuning_config", "remote auto tuning", _LEAVE)
+    for flag in advanced.quantization_flags:
+        written, instead = f"advanced.quantization_flags: [{flag}]", _LEAVE
+        if flag == "CALIBRATE_BEFORE_FUSION":
+            instead = "leave it out: nothing is calibrated where Q/DQ nodes determine what is INT8"
+        yield Need(written, "QuantizationFlag", flag, f"quantization flag {flag}", instead, own_word=True)
+
+
+def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
+    """Yield the names that a recipe writes as TensorRT does."""
+    for flag in advanced.flags:
+        written, instead = f"advanced.flags: [{flag}]", _FLAGS_INSTEAD.get(flag, _LEAVE)
+        yield Need(written, "BuilderFlag", flag, f"builder flag {flag}", instead, own_word=True)
+    for flag in advanced.parser_flags:
+        written, what = f"advanced.parser_flags: [{flag}]", f"parser flag {flag}"
+        yield Need(written, "OnnxParserFlag", flag, what, _LEAVE, own_word=True)
+    for feature, on in advanced.preview_features.items():
+        written, what = f"advanced.preview_features.{feature}: {str(on).lower()}", f"preview feature {feature}"
+        yield Need(written, "PreviewFeature", feature, what, _LEAVE, own_word=True)
+    for tensor, asked in advanced.io_formats.items():
+        for name in asked.formats:
+            written, what = f"advanced.io_formats.{tensor}.formats: [{name}]", f"tensor format {name}"
+            yield Need(written, "TensorFormat", name.upper(), what, _LEAVE, own_word=True)
+
+
+_MORE_WEAK_FLAGS = ("INT4", "FP4")  # besides those with a setting of their own
+_LIBRARIES = ("cublas", "cublas_lt", "cudnn")
+
+
+def list_contradictions(settings: BuildSettings, names: Names) -> Iterator[str]:
+    """Return sentences that name the settings and a remedy."""
+    if decide_typing(settings, names).strongly_typed:
+        yield from _against_strong_typing(settings, names)
+    else:
+        yield from _against_weak_typing(settings)
+    yield from _flags_with_own_settings(settings)
+    yield from _against_compatibility(settings)
+    yield from _against_other_modes(settings)
+
+
+def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[str]:
+    """Refuse precision flags, which are an error in a strongly typed network, and types of its tensors."""
+    if not types_strongly(names):  # those that have no flags say so already
+        allowed = [name for name in ("fp16", "bf16", "int8", "fp8") if getattr(settings, name)]
+        extra = [flag for flag in settings.advanced.flags if flag in _MORE_WEAK_FLAGS]
+        for written in (*(f"{name}: true" for name in allowed), *(f"advanced.flags: [{flag}]" for flag in extra)):
+            yield (
+                f"`{written}` excludes `typing: strong`, where the model's types are kept: leave one out, or convert "
+                "the model itself (`convert_fp16`, Q/DQ nodes)"
+            )
+    for tensor, asked in settings.advanced.io_formats.items():
+        if asked.dtype:
+            yield (
+                f"`advanced.io_formats.{tensor}.dtype: {asked.dtype}`: a strongly typed network keeps the model's "
+                "types; change the model's own input or output, such as by `convert_fp16` with `keep_io: false`"
+            )
+
+
+def _against_weak_typing(settings: BuildSettings) -> Iterator[str]:
+    if settings.advanced.weight_streaming:
+        yield (
+            f"`advanced.weight_streaming: true` needs a strongly typed network, not `typing: {settings.typing}`: "
+            "set `typing: strong`"
+        )
+    if settings.advanced.quantization_flags and not settings.int8:
+        yield "`advanced.quantization_flags` are about INT8 calibration: set `int8: true`, or leave them out"
+
+
+def _flags_with_own_settings(settings: BuildSettings) -> Iterator[str]:
+    for flag in settings.advanced.flags:
+        if flag in OWN_SETTINGS:
+            yield f"`advanced.flags: [{flag}]`: write `{OWN_SETTINGS[flag]}` instead"
+    if "NATIVE_INSTANCENORM" in settings.advanced.parser_flags:
+        yield "`advanced.parser_flags: [NATIVE_INSTANCENORM]`: write `native_instance_norm: true` instead"
+
+
+def _against_compatibility(settings: BuildSettings) -> Iterator[str]:
+    hardware = f"hardware_compatibility: {settings.hardware_compatibility}"
+    compatible = [hardware] if settings.hardware_compatibility != "none" else []
+    for source in settings.tactic_sources or ():
+        if source in _LIBRARIES and compatible:
+            yield f"`tactic_sources: [{source}]` excludes `{hardware}`, which does without it: leave one out"
+    compatible += ["version_compatible: true"] if settings.version_compatible else []
+    if settings.native_instance_norm is False and compatible:
+        yield f"`native_instance_norm: false` excludes `{compatible[-1]}`, which needs TensorRT's own: leave one out"
+
+
+def _against_other_modes(settings: BuildSettings) -> Iterator[str]:
+    advanced = settings.advanced
+    elsewhere = advanced.runtime_platform == "windows_amd64"
+    if elsewhere and settings.version_compatible and not settings.exclude_lean_runtime:
+        yield (
+            "`advanced.runtime_platform: windows_amd64` with `version_compatible: true` would put this system's lean "
+            "runtime into the engine: add `exclude_lean_runtime: true`"
+        )
+    if advanced.remote_auto_tuning is not None and advanced.engine_capability != "safety":
+        written = f"advanced.remote_auto_tuning: {advanced.remote_auto_tuning}"
+        yield f"`{written}` is for `advanced.engine_capability: safety` only: leave it out"
+    if advanced.engine_capability == "dla_standalone" and advanced.dla_core is None:
+        yield "`advanced.engine_capability: dla_standalone` builds for a DLA: set `advanced.dla_core`"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A setting that TensorRT-RTX does not support."""
+
+    written: str
+    """The setting as the recipe writes it."""
+    fact: str
+    """Behaviour of TensorRT-RTX: `times nothing while it builds`."""
+    instead: str = "leave it out"
+    """Remedy."""
+
+
+def list_rtx_limits(settings: BuildSettings, names: Names) -> Iterator[Limit]:
+    """Return the settings that TensorRT-RTX does not support although it has their names."""
+    yield from _unknown_gpus(settings, names)
+    yield from _compatibility(settings)
+    yield from _timing(settings)
+    yield from _dla(settings.advanced)
+    yield from _advanced(settings.advanced)
+    if settings.native_instance_norm is False:  # the parser makes the same network of it
+        yield Limit("native_instance_norm: false", "has no plugin for InstanceNormalization, only its own")
+
+
+def capability_member(capability: str) -> str:
+    """Return `SM86`, the member of ComputeCapability, for `8.6`."""
+    return f"SM{capability.replace('.', '')}"
+
+
+def _unknown_gpus(settings: BuildSettings, names: Names) -> Iterator[Limit]:
+    known = [member for member in members(names, "ComputeCapability") if member.startswith("SM")]
+    has = ", ".join(sorted((f"{member[2:-1]}.{member[-1]}" for member in known), key=float))
+    for capability in settings.compute_capabilities:
+        if not names.has("ComputeCapability", capability_member(capability)):
+            instead = "take one of these, or `backend: tensorrt` on such a GPU"
+            yield Limit(f"compute_capabilities: [{capability}]", f"builds for {has}", instead)
+
+
+def _compatibility(settings: BuildSettings) -> Iterator[Limit]:
+    if settings.hardware_compatibility != "none":  # it warns, and the level stays NONE
+        written = f"hardware_compatibility: {settings.hardware_compatibility}"
+        fact = "builds engines that run on every RTX GPU from Ampere on"
+        yield Limit(written, fact, "leave it out, or list `compute_capabilities` for some GPUs only")
+    if settings.version_compatible and not settings.exclude_lean_runtime:  # there is no libnvinfer_lean.so.1
+        fact = "has no lean runtime to put into the engine"
+        yield Limit("version_compatible: true", fact, "add `exclude_lean_runtime: true`")
+
+
+def _timing(settings: BuildSettings) -> Iterator[Limit]:
+    """Refuse settings of the timing cache: it stays empty, and a miss is no error."""
+    fact = "times nothing while it builds"
+    if settings.timing_cache_file is not None:
+        yield Limit(f"timing_cache_file: {settings.timing_cache_file}", fact)
+    if settings.error_on_timing_cache_miss:
+        yield Limit("error_on_timing_cache_miss: true", fact)
+
+
+def _dla(advanced: AdvancedSettings) -> Iterator[Limit]:
+    asked = [f"advanced.memory_pools.{pool}" for pool in advanced.memory_pools if pool.startswith("dla_")]
+    asked += [f"advanced.parser_flags: [{flag}]" for flag in advanced.parser_flags if flag.endswith("_DLA")]
+    if advanced.dla_core is not None:  # it is ignored: there are 0 cores
+        asked.append(f"advanced.dla_core: {advanced.dla_core}")
+    if advanced.engine_capability == "dla_standalone":
+        asked.append("advanced.engine_capability: dla_standalone")
+    for written in asked:
+        yield Limit(written, "builds for GPUs, not for a DLA", "leave it out, or take `backend: tensorrt`")
+
+
+def _advanced(advanced: AdvancedSettings) -> Iterator[Limit]:
+    if advanced.engine_capability == "safety":  # it finds no implementation for any node
+        yield Limit("advanced.engine_capability: safety", "builds standard engines only", "take `backend: tensorrt`")
+    if advanced.runtime_platform == "windows_amd64":
+        yield Limit("advanced.runtime_platform: windows_amd64", "builds engines for Linux and Windows alike")
+    if advanced.build_route is not None:  # it stays empty
+        yield Limit(f"advanced.build_route: {advanced.build_route}", "has its build routes switched off")
 
 
 def refuse_settings(settings: BuildSettings, names: Names) -> tuple[str, ...]:
-    """Why a release cannot build with these settings: a sentence for each that it cannot, which names the setting as
-    the recipe writes it and what to do instead; empty when it can.
+    """Return a sentence for each setting that a release cannot build with; empty when it can build.
+
+    A sentence names the setting as the recipe writes it, and a remedy.
     """
-    said = [*_lacking(settings, names), *_beyond_rtx(settings, names), *list_contradictions(settings, names)]
+    title = release_title(names)
+    sentences = [_lacking(need, names) for need in list_needs(settings) if not _has(names, need)]
+    if names.backend == "tensorrt_rtx":
+        sentences += [
+            f"`{limit.written}`: {title} {limit.fact}; {limit.instead}" for limit in list_rtx_limits(settings, names)
+        ]
+    sentences += list_contradictions(settings, names)
     of_setting: dict[str, str] = {}
-    for sentence in said:  # one reason for each setting will do
+    for sentence in sentences:  # one reason for each setting will do
         of_setting.setdefault(sentence.split("`")[1], sentence)
-    # Recipes may come from strangers: what they say is made visible, and cannot fill a page.
+    # Recipes may come from strangers: their text is made visible, and cannot fill a page.
     return tuple(short_name(sentence, 600) for sentence in of_setting.values())
 
 
-def _lacking(settings: BuildSettings, names: Names) -> Iterator[str]:
-    title = release_title(names)
-    for need in list_needs(settings):
-        if not _is_there(need, names):
-            yield f"`{need.written}`: {title} has no {need.what}{_when(need, names)}; {_instead(need, names)}"
-
-
-def _is_there(need: Need, names: Names) -> bool:
-    """Bindings have more than members: `BuilderFlag.name`."""
+def _has(names: Names, need: Need) -> bool:
+    """Return True where a release has the name. Bindings have more than members: `BuilderFlag.name`."""
     return names.has(need.owner, need.name) and (need.name.isupper() or not need.own_word)
 
 
-def _when(need: Need, names: Names) -> str:
-    when = releases_text(names.backend, need.owner, need.name)
-    return f" ({when})" if when else ""
+def _lacking(need: Need, names: Names) -> str:
+    releases = releases_text(names.backend, need.owner, need.name)
+    since = f" ({releases})" if releases else ""
+    return f"`{need.written}`: {release_title(names)} has no {need.what}{since}; {_instead(need, names)}"
 
 
 def _instead(need: Need, names: Names) -> str:
-    """Suggest a name for one that no release has."""
+    """Return the remedy: a similar name for one that no release has."""
     if need.own_word and not releases_text(names.backend, need.owner, need.name):
         return suggest(need.name, members(names, need.owner)) or need.instead
     return need.instead
-
-
-def _beyond_rtx(settings: BuildSettings, names: Names) -> Iterator[str]:
-    if names.backend == "tensorrt_rtx":
-        for limit in list_rtx_limits(settings, names):
-            yield f"`{limit.written}`: {release_title(names)} {limit.fact}; {limit.instead}"

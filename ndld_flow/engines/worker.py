@@ -1,8 +1,8 @@
 """A building process: builds one engine and ends.
 
-`python -P -m ndld_flow.engines.worker FOLDER` reads its job from the folder, writes the engine's files where
-the job says, leaves its answer in the folder, and says on its standard output how far it is. It ends when its standard
-input does, so that nothing is left when the process that started it is killed.
+`python -P -m ndld_flow.engines.worker FOLDER` reads its job from the folder, writes the engine's files to the
+job's folder and its answer beside the job, and reports its progress on standard output. It ends when its standard input
+does, so that no process is left when its parent is killed.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def _check_onnxruntime_duplicates() -> Check:
 
 
 def _check_provider(name: str) -> Check:
-    from ndld_flow.runtimes.onnxruntime.provider_check import try_provider
+    from ndld_flow.runtimes.onnxruntime.onnxruntime_session import try_provider
 
     shown = f"onnxruntime {name}"
     try:

@@ -339,7 +339,7 @@ def test_precisions_that_are_obeyed_are_casts_in_the_model_that_is_built(came: M
 
 def test_precisions_that_nobody_obeys_are_told(came: Mapping[str, Came]) -> None:
     build = came["unheard"].build
-    assert [each.outcome for each in build.constraints] == ["ignored: typing is default; say `typing: obey`"]
+    assert [each.outcome for each in build.constraints] == ["ignored: typing is default; set `typing: obey`"]
     assert any("precision of 1 node" in note for note in build.notes)
     assert not (came["unheard"].out / Engine.typed_model).exists()
 
@@ -468,7 +468,7 @@ def test_a_crash_is_one_paragraph(tmp_path: Path, watched: type[Watched]) -> Non
     with pytest.raises(KilledError) as raised:
         build_engine(asked.request(tmp_path / "build"), crash)
     assert "died of SIGSEGV while building" in str(raised.value)
-    assert "Its last words: [" in str(raised.value)
+    assert "Its last output: [" in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "[INFO] " in (tmp_path / "build/out" / Engine.log).read_text(), "the log tells how far it was"
 

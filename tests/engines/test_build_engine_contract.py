@@ -98,7 +98,7 @@ def list_settings(folder: Path) -> dict[str, Setting]:
         "fp8": plain(flag("FP8"), fp8=True),
         "calibration_cache": plain(flag("INT8"), int8=True, calibration_cache=str(cache)),
         "placeholder_ranges": plain(
-            lambda b, e: any("made up" in note for note in b.notes), int8=True, placeholder_ranges=True
+            lambda b, e: any("placeholders" in note for note in b.notes), int8=True, placeholder_ranges=True
         ),
         "sparse_weights": plain(flag("SPARSE_WEIGHTS"), sparse_weights=True),
         "tactic_sources": plain(sources, tactic_sources=["jit_convolutions"]),
@@ -323,4 +323,4 @@ def test_what_cannot_be_obeyed_is_an_error_and_what_cannot_be_preferred_is_told(
 def test_calibration_caches_are_read_as_what_their_first_line_says(weak: Mapping[str, Came]) -> None:
     assert "INT8" in weak["minmax"].build.flags
     assert weak["garbage"].answer.error == "RequestError"
-    assert "garbage is no INT8 calibration cache" in weak["garbage"].error
+    assert "garbage is not an INT8 calibration cache" in weak["garbage"].error

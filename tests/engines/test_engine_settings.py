@@ -21,9 +21,8 @@ from pydantic import ValidationError
 from ndld_flow.engines import chosen_library, foresight
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.foresight import foresee_build
-from ndld_flow.engines.needed_names import OWN_SETTINGS
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
-from ndld_flow.engines.unsupported_settings import refuse_settings
+from ndld_flow.engines.unsupported_settings import OWN_SETTINGS, refuse_settings
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.records.build import EngineBackend
 from ndld_flow.runtimes.tensorrt.library import Library

@@ -42,20 +42,16 @@ def measure_roofs(settings: SessionSettings, layers: Sequence[Layer] = ()) -> Ro
     the provider can run neither operation.
     """
     plain = replace(settings, free_dimensions={}, profile_prefix=None, optimized_model=None, execution="sequential")
-    dtype = _main_precision(layers)
+    macs: Counter[str] = Counter()
+    for layer in layers:
+        macs[layer.precision] += layer.macs or 0
+    dtype = max(macs, key=macs.__getitem__, default="")
     if dtype not in _ELEMENTS or full_name(settings.provider) == CPU:
         dtype = "float32"  # ONNX Runtime's CPU kernels compute float16 in float32, with casts around
     key = f"{plain} {dtype}"
     if key not in _measured:
         _measured[key] = _measure(plain, dtype)
     return _measured[key]
-
-
-def _main_precision(layers: Sequence[Layer]) -> str:
-    macs: Counter[str] = Counter()
-    for layer in layers:
-        macs[layer.precision] += layer.macs or 0
-    return max(macs, key=macs.__getitem__, default="")
 
 
 def _measure(settings: SessionSettings, dtype: str) -> Roofs | None:

@@ -27,20 +27,20 @@ def full_name(provider: str) -> str:
     everything: list[str] = list(ort.get_all_providers())
     names = {name.lower(): name for name in everything}
     names |= {name.removesuffix(_SUFFIX).lower(): name for name in everything} | _EXTRA_SHORT
-    found = names.get(provider.lower())
-    if found is None:
+    name = names.get(provider.lower())
+    if name is None:
         raise BackendError(
             f'"{provider}" is not an execution provider of ONNX Runtime {ort.__version__}; '
-            f"{suggest(provider, [short_name(name) for name in ort.get_available_providers()])}"
+            f"{suggest(provider, [short_name(each) for each in ort.get_available_providers()])}"
         )
     available = list(ort.get_available_providers())
-    if found not in available:
-        here = ", ".join(short_name(name) for name in available)
+    if name not in available:
+        here = ", ".join(short_name(each) for each in available)
         raise BackendError(
-            f"this build of ONNX Runtime ({ort.__version__}) has no {found}; it has {here}. "
+            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. "
             "Install the onnxruntime package made for it, or choose another provider."
         )
-    return found
+    return name
 
 
 def short_name(provider: str) -> str:

@@ -39,19 +39,16 @@ def match_nodes(measured: Mapping[Key, MeasuredNode], optimised: ir.Model) -> di
     scopes: dict[Key | None, list[Key]] = defaultdict(list)
     for key, node in measured.items():
         scopes[node.parent].append(key)
-    found: dict[Key, ir.Node] = {}
+    matched: dict[Key, ir.Node] = {}
     for parent, keys in scopes.items():  # an enclosing node comes before the nodes of its bodies
-        graphs = [optimised.graph] if parent is None else list(_bodies(found, parent))
+        graphs = [optimised.graph] if parent is None else []
+        if parent in matched:
+            graphs = list(subgraphs_of(matched[parent]))
         bodies = [dict(_match_graph(keys, measured, graph)) for graph in graphs]
         # Of the branches of an If, the one that ran matches best.
         for body in sorted(bodies, key=len):
-            found |= body
-    return found
-
-
-def _bodies(found: Mapping[Key, ir.Node], parent: Key) -> Iterator[ir.Graph]:
-    if parent in found:
-        yield from subgraphs_of(found[parent])
+            matched |= body
+    return matched
 
 
 def _match_graph(
@@ -91,14 +88,16 @@ class LayerOrigins:
         """Return the original nodes, in the model's order; empty for nodes inserted by ONNX Runtime: reorders, casts,
         copies.
         """
-        found = self._region(node) or self._named_alike(node)
-        return tuple(sorted(found, key=self._position.__getitem__))
+        origins = self._region(node)
+        if not origins and (node.op_type, node.name or "") in self._by_name:
+            origins = {self._by_name[node.op_type, node.name or ""]}
+        return tuple(sorted(origins, key=self._position.__getitem__))
 
     def _region(self, node: ir.Node) -> set[ir.Node]:
         read = {self._alias(value) for value in node.inputs if value is not None}
         starts = [name for name in self._starts(node) if name not in read]
         region: set[ir.Node] = set()
-        open_nodes = [self._producer(name, node) for name in starts if name in self._producers]
+        open_nodes = [self._find_producer(name, node) for name in starts if name in self._producers]
         while open_nodes:
             origin = open_nodes.pop()
             if origin in region:
@@ -123,19 +122,15 @@ class LayerOrigins:
         while following and len(seen) < _MAX_FORWARD:
             for value in following.popleft().outputs:
                 for follower in value.consumers():
-                    made = [self._alias(output) for output in follower.outputs]
-                    if any(name in self._producers for name in made):
-                        return made
+                    names_there = [self._alias(output) for output in follower.outputs]
+                    if any(name in self._producers for name in names_there):
+                        return names_there
                     if follower not in seen:
                         seen.add(follower)
                         following.append(follower)
         return names
 
-    def _named_alike(self, node: ir.Node) -> set[ir.Node]:
-        origin = self._by_name.get((node.op_type, node.name or ""))
-        return set() if origin is None else {origin}
-
-    def _producer(self, name: str, node: ir.Node) -> ir.Node:
+    def _find_producer(self, name: str, node: ir.Node) -> ir.Node:
         """Return the producer; where several branches compute a tensor of this name, the one with the node's name."""
         candidates = self._producers[name]
         return next((origin for origin in candidates if origin.name == node.name), candidates[0])
@@ -146,21 +141,21 @@ class LayerOrigins:
 
 def _aliases(optimised: Iterable[ir.Node]) -> dict[str, str]:
     """Return renamed tensor -> its name in the original model."""
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for node in optimised:
         if not node.outputs:
             continue
         name = node.outputs[0].name or ""
         if node.op_type == "ReorderInput" and node.inputs and node.inputs[0] is not None:
             read = node.inputs[0].name or ""
-            found[name] = found.get(read, read)
+            aliases[name] = aliases.get(read, read)
         elif node.domain == "com.microsoft.nchwc" and (node.name or "").endswith(_NCHWC):
-            found[name] = (node.name or "").removesuffix(_NCHWC).removeprefix(_CAST)
+            aliases[name] = (node.name or "").removesuffix(_NCHWC).removeprefix(_CAST)
         for output in node.outputs:
             own = output.name or ""
             if own.startswith(_CAST):
-                found[own] = own.removeprefix(_CAST)
-    return found
+                aliases[own] = own.removeprefix(_CAST)
+    return aliases
 
 
 def origin_name(node: ir.Node) -> str:
@@ -333,7 +328,8 @@ def _macs(node: RunNode, inputs: Alignment, outputs: Alignment) -> int | None:
     written = list(outputs.shapes)
     if node.ran is not None and node.ran.domain == _BLOCKED:
         _without_padding(node.origins, shapes, written)
-    once = count_macs(node.measured.op_type, shapes, written, {} if node.ran is None else _attributes(node.ran))
+    attributes = {} if node.ran is None else {name: each.value for name, each in node.ran.attributes.items()}
+    once = count_macs(node.measured.op_type, shapes, written, attributes)
     return None if once is None else round(once * node.times_per_pass)
 
 
@@ -357,7 +353,3 @@ def _constant_shape(value: ir.Value | None) -> tuple[int, ...] | None:
         attribute = producer.attributes.get("value")
         tensor = None if attribute is None else attribute.as_tensor()
     return None if tensor is None else tuple(int(size) for size in tensor.shape.numpy())
-
-
-def _attributes(node: ir.Node) -> Mapping[str, object]:
-    return {name: attribute.value for name, attribute in node.attributes.items()}

@@ -72,7 +72,11 @@ def read_layers(
     """
     runs = [read_passes(recording, skip=WARMUP_PASSES) for recording in recordings]
     whole = _join(runs)
-    nodes, traced = _trace(load_model(source), whole, _read_optimised(optimised))
+    try:
+        ran = load_model(optimised) if optimised is not None and optimised.is_file() else None
+    except ModelError:  # it only adds origins of layers; the measurement is valid without it
+        ran = None
+    nodes, traced = _trace(load_model(source), whole, ran)
     timeline, basis = _timeline(recordings, runs, whole)
     for recording in recordings:
         recording.unlink()
@@ -136,13 +140,6 @@ def _timeline(
             return read_timeline(recording, run.offsets[number], positions), basis
         number -= len(run.offsets)
     return (), ""
-
-
-def _read_optimised(path: Path | None) -> ir.Model | None:
-    try:
-        return load_model(path) if path is not None and path.is_file() else None
-    except ModelError:  # it only adds origins of layers; the measurement is valid without it
-        return None
 
 
 def _shortcomings(measured: MeasuredPasses, asked: int, parallel: bool) -> Iterator[str]:

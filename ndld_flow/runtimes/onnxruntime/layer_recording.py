@@ -38,14 +38,14 @@ def record_layers(
     profiled = replace(settings, profile_prefix=folder / "passes", optimized_model=None)
     events = plan.events_per_pass
     if events is None:
-        events = _try_one(path, replace(profiled, profile_prefix=folder / "trial"), feeds)
+        events = _count_events(path, replace(profiled, profile_prefix=folder / "trial"), feeds)
     passes = max(1, min(plan.passes, _EVENT_BUDGET // max(1, events) - WARMUP_PASSES))
     if plan.keep_optimised:
         profiled = replace(profiled, optimized_model=folder / OPTIMISED)
     return _record(path, profiled, feeds, WARMUP_PASSES + passes, progress)
 
 
-def _try_one(path: Path, settings: SessionSettings, feeds: Mapping[str, Array]) -> int:
+def _count_events(path: Path, settings: SessionSettings, feeds: Mapping[str, Array]) -> int:
     """Return the number of events of one pass; the few events of loading the model are included."""
     profile = _record(path, settings, feeds, 1, lambda done, total: None)
     with profile.open("rb") as lines:

@@ -30,10 +30,7 @@ from ndld_flow.runtimes.onnxruntime.execution_providers import (
     short_name,
     with_fallbacks,
 )
-from ndld_flow.runtimes.protocol import (
-    DeviceTimes,
-    SessionFacts,
-)
+from ndld_flow.runtimes.protocol import DeviceTimes, SessionFacts
 
 _LOCK = threading.Lock()
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -67,8 +64,12 @@ def _descriptor_2_to(target: int) -> Iterator[None]:
     terminal = os.dup(2)
     before = sys.stderr
     try:
+        is_terminal = before.fileno() == 2
+    except (AttributeError, OSError, ValueError):  # a replaced stream
+        is_terminal = False
+    try:
         with contextlib.ExitStack() as stack:
-            if _writes_to_descriptor_2(before):
+            if is_terminal:
                 before.flush()
                 sys.stderr = stack.enter_context(open(terminal, "w", buffering=1, closefd=False))
             os.dup2(target, 2)
@@ -77,13 +78,6 @@ def _descriptor_2_to(target: int) -> Iterator[None]:
         os.dup2(terminal, 2)
         sys.stderr = before
         os.close(terminal)
-
-
-def _writes_to_descriptor_2(stream: object) -> bool:
-    try:
-        return bool(stream.fileno() == 2)  # type: ignore[attr-defined]
-    except (AttributeError, OSError, ValueError):
-        return False
 
 
 Optimization = Literal["disabled", "basic", "extended", "layout", "all"]
@@ -175,7 +169,7 @@ class OnnxruntimeBinding:
         self._model = model
         self._session = model.session
         self._binding = model.session.io_binding()
-        # A model may name an output twice; what is bound has each name once.
+        # A model may name an output twice; the binding has each name once.
         self._names = list(dict.fromkeys(output.name for output in model.session.get_outputs()))
         # Bound values must outlive the binding that refers to them.
         self._values = {name: _ort_value(name, array, model) for name, array in feeds.items()}
@@ -241,7 +235,10 @@ def open_model(path: Path, settings: SessionSettings, changed: bytes | None = No
     silently fall back to the CPU); `ModelError` when ONNX Runtime refuses the model.
     """
     provider = full_name(settings.provider)
-    options = {name: _option_text(value) for name, value in settings.provider_options.items()}
+    options = {
+        name: str(int(value)) if isinstance(value, bool) else str(value)
+        for name, value in settings.provider_options.items()
+    }
     memory = memory_of(provider, options)
     session_options = _session_options(settings)
     if changed is not None:
@@ -329,10 +326,6 @@ def _level(optimization: Optimization) -> Any:  # noqa: ANN401
     return getattr(ort.GraphOptimizationLevel, name)
 
 
-def _option_text(value: str | float | bool) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
-
-
 def _refused(path: Path, provider: str, error: Exception, log: str) -> Exception:
     if not path.is_file():
         return ModelError(f"there is no model file {path}.")
@@ -350,7 +343,7 @@ def _not_loaded(provider: str, instead: str, log: str) -> BackendError:
 
 
 def _loader_reason(log: str) -> str:
-    """`Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot open ...`."""
+    """Return `Failed to load library libonnxruntime_providers_cuda.so with error: libcublasLt.so.13: cannot ...`."""
     lines = [line for line in log.splitlines() if "Failed to load" in line or "[E:onnxruntime" in line]
     if not lines:
         return ""
@@ -393,3 +386,24 @@ def _array(value: ort.OrtValue) -> Array | None:
     shape: Sequence[int] = value.shape()
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)
+
+
+def try_provider(provider: str) -> str:
+    """Run a model of one node on a provider and return the provider's full name.
+
+    Raises `BackendError` with the loader's reason when it does not load.
+    """
+    import onnx  # imported lazily: measuring processes import this module
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one_node", [x], [y])
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
+        try:
+            opened = open_model(path, SessionSettings(provider=provider))
+        except BackendError as error:
+            raise BackendError(str(error).replace(str(path), "a model of one node")) from None
+        opened.bind({"x": np.ones((1, 4), np.float32)}).run()
+        return opened.providers[0]

@@ -98,8 +98,8 @@ class BuildLog:
 
     def _read_memory(self, text: str) -> None:
         for name, pattern in _MEMORY.items():
-            if found := pattern.match(text):
-                self._memory[name] = max(self._memory[name], int(found[1]))
+            if match := pattern.match(text):
+                self._memory[name] = max(self._memory[name], int(match[1]))
 
 
 def make_logger(trt: Bindings, log: BuildLog) -> Bound:
@@ -141,8 +141,8 @@ def make_monitor(trt: Bindings, report: ReportProgress) -> Bound:
 def reason_of(text: str) -> str:
     """Return the reason in an error of TensorRT in one line, without its place in the source."""
     line = " ".join(visible_name(part).strip() for part in text.splitlines() if part.strip())
-    if found := _CALL.match(line):
-        line = _MYELIN.sub("", found["reason"])
+    if match := _CALL.match(line):
+        line = _MYELIN.sub("", match["reason"])
     return _PLACE.sub("", line).strip()
 
 

@@ -1,8 +1,10 @@
-"""The available TensorRT: installed, of another environment, or an unpacked archive. This process never imports it."""
+"""The available TensorRT: installed, of another environment, or an unpacked archive; and its bindings.
+
+Only child processes import the bindings.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import re
@@ -32,12 +34,19 @@ def link_packages(site: Path, target: Path) -> None:
 
     Where symbolic links are not allowed, files are linked or copied.
     """
+
+    def link_or_copy(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copy2(source, target)
+
     for package in sorted(site.iterdir()):
         if package.is_dir() and _PACKAGES.fullmatch(package.name):
             try:
                 (target / package.name).symlink_to(package.resolve(), target_is_directory=True)
             except OSError:  # Windows allows them to administrators and developers only
-                shutil.copytree(package, target / package.name, copy_function=_link_or_copy)
+                shutil.copytree(package, target / package.name, copy_function=link_or_copy)
 
 
 def unpack_wheel(wheel: Path, target: Path) -> None:
@@ -50,13 +59,6 @@ def unpack_wheel(wheel: Path, target: Path) -> None:
             archive.extractall(target)
     except (zipfile.BadZipFile, EOFError) as error:
         raise BackendError(f"{wheel} is damaged ({error}): unpack the archive again") from error
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    with contextlib.suppress(OSError):
-        os.link(source, target)
-        return
-    shutil.copy2(source, target)
 
 
 BACKENDS: tuple[EngineBackend, ...] = ("tensorrt", "tensorrt_rtx")
@@ -79,7 +81,7 @@ _SITES = (
 _OUR_PYTHON = f"3.{sys.version_info.minor}"
 _EXPECTED = (
     "expected is a virtual or conda environment with TensorRT installed (`lib/python3.X/site-packages/tensorrt`), "
-    "or the folder of an unpacked TensorRT archive (`python/tensorrt-*.whl` beside `lib/`)"
+    "or the folder of an unpacked TensorRT archive (`python/tensorrt-*.whl` and `lib/`)"
 )
 
 
@@ -134,13 +136,19 @@ def find_library(backend: EngineBackend | None, place: Path | None = None) -> Li
     """
     wanted = BACKENDS if backend is None else (backend,)
     if place is None:
-        found = [_find_installed(each) for each in wanted]
-        return next((library for library in found if library.found), found[0])
+        libraries = []
+        for each in wanted:
+            version, site, missing = _look_up(each, None)
+            if not version and not missing:
+                missing = f"{TITLES[each]} is not installed: {INSTALLING[each]}"
+            origin = "installed" if site else "not installed"
+            libraries.append(Library(each, "" if missing else version, site, origin, missing))
+        return next((library for library in libraries if library.found), libraries[0])
     folder = place.expanduser().absolute()
-    found = [library for each in wanted if (library := _find_in(folder, each))]
-    if not found:
+    libraries = [library for each in wanted if (library := _find_in(folder, each))]
+    if not libraries:
         raise BackendError(_nothing_found(folder, wanted))
-    return next((library for library in found if library.found), found[0])
+    return next((library for library in libraries if library.found), libraries[0])
 
 
 def find_libraries(place: Path | None = None) -> list[Library]:
@@ -164,21 +172,17 @@ def import_bindings(backend: EngineBackend) -> Any:  # noqa: ANN401  # a module 
     return module
 
 
-def _find_installed(backend: EngineBackend) -> Library:
-    version, site, missing = _look_up(backend, None)
-    if not version and not missing:
-        missing = f"{TITLES[backend]} is not installed: {INSTALLING[backend]}"
-    return Library(backend, "" if missing else version, site, "installed" if site else "not installed", missing)
-
-
 def _find_in(place: Path, backend: EngineBackend) -> Library | None:
     if wheels := sorted((place / "python").glob(f"{backend}-*.whl")):
         return _find_in_archive(place, backend, wheels)
-    for site in _sites_below(place):
+    sites = {site.resolve(): site for pattern in _SITES for site in sorted(place.glob(pattern)) if site.is_dir()}
+    ours_first = sorted([place, *sites.values()], key=lambda site: f"python{_OUR_PYTHON}" not in site.parts)
+    for site in ours_first:
         version, _, missing = _look_up(backend, site)
         if version:
             _refuse_other_python(site, backend, version)
-            shared = _shared_below(site, backend)
+            places = [site / f"{backend}_libs", *sorted(site.glob("nvidia/*/lib")), *sorted(site.glob("nvidia/*/bin"))]
+            shared = tuple(folder for folder in places if folder.is_dir())
             return Library(backend, "" if missing else version, site, f"environment {place}", missing, shared=shared)
     return None
 
@@ -186,12 +190,14 @@ def _find_in(place: Path, backend: EngineBackend) -> Library | None:
 def _look_up(backend: EngineBackend, site: Path | None) -> tuple[str, Path | None, str]:
     """Return version, site-packages and the missing parts of a backend installed by pip or a system's packages."""
     path = sys.path if site is None else [str(site)]
-    known = [found for name in _DISTRIBUTIONS[backend] for found in distributions(name=name, path=path)]
+    known = [each for name in _DISTRIBUTIONS[backend] for each in distributions(name=name, path=path)]
     if not known:
         return "", None, ""
-    version, names = known[0].version, {found.metadata["Name"] for found in known}
+    version, names = known[0].version, {each.metadata["Name"] for each in known}
     needed = [backend, f"{backend}_bindings"] if any("cu1" in name for name in names) else [backend]
-    absent = [name for name in needed if not _can_import(name, path)]
+    # A folder of that name is not enough: the module must be importable.
+    specs = {name: PathFinder.find_spec(name, path) for name in needed}
+    absent = [name for name, spec in specs.items() if spec is None or spec.origin is None]
     missing = ""
     if absent:
         missing = (
@@ -199,12 +205,6 @@ def _look_up(backend: EngineBackend, site: Path | None) -> tuple[str, Path | Non
             f"should have fetched: {INSTALLING[backend]}"
         )
     return version, Path(str(known[0].locate_file(""))), missing
-
-
-def _can_import(name: str, path: list[str]) -> bool:
-    """Return True for a module that can be imported, not only a folder of that name."""
-    spec = PathFinder.find_spec(name, path)
-    return spec is not None and spec.origin is not None
 
 
 def _find_in_archive(place: Path, backend: EngineBackend, wheels: list[Path]) -> Library:
@@ -222,12 +222,6 @@ def _find_in_archive(place: Path, backend: EngineBackend, wheels: list[Path]) ->
     return Library(backend, version[0] if version else "", place, origin, wheel=ours[-1], shared=shared)
 
 
-def _sites_below(place: Path) -> list[Path]:
-    """Return every site-packages of an environment, those of this Python first."""
-    found = {site.resolve(): site for pattern in _SITES for site in sorted(place.glob(pattern)) if site.is_dir()}
-    return sorted([place, *found.values()], key=lambda site: f"python{_OUR_PYTHON}" not in site.parts)
-
-
 def _refuse_other_python(site: Path, backend: EngineBackend, version: str) -> None:
     """Refuse bindings compiled for another minor version of Python, by the folder's name or the wheel's tag."""
     named = [part.removeprefix("python") for part in site.parts if re.fullmatch(r"python3\.\d+", part)]
@@ -236,11 +230,6 @@ def _refuse_other_python(site: Path, backend: EngineBackend, version: str) -> No
     pythons = tagged or named
     if pythons and _OUR_PYTHON not in pythons:
         raise BackendError(_other_python(f"{TITLES[backend]} {version} in {site}", ", ".join(pythons)))
-
-
-def _shared_below(site: Path, backend: EngineBackend) -> tuple[Path, ...]:
-    found = [site / f"{backend}_libs", *sorted(site.glob("nvidia/*/lib")), *sorted(site.glob("nvidia/*/bin"))]
-    return tuple(folder for folder in found if folder.is_dir())
 
 
 def _shared_pattern(backend: EngineBackend) -> str:

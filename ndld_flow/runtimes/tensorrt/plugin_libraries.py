@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.text import short_name
+from ndld_flow.runtimes.tensorrt.build_log import reason_of
 from ndld_flow.runtimes.tensorrt.library import Bindings, Bound
 
 _ENTRY_POINTS = ("getCreators", "getPluginCreators")
@@ -33,8 +34,6 @@ def _load_old_plugin(plugin: Path) -> None:
     try:
         loaded = ctypes.CDLL(str(plugin.absolute()), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        from ndld_flow.runtimes.tensorrt.build_log import reason_of
-
         raise BackendError(
             f"plugins: {named} does not load ({reason_of(str(error))}). Check the path, and that it was built for this "
             "system and this release of TensorRT."

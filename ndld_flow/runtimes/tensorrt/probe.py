@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ndld_flow.processes.launch import name_signal
 from ndld_flow.runtimes.tensorrt.library import Library
 
 ANSWERS = "answers.jsonl"
@@ -57,18 +57,15 @@ def _probe(subject: str, folder: Path, environment: Mapping[str, str], limit_s: 
         env={**os.environ, **environment},
     )
     try:
-        ended = _describe_end(process.wait(limit_s))
+        code = process.wait(limit_s)
+        crashed = name_signal(-code) if code < 0 else ""
+        ended = f"crashed with {crashed}" if crashed else f"ended with code {code}"
     except subprocess.TimeoutExpired:
         ended = f"did not answer within {limit_s:g} s"
     finally:
         process.kill()
         process.wait()
     return list(_read(folder / ANSWERS, ended))
-
-
-def _describe_end(code: int) -> str:
-    known = {each.value for each in signal.Signals}
-    return f"crashed with {signal.Signals(-code).name}" if -code in known else f"ended with code {code}"
 
 
 def _read(answers: Path, ended: str) -> Iterator[Probe]:

@@ -26,16 +26,16 @@ _DRIVER = "nvcuda.dll" if os.name == "nt" else "libcuda.so.1"
 _DRIVER_SETTINGS = Path("/proc/driver/nvidia/params")
 _FOUR_FLOATS = ctypes.c_float * 4
 _SEVERE = ("ERROR", "INTERNAL_ERROR")
-_LOOK = "where there is an NVIDIA GPU: check `nvidia-smi`, and start containers with `--gpus all`"
+_CHECK_DRIVER = "where there is an NVIDIA GPU: check `nvidia-smi`, and start containers with `--gpus all`"
 _NVML = "pip install nvidia-ml-py"
 _MAJOR, _MINOR = 75, 76
 """CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, ..._MINOR."""
 
 Attempt = Callable[[], str]
-"""Returns a description of the working part, or raises `Absent`."""
+"""A function that returns a description of the working part, or raises `NotWorkingError`."""
 
 
-class Absent(Exception):
+class NotWorkingError(Exception):
     """A part does not work on this machine."""
 
     def __init__(self, found: str, advice: str = "") -> None:
@@ -48,7 +48,7 @@ def main(folder: Path, subject: str) -> None:
 
     A failed probe without a name ends the others.
     """
-    attempts = _gpu_attempts() if subject == GPU else _engine_attempts(cast(EngineBackend, subject))
+    attempts = iter(_GPU_ATTEMPTS) if subject == GPU else _engine_attempts(cast(EngineBackend, subject))
     with (folder / ANSWERS).open("w", encoding="utf-8") as answers:
         for name, attempt in attempts:
             print(json.dumps({"begins": name}), file=answers, flush=True)
@@ -62,8 +62,8 @@ def main(folder: Path, subject: str) -> None:
 def _attempt(name: str, attempt: Attempt) -> Probe:
     try:
         return Probe(name, works=True, found=attempt())
-    except Absent as absent:
-        return Probe(name, works=False, found=str(absent), advice=absent.advice)
+    except NotWorkingError as error:
+        return Probe(name, works=False, found=str(error), advice=error.advice)
     except NdldFlowError as error:
         return Probe(name, works=False, found=str(error))
     except Exception as error:  # libraries may raise anything
@@ -87,17 +87,17 @@ class _Engines:
     """Builds and runs engines of one layer: y = relu(x), four numbers."""
 
     def __init__(self, backend: EngineBackend, bindings: Any) -> None:  # noqa: ANN401  # a module without stubs
-        self.title, self.bindings, self.complaints = TITLES[backend], bindings, list[str]()
-        self.logger = _make_logger(bindings, self.complaints)
+        self.title, self.bindings, self.errors = TITLES[backend], bindings, list[str]()
+        self.logger = _make_logger(bindings, self.errors)
 
     def build_ahead(self) -> str:
         """Build for every compute capability that the release knows, all at once."""
         known = {
             name: value for name, value in self.bindings.ComputeCapability.__members__.items() if name.startswith("SM")
         }
-        begun = time.perf_counter()
+        started = time.perf_counter()
         self._build(tuple(known.values()))
-        took = time.perf_counter() - begun
+        took = time.perf_counter() - started
         shown = ", ".join(f"{name[2:-1]}.{name[-1]}" for name in known)
         return f"builds without a GPU for compute capability {shown} ({took:.1f} s)"
 
@@ -105,9 +105,9 @@ class _Engines:
         """Build for the first GPU, open the engine and run it."""
         _require_driver()
         current = getattr(getattr(self.bindings, "ComputeCapability", None), "CURRENT", None)
-        begun = time.perf_counter()
+        started = time.perf_counter()
         plan = self._build(() if current is None else (current,))
-        built = time.perf_counter() - begun
+        built = time.perf_counter() - started
         self._run(plan)
         return f"builds ({built:.1f} s), opens and runs engines"
 
@@ -134,7 +134,9 @@ class _Engines:
         values = _FOUR_FLOATS(-1, 2, -3, 4)
         self._execute(cuda, context, values)
         if [*values] != [0, 2, 0, 4]:
-            raise Absent(f"{self.title} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis")
+            raise NotWorkingError(
+                f"{self.title} computes relu(-1, 2, -3, 4) as {[*values]}", "run NVIDIA's GPU diagnosis"
+            )
 
     def _execute(self, cuda: CudaRuntime, context: Any, values: ctypes.Array[ctypes.c_float]) -> None:  # noqa: ANN401
         size, stream = ctypes.sizeof(values), cuda.make_stream()
@@ -143,7 +145,7 @@ class _Engines:
         context.set_tensor_address("x", source)
         context.set_tensor_address("y", target)
         if not context.execute_async_v3(stream):
-            raise self._absent("does not run the engine it built")
+            raise self._failure("does not run the engine it built")
         cuda.copy(ctypes.addressof(values), target, size, TO_HOST, stream)
         cuda.wait_for_stream(stream)
 
@@ -151,44 +153,37 @@ class _Engines:
         """Return the object that TensorRT creates. It returns None or raises on failure, with the reason only in its
         log.
         """
-        del self.complaints[:]
+        del self.errors[:]
         try:
             created = make()
         except TypeError:  # pybind11: factory function returned nullptr
             created = None
         if created is None:
-            raise self._absent(otherwise)
+            raise self._failure(otherwise)
         return created
 
-    def _absent(self, what: str) -> Absent:
-        message_text = " ".join(" ".join(self.complaints[:1]).split())
-        if re.search(r"(cudaError|failure with error:) 35\b", message_text):
+    def _failure(self, what: str) -> NotWorkingError:
+        reason = " ".join(" ".join(self.errors[:1]).split())
+        if re.search(r"(cudaError|failure with error:) 35\b", reason):
             other = ", or pip install tensorrt-cu12" if self.bindings.__name__ == "tensorrt" else ""
-            found = f"the driver supports CUDA up to {_driver_cuda()}, and this {self.title} needs a later version"
-            return Absent(found, f"update the NVIDIA driver{other}")
-        return Absent(
-            f"{self.title} {what}: {message_text or 'it gives no reason'}",
-            _LOOK if "cuda" in message_text.lower() else "",
+            finding = f"the driver supports CUDA up to {_driver_cuda()}, and this {self.title} needs a later version"
+            return NotWorkingError(finding, f"update the NVIDIA driver{other}")
+        return NotWorkingError(
+            f"{self.title} {what}: {reason or 'it gives no reason'}",
+            _CHECK_DRIVER if "cuda" in reason.lower() else "",
         )
 
 
-def _make_logger(bindings: Any, complaints: list[str]) -> Any:  # noqa: ANN401
-    class Complaints(bindings.ILogger):  # type: ignore[misc]
+def _make_logger(bindings: Any, errors: list[str]) -> Any:  # noqa: ANN401
+    class Logger(bindings.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             bindings.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:  # noqa: ANN401
             if severity.name in _SEVERE:
-                complaints.append(message)
+                errors.append(message)
 
-    return Complaints()
-
-
-def _gpu_attempts() -> Iterator[tuple[str, Attempt]]:
-    yield "", _describe_gpus
-    yield "cuda runtime", _find_runtime
-    yield "gpu sampling", _sample
-    yield "gpu clocks", _find_clocks
+    return Logger()
 
 
 def _describe_gpus() -> str:
@@ -196,7 +191,10 @@ def _describe_gpus() -> str:
     count = ctypes.c_int()
     code = driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count))
     if code:
-        raise Absent(f"the NVIDIA driver finds no GPU ({_explain(driver, code)})", _LOOK)
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(code, ctypes.byref(text))
+        reason = f"error {code}, {(text.value or b'unknown').decode(errors='replace')}"
+        raise NotWorkingError(f"the NVIDIA driver finds no GPU ({reason})", _CHECK_DRIVER)
     return f"{', '.join(_describe_gpu(driver, gpu) for gpu in range(count.value))}, CUDA up to {_driver_cuda()}"
 
 
@@ -208,13 +206,7 @@ def _describe_gpu(driver: ctypes.CDLL, gpu: int) -> str:
     return f"{name.value.decode(errors='replace')} (compute capability {major.value}.{minor.value})"
 
 
-def _explain(driver: ctypes.CDLL, code: int) -> str:
-    words = ctypes.c_char_p()
-    driver.cuGetErrorString(code, ctypes.byref(words))
-    return f"error {code}, {(words.value or b'unknown').decode(errors='replace')}"
-
-
-def _find_runtime() -> str:
+def _open_runtime() -> str:
     open_cuda_runtime()
     return "libcudart loads and finds the GPU"
 
@@ -224,30 +216,25 @@ def _sample() -> str:
     try:
         nvml = import_module("pynvml")
     except ImportError:
-        raise Absent("NVML's Python package is not installed", _NVML) from None
+        raise NotWorkingError("NVML's Python package is not installed", _NVML) from None
     nvml.nvmlInit()
     load = nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByIndex(0))
-    counters = (
-        "for administrators only" if _for_administrators_only() and not _is_administrator() else "open to this user"
-    )
+    try:
+        restricted = "RmProfilingAdminOnly: 1" in _DRIVER_SETTINGS.read_text(encoding="utf-8")
+    except OSError:
+        restricted = False
+    counters = "for administrators only" if restricted and not _is_administrator() else "open to this user"
     return f"NVML answers (the GPU is {load.gpu} % busy); its performance counters are {counters}"
 
 
-def _find_clocks() -> str:
+def _check_clocks() -> str:
     """Check for the tools and rights to lock clocks; nothing is set."""
     if find_spec("pynvml") is None and shutil.which("nvidia-smi") is None:
-        raise Absent("neither NVML's Python package nor nvidia-smi is here to lock them", _NVML)
+        raise NotWorkingError("neither NVML's Python package nor nvidia-smi is here to lock them", _NVML)
     if not _is_administrator():
         advice = "run as root, or let an administrator lock them before: nvidia-smi --lock-gpu-clocks=MHZ"
-        raise Absent("only administrators may lock them", advice)
+        raise NotWorkingError("only administrators may lock them", advice)
     return "may be locked by this user (not tried: it would change them)"
-
-
-def _for_administrators_only() -> bool:
-    try:
-        return "RmProfilingAdminOnly: 1" in _DRIVER_SETTINGS.read_text(encoding="utf-8")
-    except OSError:
-        return False
 
 
 def _is_administrator() -> bool:
@@ -260,7 +247,7 @@ def _require_driver() -> ctypes.CDLL:
     try:
         return ctypes.CDLL(_DRIVER)
     except OSError:
-        raise Absent(f"no NVIDIA driver ({_DRIVER} does not load)", _LOOK) from None
+        raise NotWorkingError(f"no NVIDIA driver ({_DRIVER} does not load)", _CHECK_DRIVER) from None
 
 
 def _driver_cuda() -> str:
@@ -269,6 +256,13 @@ def _driver_cuda() -> str:
     _require_driver().cuDriverGetVersion(ctypes.byref(version))
     return f"{version.value // 1000}.{version.value % 1000 // 10}"
 
+
+_GPU_ATTEMPTS: tuple[tuple[str, Attempt], ...] = (
+    ("", _describe_gpus),
+    ("cuda runtime", _open_runtime),
+    ("gpu sampling", _sample),
+    ("gpu clocks", _check_clocks),
+)
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]), sys.argv[2])

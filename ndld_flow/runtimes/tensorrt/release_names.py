@@ -133,16 +133,18 @@ def _document() -> _Document:
 
 @cache
 def _classes(backend: EngineBackend, release: str) -> Mapping[str, frozenset[str]]:
-    found: dict[str, frozenset[str]] = {}
+    classes: dict[str, frozenset[str]] = {}
+    version = _numbers(release)
     for owner, groups in _document()["classes"].items():
-        names = frozenset(name for span, group in groups.items() if _covers(span, backend, release) for name in group)
+        covering = (
+            group
+            for span, group in groups.items()
+            if any(first <= version <= last for first, last in _spans(span, backend))
+        )
+        names = frozenset(name for group in covering for name in group)
         if names:
-            found[owner] = names
-    return found
-
-
-def _covers(span: str, backend: EngineBackend, release: str) -> bool:
-    return any(first <= _numbers(release) <= last for first, last in _spans(span, backend))
+            classes[owner] = names
+    return classes
 
 
 def _spans(span: str, backend: EngineBackend) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -171,7 +173,9 @@ def releases_text(backend: EngineBackend, owner: str, name: str = "") -> str:
     if having == known:
         return ""
     if not having:
-        return _other_backend_text("tensorrt" if backend == "tensorrt_rtx" else "tensorrt_rtx", owner, name)
+        other: EngineBackend = "tensorrt" if backend == "tensorrt_rtx" else "tensorrt_rtx"
+        has_it = f"{TITLES[other]} has it"
+        return f"{has_it} {releases_text(other, owner, name)}".strip() if releases_with(other, owner, name) else ""
     first, last = short_release(having[0]), short_release(having[-1])
     if having[0] == known[0]:
         return f"until {last}"
@@ -184,9 +188,3 @@ def members(names: Names, owner: str) -> tuple[str, ...]:
     """Return the known members of a class in the release, for suggestions."""
     listed = names_of_release(names.backend, names.release).classes.get(owner, frozenset())
     return tuple(name for name in sorted(listed) if name.isupper() and names.has(owner, name))
-
-
-def _other_backend_text(other: EngineBackend, owner: str, name: str) -> str:
-    having = releases_with(other, owner, name)
-    when = releases_text(other, owner, name) if having else ""
-    return f"{TITLES[other]} has it {when}".strip() if having else ""

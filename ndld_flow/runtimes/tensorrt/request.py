@@ -38,14 +38,20 @@ class EngineRequest(EngineSettings, SessionRequest):
     def from_json(cls, values: Mapping[str, Any]) -> EngineRequest:
         """Return the request from the values of `to_json`, read from JSON."""
         paths = {name: Path(values[name]) for name in ("engine", "model")}
-        specs = {name: tuple(map(_spec, values[name])) for name in ("inputs", "outputs")}
+        specs = {
+            name: tuple(
+                TensorSpec(raw["name"], raw["dtype"], None if raw["shape"] is None else tuple(raw["shape"]))
+                for raw in values[name]
+            )
+            for name in ("inputs", "outputs")
+        }
         return cls(**{**values, **paths, **specs, "plugins": tuple(map(Path, values["plugins"]))})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(replace(self, installation=None))
 
     def names(self) -> RuntimeNames:
-        return RuntimeNames(self.backend, "TensorRT", self.backend, "Build the engine anew")
+        return RuntimeNames(self.backend, "TensorRT", self.backend, "Rebuild the engine")
 
     def open(self, model: Path) -> Session:
         from ndld_flow.runtimes.tensorrt.engine.engine_session import open_engine
@@ -84,8 +90,8 @@ class EngineRequest(EngineSettings, SessionRequest):
             yield "latency includes waking the CPU (`spin_wait: false`), which that of ONNX Runtime does not"
         if self.streams > 1:
             yield (
-                f"a pass is {self.streams} inferences side by side, each on a stream of its own: latency is until the "
-                f"last of them is done, and {self.streams} inferences are done in it"
+                f"a pass is {self.streams} concurrent inferences, each on a stream of its own: latency lasts until the "
+                f"last of them is finished"
             )
 
     def read_layers(
@@ -94,8 +100,3 @@ class EngineRequest(EngineSettings, SessionRequest):
         from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers
 
         return read_engine_layers(recordings, model, timings)
-
-
-def _spec(raw: Mapping[str, Any]) -> TensorSpec:
-    shape = raw["shape"]
-    return TensorSpec(raw["name"], raw["dtype"], None if shape is None else tuple(shape))

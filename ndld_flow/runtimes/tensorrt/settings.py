@@ -150,7 +150,7 @@ def _read_build(engine: Engine) -> Build:
         return read_document(Build, engine.folder / Engine.build)
     except (OSError, ValidationError):
         raise RequestError(
-            f"the engine of step {engine.label} has no record of its build that can be read: build it anew."
+            f"the engine of step {engine.label} has no readable record of its build: rebuild it."
         ) from None
 
 
@@ -161,34 +161,26 @@ def _refuse_other(settings: TensorrtSettings, engine: Engine, build: Build, mode
             f"{step} built its engine for {TITLES[build.backend]}, and {TITLES[settings.backend]} does not run it: set "
             f"`backend: {build.backend}`."
         )
-    if model.digest != build.model_digest and not _is_typed_model(engine, model):
-        raise RequestError(
-            f"{step} built its engine from {build.label}, and {model.label} is another model: set "
-            f"`from: {build.label}`, or name an engine of {model.label}."
-        )
+    if model.digest != build.model_digest:
+        # The builder may have received a model with Casts instead of its input.
+        typed = engine.folder / Engine.typed_model
+        if not typed.is_file() or digest_file(typed) != digest_file(model.path):
+            raise RequestError(
+                f"{step} built its engine from {build.label}, and {model.label} is another model: set "
+                f"`from: {build.label}`, or name an engine of {model.label}."
+            )
     if build.options.get("weights") == "strip" and not settings.refit:
         raise RequestError(f"the engine of {step} has no weights: it runs only with `refit: true`.")
-    if _has_code(build) and not settings.trust_engine:
+    embedded = not build.options.get("exclude_lean_runtime") or bool(build.options.get("plugins"))
+    if build.options.get("version_compatible") and embedded and not settings.trust_engine:
         raise RequestError(
             f"the engine of {step} has code of its own embedded (version_compatible: true), and that runs only when it "
             "is allowed: set `trust_engine: true`, or build it with `exclude_lean_runtime: true` and without plugins."
         )
 
 
-def _is_typed_model(engine: Engine, model: Onnx) -> bool:
-    """Return whether the model is the one with Casts that the builder received instead of its input."""
-    typed = engine.folder / Engine.typed_model
-    return typed.is_file() and digest_file(typed) == digest_file(model.path)
-
-
-def _has_code(build: Build) -> bool:
-    options = build.options
-    embedded = not options.get("exclude_lean_runtime") or bool(options.get("plugins"))
-    return bool(options.get("version_compatible")) and embedded
-
-
 def _plugins(build: Build) -> tuple[Path, ...]:
-    """Version compatible engines carry them along."""
+    """Return the plugins to load with the engine: none for a version compatible engine, which embeds them."""
     named = build.options.get("plugins")
     if not isinstance(named, list) or build.options.get("version_compatible"):
         return ()

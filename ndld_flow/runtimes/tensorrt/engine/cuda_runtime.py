@@ -77,7 +77,9 @@ class CudaRuntime:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
-        self._functions = dict(_declared(library))
+        self._functions = {name: getattr(library, name) for name in _SIGNATURES}
+        for name, function in self._functions.items():
+            function.argtypes, function.restype = _SIGNATURES[name], c_int
         library.cudaGetErrorName.restype = library.cudaGetErrorString.restype = c_char_p
 
     def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
@@ -88,15 +90,15 @@ class CudaRuntime:
 
     def explain(self, code: int) -> str:
         """Return a description such as `cudaErrorMemoryAllocation (out of memory)`."""
-        words = (self._library.cudaGetErrorName(code), self._library.cudaGetErrorString(code))
-        name, text = (str(word, errors="replace") for word in words)
-        return f"{name} ({text})"
+        texts = (self._library.cudaGetErrorName(code), self._library.cudaGetErrorString(code))
+        name, description = (str(text, errors="replace") for text in texts)
+        return f"{name} ({description})"
 
     def count_devices(self) -> tuple[int, int]:
         """Return the number of GPUs, and CUDA's error code where counting fails."""
-        found = c_int(0)
-        code = self._functions["cudaGetDeviceCount"](found)
-        return found.value, int(code)
+        count = c_int(0)
+        code = self._functions["cudaGetDeviceCount"](count)
+        return count.value, int(code)
 
     def select(self, gpu: int, *, spin: bool) -> None:
         """Select a GPU, and wait for it by busy-waiting (`spin`) or by sleeping."""
@@ -115,8 +117,8 @@ class CudaRuntime:
         if code == _OUT_OF_MEMORY:
             free = size(self.read_memory().free_bytes)
             raise BackendError(
-                f"cudaMalloc failed: the GPU has {free} free, and {size(bytes_wanted)} more are needed. End what else "
-                "runs on it, or choose a smaller batch, smaller shapes or fewer streams."
+                f"cudaMalloc failed: the GPU has {free} free, and {size(bytes_wanted)} more are needed. End other "
+                "programs that use it, or choose a smaller batch, smaller shapes or fewer streams."
             )
         if code:
             raise BackendError(f"cudaMalloc failed: {self.explain(code)}")
@@ -124,7 +126,7 @@ class CudaRuntime:
 
     def allocate_pinned(self, bytes_wanted: int) -> int:
         """Allocate pinned memory of the host, which the GPU copies from and to directly."""
-        return self._made("cudaMallocHost", max(1, bytes_wanted))
+        return self._create("cudaMallocHost", max(1, bytes_wanted))
 
     def free(self, pointer: int) -> None:
         self.call("cudaFree", pointer)
@@ -138,13 +140,13 @@ class CudaRuntime:
 
     def make_stream(self) -> int:
         """Create a stream that does not wait for CUDA's default stream."""
-        return self._made("cudaStreamCreateWithFlags", _STREAM_NON_BLOCKING)
+        return self._create("cudaStreamCreateWithFlags", _STREAM_NON_BLOCKING)
 
     def wait_for_stream(self, stream: int) -> None:
         self.call("cudaStreamSynchronize", stream)
 
     def make_event(self, *, spin: bool) -> int:
-        return self._made("cudaEventCreateWithFlags", 0 if spin else _EVENT_BLOCKING)
+        return self._create("cudaEventCreateWithFlags", 0 if spin else _EVENT_BLOCKING)
 
     def record(self, event: int, stream: int) -> None:
         self.call("cudaEventRecord", event, stream)
@@ -154,9 +156,9 @@ class CudaRuntime:
 
     def elapsed_ms(self, begin: int, end: int) -> float:
         """Return the ms between two recorded events, by the GPU's clock."""
-        found = c_float()
-        self.call("cudaEventElapsedTime", found, begin, end)
-        return found.value
+        ms = c_float()
+        self.call("cudaEventElapsedTime", ms, begin, end)
+        return ms.value
 
     def begin_capture(self, stream: int) -> None:
         """Record the following work in a graph instead of running it."""
@@ -164,11 +166,12 @@ class CudaRuntime:
 
     def end_capture(self, stream: int) -> int:
         """Return the captured graph, ready to launch."""
-        graph = self._made_by("cudaStreamEndCapture", stream)
+        graph = c_void_p()
+        self.call("cudaStreamEndCapture", stream, graph)
         try:
-            return self._made("cudaGraphInstantiateWithFlags", graph, 0)
+            return self._create("cudaGraphInstantiateWithFlags", graph.value or 0, 0)
         finally:
-            self.call("cudaGraphDestroy", graph)
+            self.call("cudaGraphDestroy", graph.value or 0)
 
     def launch(self, graph: int, stream: int) -> None:
         self.call("cudaGraphLaunch", graph, stream)
@@ -177,15 +180,11 @@ class CudaRuntime:
         """Destroy a `Stream`, an `Event` or a `GraphExec`."""
         self.call(f"cuda{kind}Destroy", handle)
 
-    def _made(self, name: str, *arguments: int) -> int:
-        made = c_void_p()
-        self.call(name, made, *arguments)
-        return made.value or 0
-
-    def _made_by(self, name: str, *arguments: int) -> int:
-        made = c_void_p()
-        self.call(name, *arguments, made)
-        return made.value or 0
+    def _create(self, name: str, *arguments: int) -> int:
+        """Call a function that writes a new handle or pointer to its first argument, and return that."""
+        created = c_void_p()
+        self.call(name, created, *arguments)
+        return created.value or 0
 
 
 def open_cuda_runtime() -> CudaRuntime:
@@ -199,7 +198,7 @@ def open_cuda_runtime() -> CudaRuntime:
             runtime = CudaRuntime(ctypes.CDLL(name))
         except OSError:
             continue
-        except AttributeError as error:  # older than what we call
+        except AttributeError as error:  # older than our calls
             refused = refused or f"{name} lacks a function: {error}"
             continue
         devices, code = runtime.count_devices()
@@ -215,37 +214,19 @@ def open_cuda_runtime() -> CudaRuntime:
     raise BackendError(f"CUDA's runtime library (libcudart) is not found: {_INSTALLING}.")
 
 
-def _declared(library: ctypes.CDLL) -> Iterator[tuple[str, Any]]:
-    for name, arguments in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, c_int
-        yield name, function
-
-
 def _candidates() -> Iterator[str]:
     """Yield libraries: those that the loader finds, then NVIDIA's wheels, then the toolkit's usual folders; newest
     first.
     """
-    patterns = [_file_pattern(major) for major in _MAJORS]
-    yield from (name for name in patterns if "*" not in name)
-    folders = [*_wheel_folders(), *_toolkit_folders()]
+    if os.name == "nt":  # names contain minor versions up to CUDA 11, and bits
+        patterns = [f"cudart64_{major}*.dll" for major in _MAJORS]
+    else:
+        patterns = [f"libcudart.so.{major}{'.0' if major == 11 else ''}" for major in _MAJORS]
+        yield from patterns
+    parts = ("lib", "bin", "bin/x86_64")
+    folders = [found for place in map(Path, sys.path) for part in parts for found in place.glob(f"nvidia/cu*/{part}")]
+    for home in filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")):
+        folders += (Path(home) / part for part in ("lib64", "lib", "bin"))
     for pattern in patterns:
         for folder in folders:
             yield from map(str, sorted(folder.glob(pattern), reverse=True))
-
-
-def _file_pattern(major: int) -> str:
-    """Return the file pattern of a major version; names on Windows contain minor versions up to CUDA 11, and bits."""
-    return f"cudart64_{major}*.dll" if os.name == "nt" else f"libcudart.so.{major}{'.0' if major == 11 else ''}"
-
-
-def _wheel_folders() -> Iterator[Path]:
-    for place in map(Path, sys.path):
-        for part in ("lib", "bin", "bin/x86_64"):
-            yield from place.glob(f"nvidia/cu*/{part}")
-
-
-def _toolkit_folders() -> Iterator[Path]:
-    homes = (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda")
-    for home in filter(None, homes):
-        yield from (Path(home) / part for part in ("lib64", "lib", "bin"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,29 +30,29 @@ def read_engine_layers(recordings: Sequence[Path], model: Path, timings: Sequenc
     with the layers.
     """
     runs = [Recording.read(path) for path in recordings]
-    engine, inspector_notes = _read_inspected(recordings[0].parent / INSPECTED)
+    engine: EngineInfo | None = None
+    notes: list[str] = []
+    try:
+        engine = read_engine_info(recordings[0].parent / INSPECTED)
+    except ValueError as error:  # it only adds types and tensors; the times are valid without it
+        notes.append(f"the output of the engine inspector could not be read: {error}")
     known = engine.layers if engine is not None else ()
     times = _times(runs, Counter(layer.name for layer in known))
-    described = tuple(_describe(known, times, sum(len(run.passes) for run in runs)))
-    layers = add_evidence(_add_requested_precisions(described, model), model)
+    described: Sequence[Layer] = tuple(_describe(known, times, sum(len(run.passes) for run in runs)))
+    with contextlib.suppress(ModelError):  # unreadable metadata; the measurement is valid without it
+        described = with_requested_precisions(described, requested_precisions(model))
+    layers = add_evidence(described, model)
     spans, basis = timeline(_median_pass(timings), layers)
     for path in recordings:
         path.unlink()
     return LayerPass(
         layers=layers,
         pass_ms=tuple(ms for run in runs for ms in run.pass_ms),
-        notes=(*inspector_notes, *_shortcomings(engine, len(layers) - len(times))),
+        notes=(*notes, *_shortcomings(engine, len(layers) - len(times))),
         layer_runs=tuple(len(run.passes) for run in runs),
         timeline=spans,
         timeline_basis=basis,
     )
-
-
-def _read_inspected(path: Path) -> tuple[EngineInfo | None, tuple[str, ...]]:
-    try:
-        return read_engine_info(path), ()
-    except ValueError as error:  # it only adds types and tensors; the times are valid without it
-        return None, (f"the output of the engine inspector could not be read: {error}",)
 
 
 def _times(runs: Sequence[Recording], named_alike: Mapping[str, int]) -> dict[_Key, list[float]]:
@@ -86,13 +87,6 @@ def _describe(known: Sequence[EngineLayer], times: Mapping[_Key, list[float]], p
     for layer in waiting.values():
         yield describe_engine_layer(index, layer, (0.0,) * passes)
         index += 1
-
-
-def _add_requested_precisions(layers: Sequence[Layer], model: Path) -> Sequence[Layer]:
-    try:
-        return with_requested_precisions(layers, requested_precisions(model))
-    except ModelError:  # unreadable metadata; the measurement is valid without it
-        return layers
 
 
 def _shortcomings(engine: EngineInfo | None, untimed: int) -> Iterator[str]:

@@ -103,13 +103,13 @@ def explain_refusal(request: EngineSettings, version: str, messages: MessageLog)
     built = releases[2] if releases else request.built_with
     if releases or (_VERSION.search(errors) and built not in ("", version)):
         return (
-            f"{called} was built by {name} {built or 'of another version'}, and here is {version}: build it anew, "
+            f"{called} was built by {name} {built or 'of another version'}, and here is {version}: rebuild it, "
             "name the other release by `library`, or build it with `version_compatible: true`. "
             f"{name}: {messages.last_error}."
         )
     if _OTHER_GPU.search(errors):
         return f"{called} was built for another GPU: build it for the one that is here. {name}: {messages.last_error}."
-    advice = "Build it anew on this machine"
+    advice = "Rebuild it on this machine"
     if _CUDA.search(errors):
         advice = "Check that `nvidia-smi` works and the driver is new enough"
     return f"{name} {version} does not load {called}: {messages.last_error}. {advice}."
@@ -123,21 +123,14 @@ def refit_engine(trt: Any, request: EngineSettings, engine: Any, messages: Messa
     missing = list(refitter.get_missing_weights()) if fits else []
     if fits and not missing and refitter.refit_cuda_engine():
         return
-    why = _parser_errors(parser) or (f"it lacks {_some(missing)}" if missing else messages.last_error)
+    errors = [str(parser.get_error(number).desc()) for number in range(min(3, parser.num_errors))]
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    lacks = f"it lacks {', '.join(map(short_name, missing[:3]))}{more}" if missing else messages.last_error
+    why = "; ".join(map(one_paragraph, errors)) or lacks
     raise BackendError(
         f"the engine {request.engine} does not take the weights of {request.model}: {why}. Build the engine from this "
         "model" + ("." if request.without_weights else ", or leave its own weights in with `refit: false`.")
     )
-
-
-def _parser_errors(parser: Any) -> str:  # noqa: ANN401
-    errors = [str(parser.get_error(number).desc()) for number in range(min(3, parser.num_errors))]
-    return "; ".join(map(one_paragraph, errors))
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(map(short_name, names[:3]))
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 
 
 @dataclass
@@ -206,14 +199,22 @@ def open_engine(request: EngineSettings) -> EngineSession:
     """
     trt = import_bindings(request.backend)
     cuda = open_cuda_runtime()
-    _select_gpu(cuda, request)
+    devices, _ = cuda.count_devices()
+    if request.gpu >= devices:
+        raise BackendError(f"gpu: {request.gpu} is not here: this machine has {devices}, counted from 0.")
+    cuda.select(request.gpu, spin=request.spin_wait)
     before, messages, started = cuda.read_memory(), MessageLog(trt), time.perf_counter()
     runtime, engine = load_engine(trt, request, messages)
     load_ms = (time.perf_counter() - started) * 1e3
     tensors = tensors_of(trt, engine)
     refuse_other_model(tensors, request.inputs, request.outputs, f"the engine {request.engine}")
     _refuse_profile(engine, request)
-    notes = [*note_casts(tensors, request.inputs), *_refit(trt, request, engine, messages)]
+    notes = [*note_casts(tensors, request.inputs)]
+    if (request.refit or request.without_weights) and engine.refittable:
+        started = time.perf_counter()
+        refit_engine(trt, request, engine, messages)
+        took = seconds(time.perf_counter() - started)
+        notes.append(f"the engine was refitted with the model's weights before it ran, in {took}")
     started = time.perf_counter()
     config = _runtime_config(trt, engine, request)
     if config is not None:
@@ -244,30 +245,13 @@ def open_engine(request: EngineSettings) -> EngineSession:
     )
 
 
-def _select_gpu(cuda: CudaRuntime, request: EngineSettings) -> None:
-    devices, _ = cuda.count_devices()
-    if request.gpu >= devices:
-        raise BackendError(f"gpu: {request.gpu} is not here: this machine has {devices}, counted from 0.")
-    cuda.select(request.gpu, spin=request.spin_wait)
-
-
 def _refuse_profile(engine: Any, request: EngineSettings) -> None:  # noqa: ANN401
-    there = engine.num_optimization_profiles
-    if request.optimization_profile >= there:
+    count = engine.num_optimization_profiles
+    if request.optimization_profile >= count:
         raise RequestError(
             f"optimization_profile: {request.optimization_profile} is not in the engine {request.engine}: it has "
-            f"{there}, counted from 0."
+            f"{count}, counted from 0."
         )
-
-
-def _refit(trt: Any, request: EngineSettings, engine: Any, messages: MessageLog) -> Sequence[str]:  # noqa: ANN401
-    """Refit the engine where that was requested; return a note about it."""
-    if not (request.refit or request.without_weights) or not engine.refittable:
-        return ()
-    started = time.perf_counter()
-    refit_engine(trt, request, engine, messages)
-    took = seconds(time.perf_counter() - started)
-    return (f"the engine was refitted with the model's weights before it ran, in {took}",)
 
 
 def _runtime_config(trt: Any, engine: Any, request: EngineSettings) -> Any:  # noqa: ANN401

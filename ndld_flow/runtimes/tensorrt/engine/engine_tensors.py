@@ -63,11 +63,11 @@ def refuse_other_model(
     tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], called: str
 ) -> None:
     """Raise `RequestError` with all differences when an engine's inputs and outputs differ from the model's."""
-    found = [*_differences(tensors, inputs, "input"), *_differences(tensors, outputs, "output")]
-    if found:
+    differences = [*_differences(tensors, inputs, "input"), *_differences(tensors, outputs, "output")]
+    if differences:
         raise RequestError(
-            f"{called} is not of this model: {'; '.join(found)}. Name the model that it was built from, or build it "
-            "anew."
+            f"{called} is not of this model: {'; '.join(differences)}. Name the model that it was built from, or "
+            "rebuild it."
         )
 
 
@@ -80,17 +80,17 @@ def note_casts(tensors: Mapping[str, EngineTensor], inputs: Sequence[TensorSpec]
     )
 
 
-def refuse_shape(tensor: EngineTensor, found: Sequence[int], allowed: Sequence[Sequence[int]], profile: int) -> None:
+def refuse_shape(tensor: EngineTensor, given: Sequence[int], allowed: Sequence[Sequence[int]], profile: int) -> None:
     """Raise `RequestError` when a shape (or a shape tensor's values) is outside of its smallest and largest."""
     low, _, high = allowed
-    fits = len(found) == len(low) and all(a <= dim <= b for a, dim, b in zip(low, found, high, strict=True))
+    fits = len(given) == len(low) and all(a <= dim <= b for a, dim, b in zip(low, given, high, strict=True))
     if fits:
         return
-    told = f"values {shape_text(found)} are" if tensor.on_host else f"shape {shape_text(found)} is"
+    value = f"values {shape_text(given)} are" if tensor.on_host else f"shape {shape_text(given)} is"
     exactly = list(low) == list(high)
     span = shape_text(low) if exactly else f"{shape_text(low)} to {shape_text(high)}"
     raise RequestError(
-        f'input "{short_name(tensor.name)}": {told} outside of what the engine allows ({span}, '
+        f'input "{short_name(tensor.name)}": {value} outside of what the engine allows ({span}, '
         f"optimization profile {profile}). Change the recipe's `inputs:`, choose another `optimization_profile`, or "
         "build the engine for it."
     )
@@ -115,16 +115,14 @@ def _differences(tensors: Mapping[str, EngineTensor], specs: Sequence[TensorSpec
         if tensor is None:
             has = ", ".join(map(short_name, there)) or "none"
             yield f"it has no {kind} {short_name(spec.name)} (its {kind}s: {has})"
-        elif not (_same_type(tensor.dtype, spec.dtype) and _same_shape(tensor.shape, spec.shape)):
+            continue
+        same_type = tensor.dtype == spec.dtype or (tensor.dtype in _FLOATS and spec.dtype in _FLOATS)
+        if not (same_type and _same_shape(tensor.shape, spec.shape)):
             yield (
                 f"{kind} {short_name(spec.name)} is {tensor.dtype} {tensor.spec.shape_text} in the engine and "
                 f"{spec.dtype} {spec.shape_text} in the model"
             )
     yield from (f"the model has no {kind} {short_name(name)}" for name in there if name not in known)
-
-
-def _same_type(engine: str, model: str) -> bool:
-    return engine == model or (engine in _FLOATS and model in _FLOATS)
 
 
 def _same_shape(engine: Sequence[int], model: Sequence[int | str | None] | None) -> bool:

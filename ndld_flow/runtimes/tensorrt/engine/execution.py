@@ -204,7 +204,7 @@ class EngineBinding:
         self._tensors = tensors
         self._lanes: list[Lane] = []
         # Memory is released even without `close`: the next session of this process needs it.
-        self._release = weakref.finalize(self, _close, self._lanes)
+        self._release = weakref.finalize(self, _close_all, self._lanes)
         values = {name: tensors[name].values_for(array) for name, array in feeds.items()}
         self._check_shapes(values)
         for context in contexts:
@@ -283,12 +283,12 @@ class EngineBinding:
             tensor = self._tensors[name]
             if tensor.on_host:
                 allowed = self._engine.get_tensor_profile_values(profile, name)
-                found = [int(value) for value in array.ravel()]
+                given = [int(value) for value in array.ravel()]
             else:
                 allowed = self._engine.get_tensor_profile_shape(name, profile)
-                found = list(array.shape)
+                given = list(array.shape)
             if allowed:
-                refuse_shape(tensor, found, [tuple(each) for each in allowed], profile)
+                refuse_shape(tensor, given, [tuple(each) for each in allowed], profile)
 
     def _choose_profile(self, lane: Lane) -> None:
         profile = self._request.optimization_profile
@@ -312,7 +312,7 @@ class EngineBinding:
                 lane.bind_output(tensor)
 
 
-def _close(lanes: list[Lane]) -> None:
+def _close_all(lanes: list[Lane]) -> None:
     while lanes:
         lanes.pop().close()
 
