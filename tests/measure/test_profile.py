@@ -381,7 +381,7 @@ def test_progress_is_told_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) ->
 def test_memory_is_seen_each_time_it_is_used() -> None:
     """In a new process: the C library of one that has worked reuses freed memory without a trace."""
     code = (
-        "from ndld_flow.measure.process_memory import PeakMemory\n"
+        "from ndld_flow.measure.worker import PeakMemory\n"
         "for _ in range(2):\n"
         "    with PeakMemory() as memory:\n"
         "        block = bytearray(b'\\1') * (64 << 20)\n"

@@ -34,6 +34,7 @@ from ndld_flow.runtimes.tensorrt.engine import cuda_runtime
 from ndld_flow.runtimes.tensorrt.engine.engine_layers import read_engine_layers
 from ndld_flow.runtimes.tensorrt.engine.engine_tensors import EngineTensor, note_casts, refuse_other_model, refuse_shape
 from ndld_flow.runtimes.tensorrt.engine.layer_recording import Recording
+from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.request import EngineRequest
 from ndld_flow.step import Context, Turn
 from ndld_flow.steps.build_engine import BuildEngine
@@ -45,6 +46,7 @@ from tests.support.models_run import Given, Ran, run_step, specs, write_model
 from tests.support.tensorrt_standin import write_standin
 
 CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Relu(x) b = Exp(a) y = Softmax(b) }"
+NONZERO = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
 OTHER = "g (float[n, 9] x, float[n, 8] z) => (float[n, 8] v) { u = Relu(x) v = Exp(z) }"
 WEIGHTS = "g (float[n, 2] x) => (float[n, 2] y) <float[2, 2] w = {1, 0, 0, 1}> { y = MatMul(x, w) }"
 QUICK = {"runs": 1, "stable": 0, "passes": 5, "duration": 0, "warmup": 0, "warmup_passes": 1, "layer_passes": 0}
@@ -220,7 +222,7 @@ def test_streams_side_by_side(trt: Bench) -> None:
     assert trt.cuda_calls.count("stream 1") == 3
     per_second = ran.result.metrics["throughput.median"].value
     assert per_second == pytest.approx(3e3 / found.latency.median_ms)
-    assert any("a pass is 3 inferences side by side" in note for note in found.notes)
+    assert any("a pass is 3 concurrent inferences" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("spin", "calls"), [(True, {"schedule 1", "event 0"}), (False, {"schedule 4", "event 1"})])
@@ -247,10 +249,73 @@ def test_everything_is_given_back(way: dict[str, Any], trt: Bench) -> None:
         assert made > 0 or kind == "graph"
 
 
+USE_SESSION = """
+import ctypes, json, sys
+from pathlib import Path
+import numpy as np
+from ndld_flow.runtimes.registry import find_runtime
+
+request = find_runtime("tensorrt").read_request(json.loads(Path(sys.argv[1]).read_text()))
+session = request.open(request.model)
+feeds = {"x": np.ones((2, 8), np.float32)}
+session.bind(feeds).run()
+binding = session.bind(feeds)
+binding.run()
+shown = {name: None if array is None else array.shape for name, array in binding.outputs().items()}
+read = []
+for name in [name for name, shape in shown.items() if shape is not None]:
+    for factor in (1, 2):
+        computed = np.arange(16, dtype=np.float32).reshape(2, 8) * factor
+        # The stand-in computes nothing, and its device memory is the host's.
+        ctypes.memmove(session.contexts[0].get_tensor_address(name), computed.ctypes.data, computed.nbytes)
+        read.append((binding.outputs()[name], computed))
+same = [bool((array == computed).all()) and array.dtype == computed.dtype for array, computed in read]
+session.close()
+session.close()
+print(json.dumps({"shown": shown, "same": same, "engine": session.engine is not None}))
+"""
+
+
+def use_session(bench: Bench, engine: Engine, folder: Path, graph: str) -> dict[str, Any]:
+    """Open an engine in a process, run it, read its outputs and close it; return the printed facts."""
+    outputs = {CHAIN: (TensorSpec("y", "float32", ("n", 8)),), NONZERO: (TensorSpec("y", "int64", (2, "m")),)}
+    library = find_library(bench.backend, bench.library)
+    request = EngineRequest(
+        bench.backend,
+        engine.path,
+        write_model(folder / "m.onnx", graph),
+        (TensorSpec("x", "float32", ("n", 8)),),
+        outputs[graph],
+    )
+    job = folder / "request.json"
+    job.write_text(json.dumps(request.to_json(), default=str))
+    environment = {**os.environ, **library.environment(folder)}
+    command = [sys.executable, "-P", "-c", USE_SESSION, str(job)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    facts: dict[str, Any] = json.loads(ended.stdout)
+    return facts
+
+
+def test_a_session_copies_its_outputs_and_releases_everything(bench: Bench, tmp_path: Path) -> None:
+    """Outputs of an earlier pass stay as they were; a second binding and a second `close` are allowed."""
+    facts = use_session(bench, bench.engine(), tmp_path, CHAIN)
+    assert facts == {"shown": {"y": [2, 8]}, "same": [True, True], "engine": False}
+    calls = bench.cuda_calls
+    for kind, created in (("block", "made block"), ("stream", "stream 1"), ("event", "event ")):
+        assert sum(call.startswith(created) for call in calls) == sum(
+            call.startswith(f"gone {kind}") for call in calls
+        ), kind
+
+
+def test_an_output_of_unknown_shape_is_not_read(trt: Bench, tmp_path: Path) -> None:
+    facts = use_session(trt, trt.engine(NONZERO, profiles=[UP_TO_FOUR]), tmp_path, NONZERO)
+    assert facts == {"shown": {"y": None}, "same": [], "engine": False}
+
+
 @pytest.mark.thorough
 def test_an_output_that_depends_on_data_has_room_for_the_most(trt: Bench) -> None:
-    graph = "g (float[n, 8] x) => (int64[2, m] y) { y = NonZero(x) }"
-    _, found = trt.profile(trt.engine(graph, profiles=[UP_TO_FOUR]), TWO_ROWS, graph)
+    _, found = trt.profile(trt.engine(NONZERO, profiles=[UP_TO_FOUR]), TWO_ROWS, NONZERO)
     assert found.outputs[0].shape == (2, -1)
     assert "d2h 256" in trt.cuda_calls  # 2 x 16 elements of 8 bytes
 
@@ -345,13 +410,13 @@ def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench,
     _, found = trt.profile(other)  # the model that was built in place of the other is as good
     assert found.runs
     (tmp_path / "other" / Engine.build).write_text("{}")
-    with pytest.raises(RequestError, match="no record of its build that can be read"):
+    with pytest.raises(RequestError, match="no readable record of its build"):
         trt.profile(other)
 
 
 def test_another_release_is_told_by_both_versions(standins: Standins, trt: Bench) -> None:
     newer = standins.library("tensorrt", "10.9")
-    told = r"was built by TensorRT 10\.8\.0\.43, and here is 10\.9\.\S+: build it anew, .*`version_compatible: true`"
+    told = r"was built by TensorRT 10\.8\.0\.43, and here is 10\.9\.\S+: rebuild it, .*`version_compatible: true`"
     with pytest.raises(BackendError, match=told):
         trt.profile(trt.engine(), library=str(newer))
     with pytest.raises(BackendError, match=told):
