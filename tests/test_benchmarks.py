@@ -1,4 +1,4 @@
-"""Every benchmark starts: nobody runs them between releases, and what they call moves on."""
+"""Every benchmark starts. They run only at releases, while the code they call changes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ENOUGH_S, _WHOLE_S = 30, 900
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_a_benchmark_finds_what_it_imports(name: str) -> None:
+def test_the_imports_of_a_benchmark_exist(name: str) -> None:
     importlib.import_module(f"tests.benchmarks.{name}")
 
 

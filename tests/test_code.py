@@ -1,4 +1,4 @@
-"""The code itself: layers, types, lints and format. What CI says, a person can say before."""
+"""The checks of CI on the code: layers, types, lints and format."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
     ],
     ids=lambda command: command[0] + " " + " ".join(command[1:2]),
 )
-def test_it_says_nothing(command: list[str]) -> None:
+def test_each_check_passes(command: list[str]) -> None:
     done = subprocess.run([BIN / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

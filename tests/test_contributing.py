@@ -1,4 +1,4 @@
-"""The recipes of CONTRIBUTING.md, followed literally: each file is written where it says, and works by itself."""
+"""The instructions of CONTRIBUTING.md, followed literally: each file works in the place that the page names."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def test_the_script_of_a_panel_is_next_to_it(tmp_path: Path) -> None:
     assert 'modules["panels/layers.js"]' in started
 
 
-def test_a_panel_that_follows_no_panel_is_refused(
+def test_a_panel_after_an_unknown_panel_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetting: None
 ) -> None:
     text = (
@@ -229,7 +229,7 @@ def test_a_panel_that_follows_no_panel_is_refused(
         find_panels()
 
 
-def test_every_place_that_the_page_names_exists() -> None:
+def test_every_path_on_the_page_exists() -> None:
     named = set(re.findall(r"`((?:ndld_flow|tests|pipelines)/[\w/.*]*)`", PAGE))
     rooms = {
         name
@@ -249,7 +249,7 @@ def test_all_rooms_are_listed() -> None:
     assert rooms - listed == set()
 
 
-def test_its_commands_name_what_exists() -> None:
+def test_commands_on_the_page_name_existing_targets() -> None:
     justfile = (ROOT / "justfile").read_text()
     for recipe in re.findall(r"`just (\w+)", PAGE):
         assert re.search(rf"^{recipe}\b.*:$", justfile, re.MULTILINE), recipe

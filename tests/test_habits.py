@@ -61,7 +61,7 @@ def check_command(line: str) -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_workflows_run_what_exists(path: Path) -> None:
+def test_commands_of_workflows_exist(path: Path) -> None:
     workflow = yaml.safe_load(path.read_text())
     assert workflow["name"] == path.stem
     assert workflow[True], "`on` is YAML 1.1's true"
@@ -90,7 +90,7 @@ def test_the_tests_run_on_every_supported_python() -> None:
     assert all(isinstance(version, str) for version in pythons), "3.10 without quotes is 3.1"
 
 
-def test_hooks_run_what_exists_and_match_files() -> None:
+def test_hooks_exist_and_match_files() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     hooks: list[dict[str, Any]] = [hook for repository in config["repos"] for hook in repository["hooks"]]
     assert {hook["id"] for hook in hooks} >= {"ruff-check", "ruff-format", "lint-imports", "mypy"}
@@ -100,7 +100,7 @@ def test_hooks_run_what_exists_and_match_files() -> None:
         assert re.search(hook.get("files", ""), "ndld_flow/api.py")
 
 
-def test_the_justfile_runs_what_exists() -> None:
+def test_commands_of_the_justfile_exist() -> None:
     text = (ROOT / "justfile").read_text()
     lines = [line.strip() for line in text.splitlines() if line.startswith("    ")]
     recipes = set(re.findall(r"^(\w+)[\w *]*:$", text, re.MULTILINE))
@@ -112,7 +112,7 @@ def test_the_justfile_runs_what_exists() -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in FORMS if path.stem != "config"], ids=lambda path: path.stem)
-def test_forms_have_what_github_needs(path: Path) -> None:
+def test_issue_forms_are_valid(path: Path) -> None:
     form = yaml.safe_load(path.read_text())
     assert form["name"] and form["description"]
     fields = form["body"]
@@ -122,7 +122,7 @@ def test_forms_have_what_github_needs(path: Path) -> None:
     assert all(field["attributes"]["label"] for field in fields if field["type"] != "markdown")
 
 
-def test_the_changelog_begins_with_what_is_not_released() -> None:
+def test_the_changelog_begins_with_unreleased_changes() -> None:
     headings = re.findall(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"
 
@@ -139,7 +139,7 @@ def test_the_changelog_begins_with_what_is_not_released() -> None:
         ("Add a step\nand another", "the second line is not empty"),
     ],
 )
-def test_subjects_of_commits(message: str, fault: str) -> None:
+def test_subjects_of_commits_are_short_and_imperative(message: str, fault: str) -> None:
     found = check(message)
     assert fault in found if fault else not found
 

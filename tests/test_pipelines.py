@@ -59,7 +59,7 @@ def run(sample_model: Callable[[str], Path], recipe: str, *overrides: str) -> Ru
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_every_recipe_is_sound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_recipe_has_gates_or_goals_and_a_description(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     recipe = load_sweep(path)
     assert recipe.objectives if isinstance(recipe, Sweep) else recipe.gates
@@ -113,7 +113,7 @@ def test_every_sweep_is_known() -> None:
 
 
 @pytest.mark.parametrize("recipe", SWEEPS)
-def test_every_sweep_has_its_points(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_sweep_has_the_expected_points(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     found = load_sweep(Path("pipelines") / f"{recipe}.yaml")
     assert isinstance(found, Sweep)
@@ -152,7 +152,7 @@ def test_a_batch_sweep_counts_items(checkout: Path, sample_model: Callable[[str]
 
 @pytest.mark.thorough
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
-def test_the_same_engine_is_built_again(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+def test_rebuilding_gives_the_same_engine(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     """And an engine whose profiles say all shapes is not built for every shape it is run at."""
     points = "+sweep.over={engine.attempt: [1, 2], inputs.x.data: [random, zeros]}"
     one = "{x: {min: [1, 3, 320, 320], opt: [1, 3, 320, 320], max: [1, 3, 320, 320]}}"
@@ -166,7 +166,7 @@ def test_the_same_engine_is_built_again(checkout: Path, sample_model: Callable[[
 
 
 @pytest.mark.thorough
-def test_a_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+def test_a_shared_block_is_written_once(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     done = api.run("pipelines/edit_blocks.yaml", [f"model.source={sample_model('rec')}"])
     assert done.passed, done.verdict
     model = onnx.load(Path(done.folder, "blocks", "model.onnx"))
@@ -185,7 +185,9 @@ def test_rules_of_a_recipe_fuse_activations(checkout: Path, sample_model: Callab
 
 
 @pytest.mark.thorough
-def test_what_the_quickstart_finds_is_what_saves_the_model(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+def test_the_nodes_that_the_quickstart_finds_repair_the_model(
+    checkout: Path, sample_model: Callable[[str], Path]
+) -> None:
     done = run(sample_model, "quickstart")
     assert done.passed, done.verdict
     search = PrecisionSearch.model_validate_json(Path(done.folder, "search", "precision.json").read_text())
@@ -199,7 +201,7 @@ def test_what_the_quickstart_finds_is_what_saves_the_model(checkout: Path, sampl
     assert accuracy.outputs[0].metrics["cosine"] < 0.9
 
 
-def test_where_the_model_breaks_is_seen_inside_it(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+def test_activations_show_where_the_model_breaks(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     # The tensors before and behind it, on a small picture: all that is chosen without takes longer.
     few = ["inputs.x.shape=[1, 3, 96, 96]", "+steps.look.tensors=['conv2d_49?.tmp_0', 'batch_norm_[01].tmp_3']"]
     done = api.run("pipelines/inspect_activations.yaml", [f"model.source={sample_model('det')}", *few])
@@ -211,7 +213,7 @@ def test_where_the_model_breaks_is_seen_inside_it(checkout: Path, sample_model: 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
-def test_engines_for_three_generations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
+def test_engines_are_built_for_three_generations(checkout: Path, sample_model: Callable[[str], Path]) -> None:
     recipe, model = Path("pipelines/ppocr_det_rtx.yaml"), f"model.source={sample_model('det')}"
     done = api.run(recipe, [model])
     assert done.passed, done.verdict
@@ -242,7 +244,7 @@ def test_engines_for_three_generations(checkout: Path, sample_model: Callable[[s
         ("11.4", "TensorRT 11.4: strongly typed, constraints as Casts"),
     ],
 )
-def test_the_same_recipe_plans_for_every_generation(
+def test_the_recipe_can_be_planned_for_every_generation(
     checkout: Path, sample_model: Callable[[str], Path], release: str, told: str
 ) -> None:
     overrides = (

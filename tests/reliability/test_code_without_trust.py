@@ -1,4 +1,4 @@
-"""Strangers' recipes run no code: whatever files they name, and whatever lies beside them.
+"""Untrusted recipes run no code, whatever files they name and whatever files are next to them.
 
 Every setting of every step that takes a path is given files that would leave a mark when they are run, and an audit
 hook hears what Python does meanwhile: a setting that runs code and is not marked `RunsCode` is noticed.
@@ -143,7 +143,7 @@ def check(recipe: dict[str, Any], path: Path) -> Recipe | None:
 
 
 @pytest.mark.parametrize("found", TYPES.values(), ids=TYPES)
-def test_no_setting_runs_what_it_names(
+def test_no_setting_runs_the_code_it_names(
     found: StepType, hostile: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Accepted steps are checked for obstacles, and run where a setting is a file's path."""
@@ -246,7 +246,7 @@ def test_tags_of_yaml_make_no_objects(hostile: Path, tally: Attack) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_is_imported_from_where_the_user_stands(hostile: Path, tally: Attack, tmp_path: Path) -> None:
+def test_nothing_is_imported_from_the_current_directory(hostile: Path, tally: Attack, tmp_path: Path) -> None:
     """As a process of its own, with its workers: modules and programs beside the recipe are not taken for others."""
     count = tally("code without trust")
     make_cnn(tmp_path / "model.onnx")
@@ -265,7 +265,7 @@ def test_nothing_is_imported_from_where_the_user_stands(hostile: Path, tally: At
     count.survived += 1
 
 
-def test_the_environment_is_read_for_who_is_trusted_only(
+def test_environment_variables_are_read_only_for_trusted_recipes(
     hostile: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stranger could put a token into the address of a model, or into a report."""

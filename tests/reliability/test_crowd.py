@@ -205,7 +205,7 @@ with_and_without_locks = pytest.mark.parametrize("lacks", ["", "locks"])
         *(pytest.param(3, lacks, marks=pytest.mark.slow) for lacks in ("", "locks")),
     ],
 )
-def test_many_at_once_do_each_step_once(
+def test_concurrent_processes_run_each_step_once(
     make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], times: int, lacks: str
 ) -> None:
     crowd = make_crowd(1).on_a_file_system(lacks)
@@ -217,7 +217,9 @@ def test_many_at_once_do_each_step_once(
 
 
 @pytest.mark.slow
-def test_sixteen_and_their_keepers(make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]) -> None:
+def test_sixteen_processes_and_gc_run_together(
+    make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]
+) -> None:
     """Runs with gc, verify, plan and report beside them, again and again."""
     runs, gc = tally("sixteen processes on one store"), tally("gc beside runs")
     crowd = make_crowd(4)
@@ -234,7 +236,7 @@ def test_sixteen_and_their_keepers(make_crowd: Callable[[int], Crowd], tally: Ca
 
 @pytest.mark.slow
 @with_and_without_locks
-def test_some_of_sixteen_are_killed(
+def test_sixteen_processes_finish_although_some_are_killed(
     make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally], lacks: str
 ) -> None:
     """Another process computes their steps at once, and none computes them again."""

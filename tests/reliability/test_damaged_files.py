@@ -179,7 +179,7 @@ def every_attack(victim: Victim) -> Iterator[tuple[str, Path, Damage]]:
                     yield name, file, damage
 
 
-def test_a_damaged_file_of_a_run(in_folder: Path, small_files_are_remembered: None, tally: Tallies) -> None:
+def test_damaged_files_of_a_run_are_detected(in_folder: Path, small_files_are_remembered: None, tally: Tallies) -> None:
     victim = make_toy_victim(in_folder)
     chosen = random.Random(SEED).sample(list(every_attack(victim)), 8)
     attack_all(victim, chosen, tally, verbs=False)
@@ -187,7 +187,7 @@ def test_a_damaged_file_of_a_run(in_folder: Path, small_files_are_remembered: No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [make_whole_victim, make_swept_victim], ids=["run", "sweep"])
-def test_every_file_in_one_way_or_another(
+def test_every_file_is_damaged_in_each_way(
     make: Callable[[Path], Victim], in_folder: Path, small_files_are_remembered: None, tally: Tallies
 ) -> None:
     victim = make(in_folder)
@@ -203,7 +203,7 @@ def object_of(victim: Victim, step: str) -> Path:
     return Store(victim.outputs / "store").object_folder(kept.artifact.digest) / "model.onnx"
 
 
-def test_it_reports_what_it_set_aside(in_folder: Path) -> None:
+def test_files_set_aside_are_reported(in_folder: Path) -> None:
     victim = make_toy_victim(in_folder)
     model = object_of(victim, "first")
     size = model.stat().st_size
@@ -250,14 +250,14 @@ def test_a_run_whose_record_is_damaged_is_named_and_the_others_are_listed(damage
     assert first.name in victim.do("gc", codes=(2,))  # who knows what it needs?
 
 
-def test_what_is_in_the_way_of_the_stores_mark_is_named(in_folder: Path) -> None:
+def test_files_in_place_of_the_store_marker_are_named(in_folder: Path) -> None:
     toy = make_toy(in_folder, TOY)
     (in_folder / "outputs" / "store" / "FORMAT").mkdir(parents=True)
     said = Victim(in_folder, toy.recipe.name, "toy").do("run", "RECIPE", "--trust", codes=(2,))
     assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file in its place" in said
 
 
-def test_what_was_there_damaged_when_it_is_made_by_force_is_reported_in_the_steps_log(in_folder: Path) -> None:
+def test_a_damaged_result_replaced_by_force_is_reported_in_the_log(in_folder: Path) -> None:
     store = Store(in_folder / "store")
     told: list[str] = []
     for _ in range(2):
@@ -271,7 +271,7 @@ def test_what_was_there_damaged_when_it_is_made_by_force_is_reported_in_the_step
     assert "model.onnx: 4 of 5 bytes" in told[0]
 
 
-def test_a_note_with_one_wrong_byte_is_none(tmp_path: Path) -> None:
+def test_a_cache_entry_with_one_wrong_byte_is_ignored(tmp_path: Path) -> None:
     note = tmp_path / "note.json"
     write_note(note, [1, "a"])
     data = note.read_bytes()
@@ -281,7 +281,7 @@ def test_a_note_with_one_wrong_byte_is_none(tmp_path: Path) -> None:
         assert read_note(note) is None
 
 
-def test_what_is_older_than_seals_is_read_and_what_is_sealed_must_be_whole() -> None:
+def test_files_older_than_checksums_are_read_and_later_ones_must_match() -> None:
     assert unseal(b'{"key": 1}') == b'{"key": 1}'
     sealed = seal('{\n "key": 1}\n').encode()
     assert json.loads(sealed)["key"] == 1

@@ -1,4 +1,4 @@
-"""Every write of the tool fails once or permanently; the power fails at every write. Nothing is lost."""
+"""No result is lost when any write fails once or permanently, or when the power fails at any write."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def umask(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-def test_files_have_the_modes_that_the_user_wants(tmp_path: Path, umask: int, tally: Attack) -> None:
+def test_files_have_the_modes_of_the_umask(tmp_path: Path, umask: int, tally: Attack) -> None:
     count = tally("file modes")
     make_cnn(tmp_path / "model.onnx")
     (tmp_path / "model.onnx").chmod(0o7777 & ~umask)  # of a stranger's archive: set-user-id, executable
@@ -46,7 +46,9 @@ def test_files_have_the_modes_that_the_user_wants(tmp_path: Path, umask: int, ta
     assert wrong == []
 
 
-def test_a_link_where_locks_are_leads_nowhere(tmp_path: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_in_the_lock_folder_are_not_followed(
+    tmp_path: Path, tally: Attack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The folder of locks is everybody's: another user may lay links there, under names that are known."""
     count = tally("file modes")
     (tmp_path / "locks").mkdir()

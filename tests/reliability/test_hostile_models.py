@@ -122,36 +122,36 @@ def _made(malformed: Mapping[str, Callable[[], Any]], leave_out: tuple[str, ...]
             yield what, make().SerializeToString()
 
 
-def test_mutated_models(attack: Attack, tally: Tallying) -> None:
+def test_mutated_models_are_handled(attack: Attack, tally: Tallying) -> None:
     models = ((f"mutant({seed})", mutant(seed)) for seed in range(6))
     _in_turn(attack, models, ways(quick=True), tally("mutated models"))
 
 
-def test_malformed_graphs(attack: Attack, tally: Tallying) -> None:
+def test_malformed_graphs_are_handled(attack: Attack, tally: Tallying) -> None:
     _in_turn(attack, list(_made(WRONG))[::13], ways(quick=True), tally("malformed graphs"))
 
 
-def test_models_that_want_all_memory(attack: Attack, tally: Tallying) -> None:
+def test_models_that_request_all_memory_are_refused(attack: Attack, tally: Tallying) -> None:
     models = list(_made(LARGE))[::7]
     _in_turn(attack, models, ("sanitize", "inspect", "page"), tally("protobuf and memory bombs"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 1400, 100))
-def test_many_mutated_models(attack: Attack, tally: Tallying, first: int) -> None:
+def test_many_mutated_models_are_handled(attack: Attack, tally: Tallying, first: int) -> None:
     models = ((f"mutant({seed})", mutant(seed)) for seed in range(first, first + 100))
     _in_turn(attack, models, ways(quick=False), tally("mutated models"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ways(quick=True))
-def test_malformed_graphs_in_every_way(attack: Attack, tally: Tallying, name: str) -> None:
+def test_malformed_graphs_are_handled_by_every_command(attack: Attack, tally: Tallying, name: str) -> None:
     _in_turn(attack, _made(WRONG), (name,), tally("malformed graphs"))
     _in_turn(attack, _made(LARGE, _ENDLESS), (name,), tally("protobuf and memory bombs"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["inspect", "plan", "sanitize", "convert_fp16", "lint"])
-def test_a_hundred_thousand_nodes(attack: Attack, tally: Tallying, name: str) -> None:
+def test_a_hundred_thousand_nodes_are_handled(attack: Attack, tally: Tallying, name: str) -> None:
     """Each takes seconds: what grows with the square of them would not end within the minutes given."""
     attack.make(chain(100_000).SerializeToString(), name, tally("malformed graphs"), "100,000 nodes")

@@ -95,17 +95,17 @@ def attack_at_random(folder: Path, base: Path, rounds: range, count: Tally) -> N
         attack(path, base, count, f"seed {seed}: {path}")
 
 
-def test_changed_exports(tmp_path: Path, base: Path, tally: Counts) -> None:
+def test_changed_exports_are_read_or_refused(tmp_path: Path, base: Path, tally: Counts) -> None:
     attack_at_random(tmp_path, base, range(40), tally(ATTACK))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 2000, 500))
-def test_many_changed_exports(start: int, tmp_path: Path, base: Path, tally: Counts) -> None:
+def test_many_changed_exports_are_read_or_refused(start: int, tmp_path: Path, base: Path, tally: Counts) -> None:
     attack_at_random(tmp_path, base, range(1000 + start, 1500 + start), tally(ATTACK))
 
 
-def test_changed_logs(tmp_path: Path, base: Path, tally: Counts) -> None:
+def test_changed_logs_are_read_or_refused(tmp_path: Path, base: Path, tally: Counts) -> None:
     text, count = trtexec.log(), tally(ATTACK)
     lines = text.splitlines()
     for seed in range(12):
@@ -138,7 +138,7 @@ FILES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", FILES)
-def test_what_is_no_profile(what: str, tmp_path: Path, base: Path, tally: Counts) -> None:
+def test_files_that_are_no_profile_are_refused(what: str, tmp_path: Path, base: Path, tally: Counts) -> None:
     path = tmp_path / "odd" / "profile.json"
     path.parent.mkdir()
     FILES[what](path)

@@ -111,12 +111,12 @@ def _any_yaml() -> st.SearchStrategy[bytes]:
     return st.binary(max_size=200) | encoded | values.map(lambda value: as_yaml(value).encode("utf-8", "replace"))
 
 
-def test_any_yaml(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_any_yaml_is_loaded_or_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     quick(_yaml_attack(scene, tally))()
 
 
 @pytest.mark.slow
-def test_any_yaml_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_any_yaml_is_loaded_or_refused_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
     long(_yaml_attack(scene, tally))()
 
 
@@ -130,12 +130,12 @@ def _yaml_attack(scene: Path, tally: Callable[[str], Tally]) -> Callable[[], Non
     return attack
 
 
-def test_changed_recipes(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_changed_recipes_are_loaded_or_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     quick(_recipe_attack(scene, tally))()
 
 
 @pytest.mark.slow
-def test_changed_recipes_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_changed_recipes_are_loaded_or_refused_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
     long(_recipe_attack(scene, tally))()
 
 
@@ -169,12 +169,12 @@ _overrides = st.lists(
 ).map(tuple)
 
 
-def test_any_overrides(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_any_overrides_are_applied_or_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     quick(_override_attack(scene, tally))()
 
 
 @pytest.mark.slow
-def test_any_overrides_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_any_overrides_are_applied_or_refused_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
     long(_override_attack(scene, tally))()
 
 
@@ -206,12 +206,12 @@ _sections = (
 )
 
 
-def test_any_sweep_section(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_any_sweep_section_is_loaded_or_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     quick(_sweep_attack(scene, tally))()
 
 
 @pytest.mark.slow
-def test_any_sweep_section_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_any_sweep_section_is_loaded_or_refused_for_long(scene: Path, tally: Callable[[str], Tally]) -> None:
     long(_sweep_attack(scene, tally))()
 
 
@@ -251,12 +251,12 @@ _SLOW_BOMBS = ("texts", "values", "each other")
 """They take half a second and more, and there is one like each."""
 
 
-def test_bombs(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_exploding_recipes_are_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     _explode(scene, tally, [name for name in _BOMBS if name not in _SLOW_BOMBS])
 
 
 @pytest.mark.slow
-def test_slow_bombs(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_slowly_exploding_recipes_are_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     _explode(scene, tally, _SLOW_BOMBS)
 
 
@@ -268,7 +268,7 @@ def _explode(scene: Path, tally: Callable[[str], Tally], names: Iterable[str]) -
     assert count.survived == 0
 
 
-def test_what_is_no_recipe_and_no_override(scene: Path, tally: Callable[[str], Tally]) -> None:
+def test_files_and_text_that_are_no_recipe_or_override_are_refused(scene: Path, tally: Callable[[str], Tally]) -> None:
     count = tally("bombs")
     for name in ("pipe.yaml", "zero.yaml", "configs", "nothing.yaml", "x" * 5000, "m.onnx", "loop.yaml"):
         _attempt(scene, count, partial(load_sweep, scene / name))

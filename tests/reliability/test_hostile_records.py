@@ -74,31 +74,31 @@ def attack_at_random(folder: Path, rounds: range, count: Tally) -> None:
         path.write_bytes(before)
 
 
-def test_changed_records(place: Path, tally: Counts) -> None:
+def test_changed_records_are_read_or_refused(place: Path, tally: Counts) -> None:
     attack_at_random(place, range(12), tally(ATTACK))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", range(0, 400, 100))
-def test_many_changed_records(start: int, place: Path, tally: Counts) -> None:
+def test_many_changed_records_are_read_or_refused(start: int, place: Path, tally: Counts) -> None:
     attack_at_random(place, range(1000 + start, 1100 + start), tally(ATTACK))
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "", ".", "a\0b"])
-def test_a_path_in_a_record_does_not_lead_out(name: str, tally: Counts) -> None:
+def test_a_path_in_a_record_stays_inside_the_outputs(name: str, tally: Counts) -> None:
     with pytest.raises(ValueError, match="not a path inside a folder"):
         ArtifactFile(path=name, digest="ab", size_bytes=1)
     tally(ATTACK).refused += 1
 
 
 @pytest.mark.parametrize("digest", ["../x", "/etc", "..", "", "a/b", "a\n", "a" * 200])
-def test_a_digest_in_a_record_does_not_lead_out(digest: str, tally: Counts) -> None:
+def test_a_digest_in_a_record_stays_inside_the_store(digest: str, tally: Counts) -> None:
     with pytest.raises(ValueError, match="digest"):
         ArtifactRecord(kind="onnx", digest=digest, files=())
     tally(ATTACK).refused += 1
 
 
-def test_links_out_of_the_outputs_are_not_followed_when_things_are_deleted(place: Path, tally: Counts) -> None:
+def test_deletion_does_not_follow_links_out_of_the_outputs(place: Path, tally: Counts) -> None:
     """Everything that `gc` and `verify` walk through has a link to what a user has elsewhere."""
     mine = place.parent / "mine"
     mine.mkdir()
@@ -119,7 +119,7 @@ def test_links_out_of_the_outputs_are_not_followed_when_things_are_deleted(place
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "password file", "gigabyte"])
-def test_records_that_are_no_files(kind: str, place: Path, tally: Counts) -> None:
+def test_records_that_are_not_regular_files_are_refused(kind: str, place: Path, tally: Counts) -> None:
     count = tally(ATTACK)
     for pattern in RECORDS:
         path = min((place / "outputs").glob(pattern))

@@ -143,7 +143,7 @@ def attack(place: Path, data: str, count: Tally) -> None:
 
 
 @pytest.mark.parametrize("share", ["a sample", pytest.param("the rest", marks=pytest.mark.thorough)])
-def test_sample_files(place: Path, tally: Counts, share: str) -> None:
+def test_hostile_sample_files_are_read_or_refused(place: Path, tally: Counts, share: str) -> None:
     count = tally(ATTACK)
     for number, (name, data) in enumerate(FILES.items()):
         if (number % 3 == 0) != (share == "a sample"):
@@ -152,7 +152,7 @@ def test_sample_files(place: Path, tally: Counts, share: str) -> None:
         attack(place, name, count)
 
 
-def test_sample_files_that_are_none(place: Path, tally: Counts) -> None:
+def test_files_that_are_no_samples_are_refused(place: Path, tally: Counts) -> None:
     count = tally(ATTACK)
     for suffix in ("npy", "png"):
         os.mkfifo(place / f"pipe.{suffix}")
@@ -177,12 +177,12 @@ def attack_at_random(place: Path, rounds: range, count: Tally) -> None:
         attack(place, path.name, count)
 
 
-def test_changed_sample_files(place: Path, tally: Counts) -> None:
+def test_changed_sample_files_are_read_or_refused(place: Path, tally: Counts) -> None:
     attack_at_random(place, range(8), tally(ATTACK))
 
 
 @pytest.mark.slow
-def test_many_changed_sample_files(place: Path, tally: Counts) -> None:
+def test_many_changed_sample_files_are_read_or_refused(place: Path, tally: Counts) -> None:
     attack_at_random(place, range(1000, 1300), tally(ATTACK))
 
 
@@ -207,7 +207,7 @@ LABELS: dict[str, bytes] = {
 }
 
 
-def test_labels(place: Path, tally: Counts) -> None:
+def test_hostile_labels_are_read_or_refused(place: Path, tally: Counts) -> None:
     count = tally(ATTACK)
     for name, data in LABELS.items():
         (place / name).write_bytes(data)

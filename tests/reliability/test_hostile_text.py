@@ -124,7 +124,7 @@ PAGES = {
     "kind",
     [kind if kind in ("run", "sweep", "model") else pytest.param(kind, marks=pytest.mark.slow) for kind in PAGES],
 )
-def test_nothing_in_a_page_acts(kind: str, browser: Browser, tmp_path: Path, tally: Attack) -> None:
+def test_hostile_text_in_a_page_does_nothing(kind: str, browser: Browser, tmp_path: Path, tally: Attack) -> None:
     """No script of theirs runs, nothing is asked for, nothing stands in an element of their making."""
     count = tally("hostile text in pages")
     page_file = PAGES[kind](tmp_path / kind)
@@ -144,7 +144,7 @@ def test_nothing_in_a_page_acts(kind: str, browser: Browser, tmp_path: Path, tal
     count.survived += 1
 
 
-def test_streams_pass_on_no_command(tally: Attack) -> None:
+def test_output_streams_contain_no_control_sequences(tally: Attack) -> None:
     count = tally("hostile text in tables and terminals")
     for change, colours in ((for_file, False), (for_terminal, True), (for_coloured_file, True)):
         shown = change(f"\x1b[31m{ESCAPES}\x1b[0m{COMMANDS}\n")
@@ -188,7 +188,7 @@ def test_verbs_print_nothing_to_terminals_and_ci(tmp_path: Path, tally: Attack) 
         count.survived += 1
 
 
-def test_json_means_the_same_when_it_is_escaped() -> None:
+def test_escaped_json_has_the_same_meaning() -> None:
     value = {"name": ESCAPES + COMMANDS}
     text = escaped_json(json.dumps(value, ensure_ascii=False))
     assert json.loads(text) == value

@@ -52,7 +52,7 @@ def test_a_lack_of_memory_kills_the_worker(in_folder: Path, tally: Callable[[str
 
 
 @pytest.mark.thorough
-def test_a_bug_of_a_step_is_reported_as_one_with_its_place(in_folder: Path) -> None:
+def test_a_bug_of_a_step_is_reported_with_its_location(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
     ended = ndld_flow("run", str(write_recipe(deeds, "bug")), "--trust", cwd=in_folder)
     assert ended.returncode == 3
@@ -62,7 +62,7 @@ def test_a_bug_of_a_step_is_reported_as_one_with_its_place(in_folder: Path) -> N
     log.unlink()
 
 
-def test_steps_of_a_run_share_one_worker_and_what_is_reused_needs_none(
+def test_steps_of_a_run_share_one_worker_and_reused_steps_need_none(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deeds = Deeds(in_folder)

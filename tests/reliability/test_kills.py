@@ -69,7 +69,7 @@ def same_as_clean(arena: Arena) -> Callable[[], None]:
     return check
 
 
-def test_killed_at_any_moment(in_folder: Path, tally: Tallies) -> None:
+def test_a_run_killed_at_any_moment_is_resumed(in_folder: Path, tally: Tallies) -> None:
     toy = make_toy(in_folder, SLOW_TOY)
     arena = Arena(in_folder, toy.recipe.name, env=ALONE)
     attack_counted(arena, 1, tally("kill -9 of a run"), same_as_clean(arena))
@@ -78,7 +78,9 @@ def test_killed_at_any_moment(in_folder: Path, tally: Tallies) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("found", TYPES.values(), ids=TYPES)
 @pytest.mark.parametrize("env", [ALONE, WITH_A_WORKER], ids=["alone", "with a worker"])
-def test_every_step_killed_at_any_moment(found: StepType, env: dict[str, str], in_folder: Path, tally: Tallies) -> None:
+def test_every_step_killed_at_any_moment_is_resumed(
+    found: StepType, env: dict[str, str], in_folder: Path, tally: Tallies
+) -> None:
     arena = make_arena(found, in_folder)
     arena.env = env
     pure = found.cls.reuse is Reuse.ANYWHERE
@@ -114,13 +116,15 @@ def same_table(arena: Arena) -> Callable[[], None]:
         (("--jobs", "2"), 4),
     ],
 )
-def test_sweeps_killed_at_any_moment(arguments: tuple[str, ...], rounds: int, in_folder: Path, tally: Tallies) -> None:
+def test_sweeps_killed_at_any_moment_are_resumed(
+    arguments: tuple[str, ...], rounds: int, in_folder: Path, tally: Tallies
+) -> None:
     arena = sweep_arena(in_folder, *arguments)
     attack_counted(arena, rounds, tally("kill -9 of a sweep"), same_table(arena), SEED + rounds)
 
 
 @pytest.mark.slow
-def test_a_process_that_a_sweep_started_is_killed(in_folder: Path, tally: Tallies) -> None:
+def test_a_sweep_survives_a_killed_child_process(in_folder: Path, tally: Tallies) -> None:
     """One of a worker, its watchdog and their children dies; the sweep computes the step again."""
     arena = sweep_arena(in_folder, "--jobs", "2")
     limit_s = arena.measure()
@@ -145,7 +149,7 @@ def test_a_process_that_a_sweep_started_is_killed(in_folder: Path, tally: Tallie
 
 
 @pytest.mark.slow
-def test_a_process_that_a_measuring_run_started_is_killed(in_folder: Path, tally: Tallies) -> None:
+def test_a_measuring_run_survives_a_killed_child_process(in_folder: Path, tally: Tallies) -> None:
     """The worker's own children measure: the run may end with a message, and the next one is whole."""
     arena = make_arena(TYPES["profile"], in_folder)
     arena.env = WITH_A_WORKER
@@ -212,7 +216,7 @@ PLACES = [
     ("place", "when"),
     [each if number % 2 else pytest.param(*each, marks=pytest.mark.slow) for number, each in enumerate(PLACES)],
 )
-def test_killed_between_two_writes(place: str, when: str, in_folder: Path, tally: Tallies) -> None:
+def test_a_run_killed_between_two_writes_is_resumed(place: str, when: str, in_folder: Path, tally: Tallies) -> None:
     toy = make_toy(in_folder)
     arena = Arena(in_folder, toy.recipe.name, env=ALONE)
     count = tally("kill -9 of a run")

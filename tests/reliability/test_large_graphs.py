@@ -23,14 +23,14 @@ class _Asked(set[str]):
         return super().__contains__(name)
 
 
-def test_thousands_of_nodes_with_one_name_get_names_of_their_own() -> None:
+def test_thousands_of_nodes_with_one_name_get_unique_names() -> None:
     taken = _Asked()
     names = [free_name("node", taken) for _ in range(2000)]
     assert names == ["node", *(f"node_{number}" for number in range(2, 2001))]
     assert taken.count < 30 * len(names)
 
 
-def test_folding_looks_at_each_node_so_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folding_visits_each_node_a_bounded_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few, many = (_hashes_per_node(tmp_path / f"{count}.onnx", count, monkeypatch) for count in (50, 400))
     assert many < 1.5 * few
 

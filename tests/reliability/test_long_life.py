@@ -1,4 +1,4 @@
-"""What earlier versions made is opened for ever; what later versions made is refused and left as it is.
+"""Files of earlier versions are always opened; files of later versions are refused and left unchanged.
 
 The golden stores in `tests/golden/` are never made again. `store-0` is by the first version that could run a recipe
 (before stores had a format, and before documents said what they are), `store-1` by the one that gave them both,
@@ -115,7 +115,7 @@ def test_a_plan_reports_why_a_golden_result_is_not_reused(name: str, open_copy: 
     assert set(reasons.values()) <= {reason.text for reason in told}, reasons
 
 
-def test_every_earlier_version_of_a_document_has_a_way_to_the_next() -> None:
+def test_every_earlier_version_of_a_document_can_be_upgraded() -> None:
     missing = [
         (document, version)
         for document, newest in formats.VERSIONS.items()
@@ -179,7 +179,7 @@ def test_documents_inside_a_run_are_upgraded_with_it(
 
 @pytest.mark.parametrize("version", ["0", "-1", "1e9", "100000000000000000000", '"one"', "null", "[1]", "1.5", "{}"])
 @pytest.mark.parametrize("kind", [Accuracy, RunRecord])
-def test_what_is_no_version_is_damage(kind: type[Document], version: str, tally: Counts) -> None:
+def test_an_invalid_version_is_damage(kind: type[Document], version: str, tally: Counts) -> None:
     with pytest.raises(ValueError, match="format_version"):
         kind.model_validate_json(f'{{"format_version": {version}, "steps": [1, {{"record": 3}}]}}')
     tally(ATTACK).refused += 1
@@ -222,7 +222,7 @@ NEWER: dict[str, tuple[str, tuple[tuple[str, ...], ...]]] = {
 
 
 @pytest.mark.parametrize("what", NEWER)
-def test_what_a_newer_version_wrote_is_refused_and_stays(
+def test_files_of_a_newer_version_are_refused_and_kept(
     what: str, open_copy: Callable[[str], Path], tally: Counts
 ) -> None:
     folder, count = open_copy("store-1"), tally(ATTACK)
@@ -239,7 +239,7 @@ def test_what_a_newer_version_wrote_is_refused_and_stays(
         count.refused += 1
 
 
-def test_a_newer_document_in_a_run_is_reported_and_the_rest_is_drawn(open_copy: Callable[[str], Path]) -> None:
+def test_a_newer_document_in_a_run_is_reported_and_the_others_are_drawn(open_copy: Callable[[str], Path]) -> None:
     folder = open_copy("store-1")
     (path,) = folder.glob("outputs/runs/golden/2*/agree/accuracy.json")
     newer = by_a_newer_version(path)
@@ -280,7 +280,7 @@ def test_a_store_reports_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "damaged", [b"", b"1", b"\xff\xfe1\0", b"2\nA store of ndld-flow, format 1 (x).\n", b"x" * 10**6]
 )
-def test_a_damaged_format_file_is_written_anew(damaged: bytes, tmp_path: Path, tally: Counts) -> None:
+def test_a_damaged_format_file_is_rewritten(damaged: bytes, tmp_path: Path, tally: Counts) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "FORMAT").write_bytes(damaged)
     outputs = Outputs(tmp_path)
@@ -309,7 +309,7 @@ def test_an_older_store_is_upgraded_once(tmp_path: Path, monkeypatch: pytest.Mon
         _ = outputs.store
 
 
-def test_runs_of_the_first_version_are_of_their_own_words(unpacked: dict[str, Path]) -> None:
+def test_runs_of_the_first_version_keep_their_recipe_syntax(unpacked: dict[str, Path]) -> None:
     """So that the first golden store is what it is said to be: it was not made again."""
     (path,) = (unpacked["store-0"] / "outputs/runs/golden").glob("2*/run.json")
     assert '"document"' not in path.read_text("utf-8")

@@ -102,7 +102,7 @@ def test_a_run_after_the_clock_was_set_back_is_the_newest_and_kept(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("year", CENTURIES)
-def test_other_centuries(
+def test_clocks_in_other_centuries_are_handled(
     in_folder: Path, clock: Clock, process: AttackedProcess, tally: Callable[[str], Tally], year: int
 ) -> None:
     clock.set_year(year)
@@ -114,7 +114,9 @@ def test_other_centuries(
 
 
 @pytest.mark.slow
-def test_other_zones(in_folder: Path, monkeypatch: pytest.MonkeyPatch, tally: Callable[[str], Tally]) -> None:
+def test_other_time_zones_are_handled(
+    in_folder: Path, monkeypatch: pytest.MonkeyPatch, tally: Callable[[str], Tally]
+) -> None:
     """Fourteen hours ahead, behind with summer time, and three quarters of an hour off."""
     make_toy(in_folder)
     for zone in ("Pacific/Kiritimati", "America/New_York", "Asia/Kathmandu"):
@@ -126,7 +128,7 @@ def test_other_zones(in_folder: Path, monkeypatch: pytest.MonkeyPatch, tally: Ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [-5 * HOUR_S, 5 * HOUR_S, -20 * YEAR_S, 20 * YEAR_S])
-def test_a_jump_while_a_run_works(
+def test_a_clock_jump_during_a_run_is_handled(
     in_folder: Path, clock: Clock, process: AttackedProcess, tally: Callable[[str], Tally], jump_s: int
 ) -> None:
     run(process, in_folder, "a")

@@ -125,7 +125,7 @@ NONE = "no locks on the file system", "no links on the file system"
         pytest.param("links,modes,reflinks", NONE[1:], marks=pytest.mark.slow),
     ],
 )
-def test_outputs_where_much_is_refused(
+def test_outputs_on_limited_file_systems_work(
     toy: Path,
     process: AttackedProcess,
     make_odd: Callable[[Path, str], None],
@@ -143,7 +143,7 @@ def test_outputs_where_much_is_refused(
 @pytest.mark.parametrize(
     "apart", [pytest.param("store", marks=pytest.mark.thorough), pytest.param("runs", marks=pytest.mark.slow)]
 )
-def test_store_and_runs_on_two_disks(
+def test_store_and_runs_may_be_on_two_disks(
     toy: Path, process: AttackedProcess, make_odd: Callable[[Path, str], None], tally: Counting, apart: str
 ) -> None:
     """Behind a link to another disk nothing can be renamed to the other, and relative links must still lead there."""
@@ -157,7 +157,7 @@ def test_store_and_runs_on_two_disks(
 
 
 @pytest.mark.slow
-def test_a_store_on_a_mount_of_its_own(toy: Path, tally: Counting) -> None:
+def test_a_store_may_be_on_its_own_mount(toy: Path, tally: Counting) -> None:
     """Really: a small disk in memory is mounted there, where nobody else sees it."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("this user may not mount anything")
@@ -189,7 +189,7 @@ def count_up(folder: Path, rounds: int, dies_at: int = -1) -> subprocess.Popen[b
 
 
 @pytest.mark.parametrize("lacks", ["locks", "locks,folder-moves"])
-def test_one_at_a_time_and_a_killed_holder_holds_up_no_process(
+def test_locks_are_exclusive_and_a_killed_holder_blocks_no_process(
     tmp_path: Path, make_odd: Callable[[Path, str], None], tally: Counting, lacks: str
 ) -> None:
     (tmp_path / "count").write_text("0")
@@ -204,9 +204,7 @@ def test_one_at_a_time_and_a_killed_holder_holds_up_no_process(
     tally("holder of a lock killed").survived += 2
 
 
-def test_a_holder_elsewhere_is_dead_when_it_was_silent_for_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_remote_holder_counts_as_dead_after_a_long_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.lock"
     monkeypatch.setattr(lock_folders, "_pid_namespace", lambda: "another-place".replace("-", ""))
     FolderLock(path).acquire(0)
@@ -235,7 +233,7 @@ def test_a_holder_elsewhere_is_dead_when_it_was_silent_for_long(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_late_observer_of_a_dead_holder_harms_no_later_one(tmp_path: Path) -> None:
+def test_a_late_observer_of_a_dead_holder_does_not_break_a_newer_lock(tmp_path: Path) -> None:
     """Two find it dead; one of them takes the lock before the other removes what it has found."""
     path = tmp_path / "one.lock"
     dead = path / FolderLock(path)._owner.replace(f"-{os.getpid()}-", "-4194305-")  # more than there are processes
@@ -249,7 +247,7 @@ def test_a_late_observer_of_a_dead_holder_harms_no_later_one(tmp_path: Path) -> 
     next_one.release()
 
 
-def test_a_waiting_lock_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_leaves_no_files(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path / "one.lock")
     lock.acquire(0)
     with pytest.raises(TimeoutError):
@@ -258,7 +256,7 @@ def test_a_waiting_lock_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_want_of_locks_is_reported_once(tmp_path: Path) -> None:
+def test_missing_locks_are_reported_once(tmp_path: Path) -> None:
     (tmp_path / NO_LOCKS).touch()
     heard: list[str] = []
     for _ in range(2):
@@ -266,7 +264,7 @@ def test_want_of_locks_is_reported_once(tmp_path: Path) -> None:
     assert [text.count("has no locks") for text in heard] == [1]
 
 
-def test_files_of_locks_that_no_process_holds_are_removed(tmp_path: Path) -> None:
+def test_lock_files_without_a_holder_are_removed(tmp_path: Path) -> None:
     locks = Store(tmp_path).locks
     with locks.hold("key"):
         pass

@@ -82,19 +82,19 @@ def fill(disk: Disk, sizes_kib: range, count: Tally) -> None:
     assert not [*find_halves(disk.outputs), *find_unfinished(disk.outputs)]
 
 
-def test_a_full_disk(disk: Disk, tally: Counting) -> None:
+def test_a_full_disk_is_reported(disk: Disk, tally: Counting) -> None:
     fill(disk, range(60, 400, 170), tally("really full disk"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["", SWEEP], ids=["run", "sweep"])
-def test_a_disk_that_is_full_anywhere(recipe: str, disk: Disk, tally: Counting) -> None:
+def test_a_disk_that_fills_at_any_moment_is_reported(recipe: str, disk: Disk, tally: Counting) -> None:
     if recipe:
         (disk.folder / "toy.yaml").write_text(recipe)
     fill(disk, range(20, 1800 if recipe else 900, 60 if recipe else 24), tally("really full disk"))
 
 
-def test_a_read_only_disk(disk: Disk, tally: Counting) -> None:
+def test_a_read_only_disk_is_reported(disk: Disk, tally: Counting) -> None:
     count = tally("really read-only disk")
     assert disk.run("run", "toy.yaml", "--trust").code == 0
     disk.mount("--bind", str(disk.mounted))
@@ -107,7 +107,7 @@ def test_a_read_only_disk(disk: Disk, tally: Counting) -> None:
 
 
 @pytest.mark.thorough
-def test_a_folder_of_somebody_else(disk: Disk, tally: Counting) -> None:
+def test_a_folder_of_another_user_is_reported(disk: Disk, tally: Counting) -> None:
     count = tally("really no permission")
     assert disk.run("run", "toy.yaml", "--trust").code == 0
     folders = [disk.mounted, *(path for path in disk.mounted.rglob("*") if path.is_dir() and not path.is_symlink())]
@@ -122,7 +122,7 @@ def test_a_folder_of_somebody_else(disk: Disk, tally: Counting) -> None:
 
 
 @pytest.mark.slow
-def test_a_full_folder_for_temporary_files(disk: Disk, server: FaultServer, tally: Counting) -> None:
+def test_a_full_temporary_folder_is_reported(disk: Disk, server: FaultServer, tally: Counting) -> None:
     count = tally("really full disk")
     temporary = disk.folder / "temporary"
     temporary.mkdir()

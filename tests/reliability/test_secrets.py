@@ -156,6 +156,6 @@ def test_a_bug_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, mo
         ("https://host/x?opaque-token", "https://host/x?***"),
     ],
 )
-def test_what_a_url_hides(text: str, shown: str) -> None:
+def test_credentials_in_urls_are_hidden(text: str, shown: str) -> None:
     assert hide_credentials(text) == shown
     assert hide_credentials(shown) == shown

@@ -49,7 +49,7 @@ def test_a_crash_in_native_code_is_reported(verb: str, tally: Callable[[str], Ta
 
 
 @pytest.mark.usefixtures("isolated_steps")
-def test_its_exit_code_is_handed_on() -> None:
+def test_the_exit_code_is_forwarded() -> None:
     process = begin("sys.exit(4)")
     process.communicate(timeout=60)
     assert process.returncode == 4
@@ -57,7 +57,7 @@ def test_its_exit_code_is_handed_on() -> None:
 
 @pytest.mark.usefixtures("isolated_steps")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 130), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_ending_the_watcher_ends_the_verb(number: signal.Signals, code: int) -> None:
+def test_ending_the_parent_ends_the_verb(number: signal.Signals, code: int) -> None:
     process = begin("time.sleep(600)")
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -74,7 +74,7 @@ def _lives(process: int) -> bool:
     return False
 
 
-def test_in_one_process_there_is_no_watcher() -> None:
+def test_a_single_process_has_no_parent_watcher() -> None:
     process = begin("sys.exit(0)")
     told, _ = process.communicate(timeout=60)
     assert int(told) == process.pid

@@ -1,4 +1,4 @@
-"""Recipes of programs: what `api.run` and `api.plan` accept, and what they return."""
+"""Recipes of programs: arguments and results of `api.run` and `api.plan`."""
 
 from __future__ import annotations
 

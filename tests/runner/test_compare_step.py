@@ -70,7 +70,7 @@ def test_it_compares_the_candidate_with_the_base(tmp_path: Path) -> None:
         ("latency.min <= +10 %", "fail", False),
     ],
 )
-def test_gates_decide(tmp_path: Path, gate: str, how: Any, passed: bool) -> None:
+def test_gates_decide_the_outcome(tmp_path: Path, gate: str, how: Any, passed: bool) -> None:
     base, candidate = steady(*[10.0] * 5), steady(10.8, 10.9, 11.0, 11.1, 11.2)
     done, found = compare(tmp_path, base, candidate, gates=(gate,), when_undecided=how)
     assert done.passed == passed
@@ -83,7 +83,7 @@ def test_without_a_gate_it_reports_and_does_not_fail(tmp_path: Path) -> None:
     assert found.verdict == "regressed"
 
 
-def test_what_cannot_be_compared_fails_its_gates(tmp_path: Path) -> None:
+def test_incomparable_profiles_fail_their_gates(tmp_path: Path) -> None:
     pair = steady(*[10.0] * 5), steady(*[10.0] * 5, versions={"onnxruntime": "1.30"})
     done, _ = compare(tmp_path, *pair, gates=("latency.min <= +5 %",))
     assert not done.passed

@@ -1,4 +1,4 @@
-"""Concurrent steps that a measuring step records: all that ran meanwhile, with durations, and no others."""
+"""Concurrent load in the record of a measuring step: the steps that ran meanwhile, with durations."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def announced(store: Store) -> list[Path]:
     return list((store.root / "building").glob("*/at-work.json"))
 
 
-def test_alone_there_is_nothing_to_report(store: Store, own: Path) -> None:
+def test_a_step_alone_reports_no_load(store: Store, own: Path) -> None:
     assert LoadMonitor(store, own).end() == ()
 
 
@@ -73,7 +73,7 @@ def test_a_step_that_ran_before_or_after_is_recorded(store: Store, own: Path, st
     assert len(list((store.root / "locks").glob("building-*"))) == 1
 
 
-def test_what_was_killed_is_at_work_no_more(store: Store, own: Path) -> None:
+def test_a_killed_step_no_longer_counts(store: Store, own: Path) -> None:
     shutil.copytree(own, own.with_name("killed"))
     assert len(announced(store)) == 2
     assert LoadMonitor(store, own.with_name("other")).end() == (
@@ -92,7 +92,7 @@ def test_a_step_that_ran_meanwhile_is_recorded_once(store: Store, own: Path, ste
     assert told.startswith(f"stamp `second` of other (pid {os.getpid()}), for 1 s of ")
 
 
-def test_many_are_cut_short(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+def test_long_lists_are_shortened(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with ExitStack() as stack:
         for number in range(23):
             stack.enter_context(announcing(steps[1:2], f"other{number}", store))
@@ -101,7 +101,7 @@ def test_many_are_cut_short(store: Store, own: Path, steps: tuple[RecipeStep, ..
     assert told[-1] == "and 3 more"
 
 
-def test_other_machines_and_half_written_announcements_do_not_count(
+def test_announcements_of_other_machines_and_incomplete_ones_do_not_count(
     store: Store, own: Path, steps: tuple[RecipeStep, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ExitStack() as stack:
@@ -113,7 +113,7 @@ def test_other_machines_and_half_written_announcements_do_not_count(
         assert LoadMonitor(store, own).end() == ()
 
 
-def test_names_of_others_cannot_harm_a_terminal(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
+def test_names_of_other_processes_are_escaped(store: Store, own: Path, steps: tuple[RecipeStep, ...]) -> None:
     with announcing(steps[1:2], "\x1b[2Jboo", store):
         (told,) = LoadMonitor(store, own).end()
     assert "\x1b" not in told

@@ -118,7 +118,7 @@ def test_a_waiting_step_names_what_it_waits_for_and_who_holds_it(tmp_path: Path)
 
 
 @pytest.mark.thorough
-def test_containers_of_one_host_that_share_a_store_exclude_each_other(
+def test_containers_of_one_host_exclude_each_other_through_a_shared_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not Path("/proc/sys/kernel/random/boot_id").exists():
@@ -147,7 +147,7 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.mark.thorough
 @as_others
-def test_users_with_stores_of_their_own_exclude_each_other(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_with_separate_stores_exclude_each_other(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = open_folder / "shared"
     shared.mkdir()
     shared.chmod(0o1777)
@@ -166,7 +166,7 @@ def test_users_with_stores_of_their_own_exclude_each_other(open_folder: Path, mo
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_all_users_may_lock_and_read_who_holds_but_only_the_holder_writes(tmp_path: Path, umask: int) -> None:
+def test_all_users_may_lock_and_read_the_holder_but_only_the_holder_writes(tmp_path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         with holding("scales", Store(tmp_path / "store"), Claim("step a", print)):
@@ -178,7 +178,7 @@ def test_all_users_may_lock_and_read_who_holds_but_only_the_holder_writes(tmp_pa
 
 @pytest.mark.skipif(os.name != "posix", reason="files of POSIX")
 @pytest.mark.parametrize("kind", ["link", "broken link", "pipe", "folder"])
-def test_what_others_put_in_the_place_of_a_lock_does_no_harm(tmp_path: Path, kind: str) -> None:
+def test_foreign_files_in_place_of_a_lock_are_harmless(tmp_path: Path, kind: str) -> None:
     place, target = tmp_path / "shared" / "ndld_flow-scales.lock", tmp_path / "target"
     if kind == "link":
         target.write_text("precious")
@@ -194,7 +194,7 @@ def test_what_others_put_in_the_place_of_a_lock_does_no_harm(tmp_path: Path, kin
     assert (target.read_text() == "precious") if kind == "link" else not target.exists()
 
 
-def test_where_users_share_no_folder_that_is_stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_shared_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(FOLDER_VARIABLE)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
@@ -206,7 +206,7 @@ def test_where_users_share_no_folder_that_is_stated(tmp_path: Path, monkeypatch:
         assert FOLDER_VARIABLE in faults[0]
 
 
-def test_a_killed_holders_device_is_free_at_once_and_its_note_is_not_believed(tmp_path: Path) -> None:
+def test_a_device_of_a_killed_holder_is_free_at_once(tmp_path: Path) -> None:
     with Holder(tmp_path, "scales") as first:
         assert first.says() == "holds"
         first.process.send_signal(signal.SIGKILL)
@@ -244,7 +244,7 @@ def write_card(folder: Path, address: str, uuid: str) -> None:
     (folder / address / "information").write_text(text)
 
 
-def test_a_gpu_is_one_lock_however_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_has_one_lock_whatever_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(device_locks, "_NVIDIA_GPUS", tmp_path / "none")
     assert name_locks("gpu-1") == ("gpu-1",)

@@ -16,7 +16,7 @@ from ndld_flow.runner.sweep.plan_sweep import add_up, estimate_seconds, read_own
 from tests.support.sweep_toys import SweepToy, make_sweep_toy
 
 
-def test_times_are_added_up_as_often_as_steps_are_done() -> None:
+def test_times_are_multiplied_by_the_number_of_executions() -> None:
     took = {("clean", "sanitize"): [2.0], ("speed", "profile"): [10.0, 12.0]}
     found = add_up({"clean": ("sanitize", 1), "speed": ("profile", 20)}, took)
     assert found is not None
@@ -27,7 +27,7 @@ def test_times_are_added_up_as_often_as_steps_are_done() -> None:
     assert found.text.endswith("from earlier runs")
 
 
-def test_a_step_of_another_name_counts_as_others_of_its_type_did() -> None:
+def test_a_step_with_a_new_name_uses_times_of_its_type() -> None:
     took = {("", "profile"): [5.0], ("speed", "profile"): [10.0]}
     found = add_up({"speed": ("profile", 1), "base": ("profile", 1)}, took)
     assert found is not None and found.seconds == 15
@@ -41,7 +41,7 @@ def test_step_types_that_never_ran_are_reported() -> None:
     assert found.text.endswith("; 1 of 2 step types never ran here")
 
 
-def test_where_nothing_is_known_nothing_is_reported() -> None:
+def test_without_earlier_times_there_is_no_estimate() -> None:
     assert add_up({"clean": ("sanitize", 4)}, {}) is None
     assert add_up({}, {("clean", "sanitize"): [1.0]}) is None
 
@@ -57,7 +57,7 @@ def test_the_estimate_lies_between_its_bounds(todo: dict[str, tuple[str, float]]
         assert 0 <= found.low_s <= found.seconds <= found.high_s
 
 
-def test_many_times_known_leave_less_doubt() -> None:
+def test_more_known_times_narrow_the_bounds() -> None:
     todo = {"speed": ("profile", 10)}
     one, many = (add_up(todo, {("speed", "profile"): times}) for times in ([10.0], [9.0, 11.0] * 10))
     assert one is not None and many is not None
@@ -70,7 +70,7 @@ def toy(in_folder: Path) -> SweepToy:
     return make_sweep_toy(in_folder)
 
 
-def test_own_times_come_from_the_latest_run_and_the_latest_sweep(toy: SweepToy) -> None:
+def test_times_of_the_recipe_come_from_its_latest_run_and_sweep(toy: SweepToy) -> None:
     outputs = Outputs(toy.outputs)
     assert read_own_times("toy", outputs) == {}
     assert estimate_seconds({"base": ("dye", 1)}, "toy", outputs) is None
@@ -87,7 +87,7 @@ def test_own_times_come_from_the_latest_run_and_the_latest_sweep(toy: SweepToy) 
     assert len(took["base", "dye"]) == 2
 
 
-def test_other_recipes_times_come_from_the_newest_records_of_the_store(toy: SweepToy) -> None:
+def test_times_of_other_recipes_come_from_the_newest_records_of_the_store(toy: SweepToy) -> None:
     toy.run()
     outputs = Outputs(toy.outputs)
     records = sorted((toy.outputs / "store" / "records").glob("*/*.json"))
@@ -103,7 +103,7 @@ def test_other_recipes_times_come_from_the_newest_records_of_the_store(toy: Swee
     assert read_times_of_types({"gauge"}, outputs.store)["", "gauge"][0] == 8
 
 
-def test_what_other_machines_measured_and_broken_records_do_not_count(toy: SweepToy) -> None:
+def test_records_of_other_machines_and_broken_records_do_not_count(toy: SweepToy) -> None:
     toy.run()
     outputs = Outputs(toy.outputs)
     for path in (toy.outputs / "store" / "records").glob("*/*.json"):

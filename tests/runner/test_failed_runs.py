@@ -1,4 +1,4 @@
-"""A run that has started leaves a folder however it ends: record, log, recipe, and a report with the reason."""
+"""Every started run leaves a folder: record, log, recipe, and a report with the reason of a failure."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_killed_worker_leaves_its_last_lines(in_folder: Path, isolated_steps: 
     assert "not UTF-8: \N{REPLACEMENT CHARACTER}" in record.failure.message
 
 
-def test_runs_lists_it_and_every_verb_opens_it(in_folder: Path) -> None:
+def test_failed_runs_are_listed_and_every_verb_opens_them(in_folder: Path) -> None:
     toy = make(in_folder)
     toy.run()
     record = run(toy, "refuse", ModelError)
@@ -166,7 +166,7 @@ def test_runs_lists_it_and_every_verb_opens_it(in_folder: Path) -> None:
     assert "this model is no" in (latest(toy) / "report.html").read_text()
 
 
-def test_a_name_never_means_a_run_that_failed_nor_an_older_one_in_its_place(in_folder: Path) -> None:
+def test_a_name_refers_neither_to_a_failed_run_nor_to_an_older_one(in_folder: Path) -> None:
     toy = make(in_folder)
     done, _ = toy.run()
     record = run(toy, "refuse", ModelError)
@@ -183,7 +183,7 @@ def test_a_name_never_means_a_run_that_failed_nor_an_older_one_in_its_place(in_f
     assert again.run == done.run
 
 
-def test_failures_do_not_push_results_out(in_folder: Path) -> None:
+def test_failures_do_not_displace_results(in_folder: Path) -> None:
     toy = make(in_folder)
     done, _ = toy.run()
     failed = [run(toy, "refuse", ModelError).id for _ in range(3)]
@@ -206,7 +206,7 @@ def test_an_error_before_the_first_step_leaves_a_folder_too(in_folder: Path) -> 
     assert "No step finished" in (latest(toy) / "report.html").read_text()
 
 
-def test_where_the_report_cannot_be_written_the_first_error_is_reported(
+def test_when_the_report_cannot_be_written_the_first_error_is_reported(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = make(in_folder)
@@ -245,7 +245,7 @@ def test_a_full_disk_at_the_end_of_a_good_run_is_a_failure(in_folder: Path, monk
 
 
 @pytest.mark.thorough
-def test_the_program_killed_leaves_a_run_that_was_interrupted(in_folder: Path) -> None:
+def test_a_killed_program_leaves_an_interrupted_run(in_folder: Path) -> None:
     toy = make(in_folder)
     arguments = ("run", "toy.yaml", "steps.weak.act=sleep", "--trust")
     process = ProcessRun(*arguments, cwd=in_folder, env={"NDLD_FLOW_IN_PROCESS": "1"})
@@ -269,7 +269,7 @@ def test_the_program_killed_leaves_a_run_that_was_interrupted(in_folder: Path) -
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)])
-def test_ctrl_c_leaves_a_run_that_was_interrupted(which: signal.Signals, in_folder: Path) -> None:
+def test_ctrl_c_leaves_an_interrupted_run(which: signal.Signals, in_folder: Path) -> None:
     make(in_folder)
     arguments = ("run", "toy.yaml", "steps.weak.act=sleep", "--trust")
     process = ProcessRun(*arguments, cwd=in_folder, env={"NDLD_FLOW_IN_PROCESS": "0"})
@@ -305,7 +305,7 @@ def test_json_names_the_report_of_a_failure(in_folder: Path) -> None:
     assert failed["exit_code"] == ran.returncode == 2
 
 
-def test_a_sweep_that_is_interrupted_leaves_the_folder_of_a_run(in_folder: Path) -> None:
+def test_an_interrupted_sweep_leaves_a_run_folder(in_folder: Path) -> None:
     make(in_folder)
     text = RECIPE.replace("gates:", "sweep: {over: {first.word: [a, b]}, minimize: last.length}\ngates:")
     Path("sweep.yaml").write_text(text)

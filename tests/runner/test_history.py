@@ -69,7 +69,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, list[i
 
 
 @pytest.mark.parametrize("verb", ["plan", "run", "tag", "report"])
-def test_what_looks_at_one_run_opens_as_many_files_whatever_else_was_run(
+def test_commands_on_one_run_open_the_same_files_whatever_the_history(
     told: dict[int, dict[str, list[int]]], verb: str
 ) -> None:
     few, many = (told[length][verb] for length in LENGTHS)
@@ -77,16 +77,16 @@ def test_what_looks_at_one_run_opens_as_many_files_whatever_else_was_run(
 
 
 @pytest.mark.parametrize("verb", ["runs", "verify"])
-def test_what_looks_at_all_runs_reads_each_once(told: dict[int, dict[str, list[int]]], verb: str) -> None:
+def test_commands_on_all_runs_read_each_once(told: dict[int, dict[str, list[int]]], verb: str) -> None:
     assert [told[length][verb][1] for length in LENGTHS] == [*LENGTHS]
 
 
-def test_gc_reads_only_what_it_keeps(told: dict[int, dict[str, list[int]]]) -> None:
+def test_gc_reads_only_the_runs_it_keeps(told: dict[int, dict[str, list[int]]]) -> None:
     # The tagged one, and three more where there are: for what they need, and those for whether they came to their end.
     assert [told[length]["gc"][1] for length in LENGTHS] == [1 + 2 * 2, 1 + 3 * 2]
 
 
-def test_copies_in_a_long_history_are_as_sound_as_what_was_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_in_a_long_history_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     api.run(make_toy(tmp_path).recipe, trust=True)
     begun = api.verify()
@@ -99,7 +99,7 @@ def test_copies_in_a_long_history_are_as_sound_as_what_was_run(tmp_path: Path, m
     assert api.verify().all_well
 
 
-def test_the_order_is_as_noted_and_by_time_for_who_was_not(tmp_path: Path) -> None:
+def test_runs_are_in_recorded_order_and_else_by_time(tmp_path: Path) -> None:
     history = History(tmp_path / "order.txt")
     assert history.read().place("toy/20260101T000000Z-aaaaaa") == 0
     noted = ["toy/20260102T000000Z-aaaaaa", "toy/20300101T000000Z-bbbbbb", "toy/20260103T000000Z-cccccc"]
@@ -114,7 +114,7 @@ def test_the_order_is_as_noted_and_by_time_for_who_was_not(tmp_path: Path) -> No
     assert history.read().place(noted[2]) == 2
 
 
-def test_gc_keeps_the_newest_where_the_order_has_lost_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gc_keeps_the_newest_runs_when_the_order_is_truncated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     toy = make_toy(tmp_path)
     folders = [Path(api.run(toy.recipe, [f"steps.first.word={word}"], trust=True).folder).name for word in "abc"]

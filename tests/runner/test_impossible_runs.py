@@ -77,7 +77,7 @@ def toy(in_folder: Path) -> Toy:
     return made.write(RECIPE, STEP)
 
 
-def test_what_a_machine_lacks_ends_the_run_before_it_begins(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_end_the_run_before_it_starts(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_LACKS", "1")
     with pytest.raises(BackendError) as caught:
         toy.run("steps.second.release='2.0'")
@@ -89,7 +89,7 @@ def test_what_a_machine_lacks_ends_the_run_before_it_begins(toy: Toy, monkeypatc
     assert not list((toy.folder / "outputs/store").glob("records/*/*"))
 
 
-def test_what_is_reused_needs_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reused_steps_have_no_requirements(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     toy.run()
     monkeypatch.setenv("TOY_LACKS", "1")
     assert toy.run()[0].nothing_to_do
@@ -98,7 +98,7 @@ def test_what_is_reused_needs_nothing(toy: Toy, monkeypatch: pytest.MonkeyPatch)
     assert "step first" not in str(caught.value)
 
 
-def test_plan_shows_it_and_exits_2_for_what_cannot_be(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_shows_requirements_and_exits_2_for_impossible_runs(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     def plan(*overrides: str) -> tuple[int, str]:
         done = CliRunner().invoke(program, ["plan", "toy.yaml", "--trust", *overrides], standalone_mode=False)
         return done.return_value, done.output
@@ -117,7 +117,7 @@ def test_plan_shows_it_and_exits_2_for_what_cannot_be(toy: Toy, monkeypatch: pyt
     assert "'~steps.second'" in text
 
 
-def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
+def test_versions_and_locations_of_a_step_are_in_its_key(toy: Toy) -> None:
     def parts(*overrides: str) -> KeyParts:
         first = plan_once(toy.recipe, overrides, trust=True)[0].parts
         assert first is not None
@@ -129,7 +129,7 @@ def test_versions_and_places_of_one_step_are_in_its_key(toy: Toy) -> None:
     assert parts("steps.first.everywhere=false").machine
 
 
-def test_a_step_may_read_more_when_it_is_allowed_to(toy: Toy) -> None:
+def test_a_step_may_read_additional_inputs_when_allowed(toy: Toy) -> None:
     toy.run("steps.second.also=source")
     done, _ = toy.run("steps.second.also=first")
     record = json.loads((Path(done.folder) / "run.json").read_text())["steps"]
@@ -139,7 +139,7 @@ def test_a_step_may_read_more_when_it_is_allowed_to(toy: Toy) -> None:
         toy.run("steps.second.also=nobody")
 
 
-def test_files_that_a_step_loads_are_in_its_key_by_their_contents(in_folder: Path, toy: Toy) -> None:
+def test_contents_of_files_that_a_step_loads_are_in_its_key(in_folder: Path, toy: Toy) -> None:
     (in_folder / "plugin.so").write_bytes(b"one")
     decided = plan_once(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0]
     assert decided.parts is not None
@@ -149,7 +149,7 @@ def test_files_that_a_step_loads_are_in_its_key_by_their_contents(in_folder: Pat
     assert plan_once(toy.recipe, ["steps.first.plugins=[plugin.so]"], trust=True)[0].key != decided.key
 
 
-def test_caches_last_and_are_shared(toy: Toy) -> None:
+def test_caches_persist_and_are_shared(toy: Toy) -> None:
     toy.run()
     (toy.folder / "outputs/store/caches/mine").write_text("stays")
     _, events = toy.run("steps.first.release='1.1'")
@@ -171,7 +171,7 @@ steps:
 @pytest.mark.parametrize(
     ("setting", "names"), [("plugins=[evil.so, worse.so]", "evil.so, worse.so"), ("library=elsewhere", "elsewhere")]
 )
-def test_code_that_a_setting_names_needs_trust(toy: Toy, setting: str, names: str) -> None:
+def test_code_named_by_a_setting_needs_trust(toy: Toy, setting: str, names: str) -> None:
     recipe = toy.folder / "code.yaml"
     recipe.write_text(CODE)
     for name in ("evil.so", "worse.so"):

@@ -68,7 +68,7 @@ def test_of_several_changes_the_most_telling_is_the_reason() -> None:
         assert explain(changed)[0] is CHANGES[part][1]
 
 
-def test_settings_that_are_not_shown_are_settings() -> None:
+def test_hidden_values_are_explained_as_settings() -> None:
     hidden = {"from": "aa", "data": "bb", HIDDEN_VALUES: "dd"}
     assert explain(parts_of(reads=hidden)) == (Reason.SETTINGS, HIDDEN_VALUES)
     assert explain(parts_of(reads={**hidden, "data": "cc"}), reads=hidden) == (Reason.INPUT, "data")
@@ -78,7 +78,7 @@ def test_a_step_that_never_ran_is_new() -> None:
     assert _explain(parts_of(), None) == (Reason.NEW, "")
 
 
-def test_what_is_missing_without_a_change_was_removed_or_had_another_key() -> None:
+def test_a_missing_result_without_a_change_was_removed_or_had_another_key() -> None:
     assert explain(parts_of()) == (Reason.DAMAGED, "it is no longer in the store")
     record = step_record(StepSketch("speed", "profile")).model_copy(update={"parts": parts_of(), "key": "0" * 64})
     assert _explain(parts_of(), record) == (Reason.TOOL, "an earlier ndld-flow computed keys differently")
@@ -100,7 +100,7 @@ def test_long_values_are_cut_at_forty_characters() -> None:
         assert detail == f"text b -> {shown}"
 
 
-def test_settings_in_lists_of_mappings_are_named_by_their_place() -> None:
+def test_settings_in_lists_of_mappings_are_named_by_their_index() -> None:
     def operations(select: str) -> dict[str, object]:
         return {"operations": [{"cut": {"after": "a"}}, {"rename": {"select": select}}], "shape": [1, 2]}
 
@@ -108,11 +108,11 @@ def test_settings_in_lists_of_mappings_are_named_by_their_place() -> None:
     assert detail == "operations.1.rename.select old -> new"
 
 
-def test_the_order_of_settings_is_no_part_of_a_key() -> None:
+def test_the_order_of_settings_does_not_change_a_key() -> None:
     assert make_key(parts_of(settings={"a": 1, "b": 2})) == make_key(parts_of(settings={"b": 2, "a": 1}))
 
 
-def test_steps_that_take_turns_depend_on_each_other_and_on_their_place() -> None:
+def test_interleaved_steps_depend_on_each_other_and_their_order() -> None:
     one, other = parts_of(), parts_of(settings={"passes": 50})
     assert join_keys([one]) == [one]
     first, second = join_keys([one, other])

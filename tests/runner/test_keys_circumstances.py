@@ -43,7 +43,7 @@ def measuring(folder: Path, reuse: str = "THIS_HOST") -> Toy:
 # --- hosts -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_measurement_of_another_host_is_not_this_ones(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_of_another_host_is_not_reused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = measuring(in_folder)
     toy.run()
     assert toy.plan()["first"] == ("reused", "")
@@ -53,7 +53,7 @@ def test_a_measurement_of_another_host_is_not_this_ones(in_folder: Path, monkeyp
     assert started(toy.run()[1]) == ["first"]
 
 
-def test_a_measurement_of_the_same_kind_of_host_may_be_asked_for(
+def test_a_measurement_of_the_same_kind_of_host_is_reused_on_request(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy = measuring(in_folder, "SAME_KIND")
@@ -62,9 +62,7 @@ def test_a_measurement_of_the_same_kind_of_host_may_be_asked_for(
     assert toy.plan()["first"] == ("reused", "")
 
 
-def test_a_host_that_nothing_distinguishes_reuses_no_measurement(
-    in_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_without_an_identity_reuses_no_measurement(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "identify_host", lambda: "")
     toy = measuring(in_folder)
     toy.run()
@@ -81,7 +79,7 @@ def test_a_host_that_nothing_distinguishes_reuses_no_measurement(
         (True, False, "other", "other"),
     ],
 )
-def test_a_copied_id_is_no_identity(
+def test_a_copied_id_does_not_identify_a_host(
     monkeypatch: pytest.MonkeyPatch, container: bool, virtual: bool, restarted: str, copied: str
 ) -> None:
     """Copies of a virtual machine's disk and containers of one image have one machine-id and often one name."""
@@ -108,7 +106,7 @@ def test_a_profile_belongs_to_its_host_unless_set_otherwise(in_folder: Path) -> 
 # --- CPUs and limits -------------------------------------------------------------------------------------------------
 
 
-def test_as_many_other_cpus_are_other_circumstances(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_set_of_equally_many_cpus_changes_the_key(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = measuring(in_folder)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2}, raising=False)
     toy.run()
@@ -118,7 +116,7 @@ def test_as_many_other_cpus_are_other_circumstances(in_folder: Path, monkeypatch
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no sets of CPUs")
-def test_the_real_set_of_cpus_counts() -> None:
+def test_the_actual_set_of_cpus_counts() -> None:
     own = os.sched_getaffinity(0)
     if len(own) < 2:
         pytest.skip("there is one CPU only")
@@ -183,7 +181,7 @@ V1_GROUPS = "5:cpu,cpuacct:%s\n4:memory:%s\n1:name=systemd:/\n0::/\n"
 CPU, MEMORY = "sys__fs__cgroup__cpu,cpuacct", "sys__fs__cgroup__memory"
 
 
-def test_limits_of_version_2_are_the_smallest_of_all_around(tmp_path: Path) -> None:
+def test_the_smallest_limit_of_nested_groups_counts_in_version_2(tmp_path: Path) -> None:
     limits = groups(
         tmp_path,
         "0::/system.slice/ci.service\n",
@@ -196,13 +194,13 @@ def test_limits_of_version_2_are_the_smallest_of_all_around(tmp_path: Path) -> N
     assert limits == {"CPU time": "2", "memory": "4294967296"}
 
 
-def test_limits_of_version_2_in_a_container_that_sees_its_own_group_as_the_top(tmp_path: Path) -> None:
+def test_limits_of_version_2_are_read_in_a_container_with_its_own_root_group(tmp_path: Path) -> None:
     limits = groups(tmp_path, "0::/\n", V2, sys__fs__cgroup__cpuDOTmax="150000 100000")
     assert limits == {"CPU time": "1.5", "memory": "none"}
 
 
 @pytest.mark.parametrize("group", ["/docker/abc", "/docker/abc/inner", "/../../docker/abc"])
-def test_limits_of_version_1_where_a_part_of_the_groups_is_seen(tmp_path: Path, group: str) -> None:
+def test_limits_of_version_1_are_read_when_only_some_groups_are_visible(tmp_path: Path, group: str) -> None:
     limits = groups(
         tmp_path,
         V1_GROUPS % (group, group),
@@ -219,7 +217,7 @@ def test_limits_of_version_1_where_a_part_of_the_groups_is_seen(tmp_path: Path, 
     assert limits == {"CPU time": "0.5", "memory": "1073741824"}
 
 
-def test_limits_of_version_1_of_groups_around(tmp_path: Path) -> None:
+def test_the_smallest_limit_of_nested_groups_counts_in_version_1(tmp_path: Path) -> None:
     limits = groups(
         tmp_path,
         V1_GROUPS % ("/user.slice/job", "/user.slice/job"),
@@ -247,7 +245,7 @@ def test_limits_that_cannot_be_seen_are_unknown_and_not_unlimited(tmp_path: Path
 # --- variables -------------------------------------------------------------------------------------------------------
 
 
-def test_variables_that_libraries_read_count(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_read_by_libraries_count(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = measuring(in_folder)
     toy.run()
     for name in ("CUDA_HOME", "ORT_DISABLE_TELEMETRY", "EDITOR", "TENSORRT_API_KEY"):
@@ -343,7 +341,7 @@ def test_a_gpu_counts_by_its_uuid_and_its_settings(nvml: str, monkeypatch: pytes
     assert described(same_kind=True) != described(same_kind=True, CUDA_VISIBLE_DEVICES="1,0")
 
 
-def test_a_driver_that_does_not_answer_leaves_things_unknown(nvml: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_does_not_answer_leaves_settings_unknown(nvml: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_state, "_LIBRARY", nvml)
     monkeypatch.setenv("STANDIN_FAILS", "1")
     assert "GPU settings: unknown" in describe_circumstances("gpu-0", same_kind=False)
@@ -359,9 +357,7 @@ def test_engines_belong_to_the_gpus_that_are_seen(nvml: str, monkeypatch: pytest
     assert host.visible_kinds(machine) == ("NVIDIA T4",)
 
 
-def test_on_a_cluster_any_machine_of_a_kind_and_any_of_its_gpus_count_as_one(
-    nvml: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machines_and_gpus_of_a_kind_are_equivalent_on_a_cluster(nvml: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_state, "_LIBRARY", nvml)
     monkeypatch.setenv(host.ON_CLUSTER, "1")
     found = set()
@@ -373,7 +369,7 @@ def test_on_a_cluster_any_machine_of_a_kind_and_any_of_its_gpus_count_as_one(
     assert "host: any of its kind" in found.pop()
 
 
-def test_nothing_of_it_changes_by_itself() -> None:
+def test_circumstances_are_stable() -> None:
     found = set()
     for _ in range(3):
         found.add(describe_place(Reuse.THIS_HOST, "cpu"))

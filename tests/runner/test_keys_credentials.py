@@ -43,7 +43,7 @@ def record_of(folder: str) -> RunRecord:
         ("https://host/x?opaque-one", "https://host/x?opaque-two"),
     ],
 )
-def test_a_changed_part_of_an_address_computes_anew(in_folder: Path, one: str, other: str) -> None:
+def test_a_changed_part_of_an_address_recomputes(in_folder: Path, one: str, other: str) -> None:
     toy = make_toy(in_folder, ONE % one)
     first, _ = toy.run()
     toy.write(ONE % other)
@@ -55,7 +55,7 @@ def test_a_changed_part_of_an_address_computes_anew(in_folder: Path, one: str, o
     assert started(toy.run()[1]) == []
 
 
-def test_points_of_a_sweep_over_an_address_have_results_of_their_own(in_folder: Path) -> None:
+def test_points_of_a_sweep_over_an_address_have_separate_results(in_folder: Path) -> None:
     words = [f"{LONG}a", f"{LONG}b", "https://h/x?token=canary-one", "https://h/x?token=canary-two"]
     toy = make_toy(
         in_folder, (ONE % "x") + f"sweep: {{over: {{first.word: {json.dumps(words)}}}, maximize: first.length}}\n"
@@ -78,7 +78,7 @@ def test_a_run_folder_with_a_public_address_repeats_itself(in_folder: Path) -> N
     assert stamp_of(again.folder) == LONG
 
 
-def test_a_run_folder_does_not_compute_with_the_mark_of_a_credential(in_folder: Path) -> None:
+def test_a_run_folder_with_a_redacted_credential_does_not_run(in_folder: Path) -> None:
     first, _ = make_toy(in_folder, ONE % "https://joe:canary-word@host/x").run()
     recipe = Path(first.folder) / "recipe.yaml"
     assert "canary" not in recipe.read_text() and "steps.first.word" in recipe.read_text().partition("name:")[0]
@@ -91,7 +91,7 @@ def test_a_run_folder_does_not_compute_with_the_mark_of_a_credential(in_folder: 
     assert whole.nothing_to_do or stamp_of(whole.folder) == "https://joe:canary-word@host/x"
 
 
-def test_an_override_with_the_mark_of_a_credential_is_refused(in_folder: Path) -> None:
+def test_an_override_with_a_redacted_credential_is_refused(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     with pytest.raises(RecipeError, match=r"override .*credential"):
         toy.run("steps.first.word='https://***@host/x'")
@@ -130,7 +130,7 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_occurs(
     assert list(find_redacted(marked)) == ["steps.first.word"]
 
 
-def test_a_key_gives_no_means_to_try_passwords(in_folder: Path) -> None:
+def test_keys_do_not_allow_guessing_passwords(in_folder: Path) -> None:
     """Equal runs in two stores have other keys: a digest that can be tried needs the store's own salt."""
     toy = make_toy(in_folder, ONE % "https://joe:1234@host/x")
     first, _ = toy.run()
@@ -157,7 +157,7 @@ def test_a_salt_that_cannot_be_read_is_reported(in_folder: Path) -> None:
         toy.run()
 
 
-def test_a_damaged_salt_costs_a_computation_and_no_more(in_folder: Path) -> None:
+def test_a_damaged_salt_only_causes_a_recomputation(in_folder: Path) -> None:
     toy = make_toy(in_folder, ONE % "https://joe:1234@host/x")
     toy.run()
     (in_folder / "outputs" / "store" / "salt").write_bytes(b"short")
@@ -195,7 +195,7 @@ def test_models_that_differ_in_hidden_parts_are_distinguished(in_folder: Path) -
         "/data/***/a *** b",
     ],
 )
-def test_what_names_no_credential_is_shown(text: str) -> None:
+def test_values_without_credentials_are_shown(text: str) -> None:
     assert hide_credentials(text) == text
     assert list(find_redacted(text)) == []
 
@@ -210,10 +210,10 @@ def test_what_names_no_credential_is_shown(text: str) -> None:
         "https://joe:pw${oc.env:PASSWORD}@host/x",
     ],
 )
-def test_what_may_be_a_credential_is_hidden(text: str) -> None:
+def test_possible_credentials_are_hidden(text: str) -> None:
     assert "***" in hide_credentials(text)
     assert list(find_redacted([{"a": hide_credentials(text)}])) == ["0.a"]
 
 
-def test_the_toy_recipe_holds_no_mark() -> None:
+def test_the_toy_recipe_has_no_redacted_value() -> None:
     assert list(find_redacted(yaml.safe_load(RECIPE))) == []

@@ -111,7 +111,7 @@ class Reads(Step[Onnx, Onnx]):
 '''
 
 
-def test_a_step_is_given_no_input_that_is_not_in_its_key(in_folder: Path) -> None:
+def test_a_step_receives_only_inputs_in_its_key(in_folder: Path) -> None:
     toy = make_toy(in_folder, f"{HEAD}inputs: {{x: {{data: zeros}}}}\nsteps_from: [reads.py]\nsteps: {{reads: {{}}}}\n")
     for uses, expected in (("False", "inputs []"), ("True", "inputs ['x']")):
         (in_folder / "reads.py").write_text(READS.replace("    table", f"    uses_inputs = {uses}\n    table"))
@@ -119,7 +119,7 @@ def test_a_step_is_given_no_input_that_is_not_in_its_key(in_folder: Path) -> Non
         assert [event.summary for event in events if event.event == "step_finished"] == [expected]
 
 
-def test_a_path_without_a_mark_counts_by_its_contents(in_folder: Path) -> None:
+def test_an_unmarked_path_counts_by_its_contents(in_folder: Path) -> None:
     make_toy(in_folder)
     (in_folder / "reads.py").write_text(READS)
     recipe = f"{HEAD}steps_from: [reads.py]\nsteps: {{reads: {{table: table.csv}}}}\n"
@@ -181,6 +181,6 @@ def test_a_single_file_counts_by_its_contents_alone(in_folder: Path) -> None:
     assert key(in_folder, recipe % "one.npy") == key(in_folder, recipe % "two.npy")
 
 
-def test_shapes_alone_hold_no_values() -> None:
+def test_inputs_with_only_shapes_have_no_values() -> None:
     spec = InputSpec(min=(1,), opt=(2,), max=(3,), data="x.png", mean=(0.5,), every=2)
     assert spec.shapes == InputSpec(min=(1,), opt=(2,), max=(3,))

@@ -108,7 +108,7 @@ def keep_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_changed_module_computes_anew_and_its_new_contents_are_used(in_folder: Path, way: str) -> None:
+def test_a_changed_module_recomputes_with_its_new_contents(in_folder: Path, way: str) -> None:
     """The two contents have one length and are written within one second, which misleads caches of compiled files."""
     top, late, module, files = WAYS[way]
     toy = make(in_folder, top, late, files)
@@ -125,7 +125,7 @@ def test_a_changed_module_computes_anew_and_its_new_contents_are_used(in_folder:
     assert word(toy) == ("2", [])
 
 
-def test_an_unrelated_file_computes_nothing(in_folder: Path) -> None:
+def test_an_unrelated_file_recomputes_nothing(in_folder: Path) -> None:
     toy = make(in_folder, "from helper import word", files={"helper.py": TWO, "other.py": "x = 1"})
     assert word(toy) == ("2", ["first"])
     (in_folder / "other.py").write_text("x = 2")
@@ -156,7 +156,7 @@ def test_a_module_that_comes_before_another_counts(in_folder: Path, monkeypatch:
     assert word(toy) == ("4", ["first"])
 
 
-def test_a_file_that_is_named_by_its_place_counts(in_folder: Path) -> None:
+def test_a_file_loaded_by_its_path_counts(in_folder: Path) -> None:
     toy = make(in_folder, "TABLE = Path(__file__).parent / 'table.txt'", "word = TABLE.read_text")
     for text in ("one", "two"):
         (in_folder / "table.txt").write_text(text)
@@ -164,7 +164,7 @@ def test_a_file_that_is_named_by_its_place_counts(in_folder: Path) -> None:
     assert word(toy) == ("two", [])
 
 
-def test_steps_of_two_folders_have_helpers_of_their_own(in_folder: Path) -> None:
+def test_steps_of_two_folders_have_separate_helpers(in_folder: Path) -> None:
     for name, text in (("a", TWO), ("b", THREE)):
         (in_folder / name).mkdir()
         (in_folder / name / "helper.py").write_text(text)
@@ -254,7 +254,7 @@ def test_two_files_of_a_step_cannot_mean_different_modules_by_one_name(in_folder
         toy.plan()
 
 
-def test_what_changes_while_a_step_works_is_not_kept(in_folder: Path) -> None:
+def test_results_of_code_that_changes_while_it_runs_are_not_stored(in_folder: Path) -> None:
     """Also what changed before it read it: the key is of what was planned."""
     toy = make_toy(in_folder)
     (in_folder / "helper.py").write_text("WORD = 'a'\n")
@@ -307,7 +307,7 @@ def test_workers_use_the_modules_that_were_planned(in_folder: Path) -> None:
         assert onnx.load("outputs/runs/toy/latest/first/model.onnx").doc_string == expected
 
 
-def test_a_module_that_the_source_does_not_show_is_reported(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_imported_dynamically_is_reported(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(in_folder)
     late = "import importlib; word = importlib.import_module('hid' + 'den_helper').word"
     toy = make(in_folder, "", late, {"hidden_helper.py": TWO})
@@ -319,14 +319,14 @@ def test_a_module_that_the_source_does_not_show_is_reported(in_folder: Path, mon
     assert "imported dynamically" not in (Path(done.folder) / "first" / "log.txt").read_text()
 
 
-def test_a_file_that_is_called_as_a_library_of_ours_does_not_take_its_place(in_folder: Path) -> None:
+def test_a_file_named_like_our_library_does_not_replace_it(in_folder: Path) -> None:
     toy = make(
         in_folder, "import yaml", "word = lambda: yaml.__name__ + str(hasattr(yaml, 'safe_load'))", {"yaml.py": ""}
     )
     assert word(toy) == ("yamlTrue", ["first"])
 
 
-def test_nothing_runs_while_imports_are_found(tmp_path: Path) -> None:
+def test_finding_imports_runs_no_code(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools" / "__init__.py").write_text("raise SystemExit('must not run')")
     (tmp_path / "tools" / "inner.py").write_text("from . import other\nfrom .. import too_far\nimport importlib\n")

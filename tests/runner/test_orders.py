@@ -32,7 +32,7 @@ def survives(step: Step[Any, Any]) -> bool:
 
 
 @every_step
-def test_least_settings_survive_the_way(found: StepType) -> None:
+def test_default_settings_survive_serialisation(found: StepType) -> None:
     if required(found):
         pytest.skip(f"has no default for {required(found)}")
     assert survives(with_least_settings(found))
@@ -58,12 +58,12 @@ def test_least_settings_survive_the_way(found: StepType) -> None:
         ("sanitize", {"fold_size_threshold": "64 MiB"}),
     ],
 )
-def test_settings_survive_the_way(name: str, settings: dict[str, object]) -> None:
+def test_settings_survive_serialisation(name: str, settings: dict[str, object]) -> None:
     assert survives(TYPES[name].cls.model_validate_json(json.dumps(settings)))
 
 
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
-def test_settings_of_real_recipes_survive_the_way(path: Path) -> None:
+def test_settings_of_shipped_recipes_survive_serialisation(path: Path) -> None:
     for step in load_recipe(path, trust=True).steps:
         assert survives(step.step), step.name
 
@@ -90,7 +90,7 @@ def there_and_back(order: TaskOrder) -> TaskOrder:
     return TaskOrder.from_line(line)
 
 
-def test_a_task_comes_back_as_it_was(in_folder: Path) -> None:
+def test_a_task_survives_serialisation(in_folder: Path) -> None:
     task, store = make_task(in_folder, "steps.first.word='\u2028 Größe\\n'")
     order = there_and_back(write_order(task, store, trust=True))
     told: list[tuple[int, int, int, str]] = []
@@ -105,7 +105,7 @@ def test_a_task_comes_back_as_it_was(in_folder: Path) -> None:
     assert told == [(2, 1, 2, "weighing")]
 
 
-def test_what_is_in_the_store_is_found_wherever_the_store_is(in_folder: Path) -> None:
+def test_stored_inputs_are_found_wherever_the_store_is(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     inside = Onnx(store.object_folder("cd" * 32) / "model.onnx", "half", "cd" * 32)
     step = RecipeStep(**{**vars(task.works[0].step), "reads": {"from": "half"}})
@@ -136,9 +136,7 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_nothing_is_computed_under_a_key_that_is_not_its_own(
-    in_folder: Path, parts: dict[str, object], told: str
-) -> None:
+def test_a_task_with_a_wrong_key_is_refused(in_folder: Path, parts: dict[str, object], told: str) -> None:
     task, store = make_task(in_folder)
     order = changed(write_order(task, store, trust=True), **parts)
     with pytest.raises(BackendError, match=told):
@@ -154,14 +152,14 @@ def test_a_steps_file_that_changed_meanwhile_is_refused(in_folder: Path) -> None
         read_order(order, store, unheard)
 
 
-def test_a_step_that_is_not_there_is_refused(in_folder: Path) -> None:
+def test_an_unknown_step_is_refused(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=True).model_copy(update={"step_files": ()})
     with pytest.raises(BackendError, match="has no step type 'stamp'"):
         read_order(order, store, unheard)
 
 
-def test_code_needs_trust_there_too(in_folder: Path) -> None:
+def test_code_needs_trust_in_workers_too(in_folder: Path) -> None:
     task, store = make_task(in_folder)
     order = write_order(task, store, trust=False)
     with pytest.raises(RequestError, match="read that code"):

@@ -40,7 +40,7 @@ ANY_VALUE: st.SearchStrategy[Any] = st.recursive(
 
 @settings(deadline=None, max_examples=50)
 @given(ANY_VALUE)
-def test_any_value_can_be_read_again(value: JsonValue) -> None:
+def test_any_value_is_read_back(value: JsonValue) -> None:
     try:
         *reset, override = point_overrides({"steps.a.b": value}, {})
     except NoOverrideError:
@@ -80,7 +80,7 @@ CHANGES: list[tuple[str, JsonValue]] = [
 
 
 @pytest.mark.parametrize(("key", "value"), CHANGES)
-def test_a_key_is_found_again(tmp_path: Path, key: str, value: JsonValue) -> None:
+def test_a_key_is_read_back(tmp_path: Path, key: str, value: JsonValue) -> None:
     (tmp_path / "r.yaml").write_text(yaml.safe_dump(RECIPE))
     wanted = change_value(RECIPE, key.split("."), value)
     try:
@@ -124,7 +124,7 @@ def test_the_commands_of_points_repeat_them(in_folder: Path) -> None:
     assert again.nothing_to_do
 
 
-def test_a_point_that_hydra_has_no_words_for_is_repeated_by_its_recipe(in_folder: Path) -> None:
+def test_a_point_that_overrides_cannot_express_is_repeated_by_its_recipe(in_folder: Path) -> None:
     toy = make_sweep_toy(in_folder, HARD.replace("inputs.x:0.shape: [[1], [2]]", "inputs.x:0: [{data: ones}]"))
     record, _ = toy.run("mode=plain", "tint.colour=rows")
     folder = toy.outputs / "sweeps" / "toy" / record.id / "points" / "0001"

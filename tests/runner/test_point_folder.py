@@ -72,7 +72,7 @@ def points(tmp_path: Path) -> Points:
     return made
 
 
-def test_a_points_folder_is_a_runs_folder_that_links_to_the_store(points: Points) -> None:
+def test_a_point_folder_is_a_run_folder_that_links_to_the_store(points: Points) -> None:
     folder = points.folder(1)
     assert sorted(path.name for path in folder.iterdir()) == [
         "command.txt", "log.txt", "recipe.yaml", "report.html", "run.json", "speed",
@@ -87,7 +87,7 @@ def test_a_points_folder_is_a_runs_folder_that_links_to_the_store(points: Points
     assert str(folder / "recipe.yaml") in (folder / "recipe.yaml").read_text()
 
 
-def test_its_documents_are_read_through_the_link_and_its_report_is_the_same_when_drawn_again(points: Points) -> None:
+def test_documents_are_read_through_links_and_reports_are_reproducible(points: Points) -> None:
     folder = points.folder(2)
     assert list(read_run(folder).profiles) == ["speed"]
     drawn = (folder / "report.html").read_bytes()
@@ -96,7 +96,7 @@ def test_its_documents_are_read_through_the_link_and_its_report_is_the_same_when
     assert draw_report(folder).read_bytes() == drawn
 
 
-def test_a_point_that_is_built_aside_has_its_profiles_in_its_report(points: Points) -> None:
+def test_a_point_written_elsewhere_has_its_profiles_in_its_report(points: Points) -> None:
     aside = points.root / "store" / "building" / "0001"
     write_point(points.runs[0], aside, points.folder(1), points.outputs.store)
     assert (aside / "report.html").read_bytes() == (points.folder(1) / "report.html").read_bytes()
@@ -118,7 +118,7 @@ def test_points_are_compared_by_their_numbers(points: Points) -> None:
     assert [subject.label for subject in compared.comparison.subjects] == ["ppocr-det#1", "ppocr-det#2:speed"]
 
 
-def test_where_links_are_refused_files_are_copied(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_copied_where_links_are_not_supported(points: Points, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError("links are for administrators")
 
@@ -129,7 +129,7 @@ def test_where_links_are_refused_files_are_copied(points: Points, monkeypatch: p
     assert list(read_run(folder).profiles) == ["speed"]
 
 
-def test_winners_stand_by_the_profiles_that_the_store_has(points: Points) -> None:
+def test_winners_are_ranked_by_the_profiles_in_the_store(points: Points) -> None:
     finals = {number: run.steps for number, run in enumerate(points.runs, 1)}
     stands = judge_winners(finals, 1, parse_expression("speed.latency.min"), "minimize", points.outputs)
     assert stands[1].verdict == "best"
@@ -137,7 +137,7 @@ def test_winners_stand_by_the_profiles_that_the_store_has(points: Points) -> Non
     assert stands[2].low is not None and stands[2].low > 1.3
 
 
-def test_what_was_learned_of_noise_here_counts_in_standings(points: Points) -> None:
+def test_learned_noise_counts_in_rankings(points: Points) -> None:
     finals = {number: run.steps for number, run in enumerate(points.runs, 1)}
     noise = Noise(
         machine=MACHINE,
@@ -156,7 +156,7 @@ def test_what_was_learned_of_noise_here_counts_in_standings(points: Points) -> N
     assert stands[2].verdict == "tie"
 
 
-def test_a_winner_whose_profile_is_gone_has_a_ratio_without_an_interval(points: Points) -> None:
+def test_a_winner_with_a_removed_profile_has_a_ratio_without_an_interval(points: Points) -> None:
     finals = {number: run.steps for number, run in enumerate(points.runs, 1)}
     shutil.rmtree(points.root / "store" / "objects")
     # what was read lately is at hand: ask of another place

@@ -75,7 +75,7 @@ def test_killed_at_any_moment_the_next_run_finishes_and_repeats_no_finished_work
 
 
 @pytest.mark.parametrize("word", ["SIGINT", "SIGTERM"])
-def test_ctrl_c_ends_quickly_and_keeps_what_was_finished(in_folder: Path, word: str) -> None:
+def test_ctrl_c_ends_quickly_and_keeps_finished_results(in_folder: Path, word: str) -> None:
     toy = make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 30"))
     process = start(toy)
     while "second" not in computed(toy):
@@ -127,7 +127,7 @@ def test_a_full_disk_is_one_paragraph_and_loses_nothing(in_folder: Path, small_d
 @pytest.mark.parametrize(
     "free_kib", [20, pytest.param(60, marks=pytest.mark.thorough), 200, pytest.param(700, marks=pytest.mark.thorough)]
 )
-def test_wherever_the_disk_ends_it_is_one_paragraph(in_folder: Path, small_disk: Path, free_kib: int) -> None:
+def test_a_disk_that_fills_at_any_write_is_one_paragraph(in_folder: Path, small_disk: Path, free_kib: int) -> None:
     toy = make_toy(in_folder)
     free = shutil.disk_usage(small_disk).free
     (small_disk / "filler").write_bytes(bytes(free - free_kib * 1024))

@@ -1,4 +1,4 @@
-"""Ray: tasks reach the right node, and every record arrives once, whatever dies."""
+"""Ray: tasks reach the right node, and every record arrives once, whichever processes are killed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def with_parts(task: Task, **parts: str) -> Task:
 
 
 @pytest.mark.thorough
-def test_a_task_is_done_on_a_node(deeds: Deeds, on_ray: OnRay) -> None:
+def test_a_task_runs_on_a_node(deeds: Deeds, on_ray: OnRay) -> None:
     (record,) = on_ray.submit(make_task(deeds, "word: hello"), deeds.store).result(60)
     assert record.summary == "hello"
     assert deeds.store.read_record(record.key) == record
@@ -91,7 +91,7 @@ def test_a_task_is_done_on_a_node(deeds: Deeds, on_ray: OnRay) -> None:
 
 
 @pytest.mark.thorough
-def test_a_task_goes_to_the_device_it_names(second: Node, deeds: Deeds, on_ray: OnRay) -> None:
+def test_a_task_runs_on_the_device_it_names(second: Node, deeds: Deeds, on_ray: OnRay) -> None:
     wanted = (
         r"no node with 1 CPUs and the device 'Orin' \(did you mean \"orin\"\?\). Its nodes: .*\(2 CPUs, 0 GPUs, A100\)"
     )
@@ -113,7 +113,7 @@ def test_a_node_that_does_not_see_the_folder_is_refused(
     assert not deeds.store.record_path(make_key(make_task(deeds, name="there").works[0].parts)).exists()
 
 
-def test_what_steps_raise_is_raised_here(deeds: Deeds, on_ray: OnRay) -> None:
+def test_exceptions_of_steps_are_raised_in_the_driver(deeds: Deeds, on_ray: OnRay) -> None:
     with pytest.raises(ModelError, match=r"step one: too big in its model.onnx"):
         on_ray.submit(make_task(deeds, "act: refuse, word: too big"), deeds.store).result(60)
     with pytest.raises(WorkerBugError, match="ValueError: a bug about x"):
@@ -128,7 +128,7 @@ def test_a_step_that_takes_too_long_is_stopped(deeds: Deeds, on_ray: OnRay) -> N
     assert len(deeds.done) == 1
 
 
-def test_what_was_planned_for_another_machine_or_version_is_refused(deeds: Deeds, on_ray: OnRay) -> None:
+def test_tasks_planned_for_another_machine_or_version_are_refused(deeds: Deeds, on_ray: OnRay) -> None:
     task = make_task(deeds)
     assert on_ray.machine_for(task.works[0].step, deeds.store).startswith(fingerprint_machine())
     with pytest.raises(BackendError, match="step one: it was planned for a toaster, but Ray would compute it on Linux"):
@@ -148,9 +148,7 @@ def test_a_node_that_does_not_see_the_store_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_without_a_shared_folder_things_go_through_a_remote_store(
-    cluster: Cluster, deeds: Deeds, tmp_path: Path
-) -> None:
+def test_without_a_shared_folder_artifacts_use_a_remote_store(cluster: Cluster, deeds: Deeds, tmp_path: Path) -> None:
     remote = RemoteStore((tmp_path / "remote").as_uri())
     on_ray = OnRay(cluster.address, {}, ignore, trust=True, remote_store=remote)
     try:
@@ -168,7 +166,7 @@ def test_without_a_shared_folder_things_go_through_a_remote_store(
         on_ray.close()
 
 
-def test_where_nothing_answers_it_is_reported() -> None:
+def test_an_unreachable_cluster_is_reported() -> None:
     with pytest.raises(BackendError, match=r"Ray at 127.0.0.1:1: nothing answers: .* must be a node of the cluster"):
         OnRay("127.0.0.1:1", {}, ignore)
 
@@ -230,7 +228,7 @@ def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_sweep_whose_driver_was_killed_goes_on(cluster: Cluster, second: Node, toy: SweepToy) -> None:
+def test_a_sweep_resumes_after_its_driver_was_killed(cluster: Cluster, second: Node, toy: SweepToy) -> None:
     ray = ["--ray", cluster.address, "sweep.together=2", "steps.tint.seconds=2"]
     with start(toy, *ray) as driver:  # whose sittings are of points 4 and 6, 1 and 3, 2 and 5
         wait_until(lambda: pids("tint#1"))
@@ -249,7 +247,7 @@ def test_a_sweep_whose_driver_was_killed_goes_on(cluster: Cluster, second: Node,
 
 
 @pytest.mark.thorough
-def test_a_sweep_is_whole_where_nodes_do_not_see_its_folder(
+def test_a_sweep_is_complete_when_nodes_do_not_see_its_folder(
     cluster: Cluster, second: Node, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, toy: SweepToy
 ) -> None:
     monkeypatch.chdir(hidden)

@@ -104,33 +104,33 @@ def compute(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     ray_node._workers.clear()
 
 
-def test_what_is_lost_is_tried_again(compute: Callable[..., str]) -> None:
+def test_lost_tasks_are_retried(compute: Callable[..., str]) -> None:
     assert compute(cut_off, never_begun, cut_off, done) == "hello"  # who did not begin does not count
 
 
-def test_three_that_were_cut_off_are_enough(compute: Callable[..., str]) -> None:
+def test_a_task_is_given_up_after_three_interruptions(compute: Callable[..., str]) -> None:
     with pytest.raises(BackendError, match="step one: Ray lost it 3 times; the last time: its node died"):
         compute(cut_off, cut_off, cut_off)
 
 
-def test_what_no_node_starts_is_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_that_no_node_starts_are_given_up(compute: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "MAX_PLACEMENTS", 2)
     with pytest.raises(BackendError, match="lost it 2 times; the last time: its node went away"):
         compute(never_begun, never_begun)
 
 
 @pytest.mark.thorough
-def test_what_was_done_unheard_is_not_done_again(compute: Callable[..., str]) -> None:
+def test_a_finished_task_whose_answer_was_lost_is_not_repeated(compute: Callable[..., str]) -> None:
     assert compute(done_unheard) == "hello"
 
 
-def test_a_node_reports_at_once_that_it_has_begun(in_folder: Path) -> None:
+def test_a_node_reports_the_start_of_a_task_at_once(in_folder: Path) -> None:
     words = ray_node.compute(NodeOrder(task="not even an order").to_line())
     assert read_node_message(next(words)) == Alive()
     assert isinstance(read_node_message(list(words)[-1]), Failed)
 
 
-def test_a_node_that_cannot_work_is_not_asked_twice(compute: Callable[..., str]) -> None:
+def test_an_unusable_node_is_not_tried_twice(compute: Callable[..., str]) -> None:
     with pytest.raises(BackendError, match=r"Ray's node cannot work: ModuleNotFoundError: No module named 'ndld_flow'"):
         compute(refused)
 
@@ -144,7 +144,7 @@ def test_a_node_that_is_silent_for_long_is_lost(in_folder: Path) -> None:
         watch.check()
 
 
-def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_transfers_are_not_received(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "SEEN_WITHIN_S", 0.0)
     deeds = Deeds(in_folder)
     records = compute_steps(make_task(deeds), deeds.store, lambda _: None)
@@ -153,7 +153,7 @@ def test_what_has_not_arrived_is_not_received(in_folder: Path, monkeypatch: pyte
     assert not SharedFolderTransport().receive(records, deeds.store)
 
 
-def test_a_model_that_was_changed_since_is_not_sent(in_folder: Path) -> None:
+def test_a_model_changed_since_planning_is_not_sent(in_folder: Path) -> None:
     deeds = Deeds(in_folder)
     task = make_task(deeds)
     task.works[0].source.path.write_bytes(b"another model")

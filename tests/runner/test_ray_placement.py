@@ -71,7 +71,7 @@ NODES = [BIG, FOUND, SMALL]
         ),
     ],
 )
-def test_what_a_step_needs_it_gets(
+def test_a_step_gets_the_resources_it_needs(
     wanted: RecipeStep, needs: Needs, fitting: list[Node], options: dict[str, Any]
 ) -> None:
     demand = make_demand([wanted], {"clean": needs})
@@ -79,18 +79,18 @@ def test_what_a_step_needs_it_gets(
     assert make_options(demand, find_nodes(demand, NODES)) == options
 
 
-def test_a_device_is_taken_whole_by_what_measures_it() -> None:
+def test_a_measuring_step_takes_a_whole_device() -> None:
     demand = make_demand([step("speed", "gpu-0")], {"speed": Needs(device="A100")})
     assert make_options(demand, [BIG])["resources"] == {"A100": 1.0}
     assert make_options(demand, [FOUND])["resources"] == {"accelerator_type:A100": 0.001}  # its GPU is taken whole
 
 
-def test_steps_in_turns_get_the_most_that_one_of_them_needs() -> None:
+def test_interleaved_steps_get_the_largest_requirement() -> None:
     demand = make_demand([step("a#1", "gpu-0"), step("b#2", "gpu-0")], {"a": Needs(gpus=2), "b": Needs(cpus=4)})
     assert (demand.gpus, demand.cpus) == (2, 4)
 
 
-def test_what_no_node_has_is_reported_with_what_they_have() -> None:
+def test_unavailable_resources_are_reported_with_those_of_the_nodes() -> None:
     demand = make_demand([step("speed")], {"speed": Needs(gpus=4, device="A10")})
     assert find_nodes(demand, NODES) == []
     assert str(explain_no_node(demand, NODES, "here:1")) == (
@@ -99,7 +99,7 @@ def test_what_no_node_has_is_reported_with_what_they_have() -> None:
     )
 
 
-def test_a_node_that_cannot_work_is_reported_only_where_it_would_have_to() -> None:
+def test_an_unusable_node_is_reported_only_when_it_is_needed() -> None:
     broken = node("broken", complaint="it does not see the store", CPU=2)
     assert find_nodes(make_demand([step("speed", "gpu-0")], {}), [BIG, broken]) == [BIG]
     with pytest.raises(BackendError, match=r"it does not see the store\."):

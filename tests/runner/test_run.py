@@ -36,7 +36,7 @@ def test_a_run_computes_every_step_in_order_and_reads_the_input_of_from(in_folde
     assert any(isinstance(event, StepProgressed) and event.total == 10 for event in events)
 
 
-def test_a_run_folder_holds_what_a_person_opens(in_folder: Path) -> None:
+def test_a_run_folder_holds_the_files_for_its_user(in_folder: Path) -> None:
     done, _ = make_toy(in_folder).run()
     folder = Path(done.folder)
     names = {path.name for path in folder.iterdir()}
@@ -51,7 +51,7 @@ def test_a_run_folder_holds_what_a_person_opens(in_folder: Path) -> None:
     assert run.gates[0].left == 4
 
 
-def test_the_second_run_does_nothing_and_names_the_first(in_folder: Path) -> None:
+def test_a_second_run_does_nothing_and_names_the_first(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     first, _ = toy.run()
     again, events = toy.run()
@@ -82,7 +82,7 @@ def test_a_changed_nested_setting_is_named_by_its_path(in_folder: Path) -> None:
     assert toy.plan("steps.first.how.blue=2")["first"] == ("settings changed", "how.blue 0 -> 2")
 
 
-def test_a_step_that_makes_the_same_as_before_reruns_nothing_after_it(in_folder: Path) -> None:
+def test_a_step_with_an_unchanged_result_reruns_no_later_step(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     toy.run()
     _, events = toy.run("steps.first.seconds=0.001")  # another setting, the same model
@@ -90,7 +90,7 @@ def test_a_step_that_makes_the_same_as_before_reruns_nothing_after_it(in_folder:
     assert outcomes(events)["second"] == "reused"
 
 
-def test_an_earlier_setting_is_remembered(in_folder: Path) -> None:
+def test_results_of_an_earlier_setting_are_reused(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     toy.run()
     toy.run("steps.first.word=z")
@@ -116,7 +116,7 @@ def test_a_changed_byte_of_external_data_reruns_all(in_folder: Path) -> None:
     assert started(events) == ["first", "second", "aside"]
 
 
-def test_a_changed_byte_is_seen_in_a_large_file_whose_time_was_put_back(in_folder: Path) -> None:
+def test_a_changed_byte_is_found_in_a_large_file_with_a_restored_time(in_folder: Path) -> None:
     import os
 
     store = Store(in_folder / "store")
@@ -156,7 +156,7 @@ def test_editing_the_file_of_a_step_reruns_it(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["truncate", "edit", "remove"])
-def test_a_damaged_artifact_is_set_aside_and_made_again(in_folder: Path, change: str) -> None:
+def test_a_damaged_artifact_is_set_aside_and_rebuilt(in_folder: Path, change: str) -> None:
     toy = make_toy(in_folder)
     done, _ = toy.run()
     good = (Path(done.folder) / "first" / "model.onnx").read_bytes()
@@ -177,7 +177,7 @@ def test_a_damaged_artifact_is_set_aside_and_made_again(in_folder: Path, change:
     assert again.passed
 
 
-def test_forced_steps_run(in_folder: Path) -> None:
+def test_forced_steps_run_again(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     toy.run()
     _, events = toy.run(force=["first"])
@@ -186,7 +186,7 @@ def test_forced_steps_run(in_folder: Path) -> None:
         toy.run(force=["frist"])
 
 
-def test_a_failed_gate_fails_the_run_and_the_report_is_there(in_folder: Path) -> None:
+def test_a_failed_gate_fails_the_run_and_writes_the_report(in_folder: Path) -> None:
     toy = make_toy(in_folder, RECIPE.replace(">= 2", ">= 200"))
     done, _ = toy.run()
     assert not done.passed
@@ -196,20 +196,20 @@ def test_a_failed_gate_fails_the_run_and_the_report_is_there(in_folder: Path) ->
     assert not again.passed  # nothing to do is no reason to forget that the answer was no
 
 
-def test_a_gate_on_a_missing_metric_names_those_there_are(in_folder: Path) -> None:
+def test_a_gate_on_a_missing_metric_names_the_available_ones(in_folder: Path) -> None:
     toy = make_toy(in_folder, RECIPE.replace("second.length", "second.lenght"))
     with pytest.raises(RequestError, match=r'did you mean "second.length"'):
         toy.run()
 
 
-def test_a_step_that_fails_lets_the_others_go_on(in_folder: Path) -> None:
+def test_other_steps_continue_after_a_step_fails(in_folder: Path) -> None:
     toy = make_toy(in_folder, RECIPE.replace("word: a", "word: a, passed: false"))
     done, events = toy.run()
     assert not done.passed
     assert outcomes(events) == {"first": "failed", "second": "done", "aside": "done"}
 
 
-def test_a_step_that_stops_the_run_skips_what_comes_after(in_folder: Path) -> None:
+def test_a_step_that_stops_the_run_skips_later_steps(in_folder: Path) -> None:
     toy = make_toy(in_folder, RECIPE.replace("word: a", "word: a, passed: false"))
     toy.write(toy.recipe.read_text(), STAMP.replace("libraries =", "stops_run = True\n    libraries ="))
     done, events = toy.run()
@@ -257,7 +257,7 @@ def test_a_step_that_writes_nothing_is_reported(in_folder: Path) -> None:
     assert objects(in_folder) == []
 
 
-def test_a_step_that_raises_leaves_nothing_half_written(in_folder: Path) -> None:
+def test_a_step_that_raises_leaves_no_incomplete_files(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     toy.write(RECIPE, STAMP.replace("context.log.info", "raise ZeroDivisionError\n        context.log.info"))
     with pytest.raises(ZeroDivisionError):
@@ -266,13 +266,13 @@ def test_a_step_that_raises_leaves_nothing_half_written(in_folder: Path) -> None
     assert list((in_folder / "outputs/store/building").iterdir()) == []
 
 
-def test_a_missing_model_names_the_near_ones(in_folder: Path) -> None:
+def test_a_missing_model_is_reported_with_similar_names(in_folder: Path) -> None:
     toy = make_toy(in_folder, RECIPE.replace("model.onnx", "modle.onnx"))
     with pytest.raises(ModelError, match=r'did you mean "model\.onnx"'):
         toy.run()
 
 
-def test_outputs_that_cannot_be_made_are_an_error(in_folder: Path) -> None:
+def test_an_outputs_folder_that_cannot_be_created_is_an_error(in_folder: Path) -> None:
     toy = make_toy(in_folder)
     (in_folder / "outputs").write_text("a file")
     with pytest.raises(OutputsError, match="--outputs"):
@@ -286,7 +286,7 @@ def test_code_of_a_recipe_needs_trust(in_folder: Path) -> None:
         api.run(toy.recipe, outputs=in_folder / "outputs")
 
 
-def test_records_report_what_the_key_was_made_of(in_folder: Path) -> None:
+def test_records_list_the_parts_of_the_key(in_folder: Path) -> None:
     done, _ = make_toy(in_folder).run()
     record = json.loads((Path(done.folder) / "second" / "record.json").read_text())
     assert record["parts"]["settings"] == {"word": "b", "seconds": 0.0, "passed": True}
@@ -305,7 +305,7 @@ def test_a_reused_run_imports_nothing_heavy(in_folder: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=in_folder, check=True)
 
 
-def test_runs_of_one_second_are_in_the_order_they_ended_in(in_folder: Path) -> None:
+def test_runs_of_one_second_are_ordered_by_their_end(in_folder: Path) -> None:
     outputs = Outputs(in_folder / "outputs")
     toy = make_toy(in_folder)
     toy.run()

@@ -117,7 +117,7 @@ def test_one_users_umask_does_not_close_shared_outputs_to_others(users: Users, o
 
 
 @as_others
-def test_a_user_without_permission_learns_the_owner_and_the_remedy(users: Users, outputs: Path) -> None:
+def test_a_user_without_permission_is_shown_the_owner_and_the_remedy(users: Users, outputs: Path) -> None:
     assert users.work(ALICE, 0o022, "x", GROUP, outputs=outputs)["passed"]
     objects = outputs / "store" / "objects"
     for path in (objects, *objects.glob("*")):
@@ -135,7 +135,7 @@ def test_a_user_without_permission_learns_the_owner_and_the_remedy(users: Users,
 @pytest.mark.parametrize(
     ("mode", "file", "folder"), [(0o755, 0o600, 0o700), (0o1777, 0o600, 0o700), (0o775, 0o664, 0o775)]
 )
-def test_only_shared_folders_open_what_is_created_in_them(tmp_path: Path, mode: int, file: int, folder: int) -> None:
+def test_only_shared_folders_share_files_created_in_them(tmp_path: Path, mode: int, file: int, folder: int) -> None:
     (tmp_path / "outputs").mkdir()
     (tmp_path / "outputs").chmod(mode)
     before = os.umask(0o077)

@@ -36,20 +36,20 @@ def measured(toy: SweepToy) -> list[str]:
 
 
 @pytest.mark.parametrize("line", ["gates: ['speed.mss <= 3']", "  subject_to: ['speed.mss <= 3']"])
-def test_a_bound_on_what_no_step_reports_ends_it(toy: SweepToy, line: str) -> None:
+def test_a_bound_on_a_metric_that_no_step_reports_ends_the_sweep(toy: SweepToy, line: str) -> None:
     with pytest.raises(RequestError, match=r"speed\.mss <= 3: there is no metric .*speed\.ms"):
         toy.write(f"{RECIPE}{line}\n").run()
     assert len(toy.log) == 4
 
 
-def test_points_that_do_not_report_what_is_bounded_fail_alone(toy: SweepToy) -> None:
+def test_points_without_the_bounded_metric_fail_alone(toy: SweepToy) -> None:
     record, _ = toy.write(RECIPE + "gates: ['speed.ms / (speed.ms - 13) >= -100']\n").run()
     assert [point.outcome for point in record.points] == ["failed", "passed", "passed"] * 2
     assert "divides by zero" in record.points[0].reason
     assert record.points[0].folder == ""
 
 
-def test_what_this_machine_lacks_for_later_points_ends_nothing(toy: SweepToy) -> None:
+def test_missing_requirements_of_later_points_do_not_end_the_sweep(toy: SweepToy) -> None:
     text = RECIPE.replace("{step: gauge, threads: 1}", QUICK).replace("speed.ms", "speed.latency.min")
     text = text.replace("tint.colour: [red, green]", "speed.provider: [cpu, cuda]").replace("[1, 2, 4]", "[1]")
     record, _ = toy.write(text + "  together: 1\n").run()
@@ -67,7 +67,7 @@ def test_a_check_that_stops_every_point_is_a_result(toy: SweepToy) -> None:
     assert not record.passed
 
 
-def test_a_model_that_is_not_there_is_reported_before_anything_is_done(toy: SweepToy) -> None:
+def test_a_missing_model_is_reported_before_the_sweep(toy: SweepToy) -> None:
     text = RECIPE.replace("model: model.onnx", "model: gone.onnx").replace("tint.colour: [red, green]", "model: [A]")
     with pytest.raises(ModelError, match=r"gone\.onnx"):
         toy.write(text.replace("[A]", "[model.onnx]")).run()
@@ -76,7 +76,7 @@ def test_a_model_that_is_not_there_is_reported_before_anything_is_done(toy: Swee
     assert not toy.log
 
 
-def test_a_model_that_changes_meanwhile_ends_it(toy: SweepToy) -> None:
+def test_a_model_that_changes_meanwhile_ends_the_sweep(toy: SweepToy) -> None:
     def change(event: Event) -> None:
         if isinstance(event, PointFinished):
             model = onnx.load("model.onnx")
@@ -90,7 +90,7 @@ def test_a_model_that_changes_meanwhile_ends_it(toy: SweepToy) -> None:
     assert record.passed
 
 
-def test_another_gate_makes_another_sweep(toy: SweepToy) -> None:
+def test_a_changed_gate_makes_another_sweep(toy: SweepToy) -> None:
     first = toy.finish()
     toy.write(RECIPE + "gates: ['speed.ms <= 100']\n")
     second = toy.finish()
@@ -99,7 +99,7 @@ def test_another_gate_makes_another_sweep(toy: SweepToy) -> None:
 
 
 @pytest.mark.parametrize("blames", ["true", "false"])
-def test_what_all_share_and_fails_is_tried_once(toy: SweepToy, blames: str) -> None:
+def test_a_failing_shared_step_runs_once(toy: SweepToy, blames: str) -> None:
     plain = f"  plain: {{step: gauge, from: base, threads: 200, blames: {blames}}}\n"
     record, events = toy.write(RECIPE.replace("  speed: {", f"{plain}  speed: {{")).run()
     assert measured(toy) == ["plain#1"]
@@ -119,13 +119,13 @@ def test_base_and_variant_in_one_session_are_each_measured_once(toy: SweepToy) -
     assert toy.point_run(record, 1).steps[-1].detail in ("with 3 others", "with 4 others")
 
 
-def test_what_is_measured_alone_was_in_no_turns(toy: SweepToy) -> None:
+def test_points_measured_alone_are_not_interleaved(toy: SweepToy) -> None:
     record, events = toy.run("sweep.together=1", "sweep.winners=0")
     assert {point.steps[-1].reason for point in record.points} == {"new"}
     assert {event.reason for event in events if isinstance(event, StepStarted)} == {"new"}
 
 
-def test_a_winner_that_fails_when_it_is_measured_again_has_not_passed(
+def test_a_winner_that_fails_its_second_measurement_has_not_passed(
     toy: SweepToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (toy.folder / "flaky.py").write_text(FLAKY)
@@ -139,7 +139,7 @@ def test_a_winner_that_fails_when_it_is_measured_again_has_not_passed(
     assert toy.point_run(record, 3).passed  # as it was first measured
 
 
-def test_a_winner_that_says_no_when_it_is_measured_again_has_not_passed(
+def test_a_winner_that_fails_a_gate_in_its_second_measurement_has_not_passed(
     toy: SweepToy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (toy.folder / "flaky.py").write_text(FLAKY)
@@ -154,7 +154,7 @@ def test_a_winner_that_says_no_when_it_is_measured_again_has_not_passed(
 
 
 @pytest.mark.thorough
-def test_the_time_of_a_session_is_the_sum_of_what_its_steps_may_take(toy: SweepToy) -> None:
+def test_the_time_limit_of_a_session_is_the_sum_of_its_steps(toy: SweepToy) -> None:
     text = RECIPE.replace("  speed: {", "  plain: {step: gauge, from: base}\n  speed: {from: tint, ")
     text = text.replace("tint.colour: [red, green]", "speed.seconds: [60.0]").replace("[1, 2, 4]", "[1]")
     record, _ = toy.write(text).run("sweep.timeout={plain: 2 s, speed: 1 s}")
@@ -162,7 +162,7 @@ def test_the_time_of_a_session_is_the_sum_of_what_its_steps_may_take(toy: SweepT
 
 
 @pytest.mark.thorough
-def test_a_hundred_points_do_each_step_once(toy: SweepToy) -> None:
+def test_a_hundred_points_run_each_shared_step_once(toy: SweepToy) -> None:
     text = RECIPE.replace("[red, green]", str([f"c{number}" for number in range(10)]))
     text = text.replace("[1, 2, 4]", str([*range(1, 11)])).replace("seconds: 0.0", "")
     record, _ = toy.write(text).run(place=Placement(jobs=2))

@@ -69,14 +69,14 @@ def kept(made: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kept:
 
 
 @pytest.mark.parametrize("head", ["toy", "{id}", "toy/{id}", "{short}", "outputs/sweeps/toy/{id}", "latest"])
-def test_points_are_found_by_every_name_of_their_sweep(kept: Kept, head: str) -> None:
+def test_points_are_found_by_any_name_of_their_sweep(kept: Kept, head: str) -> None:
     reference = head.format(id=kept.sweep.name, short=kept.sweep.name[-6:])
     assert kept.outputs.find(f"{reference}#2") == kept.sweep / "points" / "0002"
     assert kept.outputs.find(f"{reference}#best") == kept.sweep / "points" / "0004"
     assert name_folder(kept.outputs.find(f"{reference}#2")) == f"toy/{kept.sweep.name}#2"
 
 
-def test_the_name_of_a_recipe_is_its_newest_run_where_a_run_is_needed_and_else_the_newest_of_all(kept: Kept) -> None:
+def test_a_recipe_name_refers_to_its_newest_run_or_sweep(kept: Kept) -> None:
     assert kept.outputs.find("toy") == kept.outputs.find("latest") == kept.run
     assert kept.outputs.find_any("toy") == kept.outputs.find_any("latest") == kept.sweep
     assert kept.outputs.find_any("toy#1") == kept.sweep / "points" / "0001"
@@ -84,7 +84,7 @@ def test_the_name_of_a_recipe_is_its_newest_run_where_a_run_is_needed_and_else_t
 
 
 @pytest.mark.parametrize("reference", ["{id}", "toy/{id}", "outputs/sweeps/toy/{id}"])
-def test_a_sweep_where_a_run_is_needed_asks_for_a_point(kept: Kept, reference: str) -> None:
+def test_a_sweep_in_place_of_a_run_is_refused_with_a_hint_at_points(kept: Kept, reference: str) -> None:
     named = reference.format(id=kept.sweep.name)
     for ask in (lambda: kept.outputs.find(named), lambda: api.compare([named, named], outputs=kept.toy.outputs)):
         with pytest.raises(NoPointError, match=f"{named} is a sweep, not a run. Name a point of it: `{named}#4`"):
@@ -104,12 +104,12 @@ def test_a_point_that_failed_has_a_folder_with_the_reason(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("point", ["9", "0", "-1", "first", "1.5", "²", "../0001"])
-def test_a_point_that_is_not_there_is_reported(kept: Kept, point: str) -> None:
+def test_an_unknown_point_is_reported(kept: Kept, point: str) -> None:
     with pytest.raises(NoPointError, match="such as `toy#4`"):
         kept.outputs.find(f"toy#{point}")
 
 
-def test_what_is_no_sweep_has_no_points(kept: Kept) -> None:
+def test_runs_have_no_points(kept: Kept) -> None:
     for reference in ("nothing#1", f"{kept.run.name}#1", "#1", "#"):
         with pytest.raises(RequestError, match="there is no such run, tag or recipe"):
             kept.outputs.find(reference)
@@ -139,7 +139,7 @@ def test_runs_and_sweeps_are_listed_newest_first(kept: Kept) -> None:
     assert [one["kind"] for one in as_json] == ["sweep", "run"]
 
 
-def test_a_sweep_whose_record_is_damaged_is_listed_as_such_and_its_points_are_found(kept: Kept) -> None:
+def test_a_sweep_with_a_damaged_record_is_listed_and_its_points_are_found(kept: Kept) -> None:
     (kept.sweep / "sweep.json").write_text("{}")
     assert [(one.kind, one.damage[:5]) for one in list_runs(kept.outputs)] == [
         ("sweep", "sweep"),
@@ -166,7 +166,7 @@ def test_models_of_points_are_found(kept: Kept) -> None:
     assert "red 1" in api.diff("toy#2:source", "toy#2:tint", outputs=kept.toy.outputs).to_json()
 
 
-def test_what_a_sweep_needs_is_kept_and_an_old_one_is_dropped_whole(kept: Kept) -> None:
+def test_gc_keeps_what_a_sweep_needs_and_removes_old_sweeps_completely(kept: Kept) -> None:
     before = sorted(path.name for path in (kept.toy.outputs / "store" / "records").glob("*/*"))
     freed = collect_garbage(kept.outputs)
     assert (freed.runs, freed.sweeps, freed.objects, freed.record_count) == ((), (), (), 0)
@@ -181,13 +181,13 @@ def test_what_a_sweep_needs_is_kept_and_an_old_one_is_dropped_whole(kept: Kept) 
     assert not kept.sweep.exists() and not list((kept.toy.outputs / "store" / "objects").glob("*/*"))
 
 
-def test_after_gc_the_same_sweep_has_nothing_to_do(kept: Kept) -> None:
+def test_after_gc_the_same_sweep_is_fully_reused(kept: Kept) -> None:
     shutil.rmtree(kept.run)
     collect_garbage(kept.outputs)
     assert kept.toy.finish().nothing_to_do
 
 
-def test_a_sweep_with_a_tagged_point_is_kept_whole(kept: Kept) -> None:
+def test_a_sweep_with_a_tagged_point_is_kept_completely(kept: Kept) -> None:
     api.tag("toy#2", "mine", outputs=kept.toy.outputs)
     freed = collect_garbage(kept.outputs, keep=0)
     assert freed.sweeps == ()

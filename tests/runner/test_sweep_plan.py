@@ -49,7 +49,7 @@ REPEATED = ("winners not measured again", "two devices, other sittings")
 @pytest.mark.parametrize(
     "state", [pytest.param(state, marks=[pytest.mark.thorough] * (state in REPEATED)) for state in STATES]
 )
-def test_a_plan_is_what_is_done(toy: SweepToy, state: str) -> None:
+def test_a_plan_matches_the_following_run(toy: SweepToy, state: str) -> None:
     before, recipe, forced = STATES[state]
     if before is not None:
         toy.write(before).finish()
@@ -90,7 +90,7 @@ def test_a_plan_reports_that_only_the_best_are_measured_again(toy: SweepToy) -> 
     assert "then the best are measured again" in said.output
 
 
-def test_what_reads_a_forced_step_may_be_reused_after_all(toy: SweepToy) -> None:
+def test_readers_of_a_forced_step_may_be_reused(toy: SweepToy) -> None:
     toy.finish()
     plan = toy.plan("tint")
     assert {step.name: (step.distinct, step.there) for step in plan.steps} == {
@@ -101,6 +101,6 @@ def test_what_reads_a_forced_step_may_be_reused_after_all(toy: SweepToy) -> None
     assert toy.record(toy.force("tint")).steps_done == 2
 
 
-def test_a_step_that_is_not_there_cannot_be_forced_in_a_plan_either(toy: SweepToy) -> None:
+def test_forcing_an_unknown_step_is_refused_in_a_plan(toy: SweepToy) -> None:
     with pytest.raises(RequestError, match="--force nope"):
         toy.plan("nope")

@@ -64,7 +64,7 @@ def worked(toy: SweepToy) -> Counter[str]:
     return Counter(line.split()[1] for line in toy.log)
 
 
-def test_a_driver_that_was_killed_goes_on_where_it_was(toy: SweepToy, started: list[ProcessRun]) -> None:
+def test_a_sweep_resumes_where_its_killed_driver_stopped(toy: SweepToy, started: list[ProcessRun]) -> None:
     kill_once(toy)
     started.append(start(toy))
     assert started[0].finish(LIMIT_S)[0] == -signal.SIGKILL
@@ -85,7 +85,7 @@ def test_a_worker_that_was_killed_is_replaced(toy: SweepToy) -> None:
 
 
 @pytest.mark.thorough
-def test_ctrl_c_keeps_what_was_finished(toy: SweepToy, started: list[ProcessRun]) -> None:
+def test_ctrl_c_keeps_finished_results(toy: SweepToy, started: list[ProcessRun]) -> None:
     text = toy.recipe.read_text().replace("tint: {step: dye}", "tint: {step: dye, seconds: 0.3}")
     toy.write(text.replace("[red, green]", "[a, b, c, d, e, f, g, h]"))
     started.append(start(toy, "--jobs", "2", "sweep.together=24"))
@@ -119,7 +119,7 @@ def test_a_step_that_takes_too_long_fails_alone(toy: SweepToy) -> None:
     assert sum(point.outcome == "passed" for point in record.points) == 6
 
 
-def test_a_bug_of_a_step_is_a_bug_and_no_failed_point(toy: SweepToy) -> None:
+def test_a_bug_of_a_step_is_not_a_failed_point(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.fails: ['', bug]")
     with pytest.raises(ZeroDivisionError):
         toy.write(text).run()
@@ -147,7 +147,7 @@ def _overlapping(spans: Sequence[tuple[object, object]]) -> list[tuple[object, o
     return [(a, b) for a, b in combinations(spans, 2) if a[0] < b[1] and b[0] < a[1]]  # type: ignore[operator]
 
 
-def test_records_report_when_a_session_was(toy: SweepToy) -> None:
+def test_records_hold_the_time_of_a_session(toy: SweepToy) -> None:
     record, _ = toy.run()
     by_key: dict[str, StepRecord] = {one.key: one for one in toy.stored()}
     first = record.sittings[0]
@@ -157,7 +157,7 @@ def test_records_report_when_a_session_was(toy: SweepToy) -> None:
 
 
 @pytest.mark.thorough
-def test_a_session_reports_its_machine_where_that_is_another(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_on_another_machine_names_it(toy: SweepToy, monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = toy.run()
     assert {sitting.machine for sitting in record.sittings} == {""}
     toy.outputs.rename(toy.folder / "aside")
@@ -167,7 +167,7 @@ def test_a_session_reports_its_machine_where_that_is_another(toy: SweepToy, monk
     assert fingerprint_machine() in collect_sessions(record)[0].device
 
 
-def test_a_full_disk_ends_the_sweep_and_is_no_failed_point(toy: SweepToy) -> None:
+def test_a_full_disk_ends_the_sweep_and_is_not_a_failed_point(toy: SweepToy) -> None:
     dye = toy.folder / "dye.py"
     dye.write_text(dye.read_text().replace("import onnx\n", "raise OSError(28, 'No space left on device')\n"))
     with pytest.raises(OutputsError, match=r"the disk of .* is full"):

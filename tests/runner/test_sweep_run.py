@@ -20,7 +20,7 @@ def toy(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> SweepToy:
     return make_sweep_toy(in_folder)
 
 
-def test_what_points_share_is_done_once(toy: SweepToy) -> None:
+def test_shared_steps_run_once(toy: SweepToy) -> None:
     record, _ = toy.run()
     assert [point.values for point in record.points] == [
         {"tint.colour": colour, "speed.threads": threads} for colour in ("red", "green") for threads in (1, 2, 4)
@@ -33,7 +33,7 @@ def test_what_points_share_is_done_once(toy: SweepToy) -> None:
     assert record.steps_shared == 5 + 4
 
 
-def test_points_are_measured_in_turns_and_the_best_again(toy: SweepToy) -> None:
+def test_points_are_interleaved_and_the_best_measured_again(toy: SweepToy) -> None:
     record, _ = toy.run()
     gauges = [line.split()[1] for line in toy.log if line.startswith("gauge")]
     assert gauges == ["+".join(f"speed#{number}" for number in range(1, 7)), "speed#2+speed#3+speed#6"]
@@ -51,7 +51,7 @@ def test_points_are_measured_in_turns_and_the_best_again(toy: SweepToy) -> None:
     assert (slower.rank, slower.tied) == (3, False)
 
 
-def test_a_sweep_reports_what_it_does(toy: SweepToy) -> None:
+def test_a_sweep_reports_its_progress(toy: SweepToy) -> None:
     _, events = toy.run()
     begun = [event for event in events if isinstance(event, SweepStarted)]
     assert [event.point_count for event in begun] == [6]
@@ -72,7 +72,7 @@ def test_the_same_sweep_again_does_nothing_and_names_the_first(toy: SweepToy) ->
 
 
 @pytest.mark.thorough
-def test_a_wider_sweep_does_only_what_is_new(toy: SweepToy) -> None:
+def test_a_wider_sweep_runs_only_new_steps(toy: SweepToy) -> None:
     toy.run("sweep.together=3")
     worked = len(toy.log)
     toy.write(toy.recipe.read_text().replace("[red, green]", "[red, green, blue]"))
@@ -83,7 +83,7 @@ def test_a_wider_sweep_does_only_what_is_new(toy: SweepToy) -> None:
 
 
 @pytest.mark.thorough
-def test_sittings_mix_the_grid(toy: SweepToy) -> None:
+def test_sessions_mix_points_of_the_grid(toy: SweepToy) -> None:
     record, _ = toy.run("sweep.together=3")
     again, _ = toy.run("sweep.together=3", "sweep.winners=2")
     first, second = record.sittings[:2]
@@ -93,7 +93,7 @@ def test_sittings_mix_the_grid(toy: SweepToy) -> None:
     assert [point.number for point in record.points] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_failing_point_is_recorded_and_the_others_go_on(toy: SweepToy) -> None:
+def test_a_failing_point_is_recorded_and_others_continue(toy: SweepToy) -> None:
     toy.write(toy.recipe.read_text().replace("[red, green]", "[red, green]\n    tint.fails: ['', model]"))
     record, _ = toy.run()
     failed = [point for point in record.points if point.values["tint.fails"] == "model"]
@@ -111,14 +111,14 @@ def test_a_failing_point_is_recorded_and_the_others_go_on(toy: SweepToy) -> None
 
 
 @pytest.mark.parametrize("blames", ["true", "false"])
-def test_one_that_fails_while_it_is_measured_fails_alone(toy: SweepToy, blames: str) -> None:
+def test_a_point_that_fails_while_measured_fails_alone(toy: SweepToy, blames: str) -> None:
     record, _ = toy.run("steps.speed.limit=2", f"steps.speed.blames={blames}")
     assert [point.outcome for point in record.points] == ["passed", "passed", "failed"] * 2
     assert "there are no 4 threads" in record.points[2].reason
     assert record.best in (2, 5)
 
 
-def test_a_constraint_that_fails_saves_the_measuring(toy: SweepToy) -> None:
+def test_a_failed_constraint_skips_the_measurement(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("tint.colour: [red, green]", "tint.weight: [1.0, 5.0]")
     toy.write(text + "  subject_to: ['tint.weight <= 2']\n")
     record, _ = toy.run()
@@ -129,12 +129,12 @@ def test_a_constraint_that_fails_saves_the_measuring(toy: SweepToy) -> None:
     assert "speed#4" not in " ".join(toy.log)
 
 
-def test_an_objective_that_no_step_reports_ends_it_early(toy: SweepToy) -> None:
+def test_an_objective_that_no_step_reports_ends_the_sweep_early(toy: SweepToy) -> None:
     with pytest.raises(RequestError, match=r"speed\.latency.*speed\.ms"):
         toy.run("sweep.minimize=speed.latency")
 
 
-def test_each_point_has_a_folder_of_its_own(toy: SweepToy) -> None:
+def test_each_point_has_its_own_folder(toy: SweepToy) -> None:
     record, _ = toy.run()
     run = toy.point_run(record, 5)
     assert run.id == f"{record.id}#5"
@@ -165,7 +165,7 @@ def test_two_sweeps_report_the_same(toy: SweepToy, tmp_path: Path) -> None:
     assert other.id != record.id
 
 
-def test_a_step_that_fails_saves_the_measuring_too(toy: SweepToy) -> None:
+def test_a_failed_step_skips_the_measurement(toy: SweepToy) -> None:
     text = toy.recipe.read_text().replace("tint.colour: [red, green]", "tint.passed: [true, false]")
     record, _ = toy.write(text).run()
     assert [point.outcome for point in record.points] == ["passed"] * 3 + ["refused"] * 3
@@ -173,7 +173,7 @@ def test_a_step_that_fails_saves_the_measuring_too(toy: SweepToy) -> None:
     assert "speed#4" not in " ".join(toy.log)
 
 
-def test_the_best_point_becomes_a_recipe_of_its_own(toy: SweepToy) -> None:
+def test_the_best_point_is_written_as_a_recipe(toy: SweepToy) -> None:
     toy.write("# A comment that stays.\n" + toy.recipe.read_text())
     best = toy.folder / "best.yaml"
     finished = toy.apply(best)
@@ -187,7 +187,7 @@ def test_the_best_point_becomes_a_recipe_of_its_own(toy: SweepToy) -> None:
     assert toy.apply(best).nothing_to_do  # a file of ours may be written anew
 
 
-def test_no_file_of_the_users_is_written_over(toy: SweepToy) -> None:
+def test_user_files_are_not_overwritten(toy: SweepToy) -> None:
     (toy.folder / "mine.yaml").write_text("name: mine\n")
     with pytest.raises(RequestError, match=r"mine\.yaml: the file exists"):
         toy.apply(toy.folder / "mine.yaml")
@@ -198,7 +198,7 @@ def test_no_file_of_the_users_is_written_over(toy: SweepToy) -> None:
     assert not toy.log
 
 
-def test_a_best_point_is_written_only_where_its_presets_are_found(toy: SweepToy) -> None:
+def test_the_best_point_is_written_only_where_its_presets_are_found(toy: SweepToy) -> None:
     (toy.folder / "base.yaml").write_text(toy.recipe.read_text())
     toy.write("defaults: [base, _self_]\n")
     with pytest.raises(RequestError, match="`defaults:` names files relative"):
@@ -224,7 +224,7 @@ def test_a_plan_reports_shared_and_stored_steps(toy: SweepToy) -> None:
     assert wider.estimate is not None
 
 
-def test_what_this_machine_lacks_is_reported_before_anything_is_done(toy: SweepToy) -> None:
+def test_missing_requirements_are_reported_before_the_sweep(toy: SweepToy) -> None:
     engine = "  engine: {step: build_engine, backend: tensorrt, from: tint}\n"
     toy.write(toy.recipe.read_text().replace("sweep:", f"{engine}sweep:"))
     with pytest.raises(RequestError, match="TensorRT"):
@@ -243,6 +243,6 @@ def test_impossible_points_are_reported_with_the_reason(toy: SweepToy) -> None:
     assert not record.points[2].steps
 
 
-def test_what_is_for_sweeps_is_refused_for_a_single_run(toy: SweepToy) -> None:
+def test_sweep_options_are_refused_for_a_single_run(toy: SweepToy) -> None:
     with pytest.raises(RequestError, match="--jobs and --ray distribute the points of a sweep"):
         run_request(Request(toy.recipe, ("~sweep",), toy.outputs, trust=True, place=Placement(jobs=2)), lambda _: None)

@@ -69,7 +69,7 @@ def run(*arguments: str | Path) -> tuple[int, list[str]]:
     return ended.returncode, ended.stdout.splitlines()
 
 
-def test_an_undecided_gate_is_reported_first_and_last_and_ends_the_run_with_4(recipe: Path) -> None:
+def test_an_undecided_gate_is_reported_and_ends_the_run_with_4(recipe: Path) -> None:
     code, lines = run(recipe)
     assert code == 4
     assert any(
@@ -91,7 +91,7 @@ def test_an_undecided_gate_is_reported_first_and_last_and_ends_the_run_with_4(re
 
 
 @pytest.mark.parametrize(("word", "code"), [("pass", 0), ("fail", 1)])
-def test_passing_or_failing_anyway_is_a_setting(recipe: Path, word: str, code: int) -> None:
+def test_undecided_gates_can_be_set_to_pass_or_fail(recipe: Path, word: str, code: int) -> None:
     finished = api.run(recipe, [f"+steps.decide.when_undecided={word}"], trust=True)
     assert finished.exit_code == code
     assert finished.passed == (word == "pass")

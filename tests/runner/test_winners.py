@@ -65,13 +65,13 @@ def stand(
     return stands[3]
 
 
-def test_what_is_inside_the_threshold_is_a_tie() -> None:
+def test_differences_within_the_threshold_are_ties() -> None:
     found = stand(measured(*STEADY), measured(*STEADY, scale=1.01))
     assert found.verdict == "tie"
     assert found.ratio == pytest.approx(1.01) and found.low == pytest.approx(1.01)
 
 
-def test_what_is_wholly_outside_is_worse_with_its_interval() -> None:
+def test_an_interval_wholly_outside_the_threshold_is_worse() -> None:
     other = measured(*(run * 1.2 * drift for run, drift in zip(STEADY, (1.0, 1.02, 0.99, 1.01, 1, 1, 1), strict=True)))
     found = stand(measured(*STEADY), other)
     assert found.verdict == "worse"
@@ -79,20 +79,20 @@ def test_what_is_wholly_outside_is_worse_with_its_interval() -> None:
     assert 1.18 <= found.low < found.ratio <= found.high <= 1.23
 
 
-def test_runs_that_were_made_in_turns_are_compared_in_pairs() -> None:
+def test_interleaved_runs_are_compared_in_pairs() -> None:
     drifting = tuple(10.0 * 1.3**place for place in range(7))
     assert stand(measured(*drifting), measured(*drifting, scale=1.1)).verdict == "worse"
     apart = measured(*drifting, scale=1.1, sitting="another day")
     assert stand(measured(*drifting), apart).verdict == "inconclusive"
 
 
-def test_few_runs_and_scattered_runs_are_inconclusive() -> None:
+def test_few_or_noisy_runs_are_inconclusive() -> None:
     assert stand(measured(10.0, 10.1), measured(10.6, 10.7)).verdict == "inconclusive"
     scattered = measured(9.0, 14.0, 9.5, 13.0, 10.0, 12.0, 9.7)
     assert stand(measured(*STEADY), scattered).verdict == "inconclusive"
 
 
-def test_learned_noise_makes_a_tie_of_what_it_covers() -> None:
+def test_differences_within_learned_noise_are_ties() -> None:
     noise = Noise(
         machine=MACHINE,
         backend="onnxruntime",
@@ -117,7 +117,7 @@ def test_less_throughput_is_worse(text: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["speed.throughput.median", "speed.throughput.items"])
-def test_what_runs_side_by_side_counts_in_the_throughput(name: str) -> None:
+def test_concurrent_streams_count_in_the_throughput(name: str) -> None:
     """Streams, and the items of a batch."""
     base, other = measured(*STEADY), measured(*STEADY, scale=1.25)
     of_one, of_other = (one.metrics["speed.throughput.median"] for one in (base, other))
@@ -127,7 +127,7 @@ def test_what_runs_side_by_side_counts_in_the_throughput(name: str) -> None:
     assert found.ratio == pytest.approx(1 / 1.6)
 
 
-def test_arithmetic_over_metrics_is_judged_run_by_run() -> None:
+def test_expressions_over_metrics_are_evaluated_for_each_run() -> None:
     def relative(own: float) -> WinnerValues:
         drifting = tuple(10.0 * 1.3**place for place in range(7))
         speed, base = measured(*drifting, scale=own), measured(*drifting)
@@ -139,12 +139,12 @@ def test_arithmetic_over_metrics_is_judged_run_by_run() -> None:
     assert found.ratio == pytest.approx(1.2) and found.low == pytest.approx(1.2)
 
 
-def test_one_measurement_of_two_points_is_a_tie_although_it_has_few_runs() -> None:
+def test_two_points_with_one_shared_measurement_are_tied() -> None:
     one = measured(10.0, 11.0)
     assert stand(one, one) == AgainstBest("tie", 1.0, 1.0, 1.0)
 
 
-def test_what_is_counted_ties_only_when_it_is_equal() -> None:
+def test_exact_metrics_tie_only_when_equal() -> None:
     assert stand(finalist_of(bytes=100), finalist_of(bytes=100), "speed.bytes") == AgainstBest("tie", 1.0)
     assert stand(finalist_of(bytes=100), finalist_of(bytes=101), "speed.bytes") == AgainstBest("worse", 1.01)
     assert stand(finalist_of(cosine=0.5), finalist_of(cosine=0.25), "speed.cosine", "maximize") == AgainstBest(
@@ -154,7 +154,7 @@ def test_what_is_counted_ties_only_when_it_is_equal() -> None:
     assert stand(finalist_of(errors=0), finalist_of(errors=0), "speed.errors") == AgainstBest("tie", 1.0)
 
 
-def test_a_time_that_was_taken_once_proves_only_large_differences() -> None:
+def test_a_time_measured_once_proves_only_large_differences() -> None:
     def built(seconds: float) -> WinnerValues:
         return WinnerValues({"speed.build_s": Metric(value=seconds, unit="s")})
 
@@ -166,7 +166,7 @@ def test_a_winner_that_lacks_the_metric_is_inconclusive() -> None:
     assert stand(finalist_of(bytes=1), WinnerValues({}), "speed.bytes") == AgainstBest("inconclusive")
 
 
-def test_a_winner_that_is_surely_better_than_the_best_is_inconclusive() -> None:
+def test_a_winner_significantly_better_than_the_best_is_inconclusive() -> None:
     assert stand(measured(*STEADY, scale=1.2), measured(*STEADY)).verdict == "inconclusive"
     assert stand(finalist_of(bytes=5), finalist_of(bytes=4), "speed.bytes") == AgainstBest("inconclusive", 0.8)
 
@@ -175,9 +175,7 @@ RUNS = st.lists(st.floats(0.01, 1e3), min_size=1, max_size=9)
 
 
 @given(RUNS, RUNS, st.sampled_from(["a", "b"]))
-def test_a_ratio_lies_in_its_interval_and_every_standing_has_one(
-    ours: list[float], theirs: list[float], s: str
-) -> None:
+def test_every_ratio_is_within_its_interval(ours: list[float], theirs: list[float], s: str) -> None:
     found = stand(measured(*theirs, sitting="a"), measured(*ours, sitting=s))
     assert found.ratio is not None and found.low is not None and found.high is not None
     assert found.low <= found.ratio * (1 + 1e-9) and found.ratio <= found.high * (1 + 1e-9)

@@ -59,7 +59,7 @@ def building(deeds: Deeds) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
 
 
-def test_it_answers_with_the_record_that_the_store_has(deeds: Deeds, workers: Workers) -> None:
+def test_a_worker_returns_the_stored_record(deeds: Deeds, workers: Workers) -> None:
     task = deeds.task('word: "Größe \\u2028 \\u0007"')
     (record,) = workers.submit(task, deeds.store).result()
     assert record == deeds.store.read_record(make_key(task.works[0].parts))
@@ -68,14 +68,14 @@ def test_it_answers_with_the_record_that_the_store_has(deeds: Deeds, workers: Wo
     assert deeds.told == [("one", 1, 2, "about to do nothing")]
 
 
-def test_what_is_there_is_not_computed_again_unless_it_must(deeds: Deeds, workers: Workers) -> None:
+def test_stored_results_are_recomputed_only_when_forced(deeds: Deeds, workers: Workers) -> None:
     task = deeds.task()
     first, second = (workers.submit(task, deeds.store).result() for _ in range(2))
     assert first == second
     assert len(deeds.done) == 1
 
 
-def test_workers_last_and_work_side_by_side(deeds: Deeds, workers: Workers) -> None:
+def test_workers_persist_and_run_in_parallel(deeds: Deeds, workers: Workers) -> None:
     both = [workers.submit(deeds.task("act: pid, seconds: 1.0", name=name), deeds.store) for name in ("one", "two")]
     pids = {future.result()[0].summary for future in both}
     assert len(pids) == 2
@@ -90,17 +90,17 @@ def test_one_idle_worker_is_enough_for_one_task_after_another(deeds: Deeds) -> N
         assert len({workers.submit(task, deeds.store).result()[0].summary for task in tasks}) == 1
 
 
-def test_what_libraries_print_is_no_answer(deeds: Deeds, workers: Workers) -> None:
+def test_output_printed_by_libraries_is_not_an_answer(deeds: Deeds, workers: Workers) -> None:
     (record,) = workers.submit(deeds.task("act: print, word: '{\"said\": 1}'"), deeds.store).result()
     assert record.summary == "''", "a step's standard input is empty, and the orders are not in it"
 
 
-def test_large_answers(deeds: Deeds, workers: Workers) -> None:
+def test_large_answers_are_received(deeds: Deeds, workers: Workers) -> None:
     (record,) = workers.submit(deeds.task("act: shout, word: ü"), deeds.store).result()
     assert record.summary == record.log.rpartition("  ")[2] == "ü" * 5_000_000
 
 
-def test_a_refusal_keeps_its_class_and_its_words(deeds: Deeds, workers: Workers) -> None:
+def test_an_error_keeps_its_class_and_message(deeds: Deeds, workers: Workers) -> None:
     with pytest.raises(ModelError, match=r"^step one: too heavy in its model.onnx$"):
         workers.submit(deeds.task("act: refuse, word: too heavy"), deeds.store).result()
     assert building(deeds) == []
@@ -109,7 +109,9 @@ def test_a_refusal_keeps_its_class_and_its_words(deeds: Deeds, workers: Workers)
 @pytest.mark.parametrize(
     ("settings", "told"), [("act: bug, word: x", "ValueError: a bug about x"), ("act: exit, word: x", "SystemExit: x")]
 )
-def test_a_bug_is_raised_here_with_its_place(deeds: Deeds, workers: Workers, settings: str, told: str) -> None:
+def test_a_bug_is_raised_in_the_driver_with_its_location(
+    deeds: Deeds, workers: Workers, settings: str, told: str
+) -> None:
     with pytest.raises(WorkerBugError, match=told) as caught:
         workers.submit(deeds.task(settings), deeds.store).result()
     assert not isinstance(caught.value, RequestError)
@@ -131,7 +133,7 @@ def test_a_task_that_kills_two_workers_is_given_up(deeds: Deeds, workers: Worker
 
 
 @on_linux
-def test_a_single_worker_is_not_tried_twice(deeds: Deeds, mark: str) -> None:
+def test_a_task_is_not_retried_with_a_single_worker(deeds: Deeds, mark: str) -> None:
     with closing(Workers(1, trust=True)) as alone:
         with pytest.raises(KilledError) as caught:
             alone.submit(deeds.task("act: segfault"), deeds.store).result()
@@ -149,7 +151,7 @@ def test_a_dead_worker_is_replaced(deeds: Deeds, workers: Workers) -> None:
     assert len({pid for _, pid in deeds.done}) == 2
 
 
-def test_a_worker_that_died_while_it_was_idle_is_replaced(deeds: Deeds, workers: Workers) -> None:
+def test_a_worker_that_died_idle_is_replaced(deeds: Deeds, workers: Workers) -> None:
     pid = int(workers.submit(deeds.task("act: pid"), deeds.store).result()[0].summary)
     os.kill(pid, signal.SIGKILL)
     assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
@@ -157,7 +159,7 @@ def test_a_worker_that_died_while_it_was_idle_is_replaced(deeds: Deeds, workers:
 
 @on_linux
 @pytest.mark.parametrize("whom", ["worker", "keeper"])
-def test_killed_at_work_it_is_replaced_and_leaves_nothing(deeds: Deeds, mark: str, whom: str) -> None:
+def test_a_worker_killed_at_work_is_replaced_and_leaves_no_files(deeds: Deeds, mark: str, whom: str) -> None:
     with closing(Workers(2, trust=True)) as workers:
         future = workers.submit(deeds.task("seconds: 600"), deeds.store)
         wait_until(lambda: deeds.done)
@@ -172,7 +174,7 @@ def test_killed_at_work_it_is_replaced_and_leaves_nothing(deeds: Deeds, mark: st
 
 
 @on_linux
-def test_a_step_that_takes_too_long_is_stopped_with_all_it_started(deeds: Deeds, workers: Workers, mark: str) -> None:
+def test_a_step_that_takes_too_long_is_stopped_with_its_children(deeds: Deeds, workers: Workers, mark: str) -> None:
     with pytest.raises(StepTimeoutError, match=r"^step one: it took longer than 1.0 s and was stopped"):
         workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600", timeout_s=1), deeds.store).result()
     assert processes_with(mark) == []
@@ -195,7 +197,7 @@ def test_waiting_for_another_is_reported_and_not_counted(deeds: Deeds) -> None:
 
 
 @pytest.mark.thorough
-def test_a_task_that_has_not_begun_can_be_cancelled(deeds: Deeds) -> None:
+def test_a_queued_task_can_be_cancelled(deeds: Deeds) -> None:
     with closing(Workers(1, trust=True)) as workers:
         first = workers.submit(deeds.task("seconds: 0.5"), deeds.store)
         second = workers.submit(deeds.task(name="two"), deeds.store)
@@ -207,7 +209,7 @@ def test_a_task_that_has_not_begun_can_be_cancelled(deeds: Deeds) -> None:
 
 @pytest.mark.thorough
 @on_linux
-def test_closing_ends_all_at_once(deeds: Deeds, mark: str) -> None:
+def test_closing_ends_all_workers_at_once(deeds: Deeds, mark: str) -> None:
     with closing(Workers(2, trust=True)) as workers:
         futures = [
             workers.submit(deeds.task(f"act: spawn, word: {mark}, seconds: 600", name=name), deeds.store)
@@ -257,7 +259,7 @@ def test_any_command_may_start_a_worker(deeds: Deeds) -> None:
         assert workers.submit(deeds.task("word: fine"), deeds.store).result()[0].summary == "fine"
 
 
-def test_a_command_that_is_none_is_reported(deeds: Deeds) -> None:
+def test_an_invalid_command_is_reported(deeds: Deeds) -> None:
     workers = Workers(1, trust=True, command=("no-such-program",))
     with closing(workers), pytest.raises(BackendError, match="'no-such-program'"):
         workers.submit(deeds.task(), deeds.store).result()
@@ -268,7 +270,7 @@ def test_code_needs_trust(deeds: Deeds) -> None:
         workers.submit(deeds.task(), deeds.store).result()
 
 
-def test_which_executor_it_takes(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_is_chosen_by_settings(deeds: Deeds, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(choose_executor(None, False, ignore, True), InProcess)  # as the suite is told to
     assert isinstance(choose_executor(1, False, ignore, True), InProcess)
     for jobs, limited, slots in ((3, False, 3), (None, True, 1), (1, True, 1)):
@@ -313,7 +315,7 @@ def start_driver(folder: Path, mark: str, seconds: float) -> subprocess.Popen[by
 @on_linux
 @pytest.mark.thorough
 @pytest.mark.parametrize("word", ["SIGKILL", "SIGINT"])
-def test_however_the_driver_ends_nothing_is_left_and_running_again_finishes(deeds: Deeds, mark: str, word: str) -> None:
+def test_whatever_ends_the_driver_no_process_remains_and_a_rerun_finishes(deeds: Deeds, mark: str, word: str) -> None:
     driver = start_driver(deeds.folder, mark, 600)
     wait_until(lambda: len(deeds.done) == 2)
     keys = [

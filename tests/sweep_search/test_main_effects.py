@@ -27,7 +27,7 @@ def levels(effect: Effect) -> dict[str, float]:
     return {str(level.values[0]): level.median for level in effect.levels}
 
 
-def test_of_a_grid_the_other_settings_cancel_out() -> None:
+def test_other_settings_of_a_grid_cancel_out() -> None:
     points = observe(AXES, lambda threads, level: 10 / threads * {"basic": 1.0, "all": 0.8, "extended": 0.9}[level])
     threads, level = main_effects(AXES, points)
     assert (threads.axis, threads.paired, level.axis, level.paired) == ("threads", True, "level", True)
@@ -41,14 +41,14 @@ def test_of_a_grid_the_other_settings_cancel_out() -> None:
     assert statistics.geometric_mean([first.median, second.median]) == pytest.approx(middle)
 
 
-def test_effects_come_by_their_size() -> None:
+def test_effects_are_sorted_by_size() -> None:
     points = observe(AXES, lambda threads, level: 10 - 0.1 * threads + {"basic": 0, "all": 5, "extended": 1}[level])
     found = main_effects(AXES, points)
     assert [one.axis for one in found] == ["level", "threads"]
     assert found[0].size > 10 * found[1].size
 
 
-def test_objectives_that_are_not_above_zero_are_compared_by_differences() -> None:
+def test_non_positive_objectives_are_compared_by_differences() -> None:
     points = observe({"a": (1, 2), "b": (1, 2, 3)}, lambda a, b: a - 5.0 * b)
     effect = next(one for one in main_effects({"a": (1, 2), "b": (1, 2, 3)}, points) if one.axis == "a")
     assert effect.paired
@@ -56,7 +56,7 @@ def test_objectives_that_are_not_above_zero_are_compared_by_differences() -> Non
     assert all(len({round(one, 9) for one in level.observed}) == 1 for level in effect.levels)
 
 
-def test_points_that_one_at_a_time_varies_are_compared_with_the_one_they_vary() -> None:
+def test_one_at_a_time_points_are_compared_with_their_base() -> None:
     base: dict[str, JsonValue] = {"threads": 1, "level": "basic"}
     points = [
         Observed(base, 10),
@@ -71,7 +71,7 @@ def test_points_that_one_at_a_time_varies_are_compared_with_the_one_they_vary() 
     assert levels(found["level"])["all"] / levels(found["level"])["basic"] == pytest.approx(0.8)
 
 
-def test_a_failed_point_takes_only_its_block_along() -> None:
+def test_a_failed_point_excludes_only_its_block() -> None:
     points = observe(AXES, lambda threads, level: 10 / threads * {"basic": 1.0, "all": 0.8, "extended": 0.9}[level])
     left = [point for point in points if point.values != {"threads": 1, "level": "all"}]
     threads = next(one for one in main_effects(AXES, left) if one.axis == "threads")
@@ -88,7 +88,7 @@ def test_a_value_that_no_point_reached_is_not_reported() -> None:
     assert threads.paired
 
 
-def test_points_that_pair_with_none_are_taken_together() -> None:
+def test_unpaired_points_are_pooled() -> None:
     points = [Observed({"x": 1, "y": place}, place + 10.0 * (place % 2)) for place in range(1, 6)]
     points += [Observed({"x": 2, "y": place + 100}, float(place)) for place in range(1, 4)]
     effect = next(one for one in main_effects({"x": (1, 2), "y": (1, 2)}, points) if one.axis == "x")
@@ -121,7 +121,7 @@ def test_true_is_not_one_and_a_list_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("points", [[], [Observed({"threads": 1, "level": "all"}, 3.0)]])
-def test_few_points_have_no_effect(points: list[Observed]) -> None:
+def test_few_points_show_no_effect(points: list[Observed]) -> None:
     assert main_effects(AXES, points) == ()
 
 
@@ -130,7 +130,7 @@ def test_few_points_have_no_effect(points: list[Observed]) -> None:
     factors=st.lists(st.floats(0.5, 2), min_size=4, max_size=4),
     order=st.permutations(range(24)),
 )
-def test_what_multiplies_is_found_whatever_the_other_settings_cost(
+def test_multiplicative_effects_are_found_whatever_the_other_settings_cost(
     costs: Sequence[float], factors: Sequence[float], order: Sequence[int]
 ) -> None:
     axes: dict[str, tuple[JsonValue, ...]] = {"other": tuple(range(6)), "x": tuple("abcd")}

@@ -12,7 +12,7 @@ from tests.support.search_spaces import STEPPED, identities, points_of, spaces
 
 @settings(deadline=None, max_examples=40)
 @given(space=spaces())
-def test_numbers_are_those_of_a_grid_without_what_is_excluded(space: Space) -> None:
+def test_numbers_follow_the_grid_without_excluded_points(space: Space) -> None:
     numbered = NumberedSpace(space)
     places = [numbered.place(number) for number in range(numbered.count)]
     assert identities(map(numbered.point, places)) == identities(points_of(space))
@@ -21,7 +21,7 @@ def test_numbers_are_those_of_a_grid_without_what_is_excluded(space: Space) -> N
 
 @settings(deadline=None, max_examples=40)
 @given(space=spaces())
-def test_what_is_excluded_has_no_number(space: Space) -> None:
+def test_excluded_points_have_no_number(space: Space) -> None:
     numbered, whole = NumberedSpace(space), NumberedSpace(Space(space.axes))
     numbers = [numbered.number(whole.place(number)) for number in range(whole.count)]
     assert [number for number in numbers if number is not None] == list(range(numbered.count))
@@ -38,7 +38,7 @@ def test_a_space_too_large_to_list_is_counted() -> None:
     assert NumberedSpace(space).number(NumberedSpace(space).place(10**17)) == 10**17
 
 
-def test_any_number_between_two_bounds_is_no_count() -> None:
+def test_continuous_axes_have_no_count() -> None:
     space = Space((Choices("a", (1, 2)), Numbers("b", 0, 1)), ({"a": (1,)},))
     assert (count_points(space), excluded_count(space)) == (None, None)
     nothing = Space(space.axes, ({"a": (1, 2)},))
@@ -49,7 +49,7 @@ def test_any_number_between_two_bounds_is_no_count() -> None:
 
 
 @pytest.mark.parametrize(("axis", "expected"), STEPPED)
-def test_steps_are_what_people_write(axis: Numbers, expected: tuple[float, ...]) -> None:
+def test_steps_of_ranges_are_exact(axis: Numbers, expected: tuple[float, ...]) -> None:
     values = values_of(axis)
     shown = [values.value(position) for position in range(values.count or 0)]
     assert shown == list(expected)
@@ -79,7 +79,7 @@ def test_numbers_between_bounds_have_few_digits_and_stay_inside(log: bool) -> No
     assert [axis.share(number) for number in numbers] == pytest.approx(shares, abs=1e-4)
 
 
-def test_an_exclusion_that_names_no_axis_leaves_nothing() -> None:
+def test_an_exclusion_without_an_axis_excludes_everything() -> None:
     assert count_points(Space((Choices("a", (1, 2)),), ({},))) == 0
 
 

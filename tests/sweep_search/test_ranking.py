@@ -37,38 +37,38 @@ def test_only_points_that_passed_and_have_all_objectives_are_ranked() -> None:
     assert find_best(rank_points(points, LESS)) == 2
 
 
-def test_where_nothing_is_looked_for_nothing_is_ranked() -> None:
+def test_without_objectives_nothing_is_ranked() -> None:
     points = [Contender(1, True, ())]
     assert ranked(points, ()) == []
     assert find_best(rank_points(points, ())) is None
     assert choose_winners(points, (), 3) == []
 
 
-def test_equal_points_stand_in_the_order_of_numbers_and_are_tied() -> None:
+def test_equal_points_are_tied_and_ordered_by_number() -> None:
     places = rank_points(contenders(2.0, 1.0, 1.0)[::-1], LESS)
     assert [places[number].rank for number in (1, 2, 3)] == [3, 1, 2]
     assert [places[number].tied for number in (1, 2, 3)] == [False, False, True]
 
 
-def test_what_is_inside_the_noise_of_the_best_is_tied() -> None:
+def test_points_within_the_noise_of_the_best_are_tied() -> None:
     places = rank_points(contenders(100.0, 102.9, 103.1), NOISY)
     assert [places[number].tied for number in (1, 2, 3)] == [False, True, False]
     places = rank_points(contenders(100.0, 97.2, 96.8), (Goal("maximize", 0.03),))
     assert [places[number].tied for number in (1, 2, 3)] == [False, True, False]
 
 
-def test_numbers_of_different_sign_are_never_inside_the_noise_of_each_other() -> None:
+def test_values_of_different_sign_are_never_tied() -> None:
     places = rank_points(contenders(-1.0, 1.0, 0.0), (Goal("minimize", 1e9),))
     assert not any(place.tied for place in places.values())
 
 
-def test_what_was_measured_again_decides_and_comes_before_what_was_not() -> None:
+def test_points_measured_again_come_before_others() -> None:
     first, second, third = contenders(1.0, 1.1, 1.2)
     points = [replace(first, again=(1.5,)), replace(second, again=(1.3,)), third]
     assert ranked(points, LESS) == [2, 1, 3]
 
 
-def test_a_point_whose_second_measurement_came_to_nothing_counts_as_first_measured() -> None:
+def test_a_point_whose_second_measurement_failed_counts_as_first_measured() -> None:
     first, second = contenders(1.0, 1.1)
     assert ranked([replace(first, again=(None,)), replace(second, again=(1.3,))], LESS) == [2, 1]
 
@@ -79,7 +79,7 @@ def test_the_verdict_decides_which_winners_are_tied() -> None:
     assert [rank_points(points, NOISY)[number].tied for number in (1, 2, 3)] == [False, False, True]
 
 
-def test_a_tie_in_the_first_of_several_goals_is_none_where_another_differs() -> None:
+def test_points_that_tie_in_one_goal_are_not_tied_if_another_differs() -> None:
     points = [
         Contender(1, True, (1.0, 5.0), again=(1.0, 5.0), verdict="best"),
         Contender(2, True, (1.01, 5.0), again=(1.01, 5.0), verdict="tie"),
@@ -104,7 +104,7 @@ def test_a_point_that_was_not_measured_again_does_not_push_one_that_was_off_the_
     assert {n for n, place in rank_points(points, BOTH).items() if place.on_front} == {1, 3}
 
 
-def test_a_point_that_was_beaten_when_measured_again_is_off_the_front() -> None:
+def test_a_point_beaten_in_its_second_measurement_is_off_the_front() -> None:
     points = [
         Contender(1, True, (1.0, 5.0), again=(2.0, 5.0)),
         Contender(2, True, (1.5, 6.0), again=(1.5, 6.0)),
@@ -116,7 +116,7 @@ def test_one_goal_has_no_front() -> None:
     assert not any(place.on_front for place in rank_points(contenders(1.0, 2.0), LESS).values())
 
 
-def test_winners_are_the_best_and_what_is_inside_the_noise_of_the_best() -> None:
+def test_winners_are_the_best_and_those_within_its_noise() -> None:
     points = contenders(100.0, 120.0, 102.0, 101.0, 110.0, 102.5)
     assert choose_winners(points, NOISY, 1) == [1, 4]
     assert choose_winners(points, NOISY, 2) == [1, 4, 3, 6]
@@ -125,7 +125,7 @@ def test_winners_are_the_best_and_what_is_inside_the_noise_of_the_best() -> None
     assert choose_winners(points, NOISY, 0) == []
 
 
-def test_of_several_goals_the_front_is_measured_again_and_the_next_best() -> None:
+def test_with_several_goals_the_front_and_the_next_best_are_measured_again() -> None:
     points = [Contender(n, True, (float(n), float(n))) for n in range(1, 4)] + [Contender(4, True, (2.0, 1.0))]
     assert choose_winners(points, BOTH, 2) == [1, 2, 3]
     assert choose_winners(points, BOTH, 4) == [1, 2, 3, 4]
@@ -182,7 +182,7 @@ def test_ranks_are_one_to_the_last_and_the_best_is_not_tied(sweep: tuple[list[Co
 
 
 @given(sweeps())
-def test_the_front_is_what_no_other_point_beats(sweep: tuple[list[Contender], tuple[Goal, ...]]) -> None:
+def test_the_front_consists_of_undominated_points(sweep: tuple[list[Contender], tuple[Goal, ...]]) -> None:
     points, goals = sweep
     points = [replace(point, again=None) for point in points]
     places = rank_points(points, goals)
@@ -201,7 +201,7 @@ def test_the_front_is_what_no_other_point_beats(sweep: tuple[list[Contender], tu
 
 
 @given(sweeps(), st.integers(0, 4))
-def test_winners_are_ranked_points_no_more_than_twice_the_count(
+def test_winners_are_at_most_twice_the_requested_count(
     sweep: tuple[list[Contender], tuple[Goal, ...]], count: int
 ) -> None:
     points, goals = sweep

@@ -52,7 +52,7 @@ def play_line(
         ((5, 6, 7, 1, 1, 1, 1, 1, 1), "minimize", 3),
     ],
 )
-def test_it_ends_after_points_in_a_row_that_bring_too_little(
+def test_a_search_ends_after_consecutive_points_with_too_little_gain(
     heights: Sequence[object], direction: Direction, tried: int, at_once: int
 ) -> None:
     because = "saturated: 2 points in a row gained less than 2 %" if tried < 9 else "all 9 points tried"
@@ -66,7 +66,7 @@ def test_gain_and_points_are_settings() -> None:
     assert play_line(heights, Saturation(0.1, 3)) == (7, "saturated: 3 points in a row gained less than 10 %")
 
 
-def test_a_gain_of_exactly_the_least_is_enough() -> None:
+def test_a_gain_equal_to_the_minimum_is_enough() -> None:
     heights = (256, 128, 64, 32, 16, 8, 4, 2, 1)
     assert play_line(heights, Saturation(gain=0.5, points=1)) == (9, "all 9 points tried")
     a_little_less = (256, 128.01, 1, 1, 1, 1, 1, 1, 1)
@@ -85,7 +85,7 @@ def along_batches(**options: object) -> SearchOptions:
 
 
 @pytest.mark.parametrize("at_once", [1, 8])
-def test_each_combination_of_the_others_ends_by_itself(at_once: int) -> None:
+def test_each_combination_of_other_settings_ends_independently(at_once: int) -> None:
     space = Space((*BATCHES.axes, Choices("fast", (True, False))), ({"model": ("small",), "fast": (False,)},))
     search = make_search(space, along_batches())
     asked = play(search, throughput, itertools.repeat(at_once))
@@ -117,7 +117,7 @@ def test_excluded_points_are_no_rungs_and_the_budget_counts_points() -> None:
 
 
 @pytest.mark.parametrize("method", ["random", "hill_climb", "tpe", "one_at_a_time"])
-def test_any_method_searches_the_others_by_the_best_of_each_ladder(method: Method) -> None:
+def test_any_method_searches_other_settings_by_the_best_of_each_ladder(method: Method) -> None:
     tried: list[str] = []
 
     def answer(point: Assignment) -> Trial:
@@ -137,7 +137,7 @@ def test_any_method_searches_the_others_by_the_best_of_each_ladder(method: Metho
         assert list(dict.fromkeys(tried))[:5] == ["8", "3", "13", "6", "10"]
 
 
-def test_the_search_over_the_others_gets_the_best_that_is_allowed() -> None:
+def test_the_outer_search_gets_the_best_feasible_point() -> None:
     class Others:
         size = 1
         stopped_because = ""
@@ -162,7 +162,7 @@ def test_the_search_over_the_others_gets_the_best_that_is_allowed() -> None:
     assert list(others.heard) == [Trial({"model": "small"}, (5.0,))]
 
 
-def test_it_needs_something_to_gain_and_an_axis_to_go_along() -> None:
+def test_saturation_needs_an_objective_and_an_axis() -> None:
     def refused(space: Space, options: SearchOptions) -> str:
         with pytest.raises(ValueError) as error:
             make_search(space, options)

@@ -33,7 +33,7 @@ def ask_all(space: Space, options: SearchOptions) -> list[Assignment]:
 @pytest.mark.parametrize("method", EXHAUSTIVE)
 @settings(deadline=None, max_examples=40)
 @given(space=spaces(), seed=st.integers(0, 3))
-def test_a_finite_space_is_exhausted_and_nothing_is_asked_twice(method: Method, space: Space, seed: int) -> None:
+def test_a_finite_space_is_exhausted_without_repetition(method: Method, space: Space, seed: int) -> None:
     search = make_search(space, SearchOptions(method, ONE, seed=seed))
     asked = play(search, some_answer, itertools.repeat(5))
     expected = points_of(space)
@@ -45,7 +45,7 @@ def test_a_finite_space_is_exhausted_and_nothing_is_asked_twice(method: Method, 
 @pytest.mark.parametrize("method", PLAIN)
 @settings(deadline=None, max_examples=40)
 @given(space=spaces(), counts=st.lists(st.integers(1, 9)), saturation=st.sampled_from(SATURATIONS))
-def test_how_many_are_asked_at_once_changes_nothing(
+def test_the_batch_size_does_not_change_the_points(
     method: Method, space: Space, counts: list[int], saturation: Saturation | None
 ) -> None:
     if saturation and saturation.along and not space.axes:
@@ -61,7 +61,7 @@ def test_how_many_are_asked_at_once_changes_nothing(
     assert search.ask(4) == []
 
 
-def test_a_grid_goes_through_its_last_axis_fastest() -> None:
+def test_the_last_axis_of_a_grid_varies_fastest() -> None:
     asked = ask_all(SMALL, SearchOptions())
     assert [tuple(point.values()) for point in asked] == [*itertools.product(("x", "y"), (1, 2, 3))]
 
@@ -75,14 +75,14 @@ def test_a_grid_is_cut_by_its_budget_and_reports_it() -> None:
 
 
 @pytest.mark.parametrize("method", PLAIN)
-def test_a_budget_that_suffices_is_not_the_reason(method: Method) -> None:
+def test_a_sufficient_budget_is_not_reported_as_the_reason(method: Method) -> None:
     search = make_search(SMALL, SearchOptions(method, ONE, points=6))
     asked = play(search, some_answer, itertools.repeat(4))
     assert search.stopped_because == f"all {len(asked)} points tried"
 
 
 @pytest.mark.parametrize("method", ["grid", "one_at_a_time"])
-def test_any_number_is_too_many_for_a_grid(method: Method) -> None:
+def test_a_continuous_axis_is_refused_for_a_grid(method: Method) -> None:
     with pytest.raises(ValueError, match=r"b: any number from 0\.5 to 2 is too many for .*; give a `step`, or use"):
         make_search(Space((Choices("a", (1,)), Numbers("b", 0.5, 2))), SearchOptions(method, ONE))
 
@@ -96,7 +96,7 @@ def test_a_space_too_large_to_list_costs_nothing(method: Method) -> None:
 
 
 @pytest.mark.parametrize("method", EXHAUSTIVE)
-def test_the_few_that_are_not_excluded_are_found(method: Method) -> None:
+def test_the_few_remaining_points_are_found(method: Method) -> None:
     axes = tuple(Numbers(name, 1, 10**3, integer=True, log=True) for name in "ab")
     space = Space(axes, ({"a": tuple(range(1, 1000))}, {"b": (*range(1, 500), *range(502, 1001))}))
     asked = ask_all(space, SearchOptions(method, ONE))
@@ -110,19 +110,19 @@ def test_one_at_a_time_varies_the_recipe() -> None:
 
 
 @pytest.mark.parametrize("start", [None, {"a": 7, "n": 0.5}, {"n": 0.6}])
-def test_one_at_a_time_takes_first_values_where_the_recipe_has_none(start: Assignment | None) -> None:
+def test_one_at_a_time_uses_first_values_where_the_recipe_has_none(start: Assignment | None) -> None:
     space = Space((Choices("a", (4, 1)), Numbers("n", 0.5, 1, step=0.25)), ({"a": (1,), "n": (0.5,)},))
     asked = ask_all(space, SearchOptions("one_at_a_time", start=start))
     assert [tuple(point.values()) for point in asked] == [(4, 0.5), (4, 0.75), (4, 1.0)]
 
 
-def test_one_at_a_time_goes_on_when_the_recipe_itself_is_excluded() -> None:
+def test_one_at_a_time_continues_when_the_recipe_is_excluded() -> None:
     space = replace(SMALL, exclude=({"a": ("x",), "n": (1,)},))
     asked = ask_all(space, SearchOptions("one_at_a_time", start={"a": "x", "n": 1}))
     assert [tuple(point.values()) for point in asked] == [("y", 1), ("x", 2), ("x", 3)]
 
 
-def test_a_seed_gives_always_the_same_points_and_another_seed_others() -> None:
+def test_points_depend_on_the_seed() -> None:
     first, again, other = (ask_all(LARGE, SearchOptions("random", seed=seed, points=20)) for seed in (3, 3, 4))
     assert first == again
     assert not set(identities(first)) & set(identities(other))
@@ -153,7 +153,7 @@ def test_doublings_are_equally_likely_on_a_logarithmic_axis(axis: Numbers) -> No
     assert below_a_hundred(replace(axis, log=False)) < 20
 
 
-def test_random_points_of_any_number_without_end() -> None:
+def test_random_points_of_a_continuous_axis_are_endless() -> None:
     space = Space((Choices("a", (1, 2, 3)), Numbers("n", 0, 1)), ({"a": (1, 3)},))
     search = make_search(space, SearchOptions("random", points=50))
     asked = play(search, some_answer, itertools.repeat(8))
@@ -167,7 +167,7 @@ def by_height(point: Assignment) -> Trial:
     return Trial(point, (abs(float(str(point["n"])) - 7),))
 
 
-def test_a_climb_asks_for_all_neighbours_and_goes_to_the_best() -> None:
+def test_a_climb_tries_all_neighbours_and_moves_to_the_best() -> None:
     space = Space((Choices("n", (4, 16, 8, 2, 1)), Choices("kind", ("p", "q", "r"))))
     search = make_search(space, SearchOptions("hill_climb", ONE, start={"n": 2, "kind": "q"}))
     steps = [search.ask(8)]
@@ -182,7 +182,7 @@ def test_a_climb_asks_for_all_neighbours_and_goes_to_the_best() -> None:
     ]
 
 
-def test_a_climb_begins_again_elsewhere_when_no_neighbour_is_better() -> None:
+def test_a_climb_restarts_elsewhere_at_a_local_optimum() -> None:
     space = Space((Numbers("n", 0, 30, integer=True),))
     search = make_search(space, SearchOptions("hill_climb", ONE, start={"n": 7}))
     asked = play(search, by_height, itertools.repeat(2))
@@ -193,7 +193,7 @@ def test_a_climb_begins_again_elsewhere_when_no_neighbour_is_better() -> None:
     assert sorted(numbers) == list(range(31))
 
 
-def test_a_climb_between_any_numbers_comes_near() -> None:
+def test_a_climb_on_a_continuous_axis_comes_close() -> None:
     space = Space((Numbers("n", 0, 100), Numbers("m", 0.01, 100, log=True)))
     search = make_search(space, SearchOptions("hill_climb", ("maximize",), points=120, start={"n": 90, "m": 50}))
     asked = play(
@@ -207,7 +207,7 @@ def test_a_climb_between_any_numbers_comes_near() -> None:
     assert min(abs(math.log10(float(str(point["m"])))) for point in asked) < 0.05
 
 
-def test_a_climb_looks_for_what_is_allowed_first() -> None:
+def test_a_climb_looks_for_feasible_points_first() -> None:
     """From a failure to what is refused, then to what is refused by less, then to what is allowed."""
 
     def answer(point: Assignment) -> Trial:
@@ -222,7 +222,7 @@ def test_a_climb_looks_for_what_is_allowed_first() -> None:
     assert [point["n"] for point in asked][:7] == [0, 3, 6, 9, 11, 8, 10]
 
 
-def test_a_climb_that_began_elsewhere_goes_up_from_there() -> None:
+def test_a_restarted_climb_continues_from_its_start() -> None:
     space = Space((Numbers("n", 0, 4000, integer=True),))
     search = make_search(space, SearchOptions("hill_climb", ONE, points=60, start={"n": 0}))
     asked = play(search, lambda point: Trial(point, (float(str(point["n"])),)), itertools.repeat(1))

@@ -1,4 +1,4 @@
-"""TPE: the questions to Optuna, and the use of its answers."""
+"""TPE by Optuna: the points that it proposes, and the results reported to it."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ def answer_one(point: Assignment) -> Trial:
 
 @settings(deadline=None, max_examples=12)
 @given(space=spaces(), counts=st.lists(st.integers(1, 9), max_size=8), two=st.booleans())
-def test_a_finite_space_is_exhausted_and_the_same_answers_give_the_same_questions(
-    space: Space, counts: list[int], two: bool
-) -> None:
+def test_a_finite_space_is_exhausted_deterministically(space: Space, counts: list[int], two: bool) -> None:
     answer = some_answer if two else answer_one
     options = SearchOptions("tpe", ("minimize", "maximize") if two else ONE, seed=2)
     batches = [*counts, *[20] * 10]
@@ -51,7 +49,7 @@ def test_a_finite_space_is_exhausted_and_the_same_answers_give_the_same_question
 
 
 @pytest.mark.parametrize("directions", [ONE, ("maximize", "minimize")])
-def test_no_point_is_asked_twice_or_excluded(directions: tuple[Direction, ...]) -> None:
+def test_no_point_is_repeated_or_excluded(directions: tuple[Direction, ...]) -> None:
     answer = answer_one if directions == ONE else some_answer
     options = SearchOptions("tpe", directions, points=60)
     search = make_search(MIXED, options)
@@ -71,12 +69,12 @@ def test_the_recipe_comes_first_when_it_is_a_point() -> None:
         assert make_search(MIXED, SearchOptions("tpe", ONE, start=elsewhere)).ask(1)[0] != elsewhere
 
 
-def test_another_seed_asks_for_other_points() -> None:
+def test_another_seed_proposes_other_points() -> None:
     first, other = (make_search(MIXED, SearchOptions("tpe", ONE, seed=seed)).ask(8) for seed in (0, 1))
     assert first != other
 
 
-def test_it_stays_away_from_what_fails_and_from_what_is_refused() -> None:
+def test_failing_and_infeasible_regions_are_avoided() -> None:
     """Half of the space fails, a quarter is refused without being measured; the rest is all alike."""
     space = Space((Choices("fails", (True, False)), Numbers("n", 1, 60, integer=True), Choices("m", (1, 2, 3))))
 
@@ -92,7 +90,7 @@ def test_it_stays_away_from_what_fails_and_from_what_is_refused() -> None:
     assert sum(passed[40:]) > 15
 
 
-def test_it_prefers_what_is_nearly_allowed_to_what_fails() -> None:
+def test_nearly_feasible_points_are_preferred_to_failing_ones() -> None:
     space = Space((Numbers("n", 0, 199, integer=True),))
 
     def answer(point: Assignment) -> Trial:
@@ -105,20 +103,20 @@ def test_it_prefers_what_is_nearly_allowed_to_what_fails() -> None:
 
 
 @pytest.mark.parametrize(("direction", "low", "high"), [("minimize", 0, 299), ("maximize", 700, 999)])
-def test_it_goes_where_it_is_sent(direction: Direction, low: int, high: int) -> None:
+def test_the_search_follows_the_objective(direction: Direction, low: int, high: int) -> None:
     space = Space((Numbers("n", 0, 999, integer=True),))
     search = make_search(space, SearchOptions("tpe", (direction,), points=60))
     asked = play(search, lambda point: Trial(point, (float(str(point["n"])),)), itertools.repeat(4))
     assert sum(low <= int(str(point["n"])) <= high for point in asked[15:25]) > 5
 
 
-def test_without_optuna_it_reports_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_optuna_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(BackendError, match=r"`method: tpe` needs Optuna: pip install 'ndld-flow\[tpe\]'"):
         make_search(MIXED, SearchOptions("tpe", ONE))
 
 
-def test_without_an_objective_there_is_nothing_to_look_for() -> None:
+def test_a_search_without_an_objective_is_refused() -> None:
     with pytest.raises(
         ValueError, match="`method: tpe` searches for the best points: set an objective with `minimize` or `maximize`"
     ):
@@ -140,6 +138,6 @@ def test_optuna_is_imported_only_when_it_is_used_and_prints_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param("session, noisy", marks=pytest.mark.thorough), "accuracy bound"])
-def test_it_finds_good_points_more_often_than_chance(name: str) -> None:
+def test_good_points_are_found_more_often_than_by_chance(name: str) -> None:
     landscape = next(landscape for landscape in LANDSCAPES if landscape.name == name)
     assert near_best(landscape, "tpe", seeds=10) >= near_best(landscape, "random", seeds=10) + 3
