@@ -99,10 +99,10 @@ def _died(request: BuildRequest, library: Library, ended: ProcessEnd) -> Excepti
     if not ended.signal_name:
         return ended.died("building")
     killed = ended.signal_name == "SIGKILL"
-    why = "the system may be short of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
+    reason = "the system may be short of memory" if killed else f"{TITLES[library.backend]} or a plugin crashed"
     return KilledError(
         f"the process that built {request.label} with {TITLES[library.backend]} {library.version} died of "
-        f"{ended.signal_name} while {short_name(ended.doing)}: {why}.{_last_output(request.out / Engine.log)} "
+        f"{ended.signal_name} while {short_name(ended.doing)}: {reason}.{_last_output(request.out / Engine.log)} "
         f"Try a lower `optimization_level`, a smaller `workspace`, or fewer plugins.{_keep_log(request)}"
     )
 

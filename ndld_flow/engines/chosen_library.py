@@ -26,22 +26,22 @@ def describe_missing(settings: BuildSettings, library: Library) -> str:
         return library.missing
     if library.found and is_of_release(library.version, settings.release):
         return ""
-    wanted = settings.release if settings.release.count(".") == 3 else f"{settings.release}.*"
-    pip = f"`pip install '{_ON_PYPI[library.backend]}=={wanted}'`"
+    version = settings.release if settings.release.count(".") == 3 else f"{settings.release}.*"
+    pip = f"`pip install '{_ON_PYPI[library.backend]}=={version}'`"
     name = TITLES[library.backend]
     if not library.found:
         return f"{name} {settings.release} is not installed: {pip}, or name the folder of one in `library`"
-    here = "is installed" if library.origin == "installed" else f"is in the {library.origin}"
+    where = "is installed" if library.origin == "installed" else f"is in the {library.origin}"
     return (
-        f"{name} {settings.release} is asked for, and {library.version} {here}: {pip} into an environment of its own "
+        f"{name} {settings.release} is asked for, and {library.version} {where}: {pip} into an environment of its own "
         "and name its folder in `library`, or change `release`"
     )
 
 
 def is_of_release(version: str, release: str) -> bool:
     """Return True for `10.8.0.43` where `10.8` is required."""
-    asked = release.split(".")
-    return version.split(".")[: len(asked)] == asked
+    wanted = release.split(".")
+    return version.split(".")[: len(wanted)] == wanted
 
 
 def _backend_of(release: str) -> EngineBackend | None:

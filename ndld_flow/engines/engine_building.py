@@ -12,15 +12,14 @@ from typing import Any
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.base.text import shortened
 from ndld_flow.engines.build_request import BuildRequest
-from ndld_flow.engines.calibration import calibrate_from_cache, make_up_ranges
 from ndld_flow.engines.configuration import configure, read_applied, read_flags, read_network_flags
-from ndld_flow.engines.layer_precisions import allow_precisions, set_layer_precisions
 from ndld_flow.engines.network import ParsedNetwork, parse_model, tensor_info
 from ndld_flow.engines.optimization_profiles import NetworkInput, add_profiles, assumed_batch, choose_profiles
 from ndld_flow.engines.timing_caches import TimingCache, load_timing_cache, save_timing_cache, timing_cache_path
 from ndld_flow.engines.trt_json import describe_layers, doubt_precisions
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
 from ndld_flow.engines.unsupported_settings import refuse_settings
+from ndld_flow.engines.weak_typing import allow_precisions, calibrate_from_cache, make_up_ranges, set_layer_precisions
 from ndld_flow.machine.description import describe_machine
 from ndld_flow.machine.versions import read_version
 from ndld_flow.models.layer_evidence import add_evidence
@@ -107,8 +106,8 @@ def _prepare(building: _Building) -> _Ready:
     logger = make_logger(trt, building.log)
     builder = _make_builder(building, logger)
     load_plugins(trt, logger, builder, settings.plugins)
-    asked = requested_precisions(request.model)
-    model, casts = _typed_model(building, asked)
+    requested = requested_precisions(request.model)
+    model, casts = _typed_model(building, requested)
     building.progress(0, 0, "parsing the model")
     flags = trt.NetworkDefinitionCreationFlag
     creation_flags = sum(1 << int(getattr(flags, name)) for name in building.plan.creation_flags)
@@ -116,7 +115,7 @@ def _prepare(building: _Building) -> _Ready:
     config = configure(trt, parsed, settings, building.plan, make_monitor(trt, building.progress))
     profiles = choose_profiles([NetworkInput.of(tensor) for tensor in parsed.inputs()], settings, request.inputs)
     add_profiles(builder, config, profiles, settings.advanced.extra_memory_target)
-    constraints = casts or _constrain_layers(building, parsed, config, asked)
+    constraints = casts or _constrain_layers(building, parsed, config, requested)
     calibrator = _calibrate(building, parsed, config, profiles[0])
     timing = _load_timings(building, config)
     building.notes += filter(None, [assumed_batch(profiles)])
@@ -131,10 +130,10 @@ def _make_builder(building: _Building, logger: Bound) -> Bound:
         raise BackendError(f"{_title(building)} does not start: {_reasons(building)}.") from None
 
 
-def _typed_model(building: _Building, asked: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
+def _typed_model(building: _Building, requested: Mapping[str, str]) -> tuple[Path, tuple[Constraint, ...]]:
     """Return the model to parse: with Casts where these apply the constraints."""
     source = building.request.model
-    if not (asked and building.plan.casts):
+    if not (requested and building.plan.casts):
         return source, ()
     from ndld_flow.precision.constraints.typed_model import write_typed_model
 
@@ -157,23 +156,23 @@ def _refuse_ignored(building: _Building, constraints: Sequence[Constraint]) -> N
 
 
 def _constrain_layers(
-    building: _Building, parsed: ParsedNetwork, config: Bound, asked: Mapping[str, str]
+    building: _Building, parsed: ParsedNetwork, config: Bound, requested: Mapping[str, str]
 ) -> tuple[Constraint, ...]:
-    if not asked:
+    if not requested:
         return ()
     if building.plan.layer_precisions:
-        building.notes += allow_precisions(building.trt, config, asked.values())
-        constraints = set_layer_precisions(building.trt, parsed, asked)
+        building.notes += allow_precisions(building.trt, config, requested.values())
+        constraints = set_layer_precisions(building.trt, parsed, requested)
         _refuse_ignored(building, constraints)
         building.notes += ignored_notes(constraints)
         return constraints
     typing = building.request.settings.typing
     building.notes.append(
-        f"the model asks for the precision of {len(asked)} node{'' if len(asked) == 1 else 's'}, which `typing: "
-        f"{typing}` ignores; set `typing: obey`"
+        f"the model asks for the precision of {len(requested)} node{'' if len(requested) == 1 else 's'}, which "
+        f"`typing: {typing}` ignores; set `typing: obey`"
     )
     outcome = f"ignored: typing is {typing}; set `typing: obey`"
-    return tuple(Constraint(node=node, precision=precision, outcome=outcome) for node, precision in asked.items())
+    return tuple(Constraint(node=node, precision=precision, outcome=outcome) for node, precision in requested.items())
 
 
 def _calibrate(building: _Building, parsed: ParsedNetwork, config: Bound, profile: BuiltProfile) -> Bound:

@@ -59,8 +59,12 @@ def _target(settings: BuildSettings, backend: EngineBackend) -> str:
     if backend == "tensorrt_rtx":
         listed = ", ".join(settings.compute_capabilities)
         return f"for SM {listed}" if listed else "for every RTX GPU from Ampere on"
-    mine = f"this machine's GPU {settings.gpu}" if settings.gpu else "this machine's GPU"
-    kind = {"none": mine, "ampere_plus": "Ampere and later GPUs", "same_compute_capability": f"GPUs like {mine}"}
+    this_gpu = f"this machine's GPU {settings.gpu}" if settings.gpu else "this machine's GPU"
+    kind = {
+        "none": this_gpu,
+        "ampere_plus": "Ampere and later GPUs",
+        "same_compute_capability": f"GPUs like {this_gpu}",
+    }
     system = " on Windows" if settings.advanced.runtime_platform == "windows_amd64" else ""
     return f"for {kind[settings.hardware_compatibility]}{system}"
 

@@ -149,8 +149,8 @@ def _named_needs(advanced: AdvancedSettings) -> Iterator[Need]:
     for feature, on in advanced.preview_features.items():
         written, what = f"advanced.preview_features.{feature}: {str(on).lower()}", f"preview feature {feature}"
         yield Need(written, "PreviewFeature", feature, what, _LEAVE, own_word=True)
-    for tensor, asked in advanced.io_formats.items():
-        for name in asked.formats:
+    for tensor, wanted in advanced.io_formats.items():
+        for name in wanted.formats:
             written, what = f"advanced.io_formats.{tensor}.formats: [{name}]", f"tensor format {name}"
             yield Need(written, "TensorFormat", name.upper(), what, _LEAVE, own_word=True)
 
@@ -180,10 +180,10 @@ def _against_strong_typing(settings: BuildSettings, names: Names) -> Iterator[st
                 f"`{written}` excludes `typing: strong`, where the model's types are kept: leave one out, or convert "
                 "the model itself (`convert_fp16`, Q/DQ nodes)"
             )
-    for tensor, asked in settings.advanced.io_formats.items():
-        if asked.dtype:
+    for tensor, wanted in settings.advanced.io_formats.items():
+        if wanted.dtype:
             yield (
-                f"`advanced.io_formats.{tensor}.dtype: {asked.dtype}`: a strongly typed network keeps the model's "
+                f"`advanced.io_formats.{tensor}.dtype: {wanted.dtype}`: a strongly typed network keeps the model's "
                 "types; change the model's own input or output, such as by `convert_fp16` with `keep_io: false`"
             )
 
@@ -289,13 +289,13 @@ def _timing(settings: BuildSettings) -> Iterator[Limit]:
 
 
 def _dla(advanced: AdvancedSettings) -> Iterator[Limit]:
-    asked = [f"advanced.memory_pools.{pool}" for pool in advanced.memory_pools if pool.startswith("dla_")]
-    asked += [f"advanced.parser_flags: [{flag}]" for flag in advanced.parser_flags if flag.endswith("_DLA")]
+    settings = [f"advanced.memory_pools.{pool}" for pool in advanced.memory_pools if pool.startswith("dla_")]
+    settings += [f"advanced.parser_flags: [{flag}]" for flag in advanced.parser_flags if flag.endswith("_DLA")]
     if advanced.dla_core is not None:  # it is ignored: there are 0 cores
-        asked.append(f"advanced.dla_core: {advanced.dla_core}")
+        settings.append(f"advanced.dla_core: {advanced.dla_core}")
     if advanced.engine_capability == "dla_standalone":
-        asked.append("advanced.engine_capability: dla_standalone")
-    for written in asked:
+        settings.append("advanced.engine_capability: dla_standalone")
+    for written in settings:
         yield Limit(written, "builds for GPUs, not for a DLA", "leave it out, or take `backend: tensorrt`")
 
 

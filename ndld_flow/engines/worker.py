@@ -1,8 +1,8 @@
 """A building process: builds one engine and ends.
 
 `python -P -m ndld_flow.engines.worker FOLDER` reads its job from the folder, writes the engine's files to the
-job's folder and its answer beside the job, and reports its progress on standard output. It ends when its standard input
-does, so that no process is left when its parent is killed.
+job's output folder and its answer next to the job, and reports its progress on standard output. It ends when its
+standard input does, so that no process is left when its parent is killed.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def _limit(folders: list[Path] | None, read: Callable[[Path], float | None]) -> 
 
 def _cpus(folder: Path) -> float | None:
     """Return a group's limit of CPU time, in CPUs; None without one."""
-    both = _read(folder, "cpu.max") or f"{_read(folder, 'cpu.cfs_quota_us')} {_read(folder, 'cpu.cfs_period_us')}"
-    quota, _, period = both.partition(" ")
+    limit = _read(folder, "cpu.max") or f"{_read(folder, 'cpu.cfs_quota_us')} {_read(folder, 'cpu.cfs_period_us')}"
+    quota, _, period = limit.partition(" ")
     return int(quota) / int(period) if quota not in ("", "max", "-1") else None
 
 

@@ -133,10 +133,10 @@ def _ask_nvidia_smi() -> tuple[tuple[str, ...], str]:
 
 def _output_of(*command: str) -> str:
     try:
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return ended.stdout.strip()
+    return process.stdout.strip()
 
 
 def _container_cpus() -> JsonValue:

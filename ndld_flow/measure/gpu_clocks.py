@@ -124,17 +124,17 @@ class _NvidiaSmi:
 
 def main() -> int:
     """Lock, wait and unlock; return 1 when one of them failed."""
-    for word in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, word):
-            signal.signal(getattr(signal, word), signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     try:
         clocks = find_clocks(int(sys.argv[1]))
-        how = clocks.lock()
+        description = clocks.lock()
     except BackendError as error:
         print(f"refused {error}", flush=True)
         return 1
     try:
-        _print(f"locked {how}")
+        _print(f"locked {description}")
         while os.read(0, 64):
             pass
     finally:
@@ -142,10 +142,10 @@ def main() -> int:
     return 0
 
 
-def _print(words: str) -> None:
+def _print(message: str) -> None:
     """Print a message unless the parent has ended."""
     try:
-        print(words, flush=True)
+        print(message, flush=True)
     except OSError:
         return
 

@@ -34,15 +34,15 @@ class GpuSamples:
 
     def within(self, spans: Sequence[tuple[float, float]]) -> dict[str, JsonValue]:
         """Return median, minimum and maximum of each quantity over the samples in these spans of time."""
-        kept = [
+        samples = [
             values
             for at, values in zip(self.at_s, self.read, strict=True)
             if any(begin <= at <= end for begin, end in spans)
         ]
-        names = dict.fromkeys(name for values in kept for name in values)
-        summary: dict[str, JsonValue] = {"samples": len(kept)}
+        names = dict.fromkeys(name for values in samples for name in values)
+        summary: dict[str, JsonValue] = {"samples": len(samples)}
         for name in names:
-            read = [values[name] for values in kept if name in values]
+            read = [values[name] for values in samples if name in values]
             summary[name] = {"median": statistics.median(read), "min": min(read), "max": max(read)}
         return summary
 
@@ -150,14 +150,14 @@ def watched_gpus(sides: Sequence[Side]) -> Iterator[GpuWatch]:
     Raises `BackendError` when a clock cannot be locked or unlocked.
     """
     watch = GpuWatch()
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         for side in sides:
             request, gpu = side.request, side.request.session.measured_gpu()
             if gpu is None:
                 continue
             if request.lock_clocks and gpu not in watch.clocks:
                 with naming_step(side.step):
-                    watch.clocks[gpu] = held.enter_context(locked_clocks(gpu))
+                    watch.clocks[gpu] = stack.enter_context(locked_clocks(gpu))
             if request.sample_gpu and gpu not in watch.samples:
-                watch.samples[gpu] = held.enter_context(sampled_gpu(gpu))
+                watch.samples[gpu] = stack.enter_context(sampled_gpu(gpu))
         yield watch

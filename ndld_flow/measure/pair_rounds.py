@@ -131,7 +131,7 @@ class PairMeasurement:
             yield
 
     def _choose_cpu(self) -> int:
-        """Pin models of one thread: both to the same CPU, another one in the next round. -1 pins nothing."""
+        """Return the CPU to pin both models to, if both have one thread; it changes each round. -1 pins nothing."""
         pinned = all(model.threads == 1 and model.side.request.session.measured_gpu() is None for model in self._models)
         return self._cpus[self._number % len(self._cpus)] if pinned and self._cpus else -1
 

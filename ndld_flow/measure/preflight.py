@@ -75,8 +75,8 @@ def read_cpu_time(stat: Path = _PROC / "stat") -> CpuTime | None:
     except (OSError, ValueError, IndexError, AttributeError):
         return None
     times = os.times()
-    ours = times.user + times.system + times.children_user + times.children_system
-    return CpuTime(busy, stolen, ours) if rows else None
+    own = times.user + times.system + times.children_user + times.children_system
+    return CpuTime(busy, stolen, own) if rows else None
 
 
 def disturbance(before: CpuTime | None, after: CpuTime | None, wall_s: float) -> dict[str, JsonValue]:

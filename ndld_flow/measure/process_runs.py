@@ -48,11 +48,11 @@ def _died(job: Job, ended: ProcessEnd) -> Exception:
         return ended.died("measuring")
     killed = ended.signal_name == "SIGKILL"
     names = job.session.names()
-    why = "the system may be short of memory" if killed else f"{names.library} or a library of it crashed"
+    reason = "the system may be short of memory" if killed else f"{names.library} or a library of it crashed"
     last = f" Its last output: {ended.output.splitlines()[-1][:300]}." if ended.output else ""
     return KilledError(
         f"the process that measured {job.model} on {names.device} died of {ended.signal_name} while "
-        f"{ended.doing}: {why}.{last} {names.crash_advice}."
+        f"{ended.doing}: {reason}.{last} {names.crash_advice}."
     )
 
 

@@ -21,19 +21,19 @@ class MeasuringPlan:
     """The limits for measuring one model, over all process runs."""
 
     runs: int = 5
-    """Process runs, at least."""
+    """Least number of process runs."""
     passes: int = 100
-    """Measured passes, at least, over the least number of runs."""
+    """Least number of measured passes, over the least number of runs."""
     duration_ms: float = 0.0
-    """Time of measured passes, at least, over the least number of runs."""
+    """Least time of measured passes, over the least number of runs."""
     stable: float = 0.03
-    """Go on until the interval of the median is within this of it: 0.03 is +-3 %; 0 stops at the least."""
+    """Continue until the interval of the median is within this of it: 0.03 is +-3 %; 0 stops at `runs`."""
     budget_ms: float = 20_000.0
-    """No run begins when loading, warming up and measuring took so long; each run gets its share of it."""
+    """No run begins after this time of loading, warming up and measuring; each run gets its share of it."""
     warmup_passes: int = 5
-    """Passes before the measured ones of each run, at least."""
+    """Least number of passes before the measured ones of each run."""
     warmup_ms: float = 200.0
-    """Warm up each run at least so long."""
+    """Least time of the warm-up of each run."""
     sleep_ms: float = 0.0
     """Rest before each measured pass."""
 
@@ -64,7 +64,7 @@ class Tally:
 
     plan: MeasuringPlan
     least: int
-    """Process runs, at least: the most that any of those who take turns asks for."""
+    """Least number of process runs: the largest that any of the models measured in turns asks for."""
     medians_ms: list[float] = field(default_factory=list)
     used_ms: float = 0.0
     cut_short: bool = False

@@ -171,8 +171,8 @@ _MOST_LINES = 10_000
 
 def minimal_environment(scratch: Path, passed: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables that any program needs, and those in `passed`; temporary files go to `scratch`."""
-    ours = {name: os.environ[name] for name in (*_PASSED, *passed) if name in os.environ}
-    return {**ours, "TMPDIR": str(scratch)}
+    inherited = {name: os.environ[name] for name in (*_PASSED, *passed) if name in os.environ}
+    return {**inherited, "TMPDIR": str(scratch)}
 
 
 def log_to(log: logging.Logger, progress: Callable[[int, int, str], None]) -> Callable[[str], None]:

@@ -16,7 +16,8 @@ ORPHANED = 3
 """Exit code of a process whose standard input ended: its parent has died, or no longer needs it."""
 _SET_DEATH_SIGNAL = 1
 _SET_SUBREAPER = 36
-_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_END_SIGNALS = {getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)}
+"""Windows, which imports this module too, has no SIGHUP."""
 
 
 def run_under_watchdog() -> None:

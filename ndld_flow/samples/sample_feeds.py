@@ -9,7 +9,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples.feeds import complete_feeds, note_assumed
-from ndld_flow.samples.input_files import InputFiles, open_files
+from ndld_flow.samples.file_samples import InputFiles, open_files
 from ndld_flow.samples.sample_settings import SampleSettings
 from ndld_flow.samples.user_samples import UserSamples
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, check_names, want_inputs

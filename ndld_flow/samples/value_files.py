@@ -117,7 +117,7 @@ def _open_npy(path: Path, name: str) -> StoredArray:
         header = _read_header(file)
         left = path.stat().st_size - file.tell()
     if header.stored_bytes > left:
-        raise ValueError(f"it is cut off: it says {size(header.stored_bytes)} and holds {size(left)}")
+        raise ValueError(f"it is cut off: its header declares {size(header.stored_bytes)}, and it has {size(left)}")
     mode: Literal["r"] | None = "r" if header.stored_bytes >= _MAPPED_FROM_BYTES else None
 
     def read(rows: int) -> Iterator[Array]:

@@ -27,28 +27,28 @@ class ApplyPrecision(Step[Onnx, Onnx]):
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.precision.constraints.typed_model import write_typed_model
 
-        done = write_typed_model(source.path, out / Onnx.main, context.log)
-        if self.strict and done.ignored:
+        typed = write_typed_model(source.path, out / Onnx.main, context.log)
+        if self.strict and typed.ignored:
             raise RequestError(
                 "\n".join(
                     f"{constraint.node!r} asks for {constraint.precision}: {constraint.outcome}"
-                    for constraint in done.ignored
+                    for constraint in typed.ignored
                 )
                 + "\nRemove such constraints (`none` in `constrain_precision`), or set `strict: false`."
             )
-        for constraint in done.constraints:
+        for constraint in typed.constraints:
             context.log.info("%s %r: %s", constraint.precision, constraint.node, constraint.outcome)
-        for note in done.change.notes:
+        for note in typed.change.notes:
             context.log.info("%s", note)
-        count, ignored = len(done.constraints), len(done.ignored)
+        count, ignored = len(typed.constraints), len(typed.ignored)
         rest = f", {ignored} ignored" if ignored else ""
         return Result(
-            summary=f"{count - ignored} constraints applied{rest}, {done.casts_added} casts added",
+            summary=f"{count - ignored} constraints applied{rest}, {typed.casts_added} casts added",
             metrics={
-                "nodes": Metric(value=done.change.after.node_count),
+                "nodes": Metric(value=typed.change.after.node_count),
                 "constraints": Metric(value=count),
                 "ignored": Metric(value=ignored),
-                "casts_added": Metric(value=done.casts_added),
+                "casts_added": Metric(value=typed.casts_added),
             },
-            change=done.change,
+            change=typed.change,
         )

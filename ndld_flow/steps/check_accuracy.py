@@ -148,10 +148,10 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
     def _pair(self, source: Onnx, context: Context) -> ModelPair:
         from ndld_flow.accuracy.model_comparison import pair_models
 
-        reference = context.read("reference")
-        mine = self._model(Path(reference.path), reference.label, self.reference_provider)
-        theirs = self._model(source.path, source.label, None)
-        return pair_models(mine, theirs, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
+        artifact = context.read("reference")
+        base = self._model(Path(artifact.path), artifact.label, self.reference_provider)
+        candidate = self._model(source.path, source.label, None)
+        return pair_models(base, candidate, context.inputs, self, self.arithmetic).with_arithmetic(context.scratch)
 
     def _model(self, path: Path, label: str, provider: str | None) -> ComparedModel:
         from ndld_flow.accuracy.model_comparison import ComparedModel

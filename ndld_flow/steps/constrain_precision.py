@@ -56,18 +56,20 @@ class ConstrainPrecision(Step[Onnx, Onnx]):
         from ndld_flow.precision.constraints.search_result import settings_notes
 
         search = self._search(context)
-        done = constrain_file(source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, search)
+        constrained_model = constrain_file(
+            source.path, out / Onnx.main, self._rules(), self.keep, self.allow_empty, search
+        )
         notes = [] if search is None else settings_notes(search, source.label, {})
-        for note in (*done.change.notes, *notes):
+        for note in (*constrained_model.change.notes, *notes):
             context.log.info("%s", note)
-        for name, precision in done.constraints.items():
+        for name, precision in constrained_model.constraints.items():
             context.log.info("%s: %s", precision, name)
-        nodes, constrained = done.change.after.node_count, len(done.constraints)
-        counts = ", ".join(f"{count} {precision}" for precision, count in done.counts.items())
+        nodes, constrained = constrained_model.change.after.node_count, len(constrained_model.constraints)
+        counts = ", ".join(f"{count} {precision}" for precision, count in constrained_model.counts.items())
         return Result(
             summary=f"{constrained} of {nodes} nodes constrained{f': {counts}' if counts else ''}",
             metrics={"nodes": Metric(value=nodes), "constrained": Metric(value=constrained)},
-            change=done.change,
+            change=constrained_model.change,
         )
 
     def _search(self, context: Context) -> PrecisionSearch | None:

@@ -80,24 +80,24 @@ class ConvertFp16(Step[Onnx, Onnx]):
         from ndld_flow.precision.fp16.convert import convert_to_fp16, refuse_broken
 
         target, search = out / Onnx.main, self._search(context)
-        done = convert_to_fp16(source.path, target, self._request(search), context.log, context.progress)
-        refuse_broken(target, source.path, done.functions_inlined, context.log)
-        here = {"keep_io": self.keep_io, "sensitive": self.block.sensitive}
-        notes = [] if search is None else settings_notes(search, source.label, here)
+        conversion = convert_to_fp16(source.path, target, self._request(search), context.log, context.progress)
+        refuse_broken(target, source.path, conversion.functions_inlined, context.log)
+        settings = {"keep_io": self.keep_io, "sensitive": self.block.sensitive}
+        notes = [] if search is None else settings_notes(search, source.label, settings)
         for note in notes:
             context.log.warning("%s", note)
-        nodes, casts, kept = done.change.after.node_count, done.change.casts_added, len(done.kept)
-        size = size_change(done.size_before, done.size_after)
+        nodes, casts, kept = conversion.change.after.node_count, conversion.change.casts_added, len(conversion.kept)
+        size = size_change(conversion.size_before, conversion.size_after)
         return Result(
             summary=f"fp16: {nodes} nodes, {kept} kept in fp32, {casts} casts added, {size}",
             metrics={
                 "nodes": Metric(value=nodes),
-                "initializer_bytes": Metric(value=done.change.after.initializer_bytes, unit="bytes"),
-                "file_bytes": Metric(value=done.size_after, unit="bytes"),
+                "initializer_bytes": Metric(value=conversion.change.after.initializer_bytes, unit="bytes"),
+                "file_bytes": Metric(value=conversion.size_after, unit="bytes"),
                 "casts_added": Metric(value=casts),
                 "kept_fp32": Metric(value=kept),
             },
-            change=done.change.model_copy(update={"notes": (*done.change.notes, *notes)}),
+            change=conversion.change.model_copy(update={"notes": (*conversion.change.notes, *notes)}),
         )
 
     def _search(self, context: Context) -> PrecisionSearch | None:

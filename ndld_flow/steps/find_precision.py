@@ -100,10 +100,10 @@ class FindPrecision(SampleSettings, Step[Onnx, PrecisionDocument]):
 
         samples = make_samples(model_inputs(source.path), context.inputs, self, source.label)
         subject = SearchedModel(source.path, source.label, samples, self._reducer(source, samples, context))
-        wanted = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
+        request = SearchRequest(self.precision, self._tolerance, self.op_types, self.trials, self.time / 1000)
         key = digest_json([self._trial_key(), source.digest, digest_samples(samples)])
         file = TrialFile(context.caches / "precision" / f"{key}.jsonl")
-        search = PrecisionSearcher(wanted, subject, Workspace(context.scratch, file, context.progress)).run()
+        search = PrecisionSearcher(request, subject, Workspace(context.scratch, file, context.progress)).run()
         (out / PrecisionDocument.main).write_text(search.to_json(), encoding="utf-8")
         _log(search, context)
         return Result(_summary(search, self._tolerance.bounds()), search.passed, _metrics(search))

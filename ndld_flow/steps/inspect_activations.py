@@ -229,9 +229,9 @@ _COUNTED = {"nan": "NaN", "inf": "infinite", "saturated": "saturated"}
 
 def _line(tensor: CapturedTensor, layer: LayerDivergence | None) -> str:
     """Return one line of the log for a tensor."""
-    held = tensor.range
-    parts = [f"{number(held.minimum)} to {number(held.maximum)}, rms {number(held.rms)}"]
-    counts = {"NaN": held.nan_count, "infinite": held.inf_count, "saturated": tensor.saturated}
+    values = tensor.range
+    parts = [f"{number(values.minimum)} to {number(values.maximum)}, rms {number(values.rms)}"]
+    counts = {"NaN": values.nan_count, "infinite": values.inf_count, "saturated": tensor.saturated}
     parts += [f"{count} {word}" for word, count in counts.items() if count]
     if layer is not None:
         parts += [f"{name} {number(layer.metrics[name])}" for name in ("cosine", "max_abs") if name in layer.metrics]

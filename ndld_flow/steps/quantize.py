@@ -96,26 +96,26 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
 
         search = self._search(source, context)
         samples = self._samples(source, context)
-        done = self._quantize(
+        quantized = self._quantize(
             source.path, out, QuantizeInputs(samples, search), Workspace(context.scratch, context.progress), context
         )
-        for node in done.nodes:
+        for node in quantized.nodes:
             context.log.info("quantised: %s %s", node.op_type, node.name)
-        for note in done.change.notes:
+        for note in quantized.change.notes:
             context.log.info("%s", note)
-        return _result(done)
+        return _result(quantized)
 
     def _quantize(
-        self, source: Path, out: Path, data: QuantizeInputs, rooms: Workspace, context: Context
+        self, source: Path, out: Path, data: QuantizeInputs, workspace: Workspace, context: Context
     ) -> Quantization:
         from ndld_flow.processes.program import log_to
         from ndld_flow.quantize.modelopt import Settings, quantize_by_modelopt
         from ndld_flow.quantize.quantize_file import quantize_file
 
         if self.modelopt is None:
-            return quantize_file(source, out / Onnx.main, self, data, rooms)
-        hear = log_to(context.log, context.progress)
-        return quantize_by_modelopt(source, out, Settings(self, self.modelopt), data, rooms, hear)
+            return quantize_file(source, out / Onnx.main, self, data, workspace)
+        report = log_to(context.log, context.progress)
+        return quantize_by_modelopt(source, out, Settings(self, self.modelopt), data, workspace, report)
 
     def _samples(self, source: Onnx, context: Context) -> Samples | None:
         from ndld_flow.models.files import model_inputs
@@ -144,17 +144,17 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         return search
 
 
-def _result(done: Quantization) -> Result:
-    layers = sum(not node.follows for node in done.nodes)
+def _result(quantized: Quantization) -> Result:
+    layers = sum(not node.follows for node in quantized.nodes)
     return Result(
-        summary=f"{done.description}: {layers} of {done.layers} layers, "
-        f"{size_change(done.size_before, done.size_after)}",
+        summary=f"{quantized.description}: {layers} of {quantized.layers} layers, "
+        f"{size_change(quantized.size_before, quantized.size_after)}",
         metrics={
-            "nodes": Metric(value=done.change.after.node_count),
-            "quantized": Metric(value=len(done.nodes)),
+            "nodes": Metric(value=quantized.change.after.node_count),
+            "quantized": Metric(value=len(quantized.nodes)),
             "layers": Metric(value=layers),
-            "initializer_bytes": Metric(value=done.change.after.initializer_bytes, unit="bytes"),
-            "file_bytes": Metric(value=done.size_after, unit="bytes"),
+            "initializer_bytes": Metric(value=quantized.change.after.initializer_bytes, unit="bytes"),
+            "file_bytes": Metric(value=quantized.size_after, unit="bytes"),
         },
-        change=done.change,
+        change=quantized.change,
     )

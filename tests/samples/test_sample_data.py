@@ -264,7 +264,7 @@ def test_of_an_archive_only_the_samples_asked_for_are_unpacked(in_folder: Path) 
 def test_an_array_that_is_shorter_than_it_says_is_refused_before_it_is_read(in_folder: Path) -> None:
     np.save("k.npy", np.zeros(2, np.float32))
     Path("huge.npy").write_bytes(Path("k.npy").read_bytes().replace(b"(2,), }            ", b"(9999999999999,), }"))
-    refused(r"huge\.npy .*cut off: it says 36.4 TiB and holds 8 B", K, data={"k": "huge.npy"})
+    refused(r"huge\.npy .*cut off: its header declares 36.4 TiB, and it has 8 B", K, data={"k": "huge.npy"})
     Path("minus.npy").write_bytes(Path("k.npy").read_bytes().replace(b"(2,), } ", b"(-2,), }"))
     refused(r"minus\.npy is not", K, data={"k": "minus.npy"})
 

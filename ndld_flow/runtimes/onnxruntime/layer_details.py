@@ -84,9 +84,10 @@ class LayerOrigins:
         """Return the number of nodes of the original model that compute something, subgraphs included."""
         return len(self._nodes)
 
-    def of(self, node: ir.Node) -> tuple[ir.Node, ...]:
-        """Return the original nodes, in the model's order; empty for nodes inserted by ONNX Runtime: reorders, casts,
-        copies.
+    def find(self, node: ir.Node) -> tuple[ir.Node, ...]:
+        """Return the original nodes of an optimised one, in the model's order.
+
+        Empty for nodes that ONNX Runtime inserted: reorders, casts, copies.
         """
         origins = self._region(node)
         if not origins and (node.op_type, node.name or "") in self._by_name:
@@ -94,40 +95,41 @@ class LayerOrigins:
         return tuple(sorted(origins, key=self._position.__getitem__))
 
     def _region(self, node: ir.Node) -> set[ir.Node]:
-        read = {self._alias(value) for value in node.inputs if value is not None}
-        starts = [name for name in self._starts(node) if name not in read]
+        """Return the original nodes between the node's inputs and its outputs."""
+        read_names = {self._alias(value) for value in node.inputs if value is not None}
+        computed = [name for name in self._output_names(node) if name not in read_names]
         region: set[ir.Node] = set()
-        open_nodes = [self._find_producer(name, node) for name in starts if name in self._producers]
-        while open_nodes:
-            origin = open_nodes.pop()
+        waiting = [self._find_producer(name, node) for name in computed if name in self._producers]
+        while waiting:
+            origin = waiting.pop()
             if origin in region:
                 continue
             region.add(origin)
             if origin.op_type in _READS_SHAPE_ONLY:
                 continue  # its value was known while optimising: the producer of its input is not part of this layer
-            open_nodes.extend(
+            waiting.extend(
                 producer
                 for value in origin.inputs
-                if value is not None and value.name not in read and value.name not in self._known
+                if value is not None and value.name not in read_names and value.name not in self._known
                 if (producer := value.producer()) in self._position and producer is not None
             )
         return region
 
-    def _starts(self, node: ir.Node) -> list[str]:
+    def _output_names(self, node: ir.Node) -> list[str]:
         """Return the original names of the node's outputs, or of its followers' outputs when it was inlined."""
         names = [self._alias(value) for value in node.outputs]
         if any(name in self._producers for name in names) or not any(_FUNCTION in name for name in names):
             return names
-        following, seen = deque([node]), {node}
-        while following and len(seen) < _MAX_FORWARD:
-            for value in following.popleft().outputs:
+        waiting, seen = deque([node]), {node}
+        while waiting and len(seen) < _MAX_FORWARD:
+            for value in waiting.popleft().outputs:
                 for follower in value.consumers():
-                    names_there = [self._alias(output) for output in follower.outputs]
-                    if any(name in self._producers for name in names_there):
-                        return names_there
+                    outputs = [self._alias(output) for output in follower.outputs]
+                    if any(name in self._producers for name in outputs):
+                        return outputs
                     if follower not in seen:
                         seen.add(follower)
-                        following.append(follower)
+                        waiting.append(follower)
         return names
 
     def _find_producer(self, name: str, node: ir.Node) -> ir.Node:

@@ -71,19 +71,19 @@ def read_layers(
     time. Raises `ModelError` when `source` cannot be read as ONNX.
     """
     runs = [read_passes(recording, skip=WARMUP_PASSES) for recording in recordings]
-    whole = _join(runs)
+    joined = _join(runs)
     try:
         ran = load_model(optimised) if optimised is not None and optimised.is_file() else None
     except ModelError:  # it only adds origins of layers; the measurement is valid without it
         ran = None
-    nodes, traced = _trace(load_model(source), whole, ran)
-    timeline, basis = _timeline(recordings, runs, whole)
+    nodes, traced = _trace(load_model(source), joined, ran)
+    timeline, basis = _timeline(recordings, runs, joined)
     for recording in recordings:
         recording.unlink()
     return LayerPass(
         layers=tuple(describe_layer(index, node) for index, node in enumerate(nodes)),
-        pass_ms=tuple(whole.pass_ms),
-        notes=(*_shortcomings(whole, plan.passes * len(runs), parallel), traced),
+        pass_ms=tuple(joined.pass_ms),
+        notes=(*_shortcomings(joined, plan.passes * len(runs), parallel), traced),
         layer_runs=tuple(len(run.pass_ms) for run in runs),
         timeline=timeline,
         timeline_basis=basis,
@@ -92,19 +92,19 @@ def read_layers(
 
 def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
     """Join all passes, run after run. A node that did not run in a pass took no time in it."""
-    whole = MeasuredPasses()
+    joined = MeasuredPasses()
     for run in runs:
-        before, passes = len(whole.pass_ms), len(run.pass_ms)
-        whole.pass_ms.extend(run.pass_ms)
-        whole.unreadable_lines += run.unreadable_lines
+        before, passes = len(joined.pass_ms), len(run.pass_ms)
+        joined.pass_ms.extend(run.pass_ms)
+        joined.unreadable_lines += run.unreadable_lines
         for key, node in run.nodes.items():
-            if key not in whole.nodes:
-                whole.nodes[key] = replace(node, self_us=[0] * before, calls=0)
-            whole.nodes[key].self_us.extend(node.self_us)
-            whole.nodes[key].calls += node.calls
-        for node in whole.nodes.values():
+            if key not in joined.nodes:
+                joined.nodes[key] = replace(node, self_us=[0] * before, calls=0)
+            joined.nodes[key].self_us.extend(node.self_us)
+            joined.nodes[key].calls += node.calls
+        for node in joined.nodes.values():
             node.self_us.extend([0] * (before + passes - len(node.self_us)))
-    return whole
+    return joined
 
 
 def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | None) -> tuple[list[RunNode], str]:
@@ -116,7 +116,7 @@ def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | Non
     ran = match_nodes(measured.nodes, optimised)
     origins = LayerOrigins(source, optimised)
     nodes = [
-        RunNode(node, ran.get(key), origins.of(ran[key]) if key in ran else (), node.calls / passes)
+        RunNode(node, ran.get(key), origins.find(ran[key]) if key in ran else (), node.calls / passes)
         for key, node in measured.nodes.items()
     ]
     traced = [node.origins for node in nodes if node.origins]
@@ -127,14 +127,14 @@ def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | Non
 
 
 def _timeline(
-    recordings: Sequence[Path], runs: Sequence[MeasuredPasses], whole: MeasuredPasses
+    recordings: Sequence[Path], runs: Sequence[MeasuredPasses], joined: MeasuredPasses
 ) -> tuple[tuple[Span, ...], str]:
     """Return the timeline of the median pass of all runs, and its description."""
-    if not whole.pass_ms:
+    if not joined.pass_ms:
         return (), ""
-    number = LatencySummary.of(whole.pass_ms).median_pass
-    positions = {key: position for position, key in enumerate(whole.nodes)}
-    basis = f"pass {number + 1} of {len(whole.pass_ms)} of the layer pass, its median, with ONNX Runtime's profiler on"
+    number = LatencySummary.of(joined.pass_ms).median_pass
+    positions = {key: position for position, key in enumerate(joined.nodes)}
+    basis = f"pass {number + 1} of {len(joined.pass_ms)} of the layer pass, its median, with ONNX Runtime's profiler on"
     for recording, run in zip(recordings, runs, strict=True):
         if number < len(run.offsets):
             return read_timeline(recording, run.offsets[number], positions), basis
@@ -142,11 +142,11 @@ def _timeline(
     return (), ""
 
 
-def _shortcomings(measured: MeasuredPasses, asked: int, parallel: bool) -> Iterator[str]:
+def _shortcomings(measured: MeasuredPasses, requested: int, parallel: bool) -> Iterator[str]:
     passes = len(measured.pass_ms)
-    if passes < asked:
+    if passes < requested:
         yield (
-            f"{passes} layer passes instead of {asked}: ONNX Runtime keeps no more than {MAX_EVENTS:,} events, and "
+            f"{passes} layer passes instead of {requested}: ONNX Runtime keeps no more than {MAX_EVENTS:,} events, and "
             "silently drops the rest"
         )
     if measured.unreadable_lines:

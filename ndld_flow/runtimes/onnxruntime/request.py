@@ -59,7 +59,7 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
 
     def notes(self, facts: SessionFacts, *, copied: bool) -> Iterator[str]:
         if facts.devices[0] != CPU:
-            yield "peak memory is the host's: what lies on the device is not counted"
+            yield "peak memory is the host's: memory of the device is not counted"
         if copied:
             yield SEPARATE_COPIES
 

@@ -66,7 +66,7 @@ class BuildLog:
         line = f"[{severity}] {text}\n"
         if self._written + len(line) > _MOST_CHARACTERS.get(severity, _MOST):
             self._full.add(severity)
-            line = f"[{severity}] the log is long: no more of this severity is kept\n"
+            line = f"[{severity}] the log is long: further messages of this severity are left out\n"
         try:
             self._written += self._file.write(line)
         except OSError as error:

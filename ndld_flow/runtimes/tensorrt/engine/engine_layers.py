@@ -108,8 +108,8 @@ def _median_pass(timings: Sequence[Timing]) -> Pass | None:
     samples = [(timing, number) for timing in timings for number in range(len(timing.compute_ms))]
     if not samples:
         return None
-    whole = LatencySummary.of([timing.latency_ms[number] for timing, number in samples])
-    timing, number = samples[whole.median_pass]
+    summary = LatencySummary.of([timing.latency_ms[number] for timing, number in samples])
+    timing, number = samples[summary.median_pass]
     h2d, d2h = (ms[number] if ms else 0.0 for ms in (timing.h2d_ms, timing.d2h_ms))
     compute, enqueue = timing.compute_ms[number], timing.enqueue_ms[number]
     return Pass(h2d, enqueue, 0.0, h2d, h2d, compute, h2d + compute, d2h, timing.latency_ms[number])

@@ -126,10 +126,10 @@ def refit_engine(trt: Any, request: EngineSettings, engine: Any, messages: Messa
     errors = [str(parser.get_error(number).desc()) for number in range(min(3, parser.num_errors))]
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     lacks = f"it lacks {', '.join(map(short_name, missing[:3]))}{more}" if missing else messages.last_error
-    why = "; ".join(map(one_paragraph, errors)) or lacks
+    reason = "; ".join(map(one_paragraph, errors)) or lacks
     raise BackendError(
-        f"the engine {request.engine} does not take the weights of {request.model}: {why}. Build the engine from this "
-        "model" + ("." if request.without_weights else ", or leave its own weights in with `refit: false`.")
+        f"the engine {request.engine} does not take the weights of {request.model}: {reason}. Build the engine from "
+        "this model" + ("." if request.without_weights else ", or leave its own weights in with `refit: false`.")
     )
 
 

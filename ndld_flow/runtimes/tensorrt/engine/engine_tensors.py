@@ -108,12 +108,12 @@ def _tensor(trt: Any, engine: Any, name: str) -> EngineTensor:  # noqa: ANN401
 
 
 def _differences(tensors: Mapping[str, EngineTensor], specs: Sequence[TensorSpec], kind: str) -> Iterator[str]:
-    there = {name: tensor for name, tensor in tensors.items() if tensor.is_input == (kind == "input")}
+    own = {name: tensor for name, tensor in tensors.items() if tensor.is_input == (kind == "input")}
     known = {spec.name for spec in specs}
     for spec in specs:
-        tensor = there.get(spec.name)
+        tensor = own.get(spec.name)
         if tensor is None:
-            has = ", ".join(map(short_name, there)) or "none"
+            has = ", ".join(map(short_name, own)) or "none"
             yield f"it has no {kind} {short_name(spec.name)} (its {kind}s: {has})"
             continue
         same_type = tensor.dtype == spec.dtype or (tensor.dtype in _FLOATS and spec.dtype in _FLOATS)
@@ -122,7 +122,7 @@ def _differences(tensors: Mapping[str, EngineTensor], specs: Sequence[TensorSpec
                 f"{kind} {short_name(spec.name)} is {tensor.dtype} {tensor.spec.shape_text} in the engine and "
                 f"{spec.dtype} {spec.shape_text} in the model"
             )
-    yield from (f"the model has no {kind} {short_name(name)}" for name in there if name not in known)
+    yield from (f"the model has no {kind} {short_name(name)}" for name in own if name not in known)
 
 
 def _same_shape(engine: Sequence[int], model: Sequence[int | str | None] | None) -> bool:
