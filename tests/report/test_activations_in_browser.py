@@ -1,4 +1,4 @@
-"""The page of activations in a real Chromium: colours are values, two models beside each other, all by keyboard."""
+"""The page of activations in Chromium: colours for values, two models side by side, keyboard access."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def press(page: Page, *keys: str) -> None:
 # --- colours ---
 
 
-def test_colours_are_the_values_of_both_sides(pages: Pages) -> None:
+def test_colours_show_the_values_of_both_sides(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     reference, candidate = (values(pages, "conv2d_0.tmp_0", side) for side in ("reference", "candidate"))
     scale = 1 / max(abs(reference).max(), abs(candidate).max())
@@ -187,7 +187,7 @@ def test_colours_are_the_values_of_both_sides(pages: Pages) -> None:
     assert (look(page)["shift"], look(page)["scale"]) == (0, 1)
 
 
-def test_what_is_not_finite_has_colours_of_its_own(pages: Pages) -> None:
+def test_non_finite_values_have_their_own_colours(pages: Pages) -> None:
     page = pages.show(tensor="")
     assert state(page)["tensor"] == 3, "where something is not finite"
     candidate = values(pages, BROKEN, "candidate")
@@ -203,7 +203,7 @@ def test_what_is_not_finite_has_colours_of_its_own(pages: Pages) -> None:
     expect(page.locator(".tensor-head")).to_contain_text("2 NaN")
 
 
-def test_fit_leaves_outliers_out_where_asked(pages: Pages) -> None:
+def test_fit_excludes_outliers_on_request(pages: Pages) -> None:
     page = pages.show(tensor="relu_0.tmp_0", mode="candidate")
     whole = look(page)["scale"]
     page.get_by_role("button", name="Fit 99 %").click()
@@ -216,7 +216,7 @@ def test_fit_leaves_outliers_out_where_asked(pages: Pages) -> None:
 # --- two models ---
 
 
-def test_split_takes_each_side_and_follows_the_arrow_keys(pages: Pages) -> None:
+def test_split_shows_each_side_and_follows_the_arrow_keys(pages: Pages) -> None:
     left, right = (pixels(pages.show(tensor=BROKEN, mode=side), 3) for side in ("reference", "candidate"))
     assert np.array_equal(
         pixels(pages.show(tensor=BROKEN, mode="split", split=0.7), 3), np.hstack([left[:, :14], right[:, 14:]])
@@ -239,7 +239,7 @@ def test_split_takes_each_side_and_follows_the_arrow_keys(pages: Pages) -> None:
     assert look(page)["split"] == pytest.approx(0.75, abs=0.01)
 
 
-def test_mix_lies_between_both(pages: Pages) -> None:
+def test_mix_shows_the_average_of_both_sides(pages: Pages) -> None:
     under, over = (pixels(pages.show(tensor=BROKEN, mode=side), 3) for side in ("reference", "candidate"))
     assert np.abs(over.astype(float) - under).max() > 200
     mixed = pixels(pages.show(tensor=BROKEN, mode="mix", mix=0.25), 3)
@@ -263,13 +263,13 @@ def test_differences_are_amplified(pages: Pages) -> None:
     assert look(page)["gain"] == pytest.approx(now["gain"])
 
 
-def test_a_difference_of_what_only_one_side_has_is_in_its_colour(pages: Pages) -> None:
+def test_values_of_only_one_side_have_the_colour_of_that_side(pages: Pages) -> None:
     page = pages.show(tensor=BROKEN, mode="difference")
     candidate = values(pages, BROKEN, "candidate")
     assert np.array_equal((pixels(page, 3) == PLUS).all(axis=-1), candidate[3] == np.inf)
 
 
-def test_equal_sides_say_so(pages: Pages) -> None:
+def test_equal_sides_are_labelled_as_equal(pages: Pages) -> None:
     page = pages.show(tensor="shape.flat", mode="difference")
     expect(page.locator(".maps")).to_contain_text("they are equal within the resolution of this page's maps")
 
@@ -300,7 +300,7 @@ def test_a_channel_is_opened_read_and_zoomed(pages: Pages) -> None:
     expect(page.get_by_role("listbox", name="Channels")).to_be_focused()
 
 
-def test_the_pointer_reads_and_drags(pages: Pages) -> None:
+def test_the_pointer_shows_values_and_drags(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0", channel=4, mode="candidate")
     page.locator(".plane").scroll_into_view_if_needed()
     box = page.locator(".plane").bounding_box()
@@ -320,7 +320,7 @@ def test_the_pointer_reads_and_drags(pages: Pages) -> None:
     ("tensor", "title"),
     [("fc.logits", "NC 4×97"), ("tokens", "NLC 1×30×64"), ("shape.flat", "flat 50"), ("pool.tmp_0", "24 channels")],  # noqa: RUF001
 )
-def test_what_has_no_picture_is_a_matrix_or_a_strip(pages: Pages, tensor: str, title: str) -> None:
+def test_tensors_without_a_map_are_a_matrix_or_a_strip(pages: Pages, tensor: str, title: str) -> None:
     page = pages.show(tensor=tensor)
     expect(page.locator(".large-view h4")).to_contain_text(title)
     assert page.get_by_role("button", name="All channels").is_hidden()
@@ -329,7 +329,7 @@ def test_what_has_no_picture_is_a_matrix_or_a_strip(pages: Pages, tensor: str, t
     assert box["height"] >= 60
 
 
-def test_channels_are_a_table_that_leaves_as_csv(pages: Pages) -> None:
+def test_channels_are_a_table_that_is_exported_as_csv(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     table = page.locator(".channel-table")
     table.get_by_role("columnheader", name="RMS difference").get_by_role("button").click()
@@ -348,7 +348,7 @@ def test_channels_are_a_table_that_leaves_as_csv(pages: Pages) -> None:
     expect(page.locator(".large-view h4")).to_have_text(f"Channel {worst.channel} of 16")
 
 
-def test_channels_stand_in_the_order_asked_for(pages: Pages) -> None:
+def test_channels_are_in_the_requested_order(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     page.get_by_label("Order of channels").select_option("difference")
     statistics = read_activations(pages.file("pair").parent).tensors[0].channels
@@ -359,7 +359,7 @@ def test_channels_stand_in_the_order_asked_for(pages: Pages) -> None:
 # --- the list, the strip, the address ---
 
 
-def test_tensors_are_found_ordered_and_walked_through(pages: Pages) -> None:
+def test_tensors_are_searched_sorted_and_stepped_through(pages: Pages) -> None:
     page = pages.show(tensor=BROKEN)
     options = page.get_by_role("listbox", name="Captured tensors").get_by_role("option")
     page.get_by_label("Find tensors").fill("nan batch")
@@ -379,7 +379,7 @@ def test_tensors_are_found_ordered_and_walked_through(pages: Pages) -> None:
     expect(page.locator(".tensor-head h3")).to_have_text(names[-2])
 
 
-def test_the_strip_chooses_and_shows_other_quantities(pages: Pages) -> None:
+def test_the_strip_selects_tensors_and_shows_other_quantities(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     strip = page.locator(".depth svg")
     strip.focus()
@@ -405,7 +405,7 @@ def test_a_link_opens_the_same_view(pages: Pages) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_head_speaks_of_is_a_link(pages: Pages) -> None:
+def test_tensors_named_in_the_header_are_links(pages: Pages) -> None:
     page = pages.show(tensor="relu_0.tmp_0", mode="split")
     page.evaluate("scrollTo(0, 0)")
     page.locator(".glance").get_by_role("link", name=BROKEN).click()
@@ -415,7 +415,7 @@ def test_what_the_head_speaks_of_is_a_link(pages: Pages) -> None:
     assert "tensor=" + BROKEN in page.evaluate("location.hash")
 
 
-def test_back_goes_to_what_was_looked_at_before(pages: Pages) -> None:
+def test_back_returns_to_the_previous_view(pages: Pages) -> None:
     page = pages.show(tensor="relu_0.tmp_0")
     press(page, "j")
     expect(page.locator(".tensor-head h3")).to_have_text("stage1/conv.tmp_1")
@@ -424,7 +424,7 @@ def test_back_goes_to_what_was_looked_at_before(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_an_address_that_makes_no_sense_opens_the_page(pages: Pages) -> None:
+def test_an_invalid_address_opens_the_page(pages: Pages) -> None:
     pages.show()
     page = pages.open_again("pair", "#%")
     expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
@@ -439,7 +439,7 @@ def test_an_address_that_makes_no_sense_opens_the_page(pages: Pages) -> None:
         expect(page.locator(".tensor-head h3")).to_have_text(BROKEN)
 
 
-def test_other_samples_show_their_picture(pages: Pages) -> None:
+def test_other_samples_show_their_images(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     picture = page.locator(".fed img")
     first = picture.get_attribute("src")
@@ -452,7 +452,7 @@ def test_other_samples_show_their_picture(pages: Pages) -> None:
 
 
 @pytest.mark.slow
-def test_colours_are_kept_for_all_tensors_where_asked(pages: Pages) -> None:
+def test_colours_are_kept_for_all_tensors_on_request(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0")
     page.get_by_label("Scale, exactly").fill("3")
     page.get_by_label("Scale, exactly").press("Enter")
@@ -469,7 +469,7 @@ def test_colours_are_kept_for_all_tensors_where_asked(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_one_model_has_no_modes(pages: Pages) -> None:
+def test_one_model_has_no_comparison_modes(pages: Pages) -> None:
     page = pages.show("single", tensor="conv2d_0.tmp_0")
     assert page.get_by_role("group", name="Show", exact=True).count() == 0
     assert page.locator("[aria-label='channel 0'] canvas").count() == 1
@@ -478,7 +478,7 @@ def test_one_model_has_no_modes(pages: Pages) -> None:
     assert state(page)["mode"] == "side"
 
 
-def test_limits_are_those_of_the_format_that_ranges_are_held_against(pages: Pages) -> None:
+def test_limits_match_the_format_that_ranges_are_compared_with(pages: Pages) -> None:
     page = pages.show("single", tensor="conv2d_0.tmp_0")
     names = page.locator(".depth .limit-name")
     expect(names).to_have_text(["fp8e4m3's largest", "fp8e4m3's smallest in full", "fp8e4m3's smallest"])
@@ -486,7 +486,7 @@ def test_limits_are_those_of_the_format_that_ranges_are_held_against(pages: Page
     assert str(label).endswith("fp8e4m3 holds up to 448")
 
 
-def test_without_maps_there_are_numbers(pages: Pages) -> None:
+def test_without_maps_there_are_statistics(pages: Pages) -> None:
     page = pages.show("single", tensor="sigmoid_0.tmp_0")
     expect(page.locator(".maps")).to_contain_text("This page holds no map of this tensor.")
 
@@ -499,7 +499,7 @@ def test_hostile_names_stay_text(pages: Pages) -> None:
     expect(page.locator(".large-view")).to_be_visible()
 
 
-def test_paper_has_the_tensor_and_its_table(pages: Pages) -> None:
+def test_print_shows_the_tensor_and_its_table(pages: Pages) -> None:
     page = pages.show(tensor="conv2d_0.tmp_0", mode="split")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

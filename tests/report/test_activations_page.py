@@ -1,4 +1,4 @@
-"""The page of activations without a browser: what is collected, what fits, what is written, what cannot break out."""
+"""The page of activations without a browser: its data, size limits, files, and escaping."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_one_model_is_not_compared(tmp_path: Path) -> None:
     assert [one.title for one in page.figures] == ["Tensors", "Samples", "Not finite"]
 
 
-def test_nothing_captured_is_a_page_too(tmp_path: Path) -> None:
+def test_a_page_without_captured_tensors_is_written(tmp_path: Path) -> None:
     record = Activations(model="m", provider="CPU", samples=(), tensors=())
     (tmp_path / "activations.json").write_text(record.to_json(), encoding="utf-8")
     text = draw_activations(tmp_path).read_text("utf-8")
@@ -152,11 +152,11 @@ def test_nothing_captured_is_a_page_too(tmp_path: Path) -> None:
     ("db", "words"),
     [(None, ""), (61.23, "61.2 dB"), (-28.04, "−28.0 dB"), (500.0, "equal"), (-500.0, "−∞ dB")],  # noqa: RUF001
 )
-def test_signal_to_noise_in_words(db: float | None, words: str) -> None:
+def test_signal_to_noise_is_described(db: float | None, words: str) -> None:
     assert snr_words(db) == words
 
 
-def test_what_is_not_finite_reaches_the_page_as_text(small: Path, tmp_path: Path) -> None:
+def test_non_finite_values_are_text_on_the_page(small: Path, tmp_path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["divergence"][0]["metrics"] |= {"snr_db": "Infinity", "cosine": "NaN"}
         document["tensors"][0]["channels"][0] |= {"mean": "-Infinity"}
@@ -169,7 +169,7 @@ def test_what_is_not_finite_reaches_the_page_as_text(small: Path, tmp_path: Path
     assert page.rows[0].snr == "equal"
 
 
-def test_a_layer_of_which_nothing_was_captured_is_not_linked_to(small: Path, tmp_path: Path) -> None:
+def test_a_layer_without_captures_has_no_link(small: Path, tmp_path: Path) -> None:
     foreign = LayerDivergence(position=1, node="n", op_type="o", tensor="elsewhere", metrics={"snr_db": -900.0})
     folder = changed(small, tmp_path / "foreign", lambda one: one["divergence"].append(foreign.model_dump(mode="json")))
     assert "elsewhere" not in str(page_of(folder).figures)
@@ -224,7 +224,7 @@ def test_the_channels_that_differ_most_are_kept(large: Path, whole: tuple[Activa
     assert set(kept) == {one.channel for one in by_difference[: len(kept)]}
 
 
-def test_a_page_without_any_room_tells_so(pair: Path) -> None:
+def test_a_page_without_room_for_maps_reports_it(pair: Path) -> None:
     packed = pack_maps(read_activations(pair), pair, 30_000)
     assert packed.letters <= 30_000
     assert any("maps are left out" in note for note in packed.notes)
@@ -234,7 +234,7 @@ def test_a_page_without_any_room_tells_so(pair: Path) -> None:
 
 @settings(max_examples=8)
 @given(share=st.floats(0, 1.2))
-def test_no_budget_is_overdrawn(large: Path, whole: tuple[Activations, int, int], share: float) -> None:
+def test_no_size_limit_is_exceeded(large: Path, whole: tuple[Activations, int, int], share: float) -> None:
     record, pictures, maps = whole
     assert letters_of(pack_maps(record, large, pictures + int(share * maps)))[1] <= share * maps
 
@@ -250,7 +250,7 @@ def test_no_budget_is_overdrawn(large: Path, whole: tuple[Activations, int, int]
         (lambda path: path.unlink() or path.symlink_to(path), "is left out"),
     ],
 )
-def test_a_damaged_map_is_told_and_the_rest_is_there(
+def test_a_damaged_map_is_reported_and_the_others_are_shown(
     tmp_path: Path, damage: Callable[[Path], object], told: str
 ) -> None:
     folder = made.write(tmp_path, made.PAIR[:2], 1, model="a", reference="b")
@@ -263,7 +263,7 @@ def test_a_damaged_map_is_told_and_the_rest_is_there(
     assert np.array_equal(codes_of(packed, alone), file_of(folder, alone.source).ravel())
 
 
-def test_a_picture_that_is_none_is_left_out(tmp_path: Path) -> None:
+def test_an_invalid_image_is_skipped(tmp_path: Path) -> None:
     folder = made.write(tmp_path, made.PAIR[:1], 1, model="a")
     (folder / "samples/0.png").write_text("<svg onload=alert(1)>")
     packed = pack_maps(read_activations(folder), folder, FULL)
@@ -272,7 +272,7 @@ def test_a_picture_that_is_none_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "/etc/passwd", "../x", "maps/../../x", "C:x", "a\\b", "a\0b", "javascript:x"])
-def test_a_file_s_name_cannot_lead_out(small: Path, tmp_path: Path, name: str) -> None:
+def test_file_names_cannot_leave_the_folder(small: Path, tmp_path: Path, name: str) -> None:
     assert not is_within_folder(name)
 
     def change(document: dict[str, Any]) -> None:
@@ -285,7 +285,7 @@ def test_a_file_s_name_cannot_lead_out(small: Path, tmp_path: Path, name: str) -
     assert payload_of(page)["tensors"][1]["maps"][0]["array"] == ""
 
 
-def test_a_folder_of_maps_that_leads_out_is_not_read(pair: Path, tmp_path: Path) -> None:
+def test_a_folder_of_maps_outside_the_run_is_not_read(pair: Path, tmp_path: Path) -> None:
     shutil.copy(pair / "activations.json", tmp_path)
     for below in ("maps", "samples"):
         (tmp_path / below).symlink_to(pair / below, target_is_directory=True)
@@ -296,7 +296,7 @@ def test_a_folder_of_maps_that_leads_out_is_not_read(pair: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(("field", "value"), [("height", 10**30), ("channels", 10**400), ("width", -40), ("width", 0)])
-def test_a_map_of_a_size_that_cannot_be_is_left_out(small: Path, tmp_path: Path, field: str, value: int) -> None:
+def test_a_map_of_an_impossible_size_is_skipped(small: Path, tmp_path: Path, field: str, value: int) -> None:
     def change(document: dict[str, Any]) -> None:
         document["tensors"][0]["maps"][0][field] = value
 
@@ -305,7 +305,7 @@ def test_a_map_of_a_size_that_cannot_be_is_left_out(small: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("place", ["range", "histogram", "saturated"])
-def test_counts_that_nothing_has_are_refused(small: Path, tmp_path: Path, place: str) -> None:
+def test_impossible_counts_are_refused(small: Path, tmp_path: Path, place: str) -> None:
     def change(document: dict[str, Any]) -> None:
         of = {"range": "nan_count", "histogram": "counts"}
         holder, name = (document["tensors"][0][place], of[place]) if place in of else (document["tensors"][0], place)
@@ -315,7 +315,7 @@ def test_counts_that_nothing_has_are_refused(small: Path, tmp_path: Path, place:
         page_of(changed(small, tmp_path / "odd", change))
 
 
-def test_shares_are_of_the_format_that_the_document_says(small: Path, tmp_path: Path) -> None:
+def test_shares_refer_to_the_format_in_the_document(small: Path, tmp_path: Path) -> None:
     def change(document: dict[str, Any]) -> None:
         document["range_format"] = "bf16"
 
@@ -335,9 +335,7 @@ def test_shares_are_of_the_format_that_the_document_says(small: Path, tmp_path: 
         ("random, seed 3", "normal, seed 3", "normal, seed 3"),
     ],
 )
-def test_of_a_path_as_much_is_shown_as_the_label_says(
-    small: Path, tmp_path: Path, label: str, how: str, shown: str
-) -> None:
+def test_paths_are_shortened_to_their_label(small: Path, tmp_path: Path, label: str, how: str, shown: str) -> None:
     def change(document: dict[str, Any]) -> None:
         document["samples"][0] |= {"label": label, "inputs": {"x": how}}
 
@@ -347,7 +345,7 @@ def test_of_a_path_as_much_is_shown_as_the_label_says(
 # --- what is written ---
 
 
-def test_a_page_holds_no_way_out(pair: Path) -> None:
+def test_a_page_has_no_external_references(pair: Path) -> None:
     text = draw_activations(pair).read_text("utf-8")
     tags = Tags(text).found
     assert '<th scope="row" class="mono"><bdi>batch_norm_7.tmp_2</bdi></th>' in text, "where no script runs"
@@ -392,14 +390,14 @@ def test_equal_documents_give_equal_pages(pair: Path) -> None:
         ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "format version 99"),
     ],
 )
-def test_what_is_no_document_is_refused(tmp_path: Path, text: str | None, told: str) -> None:
+def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, told: str) -> None:
     if text is not None:
         (tmp_path / "activations.json").write_text(text, encoding="utf-8")
     with pytest.raises(RequestError, match=told):
         draw_activations(tmp_path)
 
 
-def test_a_run_s_report_draws_them_again(tmp_path: Path) -> None:
+def test_the_report_of_a_run_redraws_activations(tmp_path: Path) -> None:
     run = run_record([StepSketch("look", "inspect_activations", "activations")])
     write_run(tmp_path, run, {})
     made.write_single(tmp_path / "look")
@@ -408,7 +406,7 @@ def test_a_run_s_report_draws_them_again(tmp_path: Path) -> None:
     assert 'href="./look/activations.html"' in text
 
 
-def test_maps_that_were_not_copied_are_read_where_they_are(pair: Path, tmp_path: Path) -> None:
+def test_maps_that_were_not_copied_are_read_in_place(pair: Path, tmp_path: Path) -> None:
     """The store keeps what is large; arrays are linked to there."""
     (tmp_path / "stored").symlink_to(pair, target_is_directory=True)
     page = draw_activations(tmp_path)

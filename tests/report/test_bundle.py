@@ -1,4 +1,4 @@
-"""ES modules become one script that runs as they would have run."""
+"""ES modules are bundled into one script with the same behaviour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def write(folder: Path, **texts: str) -> Path:
     return folder
 
 
-def test_a_module_comes_after_those_that_it_imports(tmp_path: Path) -> None:
+def test_a_module_follows_its_imports(tmp_path: Path) -> None:
     write(
         tmp_path,
         a__page='import { twice } from "../twice.js";\nexport function start() { return twice(2); }\n',
@@ -60,7 +60,7 @@ def test_the_panels_of_a_folder_are_found(tmp_path: Path) -> None:
     assert last == 'modules["page.js"].start([modules["panels/a.js"], modules["panels/b.js"]]);'
 
 
-def test_a_bundle_runs_as_its_modules_do(tmp_path: Path) -> None:
+def test_a_bundle_behaves_like_its_modules(tmp_path: Path) -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("node is not installed")
@@ -86,7 +86,7 @@ def test_a_bundle_runs_as_its_modules_do(tmp_path: Path) -> None:
     assert printed == "// no comment 4 3 5 true 1\n"
 
 
-def test_comments_on_lines_of_their_own_stay_behind() -> None:
+def test_comments_on_their_own_lines_are_removed() -> None:
     cast = "/** @type {HTMLElement} */ (a).hidden = true;\n"
     text = f'// One.\n/**\n * Two.\n */\nconst a = "http://x"; // three\n  // four\n{cast}/** Five. */\nb();\n'
     assert read_module("a.js", text).code == f'const a = "http://x"; // three\n{cast}b();\n'
@@ -107,7 +107,7 @@ def test_comments_on_lines_of_their_own_stay_behind() -> None:
         ("", "does not export `start`"),
     ],
 )
-def test_what_no_page_can_hold_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:
+def test_code_that_cannot_be_inlined_is_an_error(tmp_path: Path, text: str, complaint: str) -> None:
     start = "export function start() {}\n" if text else ""
     write(tmp_path, page=text + start, numbers="export const one = 1;\n")
     with pytest.raises(BundleError, match=re.escape(complaint)):

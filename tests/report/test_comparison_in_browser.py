@@ -1,4 +1,4 @@
-"""The page of a comparison in a real Chromium: the base changes and everything follows, without one request."""
+"""The page of a comparison in Chromium: changing the base updates everything without network requests."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def rows_of(page: Page) -> list[dict[str, str]]:
 # --- the base ---
 
 
-def test_the_verdict_is_there_at_first_sight(show: Open) -> None:
+def test_the_verdict_is_visible_at_first(show: Open) -> None:
     page = show("pair")
     expect(page.locator("h1")).to_have_text("half against main")
     expect(page.locator(".headline")).to_contain_text("Improved latency.min 13.8 ms → 9.85 ms")
@@ -89,7 +89,7 @@ def test_the_verdict_is_there_at_first_sight(show: Open) -> None:
     assert page.title().startswith("✓ half against main")
 
 
-def test_another_base_turns_every_ratio_verdict_and_colour(show: Open) -> None:
+def test_another_base_inverts_every_ratio_verdict_and_colour(show: Open) -> None:
     page = show("pair")
     improved = page.locator(".headline .outcome").evaluate("one => getComputedStyle(one).color")
     first = {row["Name"]: row for row in rows_of(page)}
@@ -165,7 +165,7 @@ def test_an_address_names_section_base_candidate_and_profile(show: Open) -> None
 
 
 @pytest.mark.thorough
-def test_profiles_are_tabs_and_lack_what_they_lack(show: Open) -> None:
+def test_profiles_are_tabs_with_only_their_own_sections(show: Open) -> None:
     page = show("three")
     page.get_by_role("tab", name="rec").click()
     heads = page.locator('[data-live="metrics"] thead th').all_text_contents()
@@ -262,7 +262,7 @@ def test_a_filter_and_a_selection_outlive_a_change_of_base(show: Open) -> None:
 
 
 @pytest.mark.thorough
-def test_a_fused_row_tells_all_its_layers_and_how_they_met(show: Open) -> None:
+def test_a_fused_row_lists_its_layers_and_how_they_were_matched(show: Open) -> None:
     page = show("pair")
     page.get_by_label("Filter layers").fill("p2o.Add.4")
     table(page).locator(".grid-row").first.click()
@@ -323,7 +323,7 @@ def test_the_waterfall_adds_up(show: Open) -> None:
     assert at == pytest.approx(bars[-1][2], abs=2)
 
 
-def test_deltas_are_told_in_ms_and_in_percent_and_lead_to_their_layers(show: Open) -> None:
+def test_deltas_are_shown_in_ms_and_percent_and_link_to_their_layers(show: Open) -> None:
     page = show("pair")
     row = page.locator(".deltas tr", has_text="Conv").first
     expect(row).to_contain_text("−3.80 ms")  # noqa: RUF001
@@ -336,7 +336,7 @@ def test_deltas_are_told_in_ms_and_in_percent_and_lead_to_their_layers(show: Ope
 
 
 @pytest.mark.thorough
-def test_coverage_agrees_with_the_engine_and_leads_to_what_is_unmatched(show: Open) -> None:
+def test_coverage_agrees_with_the_comparison_and_links_to_unmatched_layers(show: Open) -> None:
     page = show("pair")
     coverage = made.pair().comparison.profiles[0].coverage[1]
     assert coverage is not None
@@ -347,7 +347,7 @@ def test_coverage_agrees_with_the_engine_and_leads_to_what_is_unmatched(show: Op
 
 
 @pytest.mark.thorough
-def test_process_runs_stand_in_the_order_they_took_turns(show: Open) -> None:
+def test_process_runs_are_in_the_order_of_measurement(show: Open) -> None:
     page = show("three")
     page.locator('[data-live="runs"]').scroll_into_view_if_needed()
     expect(page.locator('[data-live="runs"] h4')).to_contain_text("measured in turns")
@@ -358,7 +358,7 @@ def test_process_runs_stand_in_the_order_they_took_turns(show: Open) -> None:
 
 
 @pytest.mark.thorough
-def test_an_interval_tells_its_numbers(show: Open) -> None:
+def test_an_interval_shows_its_numbers(show: Open) -> None:
     page = show("three")
     bars = page.locator('[data-live="decision"] .interval')
     bars.nth(1).hover()
@@ -394,7 +394,7 @@ def test_timelines_share_one_scale_and_zoom_together(show: Open) -> None:
 
 
 @pytest.mark.thorough
-def test_timelines_are_those_of_the_profile_that_is_shown(show: Open) -> None:
+def test_timelines_belong_to_the_current_profile(show: Open) -> None:
     page = show("three")
     page.get_by_role("tab", name="rec").click()
     lines = near(page, "timelines")
@@ -404,7 +404,7 @@ def test_timelines_are_those_of_the_profile_that_is_shown(show: Open) -> None:
 
 
 @pytest.mark.thorough
-def test_a_span_leads_to_its_row(show: Open) -> None:
+def test_a_span_links_to_its_row(show: Open) -> None:
     page = show("pair")
     lines = near(page, "timelines")
     canvas = lines.locator("canvas").nth(1)
@@ -452,7 +452,7 @@ def test_time_by_type_has_a_bar_for_each_report(show: Open) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
-def test_words_stand_out_from_their_ground(show: Open, scheme: str) -> None:
+def test_text_has_enough_contrast(show: Open, scheme: str) -> None:
     page = show("three", color_scheme=scheme)
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
@@ -471,7 +471,7 @@ def test_words_stand_out_from_their_ground(show: Open, scheme: str) -> None:
     assert min(contrast) >= 4.5
 
 
-def test_without_script_verdict_metrics_and_largest_changes_are_there(show: Open) -> None:
+def test_without_scripts_verdict_metrics_and_largest_changes_are_shown(show: Open) -> None:
     page = show("three", java_script_enabled=False)
     expect(page.locator(".headline")).to_contain_text("Regressed")
     expect(page.locator("#decision")).to_contain_text("which may or may not be more than ±3 %")
@@ -482,7 +482,7 @@ def test_without_script_verdict_metrics_and_largest_changes_are_there(show: Open
 
 
 @pytest.mark.thorough
-def test_paper_shows_the_pictures_and_the_largest_changes(show: Open) -> None:
+def test_print_shows_the_charts_and_the_largest_changes(show: Open) -> None:
     page = show("pair")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -506,7 +506,7 @@ def test_a_phone_does_not_scroll_sideways(show: Open, kind: str) -> None:
     "kind",
     [pytest.param("pair", marks=pytest.mark.thorough), "three", pytest.param("elsewhere", marks=pytest.mark.thorough)],
 )
-def test_nothing_moves_once_it_is_painted(show: Open, kind: str) -> None:
+def test_the_layout_does_not_shift_after_painting(show: Open, kind: str) -> None:
     page = show(kind, viewport={"width": 1360, "height": 900})
     moved = page.evaluate(
         """() => new Promise(done => {
@@ -520,7 +520,7 @@ def test_nothing_moves_once_it_is_painted(show: Open, kind: str) -> None:
     assert moved < 0.01
 
 
-def test_hostile_names_stay_text_in_every_part(show: Open) -> None:
+def test_hostile_names_stay_text_in_every_section(show: Open) -> None:
     page = show("hostile")
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     for letter in "ABC":

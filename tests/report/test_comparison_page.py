@@ -1,4 +1,4 @@
-"""The page of a comparison without a browser: what is collected, what is written, what cannot break out."""
+"""The page of a comparison without a browser: its data, files, and escaping."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def payload_of(text: str) -> dict[str, Any]:
 # --- what is collected ---
 
 
-def test_the_decision_is_the_engine_s() -> None:
+def test_the_verdict_matches_the_comparison() -> None:
     page = page_of(made.pair())
     assert (page.title, page.verdict) == ("half against main", "improved")
     (decision,) = page.decisions
@@ -86,7 +86,7 @@ def test_the_deciding_metric_comes_first_and_marks_what_differs() -> None:
     assert rows["layers.sum"].cells[1].value == "7.94 ms"
 
 
-def test_what_forbids_a_verdict_is_told_first() -> None:
+def test_reasons_against_a_verdict_come_first() -> None:
     page = page_of(made.elsewhere())
     assert page.verdict == "incomparable"
     assert [(one.effect, one.detail) for one in page.differences][:2] == [
@@ -96,7 +96,7 @@ def test_what_forbids_a_verdict_is_told_first() -> None:
     assert page.differences[0].values == ("AMD EPYC 9B14", "Intel Xeon 8481C")
 
 
-def test_differences_stand_by_what_they_mean() -> None:
+def test_differences_are_grouped_by_meaning() -> None:
     one = made.elsewhere().comparison
     (profile,) = one.profiles
     cpu = profile.differences[0]
@@ -115,20 +115,20 @@ def test_differences_stand_by_what_they_mean() -> None:
     ]
 
 
-def test_what_differs_alike_in_several_profiles_is_told_once() -> None:
+def test_a_difference_common_to_several_profiles_is_listed_once() -> None:
     differences = page_of(made.three()).differences
     (fp16,) = [one for one in differences if one.detail == "fp16"]
     assert (fp16.profiles, fp16.values) == (("det", "rec"), ("n/a", "true", "n/a"))
 
 
-def test_settings_stand_side_by_side_and_those_that_differ_are_marked() -> None:
+def test_settings_are_side_by_side_and_differences_are_marked() -> None:
     (profile,) = page_of(made.pair()).profiles
     options = next(group for group in profile.settings if group.title == "Options")
     assert [(row.name, row.values) for row in options.differing] == [("fp16", ("", "true"))]
     assert {row.name for row in options.rows} >= {"passes", "threads", "fp16"}
 
 
-def test_the_largest_changes_come_first_with_what_is_new_and_how_it_was_matched() -> None:
+def test_the_largest_changes_come_first_with_new_layers_and_kinds_of_match() -> None:
     (profile,) = page_of(made.pair()).profiles
     assert len(profile.largest) == 20
     assert (profile.largest[0].name, profile.largest[0].change) == ("p2o.Conv.50", "−64 %")  # noqa: RUF001
@@ -139,7 +139,7 @@ def test_the_largest_changes_come_first_with_what_is_new_and_how_it_was_matched(
     assert fused.method == "onnx nodes"
 
 
-def test_layer_times_agree_with_the_engine_s_coverage() -> None:
+def test_layer_times_agree_with_the_coverage() -> None:
     compared = made.pair()
     (one,) = compared.comparison.profiles
     times = collect_aligned(one, compared.profiles[0])
@@ -150,14 +150,14 @@ def test_layer_times_agree_with_the_engine_s_coverage() -> None:
     assert sum(times[1].medians_ms) == pytest.approx(coverage.matched_ms + coverage.unmatched_ms)
 
 
-def test_a_row_that_names_no_layer_is_a_mistake_and_not_a_blank() -> None:
+def test_a_row_without_a_layer_is_an_error() -> None:
     compared = made.pair()
     short = compared.profiles[0][1].model_copy(update={"layers": compared.profiles[0][1].layers[:5]})
     with pytest.raises(IndexError, match="speed"):
         collect_comparison(compared.comparison, [[compared.profiles[0][0], short]])
 
 
-def test_a_profile_too_few_is_refused() -> None:
+def test_a_single_profile_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
         collect_comparison(made.pair().comparison, [])
 
@@ -166,7 +166,7 @@ UNKNOWN = Rules(allow=frozenset(["unknown"]))
 """Exports leave out the driver and more."""
 
 
-def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
+def test_the_page_of_real_exports_shows_an_improvement(tmp_path: Path) -> None:
     profiles = {place: read_profile(a100_exports() / name) for place, name in enumerate(("fp32", "fp16"))}
     compared = made.compared([made.subject("fp32"), made.subject("fp16", 1)], {"resnet": profiles}, UNKNOWN)
     page = page_of(compared)
@@ -182,7 +182,7 @@ def test_real_exports_make_a_page_that_says_improved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [made.three, made.elsewhere, made.hostile])
-def test_a_run_s_report_can_hold_what_its_steps_compared(make: Make) -> None:
+def test_the_report_of_a_run_can_hold_the_comparisons_of_its_steps(make: Make) -> None:
     one = make().comparison
     sections = collect_comparisons({"ab": one, HOSTILE_NAMES[0]: one})
     assert [section.verdict for section in sections] == [one.verdict] * 2
@@ -233,7 +233,7 @@ def test_twice_and_half_are_equally_far_from_one() -> None:
     assert scale.place(2) - 50 == pytest.approx(50 - scale.place(0.5))
 
 
-def test_an_axis_marks_one_and_keeps_its_marks_apart() -> None:
+def test_an_axis_marks_one_and_spaces_its_ticks() -> None:
     ticks = IntervalScale.around([verdict(0.43, 0.35, 0.54), verdict(1.04, 1.03, 1.05)]).ticks()
     assert "same" in [text for _, text in ticks]
     places = [place for place, _ in ticks]
@@ -244,7 +244,7 @@ def test_an_axis_marks_one_and_keeps_its_marks_apart() -> None:
 
 
 @pytest.mark.parametrize("make", [made.pair, made.three, made.elsewhere, made.hostile])
-def test_a_page_holds_no_way_out(tmp_path: Path, make: Make) -> None:
+def test_a_page_has_no_external_references(tmp_path: Path, make: Make) -> None:
     tags = Tags(draw(make(), tmp_path)).found
     names = [tag for tag, _ in tags]
     assert names.count("script") == 3
@@ -254,7 +254,7 @@ def test_a_page_holds_no_way_out(tmp_path: Path, make: Make) -> None:
         assert (attributes.get("href") or "#").startswith(("#", "data:,"))
 
 
-def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     text = draw(made.hostile(), tmp_path)
     assert "<img" not in text
     assert "<svg/onload" not in text
@@ -280,7 +280,7 @@ def test_every_layer_of_every_report_is_in_one_row(tmp_path: Path) -> None:
         assert sorted(places) == list(range(count))
 
 
-def test_what_is_no_number_is_null_in_the_payload(tmp_path: Path) -> None:
+def test_non_finite_values_are_null_in_the_payload(tmp_path: Path) -> None:
     compared = made.pair()
     (one,) = compared.comparison.profiles
     broken = one.verdicts[0].model_copy(update={"ratio": math.nan, "low": math.inf})
@@ -290,7 +290,7 @@ def test_what_is_no_number_is_null_in_the_payload(tmp_path: Path) -> None:
     assert (verdicts["ratio"][0], verdicts["low"][0]) == (None, None)
 
 
-def test_the_page_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_the_page_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     compared = made.pair()
     taken = tmp_path / "compare.html"
     taken.mkdir()

@@ -1,4 +1,4 @@
-"""What leaves a report: Markdown, pictures, JUnit XML, JSON, traces, CSV."""
+"""Exports of a report: Markdown, images, JUnit XML, JSON, traces, CSV."""
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def seen(children: Sequence[Any]) -> str:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_no_name_breaks_a_table(name: str) -> None:
+def test_names_do_not_break_a_table(name: str) -> None:
     for shown in (code(name), prose(name)):
         rows = cells_of(table(["a", "b"], [[shown, "end"]], numbers=(1,)))
         assert [len(row) for row in rows] == [2, 2]
@@ -232,7 +232,7 @@ def test_no_name_breaks_a_table(name: str) -> None:
 
 @settings(max_examples=50)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_any_name_is_read_as_it_is(name: str) -> None:
+def test_any_name_is_displayed_literally(name: str) -> None:
     from ndld_flow.base.text import visible_name
 
     rows = cells_of(table(["a"], [[f"x{code(name)}x"]]))
@@ -242,7 +242,7 @@ def test_any_name_is_read_as_it_is(name: str) -> None:
         assert shown == f"x{visible}x"
 
 
-def test_mentions_links_and_references_are_no_such() -> None:
+def test_mentions_links_and_references_are_escaped() -> None:
     source = prose("@everyone, see #1, www.evil.example, http://evil.example :smile: [a](b)")
     # Markdown makes addresses links before it reads character references; GitHub looks for the rest after that.
     assert not any(bad in source for bad in ("www.", "http://", "[a]"))
@@ -251,7 +251,7 @@ def test_mentions_links_and_references_are_no_such() -> None:
     assert "everyone" in shown
 
 
-def test_a_comparison_in_markdown() -> None:
+def test_a_comparison_is_written_as_markdown() -> None:
     comparison = two_profiles(
         gates=(gate("failed"), gate("passed")), left_out=("`other` has no partner",), noise="learned: 2 %"
     )
@@ -274,7 +274,7 @@ def test_a_comparison_in_markdown() -> None:
     assert "- &#96;other&#96; has no partner" in markdown
 
 
-def test_several_candidates_and_profiles_in_markdown() -> None:
+def test_several_candidates_and_profiles_are_written_as_markdown() -> None:
     labels = ["main", "one", "two"]
     measured = [profiles_of(labels), profiles_of(labels)]
     sections = (
@@ -292,7 +292,7 @@ def test_several_candidates_and_profiles_in_markdown() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_everywhere(name: str, tmp_path: Path) -> None:
+def test_hostile_names_are_escaped_everywhere(name: str, tmp_path: Path) -> None:
     labels = [name, f"{name}2"]
     measured = profiles_of(labels, [name, f"{name}b", f"{name}c"])
     comparison = two_profiles(name, labels, why=name, left_out=(name,), noise=name, gates=(gate("failed", name=name),))
@@ -311,7 +311,7 @@ def test_hostile_names_everywhere(name: str, tmp_path: Path) -> None:
         assert picture.size[0] == picture_file.WIDTH_IN * picture_file.DPI
 
 
-def test_a_comment_is_never_longer_than_github_takes() -> None:
+def test_a_comment_fits_the_limit_of_github() -> None:
     name = "|<" * 5_000
     labels = [f"{name}{place}" for place in range(9)]
     measured = [profiles_of(labels, [f"{name}{place}" for place in range(12)]) for _ in range(30)]
@@ -323,7 +323,7 @@ def test_a_comment_is_never_longer_than_github_takes() -> None:
     assert markdown.count("<details>") == markdown.count("</details>")
 
 
-def test_one_profile_in_markdown() -> None:
+def test_one_profile_is_written_as_markdown() -> None:
     markdown = profile_markdown("source", make_profile("source"))
     rows = cells_of(markdown)
     assert "### <code>source</code>" in markdown
@@ -340,13 +340,13 @@ def asked_of_first(precision: str) -> Profile:
     return one.model_copy(update={"layers": (first, *one.layers[1:])})
 
 
-def test_what_was_asked_for_is_in_markdown_and_tables() -> None:
+def test_requested_precisions_are_in_markdown_and_tables() -> None:
     rows = cells_of(profile_markdown("source", asked_of_first("fp16")))
     assert ["0", "Conv_0", "Conv", "1×8", "float32", "≠ fp16", "57.1 %", "4.00 ms"] in rows
     assert layers_frame(asked_of_first("fp16"))["asked_precision"].tolist() == ["fp16", "", ""]
 
 
-def test_a_profile_without_passes_or_layers_in_markdown() -> None:
+def test_a_profile_without_passes_or_layers_is_written_as_markdown() -> None:
     nothing = make_profile("x").model_copy(update={"runs": (), "layers": (), "timeline": (), "notes": ()})
     markdown = profile_markdown("x", nothing)
     assert "Latency was not measured" in markdown
@@ -372,7 +372,7 @@ def colours_in(path: Path) -> set[tuple[int, ...]]:
     return {colour for count, colour in found if count > 200 and isinstance(colour, tuple)}
 
 
-def test_the_picture_is_opaque_and_shows_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_image_is_opaque_and_shows_all_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(picture_file, "DPI", 200)
     comparison = two_profiles()
     path = comparison_picture(comparison, [profiles_of(["main", "branch"])], tmp_path / "p.png")
@@ -387,7 +387,7 @@ def test_the_picture_is_opaque_and_shows_what_it_should(tmp_path: Path, monkeypa
     assert (0x00, 0x72, 0xB2) in colours  # the base's process runs
 
 
-def test_texts_of_a_picture_fit() -> None:
+def test_text_of_an_image_fits() -> None:
     assert picture_text("Conv_0", 1.0, 10) == "Conv_0"
     cut = picture_text("W" * 5_000, 1.0, 10)
     assert "…" in cut
@@ -397,7 +397,7 @@ def test_texts_of_a_picture_fit() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_equal_data_give_equal_pictures(tmp_path: Path, suffix: str) -> None:
+def test_equal_data_gives_equal_images(tmp_path: Path, suffix: str) -> None:
     comparison, measured = two_profiles(), [profiles_of(["main", "branch"])]
     first = comparison_picture(comparison, measured, tmp_path / f"a{suffix}").read_bytes()
     assert comparison_picture(comparison, measured, tmp_path / f"b{suffix}").read_bytes() == first
@@ -406,7 +406,7 @@ def test_equal_data_give_equal_pictures(tmp_path: Path, suffix: str) -> None:
         assert b"<dc:date>" not in first
 
 
-def test_settings_of_matplotlib_are_left_as_they_are_and_change_nothing(tmp_path: Path) -> None:
+def test_settings_of_matplotlib_are_kept_and_have_no_effect(tmp_path: Path) -> None:
     import matplotlib as mpl
 
     comparison, measured = two_profiles(), [profiles_of(["main", "branch"])]
@@ -420,7 +420,7 @@ def test_settings_of_matplotlib_are_left_as_they_are_and_change_nothing(tmp_path
 
 
 @pytest.mark.thorough
-def test_pictures_of_little_and_of_much(tmp_path: Path) -> None:
+def test_images_of_few_and_many_values_are_drawn(tmp_path: Path) -> None:
     bare = [one.model_copy(update={"layers": (), "layer_runs": ()}) for one in profiles_of(["main", "branch"])]
     exact = section("model", bare, ["unchanged"]).model_copy(update={"rows": (), "layer_verdicts": ()})
     alone = metric_of("model.bytes", bare, unit="bytes", values=(4_000_000.0, None), runs=())
@@ -436,7 +436,7 @@ def test_pictures_of_little_and_of_much(tmp_path: Path) -> None:
         assert picture.size[1] < 6_000
 
 
-def test_gates_as_junit() -> None:
+def test_gates_are_written_as_junit() -> None:
     outcomes = ("passed", "failed", "inconclusive", "incomparable")
     root = Xml.fromstring(comparison_junit(two_profiles(gates=tuple(map(gate, outcomes)))))  # noqa: S314
     suite = root.find("testsuite")
@@ -453,7 +453,7 @@ def test_gates_as_junit() -> None:
     assert failure.get("message") == "failed: it failed"
 
 
-def test_verdicts_as_junit_where_there_are_no_gates() -> None:
+def test_verdicts_are_written_as_junit_without_gates() -> None:
     labels = ["main", "a", "b", "c"]
     measured = profiles_of(labels)
     sections = (section("speed", measured, ["improved", "regressed", "inconclusive"]),)
@@ -476,13 +476,13 @@ def test_junit_reports_an_undecided_gate_as_the_run_does(word: str, element: str
 
 @given(st.text(max_size=30))
 @example("\ufffe\uffff")
-def test_any_text_is_xml(text: str) -> None:
+def test_any_text_is_valid_in_xml(text: str) -> None:
     comparison = two_profiles(gates=(gate("failed", name="speed"),), subjects=(subject("a"), subject(text)))
     case = next(Xml.fromstring(comparison_junit(comparison)).iter("testcase"))  # noqa: S314
     assert "against a" in str(case.get("name"))
 
 
-def test_metrics_for_github_action_benchmark() -> None:
+def test_metrics_are_written_for_github_action_benchmark() -> None:
     measured = profiles_of(["main", "branch"])
     higher = metric_of("throughput", measured, unit="1/s", better="higher")
     unknown = metric_of("memory.peak", measured, unit="bytes", values=(1.0, None))
@@ -498,7 +498,7 @@ def test_metrics_for_github_action_benchmark() -> None:
     assert "base: main, 7.15 ms\nregressed: regressed because of 1.50" in median["extra"]
 
 
-def test_profiles_for_github_action_benchmark() -> None:
+def test_profiles_are_written_for_github_action_benchmark() -> None:
     nothing = make_profile("y").model_copy(update={"runs": ()})
     entries = json.loads(profile_benchmark_json([("det", make_profile("x")), ("none", nothing)]))
     assert [(entry["name"], entry["value"]) for entry in entries] == [
@@ -508,7 +508,7 @@ def test_profiles_for_github_action_benchmark() -> None:
     assert entries[0]["extra"] == "onnxruntime on A CPU"
 
 
-def test_a_chrome_trace() -> None:
+def test_a_chrome_trace_is_written() -> None:
     two = [("first", make_profile("a")), ("second", make_profile("b", 2))]
     document = json.loads(chrome_trace(two))
     events = document["traceEvents"]
@@ -533,7 +533,7 @@ def test_a_chrome_trace() -> None:
     assert document["displayTimeUnit"] == "ms"
 
 
-def test_a_trace_of_numbers_that_are_none() -> None:
+def test_a_trace_skips_non_finite_values() -> None:
     broken = make_profile("a").model_copy(
         update={
             "timeline": (
@@ -550,7 +550,7 @@ def read_csv(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline=""), strict=True))
 
 
-def test_layers_as_csv() -> None:
+def test_layers_are_written_as_csv() -> None:
     text = layers_csv([("one", make_profile("a")), ("two", make_profile("b", 2))])
     rows = read_csv(text)
     assert text.endswith("\r\n")
@@ -567,7 +567,7 @@ def test_layers_as_csv() -> None:
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1", "\n@x"])
-def test_no_formula_leaves_in_csv(name: str) -> None:
+def test_csv_contains_no_formula(name: str) -> None:
     rows = read_csv(layers_csv([(name, make_profile("a", names=[name, 'quote " and, comma', "x"]))]))
     assert rows[1][0].startswith("'")
     assert rows[1][2].startswith("'")
@@ -588,7 +588,7 @@ def test_negative_numbers_stay_numbers() -> None:
     assert [one["verdict"] for one in records] == ["regressed", "regressed", "", ""]
 
 
-def test_layers_as_a_frame() -> None:
+def test_layers_are_a_data_frame() -> None:
     frame = layers_frame(make_profile("a"))
     assert list(frame.columns) == list(LAYER_COLUMNS)
     assert frame.loc[0, "name"] == "Conv_0"
@@ -596,7 +596,7 @@ def test_layers_as_a_frame() -> None:
     assert list(layers_frame(make_profile("a").model_copy(update={"layers": ()})).columns) == list(LAYER_COLUMNS)
 
 
-def test_numbers_that_are_none_are_empty_in_tables() -> None:
+def test_non_finite_values_are_empty_in_tables() -> None:
     layer = Layer(index=0, name="a", type="b", samples_ms=(math.nan, math.inf))
     profile = make_profile("a").model_copy(update={"layers": (layer,)})
     measured = profiles_of(["a", "b"])
@@ -609,7 +609,7 @@ def test_numbers_that_are_none_are_empty_in_tables() -> None:
     assert (row["median_ms"], row["min_ms"], row["share"]) == ("", "", "0.0")
 
 
-def test_a_chart_holds_finite_values_and_harmless_labels_only() -> None:
+def test_a_chart_holds_only_finite_values_and_escaped_labels() -> None:
     chart = mermaid_bars("Median latency", {'a"]\n```<b>': 1.5, "fast": 0.25, "none": 0.0, "broken": math.nan}, "ms")
     assert 'x-axis ["ab", "fast"]' in chart or 'x-axis ["a b", "fast"]' in chart, chart
     assert "bar [1.5, 0.25]" in chart

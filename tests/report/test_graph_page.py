@@ -1,4 +1,4 @@
-"""`draw -o model.html`: what is read of a model, what goes into the page, and what must not."""
+"""`draw -o model.html`: data read from a model, the contents of the page, and escaping."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def small_model(path: Path) -> Path:
 # --- what is read ---
 
 
-def test_nodes_tensors_and_what_they_hold(tmp_path: Path) -> None:
+def test_nodes_and_tensors_are_on_the_page(tmp_path: Path) -> None:
     read = document(small_model(tmp_path / "m.onnx"))
     assert [node.operator for node in read.nodes] == [
         "Add",
@@ -130,7 +130,7 @@ def test_nodes_tensors_and_what_they_hold(tmp_path: Path) -> None:
     assert dict(read.facts)["Opsets"] == "ai.onnx 17" and dict(read.facts)["Made by"] == "tests"
 
 
-def test_attributes_given_and_taken_by_default(tmp_path: Path) -> None:
+def test_given_and_default_attributes_are_shown(tmp_path: Path) -> None:
     read = document(small_model(tmp_path / "m.onnx"))
     (value,) = named(read, "filled").attributes
     assert (value.name, value.text, value.is_default) == ("value", "float32 tensor, 1", False)
@@ -179,7 +179,7 @@ def test_precision_and_metadata(tmp_path: Path) -> None:
     assert conv.precision == "fp32" and (PRECISION_KEY, "fp32") in conv.metadata
 
 
-def test_constants_are_nodes_when_asked_for(tmp_path: Path) -> None:
+def test_constants_are_nodes_on_request(tmp_path: Path) -> None:
     path = make_tfm(tmp_path / "tfm.onnx")
     hidden, drawn = document(path), document(path, constants=True)
     count = sum(node.op_type == "Constant" for node in onnx.load(path).graph.node)
@@ -218,7 +218,7 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
     assert told.first[:2] == ("0", "0")
 
 
-def test_far_too_many_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_nodes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_document, "MOST_NODES", 5)
     with pytest.raises(RequestError, match=f"more than {drawn_graph.MOST_NODES:,} nodes"):
         document(make_cnn(tmp_path / "cnn.onnx"))
@@ -266,7 +266,7 @@ def test_edges_join_what_reads_with_what_writes(tmp_path: Path) -> None:
     }
 
 
-def test_without_values_nothing_that_tensors_hold_is_in_the_page(tmp_path: Path) -> None:
+def test_without_values_no_tensor_contents_are_in_the_page(tmp_path: Path) -> None:
     path = small_model(tmp_path / "m.onnx")
     whole = api.draw(path, tmp_path / "whole.html").read_text("utf-8")
     bare = api.draw(path, tmp_path / "bare.html", reading=Reading(values=False, constants=True)).read_text("utf-8")
@@ -280,7 +280,7 @@ def test_without_values_nothing_that_tensors_hold_is_in_the_page(tmp_path: Path)
     assert "6.625" in api.draw(path, tmp_path / "m.svg").read_text("utf-8") and "6.625" not in svg
 
 
-def test_names_of_strangers_stay_text(in_folder: Path) -> None:
+def test_hostile_names_stay_text(in_folder: Path) -> None:
     evil = "</script><img src=x onerror=alert(1)>\x07\u202e"
     node = helper.make_node("Evil" + evil, ["x" + evil], ["y" + evil], "n" + evil, domain="d" + evil, attr=evil)
     graph = helper.make_graph([node], "g" + evil, [tensor("x" + evil, [evil])], [tensor("y" + evil, None)])
@@ -311,7 +311,7 @@ def test_the_program_writes_a_page(in_folder: Path) -> None:
         ({"reading": Reading(depth=1)}, "depth: these options are for pictures"),
     ],
 )
-def test_what_only_pictures_have_is_refused(in_folder: Path, choices: dict[str, Any], said: str) -> None:
+def test_options_for_images_are_refused(in_folder: Path, choices: dict[str, Any], said: str) -> None:
     with pytest.raises(RequestError, match=said):
         api.draw(make_cnn(in_folder / "cnn.onnx"), "cnn.html", **choices)
     assert not list(in_folder.glob("*.html"))
@@ -323,7 +323,7 @@ def test_layers_have_a_page_elsewhere(in_folder: Path) -> None:
         api.draw("layers.json", "layers.html")
 
 
-def test_what_cannot_be_read_or_written_is_said(in_folder: Path) -> None:
+def test_unreadable_inputs_and_unwritable_outputs_are_reported(in_folder: Path) -> None:
     with pytest.raises(ModelError, match=r"absent\.onnx"):
         api.draw("absent.onnx", "m.html")
     make_cnn(in_folder / "cnn.onnx")

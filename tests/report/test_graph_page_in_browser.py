@@ -1,4 +1,4 @@
-"""The page of a model in a real Chromium: panels, links, bodies, search, addresses, without one request."""
+"""The page of a model in Chromium: panels, links, bodies, search and addresses, without network requests."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def panel(page: Page) -> Any:
     return page.locator("#chosen")
 
 
-def test_a_click_tells_all_of_a_node(show: Pages) -> None:
+def test_a_click_shows_all_facts_of_a_node(show: Pages) -> None:
     page = show.open("cnn")
     expect(page.locator("#summary")).to_contain_text("ai.onnx 17")
     click(page, local(page, "Conv"))
@@ -152,7 +152,7 @@ def test_an_input_of_the_model_is_a_tensor(show: Pages) -> None:
     expect_active(page, page.evaluate("model.data.scopes[0].length"))
 
 
-def test_bodies_open_and_are_left_again(show: Pages) -> None:
+def test_bodies_can_be_opened_and_closed(show: Pages) -> None:
     page = show.open("ctrl")
     loop = local(page, "Loop")
     x, y = page.evaluate(PLACE, loop)
@@ -173,7 +173,7 @@ def test_bodies_open_and_are_left_again(show: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_branches_stand_beside_each_other(show: Pages) -> None:
+def test_branches_are_side_by_side(show: Pages) -> None:
     page = show.open("ctrl")
     click(page, local(page, "If"))
     panel(page).get_by_role("link", name="then_branch").click()
@@ -185,7 +185,7 @@ def test_branches_stand_beside_each_other(show: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_functions_tell_who_calls_them(show: Pages) -> None:
+def test_functions_list_their_callers(show: Pages) -> None:
     page = show.open("func")
     page.locator("#bodies").get_by_role("link", name="local::Block").click()
     expect(panel(page)).to_contain_text("Used by 2")
@@ -197,7 +197,7 @@ def test_functions_tell_who_calls_them(show: Pages) -> None:
     until(page, "model.place.node >= 0")
 
 
-def test_an_address_leads_to_where_a_person_was(show: Pages) -> None:
+def test_an_address_restores_the_view(show: Pages) -> None:
     page = show.open("ctrl")
     page.evaluate("model.enter(model.data.scopes[0].first + model.data.scopes[0].graph.composite.at(-1))")
     until(page, "model.place.scope > 0")
@@ -269,7 +269,7 @@ def test_an_operator_marks_its_nodes(show: Pages) -> None:
     assert page.evaluate("model.view.state.found.size") == times
 
 
-def test_a_long_attribute_is_told_on_demand(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+def test_a_long_attribute_is_shown_on_demand(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     node = helper.make_node("Custom", ["x"], ["y"], "long", domain="own", text="a" * 500, many=list(range(3000)))
     graph = helper.make_graph([node], "g", [tensor("x", [1])], [tensor("y", [1])])
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
@@ -286,7 +286,7 @@ def test_a_long_attribute_is_told_on_demand(browser: Browser, watch: Watch, tmp_
     page.context.close()
 
 
-def test_names_of_strangers_do_nothing(browser: Browser, watch: Watch, tmp_path: Path) -> None:
+def test_hostile_names_do_nothing(browser: Browser, watch: Watch, tmp_path: Path) -> None:
     evil = "</script><img src=x onerror=alert(1)>&lt;"
     branches = {
         f"{word}_branch": helper.make_graph(
@@ -315,7 +315,7 @@ def test_names_of_strangers_do_nothing(browser: Browser, watch: Watch, tmp_path:
 
 
 @pytest.mark.thorough
-def test_dark_narrow_and_printed(show: Pages) -> None:
+def test_the_page_works_dark_narrow_and_printed(show: Pages) -> None:
     page = show.open("cnn", color_scheme="dark", viewport={"width": 420, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     page.get_by_role("button", name="Change between light and dark").click()
@@ -332,7 +332,7 @@ def test_dark_narrow_and_printed(show: Pages) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_without_scripts_the_model_is_told(browser: Browser, watch: Watch, pages: dict[str, Path]) -> None:
+def test_without_scripts_the_model_is_summarised(browser: Browser, watch: Watch, pages: dict[str, Path]) -> None:
     page = watch.open(browser, pages["cnn"], java_script_enabled=False)
     for part in ("cnn.onnx", "ai.onnx 17", "Operators", "Conv"):
         expect(page.locator("#summary")).to_contain_text(part)

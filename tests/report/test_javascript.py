@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parents[1] / "javascript"
 
 
 @pytest.mark.parametrize("script", ["lint", "types"])
-def test_the_scripts_have_no_fault_that_a_tool_finds(script: str) -> None:
+def test_the_scripts_pass_the_linters(script: str) -> None:
     npm = shutil.which("npm")
     if npm is None:
         pytest.skip("npm is not installed")

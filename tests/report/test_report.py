@@ -1,4 +1,4 @@
-"""The report of a run without a browser: what is collected, what is written, what cannot break out."""
+"""The report of a run without a browser: its data, files, and escaping."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_verdict_of_a_failed_run_names_the_failed_checks(tmp_path: Path) -> 
     ]
 
 
-def test_a_run_that_only_looked_says_what_it_did_not_do(tmp_path: Path) -> None:
+def test_a_run_without_measurements_states_what_was_not_checked(tmp_path: Path) -> None:
     run = run_record([StepSketch("lint", "lint", "lint")], recipe={})
     assert summarize_run(run, tmp_path)[1:] == [
         "graph not changed, 4.53 MiB",
@@ -117,7 +117,7 @@ def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:
     assert verdict_of(tmp_path)[3] == "latency source 14.3 ms (median of 600 passes in 3 process runs)"
 
 
-def test_profiles_of_different_sittings_say_so(tmp_path: Path) -> None:
+def test_profiles_of_different_sessions_are_marked(tmp_path: Path) -> None:
     steps = [
         StepSketch("speed", "profile", "profile", parents={"from": "half"}),
         StepSketch("base", "profile", "profile", "reused", "reused", started_s=-7200),
@@ -166,7 +166,7 @@ def test_an_interval_that_holds_both_directions_is_undecided(
     assert ("50 % faster to 100 % slower over 5 pairs" in line) == ("undecided" in line)
 
 
-def test_several_runs_that_did_not_take_turns_are_indicative(tmp_path: Path) -> None:
+def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
     steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
     documents = {
         "speed/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, sitting=Sitting(0, 2, "monday")),
@@ -177,7 +177,7 @@ def test_several_runs_that_did_not_take_turns_are_indicative(tmp_path: Path) -> 
     assert [view.in_turns_with for view in page_of(tmp_path).views["latency"]] == [(), ()]
 
 
-def test_profiles_of_the_same_model_are_told_apart_by_their_steps(tmp_path: Path) -> None:
+def test_profiles_of_the_same_model_are_distinguished_by_their_steps(tmp_path: Path) -> None:
     names = ("one", "two")
     steps = [StepSketch(name, "profile", "profile") for name in names]
     documents = {f"{name}/profile.json": profile("source", 10, 1, 5) for name in names}
@@ -200,7 +200,7 @@ def shipped_and_proposed(folder: Path, recipe: dict[str, JsonValue], **fields: A
     return verdict_of(folder)
 
 
-def test_the_base_is_what_the_recipe_holds_it_against(tmp_path: Path) -> None:
+def test_the_base_is_the_one_in_the_recipe(tmp_path: Path) -> None:
     line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 1.5 * shipped.latency.median"]})[3]
     assert line.startswith("latency proposed 10.1 ms vs shipped 8.08 ms: 25 % slower")
     assert "vs source" in shipped_and_proposed(tmp_path, {"gates": ["speed.latency.median <= 30"]})[3]
@@ -217,14 +217,14 @@ def test_the_base_is_that_of_the_comparing_step(tmp_path: Path) -> None:
     assert (outcome.candidate.step, outcome.base.step, outcome.change) == ("speed", "shipped", "25 % slower")
 
 
-def test_what_was_measured_otherwise_makes_no_claim_in_the_summary(tmp_path: Path) -> None:
+def test_incomparable_measurements_make_no_claim_in_the_summary(tmp_path: Path) -> None:
     batch = TensorInfo(name="x", dtype="float32", shape=(8, 3, 320, 320), data="random uniform [0, 1)")
     line = shipped_and_proposed(tmp_path, {"gates": ["speed.latency.min < shipped.latency.min"]}, inputs=(batch,))[3]
     assert "vs shipped 8.08 ms: not comparable" in line
     assert "measured under different batch (shape of x: 1x3x320x320 and 8x3x320x320)" in line
 
 
-def test_what_an_import_does_not_record_is_no_zero() -> None:
+def test_values_missing_in_an_import_are_not_zero() -> None:
     """As ONNX Runtime's own profile: no machine, tensors without names or weights, and the profiler attached."""
     made = profile("half", 10, 1, 5)
     nameless = [
@@ -245,7 +245,7 @@ def test_what_an_import_does_not_record_is_no_zero() -> None:
     assert "no profiler attached" not in profiler_words(views)
 
 
-def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
+def test_a_noisy_measurement_is_marked(tmp_path: Path) -> None:
     steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
     shaken = profile("half", 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=(7.0, 7.5, 8.0, 33.0)),)})
     documents = {"speed/profile.json": shaken, "base/profile.json": profile("source", 20, 1, 0)}
@@ -255,7 +255,7 @@ def test_a_noisy_measurement_is_called_one(tmp_path: Path) -> None:
     )
 
 
-def test_settings_read_like_the_recipe_and_tell_defaults_apart() -> None:
+def test_settings_are_formatted_as_in_the_recipe_and_mark_defaults() -> None:
     given: dict[str, JsonValue] = {"tolerance": {"cosine": 0.999, "atol": None}, "limit": 65504.0, "block": {}}
     found = settings_of(given | {"seed": 0}, given)
     assert [(one.name, one.value, one.given) for one in found] == [
@@ -266,7 +266,7 @@ def test_settings_read_like_the_recipe_and_tell_defaults_apart() -> None:
     ]
 
 
-def test_an_output_of_its_own_tolerance_says_so() -> None:
+def test_an_output_with_its_own_tolerance_shows_it() -> None:
     document = accuracy().model_copy(
         update={
             "tolerance": {"rtol": 0.1, "atol": 0.01, "top1": 0.9},
@@ -280,7 +280,7 @@ def test_an_output_of_its_own_tolerance_says_so() -> None:
     assert view.rows[0].own_tolerance == "cosine ≥ 0.9"
 
 
-def test_a_batch_sweep_has_its_table(tmp_path: Path) -> None:
+def test_a_batch_sweep_has_a_table(tmp_path: Path) -> None:
     points = tuple(BatchPoint(batch=size, inputs=(), latency_ms=(2.0 * size, 3.0 * size)) for size in (1, 8))
     swept = profile("half", 10, 1, 0).model_copy(update={"batches": points})
     write_run(tmp_path, run_record([StepSketch("speed", "profile", "profile")]), {"speed/profile.json": swept})
@@ -289,7 +289,7 @@ def test_a_batch_sweep_has_its_table(tmp_path: Path) -> None:
     assert "Batch sweep of" in draw_report(tmp_path).read_text("utf-8")
 
 
-def test_a_comparison_that_failed_is_told_before_one_that_passed(tmp_path: Path) -> None:
+def test_failed_comparisons_come_before_passed_ones(tmp_path: Path) -> None:
     steps = [StepSketch(name, "check_accuracy", "accuracy") for name in ("first", "second")]
     documents = {
         "first/accuracy.json": accuracy(0.5, 2.0, ("cosine 0.5 is below 0.999",)),
@@ -301,7 +301,7 @@ def test_a_comparison_that_failed_is_told_before_one_that_passed(tmp_path: Path)
     )
 
 
-def test_a_nan_is_the_worst_there_can_be(tmp_path: Path) -> None:
+def test_nan_is_the_worst_value(tmp_path: Path) -> None:
     output = accuracy().outputs[0]
     outputs = [output.model_copy(update={"metrics": {"cosine": value}}) for value in (0.9, float("nan"), 0.99)]
     document = accuracy().model_copy(update={"outputs": tuple(outputs)})
@@ -312,7 +312,7 @@ def test_a_nan_is_the_worst_there_can_be(tmp_path: Path) -> None:
 # --- what is collected ---
 
 
-def test_steps_tell_what_they_did(tmp_path: Path) -> None:
+def test_steps_summarise_their_work(tmp_path: Path) -> None:
     steps = {step.name: step for step in page_of(write_quickstart(tmp_path)).views["steps"].steps}
     sanitize, half = steps["sanitize"], steps["half"]
     assert sanitize.change is not None
@@ -335,7 +335,7 @@ def test_steps_tell_what_they_did(tmp_path: Path) -> None:
     assert steps["agree"].reads == (("reference", "source"), ("candidate", "half"))
 
 
-def test_a_skipped_step_is_drawn_where_the_recipe_puts_it(tmp_path: Path) -> None:
+def test_a_skipped_step_is_drawn_in_recipe_order(tmp_path: Path) -> None:
     speed = page_of(write_failed(tmp_path)).views["steps"].steps[4]
     assert (speed.outcome, speed.reason) == ("skipped", "agree failed")
     assert speed.reads == (("from", "half"),)
@@ -348,13 +348,13 @@ def test_a_gate_that_was_never_reached_is_listed(tmp_path: Path) -> None:
     assert (gates[1].left, gates[1].relation, gates[1].right) == ("0.0312", "≥", "0.999")
 
 
-def test_gates_carry_their_units_and_their_place_against_the_limit() -> None:
+def test_gates_show_units_and_their_position_relative_to_the_limit() -> None:
     result = GateResult(gate="a.latency.median <= 9", passed=False, left=18, right=9, unit="ms")
     (view,) = collect_gates(run_record([], [result], recipe={}))
     assert (view.left, view.relation, view.right, view.fraction) == ("18.0 ms", "≤", "9.00 ms", 2)
 
 
-def test_layers_share_the_sum_and_small_types_go_together() -> None:
+def test_layer_shares_add_up_and_small_types_are_grouped() -> None:
     measured = profile("half", 10, 3, 300)
     renamed = [layer.model_copy(update={"type": f"T{place % 20}"}) for place, layer in enumerate(measured.layers)]
     (view,) = collect_layers({"speed": measured.model_copy(update={"layers": tuple(renamed)})})
@@ -366,7 +366,7 @@ def test_layers_share_the_sum_and_small_types_go_together() -> None:
     assert view.slowest.rows[0][-1] == max(view.times.median_ms)
 
 
-def test_findings_come_worst_first(tmp_path: Path) -> None:
+def test_the_worst_findings_come_first(tmp_path: Path) -> None:
     findings = page_of(write_quickstart(tmp_path)).views["findings"]
     assert findings is not None
     assert [row.severity for row in findings.rows] == ["warning", "warning", "info"]
@@ -374,7 +374,7 @@ def test_findings_come_worst_first(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=3), max_size=30))
-def test_rails_connect_every_reader_with_what_it_reads(wanted: list[list[int]]) -> None:
+def test_rails_connect_every_step_with_its_inputs(wanted: list[list[int]]) -> None:
     reads = [()] + [tuple(sorted({p for p in parents if p <= row})) for row, parents in enumerate(wanted)]
     rows = lay_out(reads)
     for row, parents in enumerate(reads):
@@ -402,7 +402,7 @@ def test_rails_connect_every_reader_with_what_it_reads(wanted: list[list[int]]) 
         (83_000, "1 min 23 s"),
     ],
 )
-def test_durations_read_well(value: float, text: str) -> None:
+def test_durations_are_readable(value: float, text: str) -> None:
     assert quantities.milliseconds(value) == text
 
 
@@ -418,7 +418,7 @@ def test_durations_read_well(value: float, text: str) -> None:
         (-0.25, "-0.25"),
     ],
 )
-def test_bare_numbers_keep_their_nines(value: float, text: str) -> None:
+def test_unitless_numbers_keep_their_nines(value: float, text: str) -> None:
     assert quantities.number(value) == text
 
 
@@ -472,7 +472,7 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.parametrize("write", [write_quickstart, write_failed, write_hostile])
-def test_a_report_holds_no_way_out(tmp_path: Path, write: object) -> None:
+def test_a_report_has_no_external_references(tmp_path: Path, write: object) -> None:
     assert callable(write)
     tags = Tags(draw_report(write(tmp_path)).read_text("utf-8")).found
     names = [tag for tag, _ in tags]
@@ -487,7 +487,7 @@ def test_a_report_holds_no_way_out(tmp_path: Path, write: object) -> None:
     assert "'unsafe-inline'" not in policy.split("script-src")[1].split(";")[0]
 
 
-def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     text = draw_report(write_hostile(tmp_path)).read_text("utf-8")
     assert "<img" not in text
     assert "<svg/onload" not in text
@@ -498,7 +498,7 @@ def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
     assert {visible_name(name) for name in HOSTILE_NAMES} <= set(texts)
 
 
-def test_a_step_name_cannot_lead_out_of_the_run(tmp_path: Path) -> None:
+def test_a_step_name_cannot_leave_the_run_folder(tmp_path: Path) -> None:
     inside = tmp_path / "runs" / "one"
     write_hostile(inside)
     (tmp_path / "outside").mkdir()
@@ -527,7 +527,7 @@ def test_many_layers_stay_small(tmp_path: Path) -> None:
     assert report.stat().st_size < 500_000
 
 
-def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> None:
+def test_a_non_finite_sample_does_not_prevent_a_report(tmp_path: Path) -> None:
     broken = profile("half", 10, 1, 3).model_copy(update={"runs": (ProfileRun(latency_ms=(1.0, float("nan"), 2.0)),)})
     folder = write_run(tmp_path, run_record([StepSketch("speed", "profile")]), {"speed/profile.json": broken})
     profiles = payload_of(draw_report(folder).read_text("utf-8"))["profiles"]
@@ -535,7 +535,7 @@ def test_a_sample_that_is_no_number_does_not_stop_a_report(tmp_path: Path) -> No
     assert profiles[0]["runs"] == [[1.0, 2.0]]
 
 
-def test_every_static_file_is_in_a_page() -> None:
+def test_every_static_file_is_used() -> None:
     files = report_files()
     pages = (RUN_REPORT, PROFILE_REPORT, COMPARISON_PAGE, MODEL_PAGE, DIFF_PAGE, SWEEP_PAGE, ACTIVATIONS_PAGE)
     scripts = {module.path for page in pages for module in modules_of(page.entry, files, page.panels)}
@@ -546,14 +546,14 @@ def test_every_static_file_is_in_a_page() -> None:
     assert all(len(set(page.styles)) == len(page.styles) for page in pages)
 
 
-def test_a_document_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_document_is_reported(tmp_path: Path) -> None:
     write_quickstart(tmp_path)
     (tmp_path / "lint" / "findings.json").unlink()
     (tmp_path / "lint" / "findings.json").mkdir()
     assert read_run(tmp_path).unreadable == ("lint/findings.json cannot be read: Is a directory.",)
 
 
-def test_a_damaged_document_is_told_and_the_rest_is_drawn(tmp_path: Path) -> None:
+def test_a_damaged_document_is_reported_and_the_rest_is_drawn(tmp_path: Path) -> None:
     write_quickstart(tmp_path)
     (tmp_path / "speed" / "profile.json").write_text('{"format_version": 1, "la')
     page = page_of(tmp_path)
@@ -572,7 +572,7 @@ def test_a_folder_without_a_readable_run_is_refused_in_one_paragraph(tmp_path: P
     assert "\n" not in str(caught.value)
 
 
-def test_a_report_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_report_that_cannot_be_written_leaves_no_files(tmp_path: Path) -> None:
     write_quickstart(tmp_path)
     (tmp_path / "report.html").mkdir()
     with pytest.raises(OutputsError, match=r"report\.html cannot be written"):
@@ -598,7 +598,7 @@ def test_profiles_without_samples_or_layers_have_a_report(tmp_path: Path) -> Non
     assert "not measured" not in draw_report(tmp_path).read_text("utf-8").split('id="gates"')[0]
 
 
-def test_a_record_reads_back_what_it_wrote(tmp_path: Path) -> None:
+def test_a_record_survives_serialisation(tmp_path: Path) -> None:
     run = run_record(quickstart_steps())
     assert RunRecord.model_validate_json(run.to_json()) == run
 

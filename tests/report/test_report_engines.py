@@ -1,4 +1,4 @@
-"""What a report says of engines: how they were built, layers without times, what they show."""
+"""Engines in a report: build settings, layers without times, and insights."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def payload_of(page: str) -> dict[str, Any]:
 # --- what is collected ---
 
 
-def test_an_engine_in_numbers() -> None:
+def test_an_engine_is_summarised() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.built is not None
     assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
@@ -69,7 +69,7 @@ def test_an_engine_in_numbers() -> None:
     assert view.node_count == 130
 
 
-def test_reformats_say_which_tensors_and_between_what() -> None:
+def test_reformats_name_tensors_and_formats() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.reformats is not None and view.reformats.count == 6
     assert next((way.before, way.after, way.count) for way in view.reformats.ways) == (
@@ -89,7 +89,7 @@ def test_reformats_say_which_tensors_and_between_what() -> None:
     assert [row.bound_to for row in view.reformats.rows[2:]] == [""] * 4
 
 
-def test_shapes_of_optimization_profiles() -> None:
+def test_shapes_of_optimization_profiles_are_shown() -> None:
     values = ShapeRange(min=(1, 1), opt=(8, 8), max=(64, 64), values=True)
     fixed = ShapeRange(min=(4,), opt=(4,), max=(4,))
     profiles = (
@@ -109,7 +109,7 @@ def test_ignored_constraints_come_first() -> None:
     assert [(row.node, row.is_ignored) for row in rows] == [("/head/Resize", True), ("/head/Softmax", False)]
 
 
-def test_only_what_differs_from_the_defaults_is_shown_first() -> None:
+def test_only_non_default_settings_are_shown_first() -> None:
     """Holds for every setting that there is: a new one whose default says something must be listed as usual."""
     plain = BuildSettings().model_dump(mode="json")
     view = collect_build(build(options=plain))
@@ -137,14 +137,14 @@ def test_only_what_differs_from_the_defaults_is_shown_first() -> None:
         (TimingCacheUse(file="", note="has no timings to keep"), "has no timings to keep"),
     ],
 )
-def test_the_timing_cache_in_words(cache: TimingCacheUse, words: str) -> None:
+def test_the_timing_cache_is_described(cache: TimingCacheUse, words: str) -> None:
     assert collect_build(build(timing_cache=cache)).cache == words
 
 
 # --- the page ---
 
 
-def test_the_page_tells_all_of_it(tmp_path: Path) -> None:
+def test_the_page_shows_all_facts_of_an_engine(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=build())
     words = words_of(page)
     for told in (
@@ -173,7 +173,7 @@ def test_the_page_tells_all_of_it(tmp_path: Path) -> None:
     assert 'id="layers"' not in page and 'id="latency"' not in page
 
 
-def test_nothing_speaks_of_times(tmp_path: Path) -> None:
+def test_times_are_not_mentioned(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=build())
     section = page[page.index('id="engines"') : page.index('id="repeat"')]
     heads = re.findall(r"<th scope=\"col\"[^>]*>([^<]*)</th>", section)
@@ -183,14 +183,14 @@ def test_nothing_speaks_of_times(tmp_path: Path) -> None:
     assert "sum_ms" not in layers and not [name for name in layers["columns"] if name.endswith("_ns")]
 
 
-def test_where_layers_are_known_from(tmp_path: Path) -> None:
+def test_the_source_of_layers_is_named(tmp_path: Path) -> None:
     words = words_of(page_of(tmp_path / "log", engine=rtx_build()))
     assert "compiled layers from the builder's log" in words and "8.6 , 8.9 , 12.0" in words
     words = words_of(page_of(tmp_path / "network", engine=build(layers_basis="network as parsed")))
     assert "before optimisation" in words and "The compiled layers are not known" in words
 
 
-def test_several_engines_stand_side_by_side(tmp_path: Path) -> None:
+def test_several_engines_are_side_by_side(tmp_path: Path) -> None:
     page = page_of(tmp_path, engine=build(), rtx=rtx_build())
     table = page[page.index('class="dense engines"') :]
     rows = [
@@ -205,7 +205,7 @@ def test_several_engines_stand_side_by_side(tmp_path: Path) -> None:
     assert 'class="dense engines"' not in page_of(tmp_path / "one", engine=build())
 
 
-def test_absent_parts_leave_no_trace(tmp_path: Path) -> None:
+def test_absent_parts_have_no_section(tmp_path: Path) -> None:
     bare = build(
         layers=(),
         profiles=(),
@@ -272,7 +272,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
         assert "<img src=x" not in alone and alone.count("<script") == alone.count("</script>") == 3
 
 
-def test_a_damaged_build_is_told_and_the_rest_drawn(tmp_path: Path) -> None:
+def test_a_damaged_build_is_reported_and_the_rest_drawn(tmp_path: Path) -> None:
     folder = write_engine_run(tmp_path, {"engine": build()})
     (folder / "engine" / "build.json").write_text('{"label": 3}')
     words = words_of(draw_report(folder).read_text("utf-8"))
@@ -286,7 +286,7 @@ def test_five_thousand_layers_stay_small(tmp_path: Path) -> None:
     assert len(layers["columns"]["name"]) > 5000 and payload_of(page)["graph_of"] == [0]
 
 
-def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
+def test_requested_precisions_are_next_to_actual_ones(tmp_path: Path) -> None:
     """In the script's data, and in the table that is printed; an engine of which nothing was asked has neither."""
     layers = asked(Softmax="fp16", Resize="fp32")[60:]
     page = page_of(tmp_path, engine=build(layers=layers), plain=build())
@@ -299,7 +299,7 @@ def test_what_was_asked_for_stands_beside_what_was_got(tmp_path: Path) -> None:
     assert "≠ fp32" not in page
 
 
-def test_a_build_from_before_constraints_were_kept_with_layers_is_read() -> None:
+def test_a_build_without_constraints_of_layers_is_read() -> None:
     old = build().model_dump(mode="json")
     for layer in old["layers"]:
         del layer["asked_precision"]
@@ -317,7 +317,7 @@ def test_the_verdict_names_engines(tmp_path: Path) -> None:
     ]
 
 
-def test_layers_as_csv_without_times() -> None:
+def test_layers_are_written_as_csv_without_times() -> None:
     rows = list(csv.DictReader(engine_layers_csv("half", detector()).splitlines()))
     assert len(rows) == 72
     assert rows[0] | {"read_bytes": "", "written_bytes": "", "weight_bytes": ""} == {
@@ -368,7 +368,7 @@ def test_every_insight_has_evidence_and_advice_and_no_score() -> None:
     assert all(0 <= place < 72 for one in found for place in one.layers)
 
 
-def test_nothing_is_said_of_a_quiet_engine() -> None:
+def test_a_good_engine_has_no_insights() -> None:
     """Each rule needs a reason."""
     layers = tuple(layer for layer in detector() if layer.role == "compute" and layer.precision == "float16")
     shapes = ShapeRange(min=(1, 3), opt=(1, 3), max=(1, 3))
@@ -384,7 +384,7 @@ def test_nothing_is_said_of_a_quiet_engine() -> None:
     assert len(ENGINE_RULES) == 15 + len(LINTS)
 
 
-def test_single_precision() -> None:
+def test_engines_in_fp32_are_reported() -> None:
     assert has(rtx_build(), "All layers compute in single precision")
     assert not has(rtx_build(typing="weakly typed: TF32"), "All layers compute")
     assert has(build(), "2 layers of 72 in float32")
@@ -402,7 +402,7 @@ def asked(**precisions: str) -> tuple[Layer, ...]:
     )
 
 
-def test_precisions_that_were_asked_for_and_not_given() -> None:
+def test_unmet_precision_requests_are_reported() -> None:
     """Resize has a finding of its own: its constraint was ignored. Relu may well compute in fp32 within its layer."""
     weak = build(layers=asked(Softmax="fp16", Resize="fp16", Relu="fp32"))
     (one,) = [one for one in shown_of(weak) if "without the requested" in one.title]
@@ -411,7 +411,7 @@ def test_precisions_that_were_asked_for_and_not_given() -> None:
     assert missed_precisions(weak.as_profile(), weak) == (69, 70)
 
 
-def test_what_is_given_or_not_sure_is_not_missed() -> None:
+def test_met_and_uncertain_precision_requests_are_not_reported() -> None:
     assert not has(build(layers=asked(Softmax="fp32", Conv="fp16", Resize="int8")), "without the requested")
     strong = build(layers=asked(Softmax="fp16"), typing="strongly typed, constraints as Casts")
     assert not has(strong, "without the requested")  # a Cast was fused into it
@@ -419,7 +419,7 @@ def test_what_is_given_or_not_sure_is_not_missed() -> None:
     assert not has(both, "without the requested")
 
 
-def test_reformats_at_the_ends_name_them() -> None:
+def test_reformats_of_inputs_and_outputs_name_them() -> None:
     (one,) = [one for one in shown_of(build()) if "inputs and outputs" in one.title]
     assert one.layers == (0, 71)
     assert "input x (float32 linear to float16 hwc8), output y (float32 hwc8 to float32 linear)" in one.evidence
@@ -429,7 +429,7 @@ def test_reformats_at_the_ends_name_them() -> None:
     ("opt", "said"),
     [((4, 3, 960, 960), "largest"), ((1, 3, 320, 320), "smallest"), ((1, 3, 640, 640), None)],
 )
-def test_opt_at_one_end_of_a_wide_range(opt: tuple[int, ...], said: str | None) -> None:
+def test_an_opt_shape_at_one_end_of_a_wide_range_is_reported(opt: tuple[int, ...], said: str | None) -> None:
     shapes = ShapeRange(min=(1, 3, 320, 320), opt=opt, max=(4, 3, 960, 960))
     told = [
         one for one in titles(build(profiles=(BuiltProfile(inputs={"x": shapes}, basis=""),))) if "Tactics of" in one
@@ -437,7 +437,7 @@ def test_opt_at_one_end_of_a_wide_range(opt: tuple[int, ...], said: str | None) 
     assert told == ([f"Tactics of a wide range are chosen for its {said} shape"] if said else [])
 
 
-def test_settings_that_people_should_know_of() -> None:
+def test_important_settings_are_reported() -> None:
     def with_options(**options: Any) -> Build:
         return build(options=BuildSettings(**options).model_dump(mode="json"))
 
@@ -449,7 +449,7 @@ def test_settings_that_people_should_know_of() -> None:
     assert not has(rtx, "Compatibility")  # TensorRT-RTX knows no such level
 
 
-def test_timing_caches() -> None:
+def test_timing_caches_are_reported() -> None:
     assert has(build(), "The timing cache was empty")
     assert has(build(timing_cache=None), "Built without a timing cache")
     assert not has(build(timing_cache=TimingCacheUse(file="a", loaded_bytes=9, loaded_entries=1)), "timing cache")
@@ -459,12 +459,12 @@ def test_timing_caches() -> None:
     assert not has(rtx_build(build_s=500.0), "timing cache")  # it times nothing
 
 
-def test_memory_for_the_largest_shapes() -> None:
+def test_memory_for_the_largest_shapes_is_reported() -> None:
     assert has(build(), "Memory is allocated for shapes much larger")
     assert not has(build(memory=BuildMemory(weights_bytes=MIB)), "Memory is allocated for")
 
 
-def test_layers_that_nobody_told_of() -> None:
+def test_engines_without_layer_information_are_reported() -> None:
     assert has(build(layers=()), "The compiled layers are not known")
     names = tuple(layer.model_copy(update={"type": "unknown"}) for layer in detector())
     assert has(build(layers=names), "The compiled layers are not known")

@@ -1,4 +1,4 @@
-"""Engines in a report, in a real Chromium: table, graph, roll-ups and the ways between them, without a single time."""
+"""Engines in a report in Chromium: table, graph, roll-ups and the links between them, without times."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def saved(page: Page, button: Locator) -> bytes:
     return Path(waiting.value.path()).read_bytes()
 
 
-def test_columns_are_those_that_an_engine_has(page: Page) -> None:
+def test_columns_match_the_data_of_an_engine(page: Page) -> None:
     part = section(page)
     assert heads(part) == [
         "#", "Name", "Type", "Precision", "Dims", "Format", "Tactic", "Stream", "Role", "ONNX nodes",
@@ -72,7 +72,7 @@ def test_columns_are_those_that_an_engine_has(page: Page) -> None:
 
 
 @pytest.mark.thorough
-def test_sort_and_filter(page: Page) -> None:
+def test_layers_are_sorted_and_filtered(page: Page) -> None:
     part = section(page)
     part.get_by_role("columnheader", name="Name").get_by_role("button").click()
     assert names(part)[0].startswith("/blocks.0/depthwise")
@@ -83,7 +83,7 @@ def test_sort_and_filter(page: Page) -> None:
     expect(part.locator(".grid-row")).to_have_count(1)
 
 
-def test_a_layer_leads_to_its_onnx_nodes_and_neighbours(page: Page) -> None:
+def test_a_layer_links_to_its_onnx_nodes_and_neighbours(page: Page) -> None:
     part = section(page)
     part.get_by_label("Filter layers").fill("name:blocks.2/depthwise")
     part.locator(".grid-row").first.click()
@@ -111,7 +111,7 @@ def test_json_and_markdown_have_no_times(page: Page) -> None:
     assert "72 layers, not timed." in told and "| float16 | 69 | 95.8 % |" in told
 
 
-def test_roll_ups_reformats_and_findings_lead_to_layers(page: Page) -> None:
+def test_roll_ups_reformats_and_findings_link_to_layers(page: Page) -> None:
     part = section(page)
     part.locator('[data-pick="precision"]', has_text="float32").click()
     expect(part.locator(".tools output").first).to_have_text("3 of 72 rows")
@@ -151,7 +151,7 @@ def test_each_engine_has_its_tab(page: Page) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.thorough)])
-def test_it_fits_a_narrow_screen(browser: Browser, tmp_path: Path, scheme: str) -> None:
+def test_the_page_fits_a_narrow_screen(browser: Browser, tmp_path: Path, scheme: str) -> None:
     watch = Watch()
     folder = write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()})
     page = watch.open(browser, draw_report(folder), viewport={"width": 400, "height": 800}, color_scheme=scheme)
@@ -161,7 +161,7 @@ def test_it_fits_a_narrow_screen(browser: Browser, tmp_path: Path, scheme: str) 
 
 
 @pytest.mark.thorough
-def test_a_page_of_its_own_and_one_that_tells_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_an_engine_file_has_a_page_even_without_layers(browser: Browser, tmp_path: Path) -> None:
     watch = Watch()
     page = watch.open(browser, draw_build(build(), "engine", tmp_path / "report.html"))
     expect(page.locator("#engine-0 .grid-row").first).to_be_visible()
@@ -176,7 +176,7 @@ def test_a_page_of_its_own_and_one_that_tells_nothing(browser: Browser, tmp_path
     watch.check()
 
 
-def test_names_of_strangers_do_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
     layers = tuple(
         layer.model_copy(update={"name": name, "type": name, "tactic": name, "precision": name, "onnx_nodes": (name,)})
         for layer, name in zip(detector(), HOSTILE_NAMES, strict=False)
@@ -192,7 +192,7 @@ def test_names_of_strangers_do_nothing(browser: Browser, tmp_path: Path) -> None
 
 
 @pytest.mark.thorough
-def test_what_was_asked_for_is_marked_where_it_was_not_given(browser: Browser, tmp_path: Path) -> None:
+def test_unmet_precision_requests_are_marked(browser: Browser, tmp_path: Path) -> None:
     asked = {"/head/Softmax": "fp16", "/head/Resize": "fp32", "/blocks.0/expand/Conv + /blocks.0/expand/Relu": "fp32"}
     layers = tuple(one.model_copy(update={"asked_precision": asked.get(one.name, "")}) for one in detector())
     watch = Watch()
@@ -215,7 +215,7 @@ def test_what_was_asked_for_is_marked_where_it_was_not_given(browser: Browser, t
     watch.check()
 
 
-def test_without_script_all_of_it_can_be_read(browser: Browser, tmp_path: Path) -> None:
+def test_without_scripts_everything_is_readable(browser: Browser, tmp_path: Path) -> None:
     watch = Watch()
     report = draw_report(write_engine_run(tmp_path, {"engine": build(), "rtx": rtx_build()}))
     page = watch.open(browser, report, java_script_enabled=False)

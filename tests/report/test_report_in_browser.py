@@ -1,4 +1,4 @@
-"""The report in a real Chromium: every interactive part, by mouse and by keyboard, without one request."""
+"""The report in Chromium: every interactive part, by mouse and by keyboard, without network requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def theme(page: Page) -> str:
 # --- tables ---
 
 
-def test_a_click_on_a_column_sorts_and_another_turns_it_round(open_report: Open, reports: dict[str, Path]) -> None:
+def test_a_click_on_a_column_sorts_and_another_reverses(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     head = table(page).get_by_role("columnheader", name="Median")
     expect(head).to_have_attribute("aria-sort", "descending")
@@ -97,14 +97,16 @@ def test_a_click_on_a_column_sorts_and_another_turns_it_round(open_report: Open,
 
 
 @pytest.mark.thorough
-def test_names_sort_as_people_count(open_report: Open, reports: dict[str, Path]) -> None:
+def test_names_sort_in_natural_order(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     table(page).get_by_role("columnheader", name="Name").get_by_role("button").click()
     adds = [row[1] for row in rows_of(download(page))[1:4]]
     assert adds == ["p2o.Add.4", "p2o.Add.14", "p2o.Add.24"]
 
 
-def test_a_filter_takes_any_case_all_words_and_a_column(open_report: Open, reports: dict[str, Path]) -> None:
+def test_a_filter_ignores_case_and_supports_several_words_and_columns(
+    open_report: Open, reports: dict[str, Path]
+) -> None:
     page = open_report(reports["quickstart"])
     field = page.get_by_label("Filter layers").locator("visible=true")
     field.fill("CONV.1")
@@ -236,7 +238,7 @@ def test_pointing_at_a_pass_names_it(open_report: Open, reports: dict[str, Path]
 
 
 @pytest.mark.thorough
-def test_passes_are_walked_by_keyboard(open_report: Open, reports: dict[str, Path]) -> None:
+def test_passes_are_stepped_through_by_keyboard(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     page.locator('[data-live="passes"] svg').focus()
     tip = page.locator(".tooltip")
@@ -250,7 +252,7 @@ def test_passes_are_walked_by_keyboard(open_report: Open, reports: dict[str, Pat
 
 
 @pytest.mark.thorough
-def test_a_series_can_be_taken_out(open_report: Open, reports: dict[str, Path]) -> None:
+def test_a_series_can_be_hidden(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     plot = page.locator('[data-live="passes"]')
     expect(plot.locator(".dots")).to_have_count(2)
@@ -271,7 +273,7 @@ def test_every_pass_is_drawn_once(open_report: Open, reports: dict[str, Path]) -
 
 
 @pytest.mark.thorough
-def test_densities_have_one_scale(open_report: Open, tmp_path: Path) -> None:
+def test_densities_share_one_scale(open_report: Open, tmp_path: Path) -> None:
     """As many passes cover as much of the picture, be they close together or, with an outlier, far apart."""
     narrow, wide = (
         profile(label, 10, 1, 0).model_copy(update={"runs": (ProfileRun(latency_ms=tuple(samples)),)})
@@ -302,7 +304,7 @@ def area_and_height(path: str) -> tuple[float, float]:
     return abs(sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairs)) / 2, max(heights) - min(heights)
 
 
-def test_the_spread_tells_how_many_passes_lie_below(open_report: Open, reports: dict[str, Path]) -> None:
+def test_the_spread_shows_the_number_of_passes_below(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     picture = page.locator('[data-live="distribution"] svg')
     picture.scroll_into_view_if_needed()
@@ -340,7 +342,7 @@ def test_a_step_opens_by_key_and_by_link(open_report: Open, reports: dict[str, P
     expect(page.locator("#step-3 > details")).to_have_attribute("open", "")
 
 
-def test_without_script_the_verdict_the_steps_and_the_slowest_layers_are_there(
+def test_without_scripts_verdict_steps_and_slowest_layers_are_shown(
     open_report: Open, reports: dict[str, Path]
 ) -> None:
     page = open_report(reports["failed"], java_script_enabled=False)
@@ -356,7 +358,7 @@ def test_without_script_the_verdict_the_steps_and_the_slowest_layers_are_there(
 
 
 @pytest.mark.thorough
-def test_paper_shows_what_a_screen_folds_away(open_report: Open, reports: dict[str, Path]) -> None:
+def test_print_shows_sections_that_are_folded_on_screen(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["quickstart"])
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     page.emulate_media(media="print")
@@ -382,7 +384,7 @@ def test_a_phone_does_not_scroll_sideways(open_report: Open, reports: dict[str, 
 
 
 @pytest.mark.parametrize("kind", ["quickstart", "failed"])
-def test_nothing_moves_once_it_is_painted(open_report: Open, reports: dict[str, Path], kind: str) -> None:
+def test_the_layout_does_not_shift_after_painting(open_report: Open, reports: dict[str, Path], kind: str) -> None:
     page = open_report(reports[kind], viewport={"width": 1280, "height": 900})
     moved = page.evaluate(
         """() => new Promise(done => {
@@ -396,7 +398,7 @@ def test_nothing_moves_once_it_is_painted(open_report: Open, reports: dict[str, 
     assert moved < 0.01
 
 
-def test_hostile_names_stay_text_in_every_part(open_report: Open, reports: dict[str, Path]) -> None:
+def test_hostile_names_stay_text_in_every_section(open_report: Open, reports: dict[str, Path]) -> None:
     page = open_report(reports["hostile"])
     page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
     for tab in page.get_by_role("tab").all()[::-1]:
@@ -415,7 +417,7 @@ def test_hostile_names_stay_text_in_every_part(open_report: Open, reports: dict[
 
 
 @pytest.mark.slow
-def test_fifty_thousand_layers_are_ready_and_quick(
+def test_fifty_thousand_layers_are_responsive(
     open_report: Open, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     report = draw_report(write_big(tmp_path, layer_count=5000, profiles=10))

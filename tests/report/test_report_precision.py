@@ -1,4 +1,4 @@
-"""Precision searches and comparisons layer by layer in a report: what is said, what it costs, what leaves it."""
+"""Precision searches and layer comparisons in a report: text, costs, and exports."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def payload_of(page: Path) -> dict[str, Any]:
 # --- what is said ---
 
 
-def test_a_search_tells_what_breaks_where_it_starts_what_mends_it_and_what_that_costs(tmp_path: Path) -> None:
+def test_a_search_shows_the_fault_its_origin_its_repair_and_the_cost(tmp_path: Path) -> None:
     view = view_of(read_run(write_search(tmp_path, search())))
     breaks, starts, mended, cost = sentences_of(view)
     assert breaks == "With all nodes in fp16 the model is unusable: cosine 0.7712 (bound 0.999)."
@@ -87,7 +87,7 @@ def test_a_search_tells_what_breaks_where_it_starts_what_mends_it_and_what_that_
     assert 0 < kept_ms < 18
 
 
-def test_the_cost_is_that_of_the_layers_that_hold_the_kept_nodes(tmp_path: Path) -> None:
+def test_the_cost_is_the_time_of_layers_with_kept_nodes(tmp_path: Path) -> None:
     documents = read_run(write_search(tmp_path, search()))
     view = view_of(documents)
     layers = documents.profiles["speed"].layers
@@ -99,7 +99,7 @@ def test_the_cost_is_that_of_the_layers_that_hold_the_kept_nodes(tmp_path: Path)
     assert [row.depth_row for row in view.kept] == [40, 80, 120]
 
 
-def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
+def test_an_unknown_cost_is_marked_as_unknown(tmp_path: Path) -> None:
     # The only profile is that of the source: it says nothing about the converted model.
     steps = [step for step in search_steps() if step.name != "speed"]
     folder = write_search(tmp_path, search(kept_macs_share=None), steps)
@@ -123,11 +123,11 @@ def test_a_cost_that_is_not_known_is_called_so(tmp_path: Path) -> None:
         ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "exceeds its bound: max_abs 0.98 (bound 0.1)"),
     ],
 )  # fmt: skip
-def test_how_bad_it_is_depends_on_the_metric_and_its_bound(changes: dict[str, Any], told: str) -> None:
+def test_severity_depends_on_the_metric_and_its_bound(changes: dict[str, Any], told: str) -> None:
     assert told in sentences_of(view_of(documents_of(search(**changes))))[0]
 
 
-def test_nothing_kept_is_no_failure() -> None:
+def test_keeping_no_node_is_not_a_failure() -> None:
     found = search(kept=(), first_divergent="", layers_found=(), metrics_whole={"cosine": 0.9998},
                    metrics_found={"cosine": 0.9998})  # fmt: skip
     view = view_of(documents_of(found))
@@ -139,7 +139,7 @@ def test_nothing_kept_is_no_failure() -> None:
     assert view.depth.curves == ("all in fp16",)
 
 
-def test_the_terminal_tells_searches_and_failed_ones_first(tmp_path: Path) -> None:
+def test_the_terminal_lists_failed_searches_first(tmp_path: Path) -> None:
     steps = [*search_steps(), StepSketch("second", "find_precision", "precision", passed=False)]
     folder = write_search(tmp_path, search(), steps, second__precision=failed_search())
     lines = [line for line in summarize_run(read_run(folder).run, folder) if line.startswith("precision")]
@@ -149,7 +149,7 @@ def test_the_terminal_tells_searches_and_failed_ones_first(tmp_path: Path) -> No
     ]
 
 
-def test_a_skipped_user_of_a_search_hangs_on_it(tmp_path: Path) -> None:
+def test_a_skipped_step_is_connected_to_its_search(tmp_path: Path) -> None:
     steps = [search_steps()[0], StepSketch("half", "convert_fp16", outcome="skipped", reason="search failed")]
     view = collect_steps(read_run(write_run(tmp_path, run_record(steps, recipe=RECIPE), {})).run)
     assert view.steps[1].flow.incoming == (view.steps[0].flow.lane,)
@@ -164,7 +164,7 @@ def insights(found: PrecisionSearch, **changes: Any) -> list[str]:
     return [one.title for one in insights_of_search(replace(subject, **changes))]
 
 
-def test_what_a_search_leaves_open_is_said() -> None:
+def test_open_questions_of_a_search_are_reported() -> None:
     assert insights(search()) == []
     assert insights(failed_search()) == ["No set of nodes meets the bound of search"]
     assert insights(search(5)) == ["Most of the model stays in fp32"]
@@ -174,7 +174,7 @@ def test_what_a_search_leaves_open_is_said() -> None:
     assert insights(search(), kept_part=0.3) == ["The layers of the kept nodes take 30.0 % of all layers' time"]
 
 
-def test_native_arithmetic_on_a_cpu_is_no_test_of_fp16() -> None:
+def test_native_execution_on_a_cpu_does_not_test_fp16() -> None:
     native = accuracy()
     assert native.arithmetic == "native"
     assert insights(search(), checks=(("agree", native),)) == ["agree did not test fp16"]
@@ -192,7 +192,7 @@ def layer(position: int, **metrics: float) -> LayerDivergence:
     )
 
 
-def test_errors_are_relative_rms_whatever_was_measured() -> None:
+def test_errors_are_shown_as_relative_rms_for_every_metric() -> None:
     assert error_of(layer(0, relative_rms=0.25)) == 0.25
     assert error_of(layer(0, snr_db=40.0)) == pytest.approx(0.01)
     assert error_of(layer(0, relative_rms=math.nan)) == NOT_FINITE
@@ -201,7 +201,7 @@ def test_errors_are_relative_rms_whatever_was_measured() -> None:
     assert error_of(None) is None
 
 
-def test_a_bound_on_outputs_is_a_line_of_relative_rms() -> None:
+def test_a_bound_on_outputs_is_drawn_as_relative_rms() -> None:
     snr, cosine = bound_of({"snr_db": 25.0}), bound_of({"cosine": 0.999})
     assert snr is not None
     assert cosine is not None
@@ -213,7 +213,7 @@ def test_a_bound_on_outputs_is_a_line_of_relative_rms() -> None:
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True), st.integers(0, 40))
-def test_curves_are_put_above_each_other_by_tensor(whole: list[int], found: list[int], first: int) -> None:
+def test_curves_are_aligned_by_tensor(whole: list[int], found: list[int], first: int) -> None:
     curves = {
         "a": [layer(place, relative_rms=place / 10) for place in whole],
         "b": [layer(place, relative_rms=place / 20) for place in found],
@@ -234,7 +234,7 @@ def test_curves_are_put_above_each_other_by_tensor(whole: list[int], found: list
         assert column == [float(f"{place / scale:.3g}") if place in there else None for place in everywhere]
 
 
-def test_the_layers_furthest_off_come_first_where_nothing_draws_them() -> None:
+def test_the_layers_with_the_largest_errors_come_first_in_text() -> None:
     errors = [0.1, math.nan, 0.5, 0.0, 0.2]
     view = collect_depth({"a": divergences(5, errors)}, lambda one: False, "", None)
     assert view is not None
@@ -274,7 +274,7 @@ def test_a_document_of_the_first_version_is_drawn_as_before() -> None:
         ("max_abs", math.nan, 1.0, math.inf),
     ],
 )
-def test_how_much_of_a_bound_is_used(metric: str, value: float, bound: float, used: float) -> None:
+def test_the_used_share_of_a_bound_is_shown(metric: str, value: float, bound: float, used: float) -> None:
     assert used_part(metric, value, bound) == pytest.approx(used)
 
 
@@ -300,7 +300,7 @@ def test_a_comparison_names_its_worst_and_its_labelled_metrics() -> None:
     assert [y < plot.bound for _, y, _ in plot.dots] == [broken for _, _, broken in plot.dots]
 
 
-def test_only_the_metric_that_is_named_is_broken() -> None:
+def test_only_the_named_metric_fails() -> None:
     metrics = {"snr_db": 40.0, "psnr_db": 20.0}
     failed = ("psnr_db 20 is less than 30",)
     output = OutputAgreement(output="y", dtype="float32", shape=(1,), metrics=metrics, failed=failed)
@@ -320,7 +320,7 @@ def test_the_terminal_names_a_labelled_metric_that_failed(tmp_path: Path) -> Non
         assert line.endswith(told)
 
 
-def test_of_many_samples_the_worst_are_shown() -> None:
+def test_the_worst_of_many_samples_are_shown() -> None:
     few = deep_accuracy()
     many = tuple(
         few.samples[0].model_copy(update={"sample": f"{place}.png", "outputs": {"boxes": {"cosine": 1 - place / 1000}}})
@@ -342,7 +342,7 @@ def test_of_many_samples_the_worst_are_shown() -> None:
 
 
 @given(st.sets(st.integers(0, 30)))
-def test_what_a_trial_kept_is_told_in_ranges(kept: set[int]) -> None:
+def test_kept_nodes_of_a_trial_are_shown_as_ranges(kept: set[int]) -> None:
     found = search(5, kept=(), trials=(trials((), 320)[0].model_copy(update={"kept": tuple(kept)}),))
     payload = search_payload(view_of(documents_of(found)), Texts())
     told = payload["ranges"][0]
@@ -364,7 +364,7 @@ def test_every_state_is_drawn(tmp_path: Path) -> None:
     assert payload["searches"][0]["ranges"][1] == [40, 48]
 
 
-def test_hostile_names_are_text_and_nothing_else(tmp_path: Path) -> None:
+def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     page = draw_report(write_search(tmp_path, hostile_search(), agree__accuracy=hostile_accuracy()))
     text = page.read_text("utf-8")
     assert "<img" not in text
@@ -380,7 +380,7 @@ def test_a_search_of_5000_layers_stays_small(tmp_path: Path) -> None:
     assert big.stat().st_size - plain.stat().st_size < 400_000
 
 
-def test_a_record_reads_back_what_it_wrote() -> None:
+def test_a_record_survives_serialisation() -> None:
     found = failed_search(60)
     assert PrecisionSearch.model_validate_json(found.to_json()).to_json() == found.to_json()
 
@@ -413,7 +413,7 @@ def test_tables_hold_every_layer_trial_node_and_sample(exported: Path) -> None:
     assert samples[4]["candidate accuracy"] == "0.0"
 
 
-def test_a_summary_tells_the_story_and_shows_the_picture(exported: Path) -> None:
+def test_a_summary_has_text_and_a_chart(exported: Path) -> None:
     text = (exported / "search/search.md").read_text("utf-8")
     assert text.startswith("### ❌ <code>search</code>: bound 0.999 not met\n")
     assert "Best result: 13 nodes stay in fp32: cosine 0.9871." in text
@@ -424,7 +424,7 @@ def test_a_summary_tells_the_story_and_shows_the_picture(exported: Path) -> None
     assert "| <code>f1</code> | 0.92 | 0.81 | drops by 0.11 (12.0 %) | may drop by 1 % | ❌ failed |" in agree
 
 
-def test_hostile_names_leave_as_text(tmp_path: Path) -> None:
+def test_hostile_names_are_exported_as_text(tmp_path: Path) -> None:
     folder = write_search(tmp_path, hostile_search(), agree__accuracy=hostile_accuracy())
     write_precision_exports(read_run(folder), folder)
     for path in ("search/search.md", "agree/accuracy.md"):
@@ -436,7 +436,7 @@ def test_hostile_names_leave_as_text(tmp_path: Path) -> None:
     assert not [node for node in nodes if node.startswith(("=", "+", "-", "@"))]
 
 
-def test_outputs_without_metrics_are_told(tmp_path: Path) -> None:
+def test_outputs_without_metrics_are_reported(tmp_path: Path) -> None:
     # Integers that nothing can be said of, in a comparison that has no bound for them.
     bare = OutputAgreement(output="ids", dtype="int64", shape=(), metrics={})
     compared = deep_accuracy(3).model_copy(update={"outputs": (bare,), "samples": ()})

@@ -1,4 +1,4 @@
-"""The page of a sweep in a real Chromium: table, brushes, front and curves are about the same points."""
+"""The page of a sweep in Chromium: table, brushes, front and curves show the same points."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_best_come_first_and_columns_sort(pages: Pages) -> None:
     expect(link).to_have_attribute("href", re.compile(r"^\./points/\d{4}/report\.html$"))
 
 
-def test_rows_are_filtered_by_text_and_leave_as_csv(pages: Pages) -> None:
+def test_rows_are_filtered_by_text_and_exported_as_csv(pages: Pages) -> None:
     page = pages.show("session")
     page.get_by_label("Filter points").fill("extended sequential")
     expect(rows(page)).to_have_text("4 of 24 rows")
@@ -137,7 +137,7 @@ def test_a_metric_is_shown_when_it_is_chosen(pages: Pages) -> None:
     expect(head(page, "latency.p99")).to_be_visible()
 
 
-def test_one_point_is_told_in_full_and_two_give_the_command_that_compares_them(pages: Pages) -> None:
+def test_one_point_is_shown_in_full_and_two_give_the_command_to_compare_them(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#points .grid-row").nth(0).click(position={"x": 200, "y": 10})
     detail = page.locator("#points .detail")
@@ -238,7 +238,7 @@ def test_a_brush_is_dragged_along_an_axis(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_what_the_table_hides_is_a_shadow_in_the_pictures(pages: Pages) -> None:
+def test_points_hidden_in_the_table_are_dimmed_in_the_charts(pages: Pages) -> None:
     page = pages.show("builds")
     page.locator("#trade svg[role=application]").wait_for()
     assert page.locator("#trade .mark.dim").count() == 0
@@ -268,7 +268,7 @@ def front(page: Page) -> list[int]:
     return sorted(int(one) for one in found[1].split(", ")) if found and found[1] else []
 
 
-def test_the_front_is_what_nothing_beats(pages: Pages) -> None:
+def test_the_front_consists_of_undominated_points(pages: Pages) -> None:
     page = pages.show("builds")
     page.locator("#trade svg[role=application]").wait_for()
     values = {
@@ -314,7 +314,7 @@ def test_a_point_is_selected_by_mouse_and_keyboard(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_of_axes_alone_there_is_no_trade_off(pages: Pages) -> None:
+def test_axes_alone_have_no_trade_off_chart(pages: Pages) -> None:
     """They are chosen by whoever swept: of two axes nothing is the front."""
     page = pages.show("counted")
     expect(page.locator("#trade")).to_contain_text("No measured quantity differs.")
@@ -324,7 +324,7 @@ def test_of_axes_alone_there_is_no_trade_off(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_the_legend_tells_of_what_there_is(pages: Pages) -> None:
+def test_the_legend_lists_only_kinds_that_occur(pages: Pages) -> None:
     page = pages.show("builds")
     expect(page.locator("#trade .mark-keys")).to_have_text("besttie: inside the noiseon the frontpassedrefusedfailed")
     page = pages.show("look")
@@ -332,7 +332,7 @@ def test_the_legend_tells_of_what_there_is(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_what_was_measured_again_is_told_beside_what_was_first(pages: Pages) -> None:
+def test_second_measurements_are_next_to_the_first(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#trade .scatter .mark-best").hover(force=True)
     expect(page.locator(".tooltip")).to_contain_text("measured again: latency.min 8.60 ms")
@@ -340,7 +340,7 @@ def test_what_was_measured_again_is_told_beside_what_was_first(pages: Pages) -> 
 
 
 @pytest.mark.thorough
-def test_bytes_that_lie_near_each_other_are_told_in_their_unit(pages: Pages) -> None:
+def test_similar_sizes_keep_their_unit(pages: Pages) -> None:
     page = pages.show("near")
     texts = page.locator("#trade svg[role=application] text").all_text_contents()
     assert {"12.91 MiB", "12.92 MiB"} <= set(texts), texts
@@ -365,7 +365,7 @@ def test_a_curve_marks_saturation_and_selects(pages: Pages) -> None:
     expect(page.locator("#points .detail")).to_contain_text("Point 6 passed")
 
 
-def test_reasons_lead_to_their_points(pages: Pages) -> None:
+def test_reasons_link_to_their_points(pages: Pages) -> None:
     page = pages.show("builds")
     page.locator("#failures").get_by_role("button", name="4 points").click()
     expect(page.locator("#points .detail")).to_contain_text("4 of 72 rows")
@@ -420,7 +420,7 @@ def test_a_narrow_page_does_not_scroll_sideways(pages: Pages, kind: str) -> None
 
 
 @pytest.mark.thorough
-def test_dark_and_light_have_their_own_colours(pages: Pages) -> None:
+def test_dark_and_light_themes_have_their_colours(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#parallel").scroll_into_view_if_needed()
     canvas = page.locator("#parallel canvas")
@@ -433,7 +433,7 @@ def test_dark_and_light_have_their_own_colours(pages: Pages) -> None:
 
 
 @pytest.mark.thorough
-def test_on_paper_all_of_it_stands(pages: Pages) -> None:
+def test_print_shows_everything(pages: Pages) -> None:
     page = pages.show("session")
     page.emulate_media(media="print")
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -446,7 +446,7 @@ def test_on_paper_all_of_it_stands(pages: Pages) -> None:
     page.emulate_media(media="screen")
 
 
-def test_without_a_script_the_words_stay(pages: Pages) -> None:
+def test_without_scripts_the_text_is_shown(pages: Pages) -> None:
     page = pages.show("batches", java_script_enabled=False)
     expect(page.locator(".headline")).to_contain_text("Point 11 is best")
     expect(page.locator("#points .static tbody tr")).to_have_count(11)

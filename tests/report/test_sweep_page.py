@@ -1,4 +1,4 @@
-"""Page data of a sweep, and what leaves it: numbers and words, before a browser sees them."""
+"""Page data of a sweep and its exports, without a browser."""
 # ruff: noqa: RUF001
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def test_the_verdict_names_the_best_the_gain_and_the_ties() -> None:
     )
 
 
-def test_the_front_is_told_where_there_are_several_objectives() -> None:
+def test_the_front_is_named_with_several_objectives() -> None:
     text = said(made.variants())
     assert "speed.latency.min 7." in text
     assert text.startswith("Point 20 is best in speed.latency.min: ")
     assert re.search(r"no point beats points .* in everything; no point has the recipe's own settings\.$", text)
 
 
-def test_a_front_of_one_is_best_in_everything() -> None:
+def test_a_front_of_one_point_is_best_in_everything() -> None:
     record = made.variants()
     points = tuple(one.model_copy(update={"on_front": one.number == record.best}) for one in record.points)
     text = said(record.model_copy(update={"points": points}))
@@ -79,7 +79,7 @@ def test_a_front_of_one_is_best_in_everything() -> None:
     assert "; no other point is better in any of these; " in text
 
 
-def test_more_is_better_where_it_is_maximised() -> None:
+def test_larger_values_are_better_when_maximised() -> None:
     record = made.batches()
     own = find_own_point(record)
     assert own is not None
@@ -107,7 +107,7 @@ def test_the_recipe_itself_may_be_best_or_as_good_or_fail() -> None:
         (0.0, 8.0, "against 8.00 ms of the recipe's own settings (point 9), by the first measurement"),
     ],
 )
-def test_only_a_gain_that_can_be_seen_is_a_factor(best_ms: float, own_ms: float, words: str) -> None:
+def test_only_a_significant_gain_is_shown_as_a_factor(best_ms: float, own_ms: float, words: str) -> None:
     record = changed(made.session(), 9, again=None, objectives=(own_ms,))
     record = changed(record, 21, again=None, objectives=(best_ms,))
     assert words in said(record)
@@ -136,7 +136,7 @@ WORSE = {"standing": "worse"}
         ({"standing": "inconclusive", "ratio": 1.3}, "minimize", "ms, not faster"),
     ],
 )
-def test_a_gain_over_a_recipe_that_was_measured_again_is_what_the_process_runs_say(
+def test_a_gain_over_a_recipe_measured_again_comes_from_process_runs(
     again: dict[str, Any], direction: str, words: str
 ) -> None:
     record = changed(made.session(), 9, again=MeasuredAgain(metrics={}, objectives=(99.0,), **again))
@@ -156,11 +156,11 @@ def test_a_gain_over_a_recipe_that_was_measured_again_is_what_the_process_runs_s
         (made.single, "Point 1 is best: speed.threads 2; 7.96 ms; no point has the recipe's own settings."),
     ],
 )
-def test_a_sweep_without_a_winner_says_why(make: Callable[[], SweepRecord], words: str) -> None:
+def test_a_sweep_without_a_winner_gives_the_reason(make: Callable[[], SweepRecord], words: str) -> None:
     assert said(make()) == words
 
 
-def test_many_numbers_are_cut_short() -> None:
+def test_long_lists_of_numbers_are_shortened() -> None:
     assert points_words([4]) == "point 4"
     assert points_words([4, 9]) == "points 4 and 9"
     assert points_words(range(1, 31), most=3) == "points 1, 2, 3 and 27 more"
@@ -169,7 +169,7 @@ def test_many_numbers_are_cut_short() -> None:
 # --- the recipe's lines ---
 
 
-def test_recipe_lines_are_what_the_recipe_takes() -> None:
+def test_recipe_lines_are_valid_in_the_recipe() -> None:
     record = made.batches()
     best = record.points[-1]
     assert recipe_lines(best, record.recipe) == (
@@ -177,14 +177,14 @@ def test_recipe_lines_are_what_the_recipe_takes() -> None:
     )
 
 
-def test_names_with_dots_are_taken_whole_where_the_recipe_has_them() -> None:
+def test_names_with_dots_stay_whole_when_the_recipe_has_them() -> None:
     recipe: dict[str, JsonValue] = {"inputs": {"x.1": {"shape": [1]}, "x": {"shape": [2]}}}
     assert lines({"inputs.x.1.shape": [3]}, recipe) == {"inputs": {"x.1": {"shape": [3]}}}
     assert lines({"inputs.x.shape": [3]}, recipe) == {"inputs": {"x": {"shape": [3]}}}
     assert lines({"steps.new.threads": 2}, recipe) == {"steps": {"new": {"threads": 2}}}
 
 
-def test_of_a_list_of_which_items_are_changed_all_is_said() -> None:
+def test_a_list_with_changed_items_is_written_completely() -> None:
     recipe: dict[str, JsonValue] = {"inputs": {"x": {"shape": [1, 3, 48, 96]}}, "steps": {"e": {"block": [{"a": [1]}]}}}
     changes: dict[str, JsonValue] = {"inputs.x.shape.0": 8, "inputs.x.shape.3": 32, "steps.e.block.0.a.0": 5}
     assert lines(changes, recipe) == {
@@ -218,7 +218,7 @@ def lines(changes: dict[str, JsonValue], recipe: dict[str, JsonValue]) -> object
         ([1, 2], [1, 2], True),
     ],
 )
-def test_the_recipes_own_point_is_found_by_what_its_values_mean(
+def test_the_point_of_the_recipe_is_found_by_the_meaning_of_its_values(
     value: JsonValue, resolved: JsonValue, is_own: bool
 ) -> None:
     record = made.single()
@@ -249,7 +249,7 @@ def test_recipe_lines_read_back_whatever_the_values(values: dict[str, JsonValue]
 # --- page data ---
 
 
-def test_sections_are_those_that_have_something() -> None:
+def test_empty_sections_are_omitted() -> None:
     names = [name for name, _ in collect_page(made.session()).sections]
     assert names == ["winners", "trade", "parallel", "points", "effects", "failures", "sessions", "repeat"]
     assert [name for name, _ in collect_page(made.none_tried()).sections] == ["repeat"]
@@ -270,14 +270,14 @@ def test_the_head_counts_points_steps_and_time() -> None:
     ]
 
 
-def test_a_sweep_that_was_applied_is_applied_again_to_the_same_name_only_once() -> None:
+def test_reapplying_a_sweep_keeps_one_suffix() -> None:
     record = made.session().model_copy(update={"command": ("ndld-flow", "run", "r.yaml", "--apply", "x y.yaml")})
     best = collect_page(record).head.best
     assert best is not None
     assert best.command.endswith("\nndld-flow run r.yaml --apply BEST.yaml")
 
 
-def test_winners_have_intervals_against_the_best_and_say_ties() -> None:
+def test_winners_have_intervals_against_the_best_and_mark_ties() -> None:
     winners = collect_page(made.session()).winners
     assert winners is not None
     assert winners.result == (
@@ -295,7 +295,7 @@ def test_winners_have_intervals_against_the_best_and_say_ties() -> None:
     assert first.lines.startswith("steps:\n  speed:\n    threads: 2\n")
 
 
-def test_inconclusive_and_worse_winners_are_told_apart() -> None:
+def test_inconclusive_and_worse_winners_are_distinguished() -> None:
     record = made.session()
     again = MeasuredAgain(metrics={}, objectives=(9.0,), standing="inconclusive", ratio=1.05)
     record = changed(record, 17, again=again, tied=False)
@@ -309,14 +309,14 @@ def test_inconclusive_and_worse_winners_are_told_apart() -> None:
     assert (row.plot, row.ratio, row.interval) == (None, "", "")
 
 
-def test_failures_of_one_reason_stand_together_whatever_the_numbers_in_it() -> None:
+def test_failures_are_grouped_by_reason_ignoring_numbers() -> None:
     refused, failed = collect_page(made.builds()).failures
     assert (refused.outcome, len(refused.points)) == ("refused", 8)
     assert (failed.outcome, failed.step, failed.points, failed.alike) == ("failed", "engine", (53, 59, 65, 71), False)
     assert failed.rows == (52, 58, 64, 70)
 
 
-def test_effects_are_paired_on_a_grid_and_say_how_many() -> None:
+def test_effects_are_paired_on_a_grid_with_their_number() -> None:
     (view,) = collect_page(made.session()).effects
     assert view.paired
     assert [one.axis for one in view.effects] == [
@@ -333,7 +333,7 @@ def test_effects_are_paired_on_a_grid_and_say_how_many() -> None:
     assert grown.effects[0].levels[0].is_range
 
 
-def test_a_search_says_that_other_settings_are_mixed_in() -> None:
+def test_effects_of_a_search_note_that_other_settings_are_mixed_in() -> None:
     page = collect_page(made.variants())
     assert page.searched
     assert len(page.effects) == 3
@@ -413,7 +413,7 @@ def test_how_far_a_cosine_is_from_one_is_kept() -> None:
     assert next(one for one in payload["dimensions"] if one["label"] == "agree.cosine")["numbers"] == [0.9912345]
 
 
-def test_texts_of_the_ratio_axis_do_not_run_into_each_other() -> None:
+def test_labels_of_the_ratio_axis_do_not_overlap() -> None:
     record = changed(made.session(), 17, again=MeasuredAgain(
         metrics={}, objectives=(50.0,), standing="worse", ratio=5.6, ratio_low=4.8, ratio_high=6.6
     ))  # fmt: skip
@@ -425,7 +425,7 @@ def test_texts_of_the_ratio_axis_do_not_run_into_each_other() -> None:
     assert min(b - a for a, b in itertools.pairwise(places)) >= 21
 
 
-def test_winners_tell_what_varies_and_how_many_more() -> None:
+def test_winners_show_varying_settings_and_the_number_of_others() -> None:
     record = made.session()
     same = record.axes[0].model_copy(update={"values": (2,), "numeric": True})
     winners = collect_page(record.model_copy(update={"axes": (same, *record.axes[1:])})).winners
@@ -455,12 +455,12 @@ def test_winners_tell_what_varies_and_how_many_more() -> None:
     assert collect_page(unmeasured.model_copy(update={"objectives": ()})).winners is None
 
 
-def test_a_winner_that_ties_at_first_but_was_not_measured_again_is_told() -> None:
+def test_a_tied_winner_that_was_not_measured_again_is_reported() -> None:
     text = sweep_markdown(changed(made.session(), 21, tied=True, again=None))
     assert "| not measured again, tie at first |" in text
 
 
-def test_the_terminal_tells_reasons_whatever_the_numbers_in_them() -> None:
+def test_the_terminal_groups_reasons_ignoring_numbers() -> None:
     lines = list(summarize_sweep(made.builds()))
     assert lines[1].startswith("72 points: 60 passed, 8 refused, 4 failed; ")
     assert lines[2:] == [
@@ -496,11 +496,11 @@ def test_curves_follow_the_number_in_which_lists_differ() -> None:
         ([-1, -2, -2, -2], "minimize", 1),
     ],
 )
-def test_saturation_is_where_more_gains_nothing(values: list[float | None], direction: str, found: int | None) -> None:
+def test_saturation_is_where_gains_end(values: list[float | None], direction: str, found: int | None) -> None:
     assert saturates_at(values, direction, 0.02, 2) == found
 
 
-def test_columns_are_each_once_and_telling_ones_first() -> None:
+def test_columns_are_unique_and_informative_ones_first() -> None:
     payload = payload_of(collect_page(made.builds()))
     kinds = [(one["kind"], one["label"]) for one in payload["dimensions"]]
     assert ("metric", "speed.latency.median") not in kinds
@@ -511,7 +511,7 @@ def test_columns_are_each_once_and_telling_ones_first() -> None:
     assert payload["dimensions"][4]["numbers"].count(None) == 4
 
 
-def test_long_values_that_look_alike_are_numbered() -> None:
+def test_long_values_that_look_equal_are_numbered() -> None:
     record = made.session()
     long: list[JsonValue] = [{"x": {"min": [size, 3, 48, 320], "max": [size, 3, 48, 320]}} for size in (1, 4)]
     axis = record.axes[0].model_copy(update={"values": (long[:1], long), "numeric": False})
@@ -525,7 +525,7 @@ def test_long_values_that_look_alike_are_numbered() -> None:
     assert [payload["texts"][place] for place in payload["dimensions"][1]["texts"]] == ["basic", "extended", "all"]
 
 
-def test_links_lead_nowhere_but_to_points() -> None:
+def test_links_point_only_to_points() -> None:
     record = made.session()
     for folder in ("../../etc", "points/../..", "javascript:alert(1)", "/points/1", "points/1/..", "points/"):
         evil = changed(record, 1, folder=folder)
@@ -566,7 +566,7 @@ SAMPLES = (
 
 
 @pytest.mark.parametrize("make", SAMPLES, ids=lambda make: make.__name__)
-def test_a_page_has_no_element_and_no_address_that_a_name_made(make: Callable[[], SweepRecord], tmp_path: Path) -> None:
+def test_names_create_no_element_and_no_address_on_a_page(make: Callable[[], SweepRecord], tmp_path: Path) -> None:
     page = draw_sweep(make(), tmp_path)
     text = page.read_text("utf-8")
     tags = Tags()
@@ -582,7 +582,7 @@ def test_a_page_has_no_element_and_no_address_that_a_name_made(make: Callable[[]
 # --- what leaves it ---
 
 
-def test_the_table_for_spreadsheets_holds_what_was_measured_at_first_and_again() -> None:
+def test_the_spreadsheet_table_holds_first_and_second_measurements() -> None:
     text = points_csv(made.single())
     head = (
         "point,outcome,rank,tied,on_front,speed.threads,speed.latency.min ms,speed.latency.min ms again,standing,ratio,"
@@ -643,7 +643,7 @@ def test_the_summary_shows_winners_pictures_and_effects() -> None:
     )
 
 
-def test_names_mean_nothing_to_markdown() -> None:
+def test_names_are_escaped_in_markdown() -> None:
     html = MarkdownIt("commonmark", {"html": False}).enable("table").render(sweep_markdown(made.hostile()))
     assert "<img" not in html
     assert "<a " not in html
@@ -668,7 +668,7 @@ def test_names_mean_nothing_to_markdown() -> None:
     ],
     ids=["builds", "batches", "hostile", "failed", "none"],
 )
-def test_pictures_are_drawn_where_there_is_something_to_see(
+def test_charts_are_drawn_only_with_enough_data(
     make: Callable[[], SweepRecord], names: list[str], tmp_path: Path
 ) -> None:
     written = write_sweep_exports(make(), tmp_path)
@@ -679,7 +679,7 @@ def test_pictures_are_drawn_where_there_is_something_to_see(
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written)
 
 
-def test_a_curve_over_many_values_tells_some_of_them(tmp_path: Path) -> None:
+def test_a_curve_over_many_values_labels_some_of_them(tmp_path: Path) -> None:
     record = made.batches()
     curve = collect_curves(record, collect_dimensions(record))[0]
     x = tuple(map(float, range(1, 101)))
@@ -688,7 +688,7 @@ def test_a_curve_over_many_values_tells_some_of_them(tmp_path: Path) -> None:
     assert 8 < path.read_text("utf-8").count('id="xtick_') <= 16
 
 
-def test_equal_records_leave_equal_bytes(tmp_path: Path) -> None:
+def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     first = [path.read_bytes() for path in write_sweep_exports(made.batches(), tmp_path)]
     assert [path.read_bytes() for path in write_sweep_exports(made.batches(), tmp_path)] == first
 
@@ -702,7 +702,7 @@ def test_a_record_is_read_back(tmp_path: Path) -> None:
     assert read_sweep_record(tmp_path) == record
 
 
-def test_what_is_no_sweep_or_another_versions_is_refused(tmp_path: Path) -> None:
+def test_other_records_and_versions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="is not the folder of a sweep"):
         read_sweep_record(tmp_path)
     (tmp_path / SWEEP_RECORD).write_text('{"id": 3}', encoding="utf-8")

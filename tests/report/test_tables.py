@@ -23,7 +23,7 @@ def html_of(table: Table) -> str:
     return str(macros.data_table(table))  # type: ignore[attr-defined]
 
 
-def test_numbers_have_units_where_people_read_and_none_in_a_spreadsheet() -> None:
+def test_numbers_have_units_in_text_and_none_in_spreadsheets() -> None:
     assert '<td class="n bad">1.50 ms</td>' in html_of(TABLE)
     assert table_markdown(TABLE).splitlines() == [
         "| Name | Note | Time | Outcome |",
