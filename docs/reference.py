@@ -42,6 +42,7 @@ FILES = {
     "activations": "`activations.json` in the folder of an `inspect_activations` step",
     "build": "`build.json` in the folder of a `build_engine` step",
     "comparison": "`comparison.json` of a `compare_profiles` step, and of the verb `compare`",
+    "export": "`RESULT.json` beside a result that `run` handed over",
     "findings": "`findings.json` in the folder of a `lint` step",
     "model diff": "printed by `ndld-flow diff --json`",
     "noise": "`outputs/noise/*.json`, written by `ndld-flow noise`",

@@ -56,6 +56,7 @@ def run(
     multirun: bool = False,
     place: Placement | None = None,
     apply: str | Path | None = None,
+    output: str | Path | None = None,
     command: Sequence[str] = (),
     listener: Listener | None = None,
 ) -> RunFinished | SweepFinished:
@@ -67,7 +68,8 @@ def run(
     `trust` allows code that the recipe names; `listener` is called with every event of `ndld_flow.runner.events`.
     ``place=Placement(jobs=4)`` runs the steps of a sweep that do not measure in worker processes,
     ``Placement(ray="auto")`` runs all steps on a cluster; `apply` is the file to write a sweep's best point to, as a
-    recipe of its own. `command` is recorded in the run's folder instead of an equivalent one.
+    recipe of its own. `output` is the file or folder to write the result to when the run passes: the last model, the
+    last engine. `command` is recorded in the run's folder instead of an equivalent one.
     """
     from ndld_flow.runner.events import ignore
     from ndld_flow.runner.request import Placement, request_recipe
@@ -82,6 +84,7 @@ def run(
         multirun=multirun,
         place=place or Placement(),
         apply=Path(apply) if apply is not None else None,
+        output=Path(output) if output is not None else None,
         command=tuple(command),
     )
     return run_request(request, listener or ignore)

@@ -28,7 +28,6 @@ def outputs_option(command: Command) -> Command:
     """Add `--outputs DIR`."""
     return click.option(
         "--outputs",
-        "-o",
         type=NamedPath(file_okay=False, path_type=Path),
         default=Path("outputs"),
         show_default=True,

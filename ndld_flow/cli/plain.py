@@ -69,8 +69,12 @@ def describe_end(event: RunFinished) -> list[str]:
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
         head = f"nothing to do: run {event.run} has all of these results and {word} ({event.wall_s:.2f} s)"
-        return [head, *_failed_gates(event), f"report {event.report}"]
-    return [*event.verdict, *_failed_gates(event), f"report {event.report}"]
+        return [head, *_failed_gates(event), f"report {event.report}", *_exported(event)]
+    return [*event.verdict, *_failed_gates(event), f"report {event.report}", *_exported(event)]
+
+
+def _exported(event: RunFinished) -> list[str]:
+    return [f"result {path}" for path in event.exported]
 
 
 def _failed_gates(event: RunFinished) -> list[str]:

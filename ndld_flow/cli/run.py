@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.cli.options import json_option, outputs_option, recipe_options, sweep_options
+from ndld_flow.cli.options import NamedPath, json_option, outputs_option, recipe_options, sweep_options
 
 HELP = """Run a recipe; finished work is reused.
 
@@ -18,6 +18,7 @@ Overrides change settings in Hydra's grammar:
   ndld-flow run pipelines/quickstart.yaml steps.speed.passes=500
   ndld-flow run pipelines/quickstart.yaml '~steps.lint'
   ndld-flow run my.yaml +steps.check.step=lint
+  ndld-flow run my.yaml -o faster.onnx
 
 A recipe with `sweep:` runs at many points, and so does any recipe with -m. Steps that points share run once, and an
 interrupted sweep continues where it stopped:
@@ -38,6 +39,14 @@ the limit of its measurements; for a sweep, that no point passed and one stayed 
 @click.command("run", help=HELP)
 @recipe_options
 @sweep_options
+@click.option(
+    "--output",
+    "-o",
+    type=NamedPath(path_type=Path),
+    metavar="RESULT",
+    help="When the run passes, write the last model to this .onnx file, the last engine to this .engine or .plan file, "
+    "or both to this folder, with a record beside each.",
+)
 @outputs_option
 @json_option
 def command(
@@ -50,6 +59,7 @@ def command(
     ray: str,
     remote_store: str,
     apply: Path | None,
+    output: Path | None,
     outputs: Path,
     as_json: bool,
 ) -> int:
@@ -70,6 +80,7 @@ def command(
                 multirun=multirun,
                 place=Placement(jobs, ray, remote_store),
                 apply=apply,
+                output=output,
                 command=("ndld-flow", *sys.argv[1:]),
                 listener=listener,
             )

@@ -74,6 +74,9 @@ class RecipeFile(Settings):
     """The steps in order. Overrides, gates and `from:` refer to a step by its name."""
     gates: list[str] = []
     """Sentences that must hold: `speed.latency.median <= 1.05 * base.latency.median`."""
+    export: dict[str, str] = {}
+    """Models and engines to write when the run passes: path -> step, such as `{dist/model.onnx: half}`. Paths are
+    relative to the current directory, and inside it. A record is written beside each."""
     sweep: SweepSection | None = None
     """Run the recipe many times with other settings, and find the best."""
 

@@ -21,7 +21,7 @@ from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
 from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
 from ndld_flow.step import Held, Reads
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
-from ndld_flow.store.kinds import Artifact, Onnx
+from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
 EXPECTED = {
     "int_type": "a whole number",
@@ -217,6 +217,7 @@ class Checker:
         models = _check_model_names(values, mistakes)
         steps = self._check_steps(values.get("steps"), models, types, mistakes)
         gates = _check_gates(values.get("gates"), known_steps(values.get("steps"), steps), mistakes)
+        _check_exports(values.get("export"), steps, mistakes)
         _refuse_redacted(values, mistakes)
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
@@ -459,6 +460,20 @@ def known_steps(entries: object, steps: Iterable[RecipeStep]) -> Known:
     """Return what sentences may name: the recipe's steps, None for those with mistakes of their own."""
     sound = {step.name: step for step in steps}
     return {str(name): sound.get(str(name)) for name in entries} if isinstance(entries, dict) else {}
+
+
+def _check_exports(exports: object, steps: Sequence[RecipeStep], mistakes: Mistakes) -> None:
+    """Refuse exports that leave the current directory, and steps without a model or an engine."""
+    if not isinstance(exports, dict):
+        return
+    exported = [step.name for step in steps if issubclass(step.type.cls.kinds()[1], Onnx | Engine)]
+    for path, step in exports.items():
+        if Path(path).is_absolute() or ".." in Path(path).parts:
+            mistakes.add(
+                "export", f"{path!r} is not inside the current directory", "give it with `-o`, or a path below"
+            )
+        if isinstance(step, str) and step not in exported:
+            mistakes.add(f"export.{path}", f"no step {step!r} produces a model or an engine", suggest(step, exported))
 
 
 def _check_gates(gates: object, steps: Known, mistakes: Mistakes) -> list[Gate]:

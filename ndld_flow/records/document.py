@@ -30,6 +30,7 @@ VERSIONS: Mapping[str, int] = {
     "activations": 1,
     "build": 2,
     "comparison": 2,
+    "export": 1,
     "findings": 1,
     "model diff": 1,
     "noise": 2,

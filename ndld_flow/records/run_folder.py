@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -80,6 +80,8 @@ class RunDocuments:
     """Captured activations of models."""
     unreadable: tuple[str, ...]
     """Sentences about damaged documents; the rest of the run can still be reported."""
+    folder: Path | None = None
+    """The run's folder; None if the documents were read from the store."""
 
     def compared(self, step: str) -> list[list[Profile]] | None:
         """Return the profiles that a step compared, for `draw_comparison`; None where one no longer exists."""
@@ -114,7 +116,7 @@ def read_documents(run: RunRecord, folder: Path) -> RunDocuments:
     def read(kind: type[AnyDocument], step: RunStep, name: str) -> AnyDocument:
         return read_document(kind, find_file(folder / step.name, name))
 
-    return _gather(run, read)
+    return replace(_gather(run, read), folder=folder)
 
 
 def read_stored_documents(run: RunRecord, object_folder: Callable[[str], Path]) -> RunDocuments:

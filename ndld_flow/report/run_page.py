@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from ndld_flow.base.garbage_collection import paused_garbage_collection
+from ndld_flow.base.text import short_name
 from ndld_flow.records.run_folder import COMPARISON_PAGE, RunDocuments, read_run
 from ndld_flow.records.run_record import RunOutcome
 from ndld_flow.report import verdict
@@ -17,6 +18,7 @@ from ndld_flow.report.collect_latency import LatencyOutcome
 from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.collect_summary import Summary, collect_summary
 from ndld_flow.report.panel import PanelView, collect_panels
+from ndld_flow.report.panels.files import FileLink, result_of
 from ndld_flow.report.payload import page_payload
 from ndld_flow.report.render import RUN_REPORT, render, write_page
 from ndld_flow.report.value_text import Fact
@@ -30,6 +32,8 @@ class RunPage:
     panels: tuple[PanelView, ...]
     machine: tuple[Fact, ...]
     """Machine of the run; profiles of the same machine do not repeat it."""
+    results: tuple[tuple[str, FileLink], ...]
+    """(step, file) of the last model, if a step produced it, and of the engines."""
     comparison_pages: Mapping[str, str]
     """Comparing step -> path of its own page, relative to the report."""
     unreadable: tuple[str, ...]
@@ -54,10 +58,13 @@ class RunPage:
 def collect_page(documents: RunDocuments, drawn: Collection[str] = ()) -> RunPage:
     """Convert records to page data. `drawn` holds the comparing steps whose own page is in their folder."""
     panels = collect_panels(documents)
+    summary = collect_summary(documents)
+    steps = [summary.graph.final, *documents.builds]
     return RunPage(
-        summary=collect_summary(documents),
+        summary=summary,
         panels=panels,
         machine=machine_settings(documents.run.machine),
+        results=tuple((short_name(step), link) for step in steps if (link := result_of(documents, step)) is not None),
         comparison_pages={step: f"./{quote(step)}/{COMPARISON_PAGE}" for step in drawn},
         unreadable=documents.unreadable,
         payload=page_payload(panels, documents.profiles.values()),

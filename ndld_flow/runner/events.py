@@ -97,6 +97,8 @@ class RunFinished(Record):
     """`STEP.METRIC` -> value with its unit."""
     artifacts: dict[str, str] = {}
     """Step -> path of the main file of its artifact."""
+    exported: tuple[str, ...] = ()
+    """Paths of the results that were handed over."""
     wall_s: float
 
 

@@ -45,6 +45,8 @@ class Request:
     """Of a sweep: where its steps are computed."""
     apply: Path | None = None
     """Of a sweep: where to write the best point's settings as a recipe of its own."""
+    output: Path | None = None
+    """File or folder to hand the result over to."""
     given: YamlFile | None = None
     """The recipe that a program gives. Its relative paths start at the current directory."""
 

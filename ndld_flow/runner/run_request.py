@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
+from ndld_flow.runner.events import Listener, Notice, RunFinished, SweepFinished
+from ndld_flow.runner.export import export_results, plan_exports
 from ndld_flow.runner.plan import Decision, plan_steps
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import open_single, run_recipe, working_on
@@ -19,13 +22,27 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
     finished: RunFinished | SweepFinished
     with working_on(request, "run") as loaded:
         if isinstance(loaded, Recipe):
+            exports = plan_exports(loaded, request.output)
             finished = run_recipe(loaded, request, listener)
+            if exports and finished.passed:
+                finished = finished.model_copy(update={"exported": export_results(exports, Path(finished.folder))})
+            elif exports:
+                listener(Notice(text="the run did not pass, so its result was not exported"))
         else:
+            _refuse_output(request)
             from ndld_flow.runner.sweep.run_sweep import run_sweep
 
             finished = run_sweep(loaded, request, listener)
     listener(finished)
     return finished
+
+
+def _refuse_output(request: Request) -> None:
+    if request.output is not None:
+        raise RequestError(
+            f"--output {request.output}: a sweep has many results. Write its best point with `--apply best.yaml`, and "
+            "run that with --output."
+        )
 
 
 def plan_request(request: Request, listener: Listener) -> list[Decision] | SweepPlan:

@@ -480,7 +480,9 @@ def test_a_report_has_no_external_references(tmp_path: Path, write: object) -> N
     assert not {"img", "iframe", "object", "embed", "form", "base", "audio", "video"} & set(names)
     for _, attributes in tags:
         assert not [name for name in attributes if name.startswith("on") or name in ("src", "action", "srcset")]
-        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+        link = attributes.get("href") or "#"
+        assert link.startswith(("#", "data:,", "./"))
+        assert not link.startswith("./") or ".." not in link.split("/"), "a link leads out of the run's folder"
     policy = next(a["content"] for _, a in tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None
     assert policy.startswith("default-src 'none'")

@@ -1,0 +1,35 @@
+"""The record beside an exported model or engine: its origin, and the results that it was exported with."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from ndld_flow.records.document import VERSIONS, Document
+from ndld_flow.records.measurement import Metric
+from ndld_flow.records.run_record import GateResult
+
+
+class ExportRecord(Document):
+    """An exported result, `model.onnx.json` beside `model.onnx`."""
+
+    document: Literal["export"] = "export"
+    format_version: int = VERSIONS["export"]
+    sha256: dict[str, str]
+    """File in the same folder -> its SHA-256: the main file first, then external data."""
+    step: str
+    """The step that produced it."""
+    artifact: str
+    """Digest of the artifact in the store."""
+    source: str
+    """The recipe's model, as written in the recipe."""
+    source_digest: str
+    run: str
+    """`RECIPE/ID` of the run."""
+    started_at: datetime
+    """Start of the run."""
+    metrics: dict[str, Metric]
+    """`STEP.METRIC` -> value with its unit, of the whole run."""
+    gates: tuple[GateResult, ...]
+    versions: dict[str, str]
+    """Libraries by name, ndld_flow's own among them."""

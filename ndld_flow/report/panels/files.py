@@ -1,0 +1,81 @@
+"""Links to the files of a run, in its folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import quote
+
+from ndld_flow.base.text import short_name
+from ndld_flow.records.run_folder import RunDocuments, find_file
+from ndld_flow.records.run_record import RunStep
+from ndld_flow.report.panel import Panel
+
+_OF_RUN = ("run.json", "recipe.yaml", "command.txt", "log.txt", "summary.md")
+_SHOWN = 30
+"""Files of a step that are listed; activations may have hundreds."""
+
+
+@dataclass(frozen=True)
+class FileLink:
+    """A file of the run."""
+
+    name: str
+    link: str
+    """Relative to the report."""
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class FolderView:
+    """The files of a step, or of the run itself."""
+
+    step: str
+    """Empty for the run's own files."""
+    files: tuple[FileLink, ...]
+    more: int
+    """Number of files that are not listed."""
+
+
+def collect_files(documents: RunDocuments) -> tuple[FolderView, ...]:
+    """Return links to the files of the run and of each finished step; none if the run has no folder."""
+    if documents.folder is None:
+        return ()
+    own = FolderView("", tuple(FileLink(name, f"./{name}") for name in _OF_RUN), 0)
+    return (own, *(_folder_of(step, documents.folder) for step in documents.run.steps if step.record is not None))
+
+
+def result_of(documents: RunDocuments, step: str) -> FileLink | None:
+    """Return the model or the engine that a step wrote; None for other steps."""
+    folders = {view.step: view for view in collect_files(documents)}
+    files = folders[short_name(step)].files if short_name(step) in folders else ()
+    return next((file for file in files if file.name in ("model.onnx", "model.engine")), None)
+
+
+def _folder_of(step: RunStep, folder: Path) -> FolderView:
+    assert step.record is not None
+    listed = [file for file in step.record.artifact.files if _stays_inside(file.path) and _stays_inside(step.name)]
+    links = []
+    for file in listed[:_SHOWN]:
+        relative = find_file(folder / step.name, file.path).relative_to(folder)
+        links.append(FileLink(short_name(file.path), f"./{quote(relative.as_posix())}", file.size_bytes))
+    known = {file.path for file in listed}
+    others = _names_in(folder / step.name) if _stays_inside(step.name) else []
+    links += [FileLink(short_name(name), f"./{quote(step.name)}/{quote(name)}") for name in others if name not in known]
+    return FolderView(short_name(step.name), tuple(links), len(listed) - _SHOWN if len(listed) > _SHOWN else 0)
+
+
+def _names_in(folder: Path) -> list[str]:
+    """Return the names of the files in a step's folder: its record, its log, and what was drawn from its artifact."""
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.is_file())[:_SHOWN]
+    except OSError:
+        return []
+
+
+def _stays_inside(path: str) -> bool:
+    """Return whether a recorded path does not lead out of the folder: a record can be edited."""
+    return bool(path) and not PurePosixPath(path).is_absolute() and not {"..", "."} & set(path.split("/"))
+
+
+PANEL = Panel("Files", collect_files, after="repeat")

@@ -1,0 +1,127 @@
+"""Hand over results: copy models and engines of a run that passed out of its folder, each with a record beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ndld_flow.base.errors import OutputsError, RequestError
+from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.records.document import read_document
+from ndld_flow.records.export import ExportRecord
+from ndld_flow.records.run_folder import find_file, read_run_record
+from ndld_flow.records.run_record import RunRecord, StepRecord, metrics_of
+from ndld_flow.store.files import write_text_atomically, writing_atomically
+from ndld_flow.store.kinds import Engine, Onnx
+
+_NOUNS = {Onnx: "a model", Engine: "an engine"}
+_MAINS = {kind.kind: kind.main for kind in _NOUNS}
+ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+
+
+@dataclass(frozen=True)
+class Export:
+    """A result to hand over."""
+
+    step: str
+    path: Path
+
+    @property
+    def record_path(self) -> Path:
+        """The path of its record."""
+        return self.path.with_name(f"{self.path.name}.json")
+
+
+def plan_exports(recipe: Recipe, output: Path | None) -> tuple[Export, ...]:
+    """Return what a run will hand over: the recipe's `export:`, and `output`, a file or a folder.
+
+    A file gets the last model, or the last engine if its suffix is one of `ENGINE_SUFFIXES`; a folder gets both.
+    Raises RequestError where no step produces it, and for files that no export has written.
+    """
+    exports = [Export(step, Path(path)) for path, step in recipe.file.export.items()]
+    if output is not None:
+        exports += _exports_to(recipe, output)
+    for export in exports:
+        _refuse_foreign(export, [export.path])
+    return tuple(exports)
+
+
+def export_results(exports: Sequence[Export], folder: Path) -> tuple[str, ...]:
+    """Copy results from a run's folder; return their paths. Raises OutputsError for files that cannot be written."""
+    run = read_run_record(folder)
+    records = {step.name: step.record for step in run.steps if step.record is not None}
+    for export in exports:
+        try:
+            _export(export, run, records[export.step], folder / export.step)
+        except OSError as error:
+            raise OutputsError(f"{export.path}: the result cannot be written ({error.strerror}).") from None
+    return tuple(str(export.path) for export in exports)
+
+
+def _exports_to(recipe: Recipe, output: Path) -> Iterator[Export]:
+    last = {step.type.cls.kinds()[1]: step.name for step in recipe.steps}
+    if output.suffix == ".onnx" or output.suffix in ENGINE_SUFFIXES:
+        kind: type[Onnx | Engine] = Onnx if output.suffix == ".onnx" else Engine
+        if kind not in last:
+            raise RequestError(f"--output {output}: no step of {recipe.path} produces {_NOUNS[kind]}.")
+        yield Export(last[kind], output)
+        return
+    if output.suffix and not output.is_dir():
+        known = ", ".join((".onnx", *ENGINE_SUFFIXES))
+        raise RequestError(f"--output {output}: a result ends in {known}; give one of these, or a folder.")
+    found = [Export(last[kind], output / f"{recipe.name}{Path(kind.main).suffix}") for kind in _NOUNS if kind in last]
+    if not found:
+        raise RequestError(f"--output {output}: no step of {recipe.path} produces a model or an engine.")
+    yield from found
+
+
+def _refuse_foreign(export: Export, files: Sequence[Path]) -> None:
+    """Refuse to replace a file that the export of an earlier run has not written, or that was changed since."""
+    try:
+        written = read_document(ExportRecord, export.record_path).sha256
+    except (OSError, ValueError):
+        written = {}
+    for file in files:
+        if file.exists() and not (file.is_file() and written.get(file.name) == _sha256(file)):
+            raise RequestError(
+                f"{file}: it exists, and is not what an earlier run exported there. Move it away, or export to another "
+                "folder."
+            )
+
+
+def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) -> None:
+    main = _MAINS[record.artifact.kind]
+    # A model's external data keep their names, which the model refers to; an engine's reports stay in the run.
+    others = [file.path for file in record.artifact.files if file.path != main and record.artifact.kind == Onnx.kind]
+    targets = {find_file(folder, name): export.path.with_name(Path(name).name) for name in others}
+    targets[find_file(folder, main)] = export.path
+    _refuse_foreign(export, list(targets.values()))
+    export.record_path.unlink(missing_ok=True)  # until the end, the files are nobody's
+    for source, target in targets.items():
+        with source.open("rb") as read, writing_atomically(target) as written:
+            shutil.copyfileobj(read, written, 2**20)
+    digests = {target.name: _sha256(target) for target in reversed(targets.values())}
+    write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
+
+
+def _describe(run: RunRecord, record: StepRecord, step: str, digests: Mapping[str, str]) -> ExportRecord:
+    return ExportRecord(
+        sha256=dict(digests),
+        step=step,
+        artifact=record.artifact.digest,
+        source=run.source.location,
+        source_digest=run.source.artifact.digest,
+        run=f"{run.recipe_name}/{run.id}",
+        started_at=run.started_at,
+        metrics=metrics_of(run.steps),
+        gates=run.gates,
+        versions=run.versions,
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

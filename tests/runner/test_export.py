@@ -1,0 +1,156 @@
+"""Results are handed over: the model or the engine that a run made, where the user wants it, with its origin."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import onnx
+import pytest
+
+from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError, RecipeError, RequestError
+from ndld_flow.records.document import read_document
+from ndld_flow.records.export import ExportRecord
+from ndld_flow.runner.events import RunFinished
+from tests.support.command_line import ndld_flow
+from tests.support.models import make_cnn, make_ext
+
+
+@pytest.fixture
+def recipe(in_folder: Path) -> Path:
+    make_cnn(in_folder / "model.onnx")
+    return write(in_folder)
+
+
+def write(folder: Path, export: str = "", gate: str = "sanitize.nodes >= 1") -> Path:
+    path = folder / "r.yaml"
+    path.write_text(
+        "name: r\nmodel: model.onnx\nsteps: {sanitize: {}, half: {step: convert_fp16}}\n" + f"gates: [{gate}]\n{export}"
+    )
+    return path
+
+
+def run(recipe: Path, **options: object) -> RunFinished:
+    finished = api.run(recipe, **options)  # type: ignore[arg-type]
+    assert isinstance(finished, RunFinished)
+    return finished
+
+
+def test_the_last_model_is_written_with_its_record(recipe: Path, in_folder: Path) -> None:
+    finished = run(recipe, output="out/faster.onnx")
+    assert finished.exported == ("out/faster.onnx",)
+    onnx.checker.check_model(onnx.load(in_folder / "out/faster.onnx"))
+    record = read_document(ExportRecord, in_folder / "out/faster.onnx.json")
+    data = (in_folder / "out/faster.onnx").read_bytes()
+    assert record.sha256 == {"faster.onnx": hashlib.sha256(data).hexdigest()}
+    assert (record.step, record.run, record.source) == ("half", finished.run, "model.onnx")
+    assert data == Path(finished.artifacts["half"]).read_bytes()
+    assert record.metrics["half.nodes"].value > 0
+
+
+def test_a_run_that_reuses_everything_writes_its_result_too(recipe: Path, in_folder: Path) -> None:
+    run(recipe)
+    finished = run(recipe, output="faster.onnx")
+    assert finished.nothing_to_do
+    assert (in_folder / "faster.onnx").is_file()
+    first = (in_folder / "faster.onnx").read_bytes()
+    assert run(recipe, output="faster.onnx").exported == ("faster.onnx",), "what an export wrote may be replaced"
+    assert (in_folder / "faster.onnx").read_bytes() == first
+
+
+def test_a_recipe_names_what_to_write(recipe: Path, in_folder: Path) -> None:
+    write(in_folder, "export: {dist/clean.onnx: sanitize, dist/half.onnx: half}\n")
+    assert run(recipe).exported == ("dist/clean.onnx", "dist/half.onnx")
+    assert len(list((in_folder / "dist").iterdir())) == 4
+
+
+def test_a_folder_gets_the_model_under_the_recipes_name(recipe: Path, in_folder: Path) -> None:
+    assert run(recipe, output="dist").exported == ("dist/r.onnx",)
+
+
+def test_a_run_that_fails_writes_nothing(recipe: Path, in_folder: Path) -> None:
+    write(in_folder, gate="sanitize.nodes <= 0")
+    done = ndld_flow("run", "r.yaml", "-o", "faster.onnx", cwd=in_folder)
+    assert done.returncode == 1
+    assert "did not pass, so its result was not exported" in done.stdout + done.stderr
+    assert not (in_folder / "faster.onnx").exists()
+
+
+def test_the_path_is_the_last_line(recipe: Path, in_folder: Path) -> None:
+    done = ndld_flow("run", "r.yaml", "-o", "faster.onnx", cwd=in_folder)
+    assert done.stdout.splitlines()[-1] == "result faster.onnx"
+
+
+@pytest.mark.parametrize("there", ["foreign", "changed"])
+def test_a_file_of_the_user_is_never_replaced(there: str, recipe: Path, in_folder: Path) -> None:
+    target = in_folder / "mine.onnx"
+    if there == "changed":
+        run(recipe, output="mine.onnx")
+    target.write_bytes(b"mine")
+    with pytest.raises(RequestError, match="is not what an earlier run exported"):
+        run(recipe, output="mine.onnx")
+    assert target.read_bytes() == b"mine"
+
+
+def test_the_source_cannot_be_replaced(recipe: Path, in_folder: Path) -> None:
+    with pytest.raises(RequestError, match="is not what an earlier run exported"):
+        run(recipe, output="model.onnx")
+
+
+def test_external_data_come_along(in_folder: Path) -> None:
+    make_ext(in_folder / "model.onnx")
+    finished = run(write(in_folder), output="out/big.onnx")
+    assert finished.exported == ("out/big.onnx",)
+    assert len(read_document(ExportRecord, in_folder / "out/big.onnx.json").sha256) == 2
+    onnx.checker.check_model(str(in_folder / "out/big.onnx"))
+
+
+def test_external_data_of_the_user_are_never_replaced(in_folder: Path) -> None:
+    make_ext(in_folder / "model.onnx")
+    before = {path.name: path.read_bytes() for path in in_folder.iterdir()}
+    run(write(in_folder), output="out/big.onnx")
+    data = next((in_folder / "out").glob("*.data*"))
+    (in_folder / data.name).write_bytes(b"mine")
+    with pytest.raises(RequestError, match="is not what an earlier run exported"):
+        run(write(in_folder), output="big.onnx")
+    assert (in_folder / data.name).read_bytes() == b"mine"
+    assert not (in_folder / "big.onnx").exists()
+    assert before["model.onnx"] == (in_folder / "model.onnx").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [("engine.plan", "no step .* produces an engine"), ("model.txt", "a result ends in .onnx")],
+)
+def test_what_no_step_makes_is_refused_before_anything_runs(output: str, message: str, recipe: Path) -> None:
+    with pytest.raises(RequestError, match=message):
+        run(recipe, output=output)
+    assert not list(Path("outputs/runs").glob("*")) if Path("outputs/runs").exists() else True
+
+
+@pytest.mark.parametrize(
+    ("export", "message"),
+    [
+        ("{../x.onnx: half}", "not inside the current directory"),
+        ("{/tmp/x.onnx: half}", "not inside the current directory"),
+        ("{x.onnx: hlaf}", 'did you mean "half"'),
+        ("{x.onnx: 1}", "expected text"),
+        ("[x.onnx]", "expected a mapping"),
+    ],
+)
+def test_wrong_exports_are_problems_of_the_recipe(export: str, message: str, recipe: Path, in_folder: Path) -> None:
+    write(in_folder, f"export: {export}\n")
+    with pytest.raises(RecipeError, match=message):
+        run(recipe)
+
+
+def test_a_sweep_has_no_single_result(recipe: Path) -> None:
+    with pytest.raises(NdldFlowError, match="a sweep has many results"):
+        api.run(recipe, ["steps.half.keep_io=true,false"], multirun=True, output="x.onnx")
+
+
+def test_programs_get_the_paths_as_json(recipe: Path, in_folder: Path) -> None:
+    done = ndld_flow("run", "r.yaml", "-o", "faster.onnx", "--json", cwd=in_folder)
+    assert json.loads(done.stdout.splitlines()[-1])["exported"] == ["faster.onnx"]
