@@ -116,7 +116,7 @@ def short_rounds() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def coarse_pictures() -> Iterator[None]:
-    """Draw pictures with few pixels: nobody looks at them, and each run and comparison writes some."""
+    """Draw images with few pixels: no test looks at them, and each run and comparison writes some."""
     from ndld_flow.report.exports import picture_file
 
     with pytest.MonkeyPatch.context() as patch:

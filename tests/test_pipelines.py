@@ -153,7 +153,7 @@ def test_a_batch_sweep_counts_items(checkout: Path, sample_model: Callable[[str]
 @pytest.mark.thorough
 @pytest.mark.skipif(find_spec("tensorrt_rtx") is None, reason="TensorRT-RTX is not installed here")
 def test_rebuilding_gives_the_same_engine(checkout: Path, sample_model: Callable[[str], Path]) -> None:
-    """And an engine whose profiles say all shapes is not built for every shape it is run at."""
+    """An engine whose profiles cover all shapes is not rebuilt for each shape."""
     points = "+sweep.over={engine.attempt: [1, 2], inputs.x.data: [random, zeros]}"
     one = "{x: {min: [1, 3, 320, 320], opt: [1, 3, 320, 320], max: [1, 3, 320, 320]}}"
     quick = ("steps.engine.compute_capabilities=['8.9']", f"+steps.engine.profiles=[{one}]", "sweep.method=grid")

@@ -59,7 +59,7 @@ def codes(out: Path, shown: ActivationMap) -> Array:
 
 
 def decoded(out: Path, shown: ActivationMap) -> Array:
-    """As the record says that codes are read."""
+    """Decode the codes as the record documents."""
     raw = codes(out, shown)
     values = shown.low + raw * ((shown.high - shown.low) / 65532)
     return np.select([raw == 65535, raw == 65534, raw == 65533], [np.nan, np.inf, -np.inf], values)

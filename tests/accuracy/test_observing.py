@@ -318,7 +318,7 @@ def test_transient_divergence_is_not_its_beginning() -> None:
 
 
 def test_divergence_follows_the_graph_not_the_order() -> None:
-    """Layers of a branch that is right stand between those of one that is not."""
+    """Layers of a correct branch are between those of a wrong one."""
     wrong = [layer("w1", 0.5), layer("r1", 0.0), layer("w2", 0.5, "w1"), layer("r2", 0.0, "r1")]
     assert begins(*wrong, layer("y", 0.2, "w2", "r2")) == "w1"
     assert begins(*wrong, layer("y", 0.01, "w2", "r2")) == ""

@@ -30,7 +30,7 @@ WHOLE = Tolerance(slices="off", cosine=0.999, snr_db=25.0)
 
 @dataclass
 class Counts:
-    """What one way of judging made of all candidates."""
+    """Counts of one method's verdicts over all candidates."""
 
     name: str
     tolerance: Tolerance
@@ -64,7 +64,7 @@ class Judged:
 
     @property
     def used(self) -> float:
-        """How much of the bounds on slices is used up, 1 at the bound."""
+        """Return the used share of the bounds on slices, 1 at the bound."""
         bounds = Tolerance().bounds()
         used = [value / bounds[name] for one in self.metrics.values() for name, value in one.items() if name in bounds]
         return max(used, default=0.0)

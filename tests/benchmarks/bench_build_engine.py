@@ -1,4 +1,4 @@
-"""What the step `build_engine` costs beside the builder it calls: printed, not asserted.
+"""Overhead of the step `build_engine` over the builder it calls: printed, not asserted.
 
 `python -m tests.benchmarks.bench_build_engine [MODEL.onnx ...]`; without models: PP-OCR detection and recognition. Each
 row alternates three times between the step's build and a plain script over TensorRT-RTX's bindings, in fresh processes,

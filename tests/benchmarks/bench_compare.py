@@ -1,4 +1,4 @@
-"""How often a comparison is right on this machine, and what it costs: printed, not asserted.
+"""Accuracy and cost of comparisons on this machine: printed, not asserted.
 
 `python -m tests.benchmarks.bench_compare [comparisons] [sittings] [pairs] [passes]`, default 40 comparisons by rounds
 and no sittings: a quarter of an hour on two busy cores.

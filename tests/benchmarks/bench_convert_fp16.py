@@ -69,7 +69,7 @@ def by_polygraphy(source: Path, target: Path) -> float:
 
 
 def write(model: onnx.ModelProto, target: Path) -> None:
-    """As its users write it: large weights beside the model."""
+    """Write the model with its large weights in an external file."""
     large = sum(len(i.raw_data) for i in model.graph.initializer) > LARGE  # ByteSize() would serialise it all
     onnx.save(model, target, save_as_external_data=large, location=f"{target.name}.data" if large else None)
 
@@ -145,7 +145,7 @@ def make_feeds(made: ort.InferenceSession, height: int) -> Feeds:
 
 
 def complaints(path: Path) -> Iterator[str]:
-    """What is wrong with a converted model on paper."""
+    """Return the errors that checkers report for a converted model."""
     try:
         onnx.checker.check_model(path, full_check=True)
     except Exception as error:

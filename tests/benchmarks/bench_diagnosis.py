@@ -1,4 +1,4 @@
-"""Whether the diagnosis is right: what its advice brings on real models, and what its constants rest on.
+"""Accuracy of the diagnosis: the gain from its advice on real models, and the evidence for its constants.
 
 `python -m tests.benchmarks.bench_diagnosis`: about two minutes. Printed, not asserted.
 

@@ -92,7 +92,7 @@ def edit_with_onnx_ir(model: Path, out: Path) -> None:
 
 @functools.cache
 def scalar_constant(model: Path) -> str:
-    """What a model's first Constant node of one float makes; empty where it has none."""
+    """Return the output of the model's first Constant node of one float; empty without one."""
     import onnx
 
     for node in onnx.load(model, load_external_data=False).graph.node:
@@ -111,7 +111,7 @@ TOOLS: dict[str, Callable[[Path, Path], None]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What one tool needed for one model."""
+    """Cost of one tool on one model."""
 
     tool: str
     seconds: float = 0.0

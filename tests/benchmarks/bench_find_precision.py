@@ -1,4 +1,4 @@
-"""What FP16 and INT8 break in real and made-up models, as `find_precision` finds it: seconds, trials, nodes kept, why.
+"""Results of `find_precision` for FP16 and INT8 on real and synthetic models: seconds, trials, kept nodes, causes.
 
 Prints, asserts nothing: `python -m tests.benchmarks.bench_find_precision [--only det]`. Each search starts from the raw
 model, without hints, in a process of its own; CPU seconds are those of that process.

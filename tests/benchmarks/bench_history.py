@@ -1,4 +1,4 @@
-"""What a long history costs: each verb on outputs with 10, 100, 1,000 (and more) runs, a tenth as many sweeps beside.
+"""Cost of a long history: each verb on outputs with 10, 100, 1,000 (and more) runs and a tenth as many sweeps.
 
 Usage: python tests/benchmarks/bench_history.py [--runs 10 100 1000] [--repeat 2]
 
@@ -46,7 +46,7 @@ sweep: {over: {sanitize.fold_size_threshold: [1 KiB, 1 MiB]}, minimize: speed.la
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one process."""
+    """Cost of one process."""
 
     cpu_s: float
     peak_mb: float
@@ -63,7 +63,7 @@ nothing."""
 
 
 def cost(command: Sequence[object], folder: Path) -> Cost:
-    """What a whole process takes, which must succeed."""
+    """Return the cost of a whole process, which must succeed."""
     watched = [sys.executable, "-S", "-c", _WATCHED, *map(str, command)]
     ended = subprocess.run(watched, cwd=folder, capture_output=True, text=True, check=True)
     code, cpu_s, peak_mb = json.loads(ended.stdout)
@@ -83,7 +83,7 @@ def make_outputs(folder: Path) -> Outputs:
 
 
 def verbs() -> dict[str, list[str]]:
-    """What is measured, by what the table calls it. Those that change something come last."""
+    """Return the measured commands by their name in the table. Those that change something come last."""
     some = [f"nightly/{path.name}" for path in sorted(Path("outputs/runs/nightly").glob("2*"))[:10]]
     return {
         "plan": ["plan", "nightly.yaml"],

@@ -1,4 +1,4 @@
-"""What large models cost: steps on graphs of 1,000 and 10,000 nodes, and with `--big` on 2.4 GB of weights.
+"""Cost of large models: steps on graphs of 1,000 and 10,000 nodes, and with `--big` on 2.4 GB of weights.
 
     python tests/benchmarks/bench_large.py [--nodes 1000 10000] [--only STEP,STEP] [--limit 600] [--big]
 
@@ -63,7 +63,7 @@ def make_graph(kind: str, count: int, path: Path) -> Path:
 
 
 def child(name: str, model: Path, width: int, folder: Path) -> None:
-    """In the fresh process: do the step, and print its costs and what it said."""
+    """Run the step in this fresh process, and print its costs and messages."""
     from ndld_flow.base.errors import NdldFlowError
     from ndld_flow.inputs import InputSpec
     from ndld_flow.recipe.step_types import StepTypes
@@ -92,7 +92,7 @@ def child(name: str, model: Path, width: int, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a step in a process of its own; not numbers where it did not end well."""
+    """Cost of a step in its own process; NaN if it failed."""
 
     cpu_s: float
     peak_mb: float
@@ -104,7 +104,7 @@ class Cost:
 
 
 def cost(name: str, model: Path, width: int, limit_s: int) -> Cost:
-    """What a step takes and says."""
+    """Return the cost and the messages of a step."""
     with tempfile.TemporaryDirectory(prefix="ndld_flow-bench-") as folder:
         command = [sys.executable, __file__, "--limit", str(limit_s), "--child", name, str(model), str(width), folder]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""How often a match of layers is right, by the confidence that it claims: printed, not asserted.
+"""Accuracy of layer matches by their claimed confidence: printed, not asserted.
 
 `python -m tests.benchmarks.bench_matching [models]`, of det, rec, cls, resnet50, squeezenet, inception, transformer;
 default cls, squeezenet, transformer: about ten minutes. `rtx` among them adds engines of TensorRT-RTX.

@@ -1,4 +1,4 @@
-"""What the profile step adds to what it measures, and what it costs: printed, not asserted.
+"""Overhead and bias of the profile step: printed, not asserted.
 
 `python -m tests.benchmarks.bench_profile MODEL.onnx ...`, models with dynamic shapes run at 1. Without models: those
 that tests build. Each row alternates five times between a process run of the step and a plain loop over `session.run`

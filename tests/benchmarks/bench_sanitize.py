@@ -44,7 +44,7 @@ def run_ndld_flow_exact(model: Path, out: Path) -> float:
 
 
 def run_ndld_flow_unlimited(model: Path, out: Path) -> float:
-    """As the peers do: fold results of any size. Two of the light models make weights of hundreds of MB."""
+    """Fold results of any size, as the other tools do. Two of the light models make weights of hundreds of MB."""
     return run_ndld_flow(model, out, fold_size_threshold=2**40)
 
 
@@ -142,7 +142,7 @@ TOOLS: dict[str, Callable[[Path, Path], float]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """What one tool made of one model."""
+    """Result of one tool on one model."""
 
     tool: str
     seconds: float = 0.0
@@ -255,7 +255,7 @@ def default_models(folder: Path, big: bool) -> list[Path]:
 
 
 def peak_memory_mb() -> float:
-    """Of this process alone: ru_maxrss would start at the parent's, which a new program inherits."""
+    """Return the peak memory of this process alone: ru_maxrss would start at the parent's, which a new program inherits."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

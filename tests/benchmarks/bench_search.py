@@ -1,4 +1,4 @@
-"""How good a sweep's searches are, and what they cost: printed, not asserted.
+"""Quality and cost of the searches of a sweep: printed, not asserted.
 
 `python -m tests.benchmarks.bench_search [seeds] [batch]`, default 20 seeds, asked 8 at a time: minutes, spent in TPE.
 

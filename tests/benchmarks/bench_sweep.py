@@ -47,7 +47,7 @@ Settings = Mapping[str, JsonValue]
 
 @dataclass(frozen=True)
 class Winner:
-    """What a search found, and what it took."""
+    """Result and cost of a search."""
 
     name: str
     settings: Settings

@@ -1,4 +1,4 @@
-"""How often a sweep's verdict is right, where the truth is known: printed, not asserted.
+"""Accuracy of a sweep's verdicts with known truth: printed, not asserted.
 
 `python -m tests.benchmarks.bench_sweep_verdicts [trials]`, default 100 trials of each row: ten seconds, all simulated.
 
@@ -48,7 +48,7 @@ _LANDSCAPES = {
 
 @dataclass
 class Counted:
-    """What came out over all trials."""
+    """Counts of outcomes over all trials."""
 
     best: int = 0
     worse: int = 0

@@ -47,7 +47,7 @@ steps:
 
 @pytest.fixture
 def pair(in_folder: Path) -> tuple[str, str]:
-    """Two model files where one stands."""
+    """Return two model files in the current directory."""
     write_model(in_folder / "before.onnx", BEFORE)
     write_model(in_folder / "after.onnx", AFTER)
     return "before.onnx", "after.onnx"
@@ -289,7 +289,7 @@ class TestInBrowser:
 
 
 def write_run_with(folder: Path, found: ModelDiff) -> Path:
-    """The quickstart's run, in which the step `sanitize` tells what it changed node by node."""
+    """Write the run of the quickstart, in which the step `sanitize` records its changes node by node."""
     sketches = quickstart_steps()
     run = run_record(sketches)
     steps = [

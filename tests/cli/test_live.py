@@ -42,7 +42,7 @@ def run_in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
 
 
 def plain(text: str) -> str:
-    """What is left on the screen's lines when colours and cursor movements are taken out."""
+    """Return the lines of the screen without colours and cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 

@@ -220,7 +220,7 @@ def test_repeated_calls_of_functions_are_bounded(tmp_path: Path, monkeypatch: py
 
 
 def test_weights_are_not_read(tmp_path: Path) -> None:
-    """The data file is there and has the right size, but nobody may open it."""
+    """The data file exists with the right size, but must not be opened."""
     path = make_ext(tmp_path / "ext.onnx")
     data = tmp_path / "ext.onnx.bin"
     os.truncate(data, 0)

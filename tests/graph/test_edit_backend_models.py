@@ -108,7 +108,7 @@ NEVER_REFUSED = ("no-op", "rename all", "externalise and inline", "diff with its
 
 
 def round_trip(case: BackendModel, trip: Trip, folder: Path) -> str:
-    """What became of it: `refused: ...`, or what `compare_models` says."""
+    """Return `refused: ...`, or the result of `compare_models`."""
     folder.mkdir()
     source = folder / "source.onnx"
     onnx.save(case.model, source)

@@ -77,7 +77,7 @@ def test_upgrading_to_the_newest_runnable_opset_keeps_outputs(operator: str) -> 
 
 @pytest.mark.parametrize("operator", sorted(set(NODES) - {"Slice", "Pad", "Clip", "Upsample", "Dropout"}))
 def test_downgrading_after_upgrading_restores_the_model(operator: str) -> None:
-    """What onnx's converter has a way down for, or what is carried over."""
+    """Operators that the converter of onnx can downgrade, or that we convert."""
     opset, text = NODES[operator]
     model = at(opset, text)
     down = to(to(model, 26), opset)

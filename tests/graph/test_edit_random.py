@@ -94,7 +94,7 @@ def has_sparse(path: Path) -> bool:
 
 
 def run_again(path: Path, feeds: Arrays | None = None) -> tuple[Arrays, Arrays | None]:
-    """What it was fed, made up where it is not said, and the outputs; none where ONNX Runtime has no kernel."""
+    """Return the inputs, random unless given, and the outputs; None where ONNX Runtime has no kernel."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1

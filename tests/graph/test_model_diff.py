@@ -39,7 +39,7 @@ def model_of(text: str) -> ir.Model:
 
 
 def diff(before: str | ir.Model, after: str | ir.Model) -> ModelDiff:
-    """The diff, after making sure that it says the same with the sides exchanged."""
+    """Return the diff after checking that it is symmetric."""
     one, other = (model_of(model) if isinstance(model, str) else model for model in (before, after))
     found = diff_models(one, other)
     assert in_order(mirrored(diff_models(other, one).model_dump())) == in_order(found.model_dump())
@@ -551,7 +551,7 @@ def reads_weight(node: ir.Node) -> bool:
 
 
 def random_model(data: st.DataObject) -> onnx.ModelProto:
-    """Nodes of [2, 4] floats that read what stands before them; each weight is read once."""
+    """Return nodes of [2, 4] floats that read earlier ones; each weight is read once."""
     builder, values = GraphBuilder(0), ["x"]
     kinds = st.sampled_from(["Relu", "LeakyRelu", "Abs", "Add", "Mul", "MatMul"])
     for kind in data.draw(st.lists(kinds, min_size=1, max_size=14)):

@@ -609,7 +609,7 @@ class RandomGraph(models.GraphBuilder):
         self.keep(self.op("Flatten", name, axis=1), (shape[0], 24 // shape[0]))
 
     def grow_shapereshape(self, name: str, shape: tuple[int, ...]) -> None:
-        """As exporters write x.view(x.shape[0], -1)."""
+        """Add the nodes that exporters write for x.view(x.shape[0], -1)."""
         first = self.op("Gather", self.op("Shape", name), self.const(0, np.int64))
         target = self.op("Concat", self.op("Unsqueeze", first, self.ints(0)), self.ints(-1), axis=0)
         self.keep(self.op("Reshape", name, target), (shape[0], 24 // shape[0]))

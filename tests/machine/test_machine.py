@@ -20,7 +20,7 @@ echo "NVIDIA RTX A2000, 12GB, 570.86.15"
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing remembered, and the files of a real driver out of sight."""
+    """Clear caches and hide the files of a real driver."""
     describe_machine.cache_clear()
     monkeypatch.setattr(machine, "_NVIDIA", Path("/nowhere"))
 

@@ -30,7 +30,7 @@ def one_of_each() -> Iterator[onnx.ModelProto]:
 
 
 def loads(path: Path) -> bool:
-    """Whether ONNX Runtime has what the model needs."""
+    """Return whether ONNX Runtime supports the model."""
     try:
         session(path)
     except Exception:

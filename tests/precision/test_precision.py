@@ -182,7 +182,7 @@ def test_tensorrt_rtx_parses_the_result_strongly_typed(
 
 
 def test_fp32_nodes_in_an_fp16_model_compute_in_fp32(tmp_path: Path) -> None:
-    """What the fp16 model rounds between the nodes asked for is no longer rounded: Exp of a sum beyond 65504."""
+    """Values between the constrained nodes are no longer rounded to fp16: Exp of a sum beyond 65504."""
     (tmp_path / "half").mkdir()
     path, _ = convert(chain(tmp_path), tmp_path / "half")
     feeds: Feeds = {"x": np.array([[1.0, 2.0, 3.0, 2.5]], np.float32)}

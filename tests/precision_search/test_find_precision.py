@@ -51,7 +51,7 @@ def phases(found: PrecisionSearch) -> list[str]:
 
 
 def check(found: PrecisionSearch) -> None:
-    """What holds of every search that met its bound."""
+    """Check the properties of every search that met its bound."""
     assert found.passed
     assert found.trials[-1].phase == "verify"
     assert found.trials[-1].passed
@@ -302,7 +302,7 @@ def step_file(recipe: Path, step: str, name: str) -> str:
 
 
 def check_converted(recipe: Path, found: PrecisionSearch) -> None:
-    """`convert_fp16` kept what was found, and said why; that it agrees is what the run passed for."""
+    """Check that `convert_fp16` kept the found nodes and gave the reasons; the run itself checked the accuracy."""
     log = step_file(recipe, "half", "log.txt")
     for node in found.kept:
         assert (
@@ -320,7 +320,7 @@ def test_an_unmet_bound_ends_the_run_with_1(recipe: Path) -> None:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> PrecisionSearch:
-    """What a search of the overflowing model tells."""
+    """Return the log of a search on the overflowing model."""
     return search(tmp_path_factory.mktemp("told"), models_precision.overflowing_model())[0]
 
 

@@ -417,7 +417,7 @@ def test_the_bounding_resource_is_named(made: Profile, word: str) -> None:
 
 
 def test_short_layers_on_a_gpu_count_when_launches_do() -> None:
-    """36 layers of 24 us are no problem where launching is hidden; 1,000 of 3 us are one where nothing says so."""
+    """36 layers of 24 us are no problem when launches are hidden; 1,000 of 3 us are one when that is unknown."""
     lanes = dict.fromkeys(("latency_ms", "compute_ms"), (0.86,) * 30) | {"enqueue_ms": (0.2,) * 30}
     hidden = profile(several(36, ms=0.024), backend="trtexec", runs=(ProfileRun.model_validate(lanes),))
     assert bound_by(hidden).word == "unknown"

@@ -37,7 +37,7 @@ HOSTILE = (
 
 
 def printed(value: float) -> str:
-    """As C++ prints a float: six digits that matter."""
+    """Format a float as C++ does, with six significant digits."""
     return f"{value:.6g}"
 
 
@@ -362,7 +362,7 @@ def test_unencodable_names_are_replaced(tmp_path: Path) -> None:
 
 
 def test_a_convolution_fused_with_its_pooling_is_imported(tmp_path: Path) -> None:
-    """As TensorRT 8 tells ResNet's first layer, quantised."""
+    """The first layer of a quantised ResNet, as TensorRT 8 describes it."""
     info = {
         "LayerType": "ConvActPool",
         "Inputs": [trt.tensor("x", (32, 3, 224, 224), "Row major Int8 format")],
@@ -591,7 +591,7 @@ GOOD = {
 
 
 def read_or_refuse(path: Path) -> Profile | None:
-    """Whatever lies there, nothing but a RequestError may come of it; a profile must be one that can be written."""
+    """Read any contents: only a RequestError may be raised, and a profile must be writable."""
     try:
         profile = read_profile(path)
     except RequestError as error:

@@ -247,7 +247,7 @@ def test_weights_of_rtx_are_found_in_its_constants(tmp_path: Path) -> None:
 
 
 def test_precisions_are_inferred_for_profiles_of_the_first_version() -> None:
-    """What it called precision was the type of the first output."""
+    """The former field `precision` held the dtype of the first output."""
     layer = {
         "index": 0, "name": "c", "type": "CaskConvolution", "precision": "float16", "samples_ms": [1.0], "tactic": I8,
         "inputs": [{"name": "x", "dtype": "int8", "shape": [1, 64, 8, 8]}],

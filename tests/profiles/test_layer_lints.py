@@ -222,7 +222,7 @@ def test_onnxruntime_on_cuda_gets_the_advice_to_build_an_engine() -> None:
 
 
 def test_a_quantize_linear_is_not_a_cast() -> None:
-    """`block` of `convert_fp16` has no say in it."""
+    """`block` of `convert_fp16` has no influence on it."""
     steps = " ".join(one.next_step for one in diagnose(profile(residual_block())))
     assert "convert_fp16" not in steps
 

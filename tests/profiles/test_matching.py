@@ -220,7 +220,7 @@ def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sa
 
 
 def test_layers_with_weights_are_matched_under_new_names(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
-    """A trained model, exported anew with a layer more, is matched by what its layers hold."""
+    """A trained model exported again with an additional layer is matched by the contents of its layers."""
     traced = trace(onnx.load(sample_model("cls")))
     shapes = {"x": (1, 3, 48, 96)}
     one = run(NAMINGS["numbered by type"](traced), shapes, tmp_path / "one")

@@ -46,7 +46,7 @@ def make_products(path: Path, first: Floats, second: Floats, copied: bool = True
 
 
 def rounded(values: Floats, low: float, high: float) -> Floats:
-    """As uint8 stores it, with a zero point."""
+    """Return the values as stored in uint8 with a zero point."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = (high - low) / 255
     zero = np.round(-low / scale)
@@ -54,7 +54,7 @@ def rounded(values: Floats, low: float, high: float) -> Floats:
 
 
 def rounded_weight(weight: Floats) -> Floats:
-    """As int8 stores it, with a scale for each column."""
+    """Return the weights as stored in int8 with a scale for each column."""
     scale = np.abs(weight).max(axis=0, keepdims=True) / 127
     return np.asarray(np.round(weight / scale) * scale, np.float32)
 

@@ -163,7 +163,7 @@ def test_excluded_nodes_are_not_quantised(tmp_path: Path) -> None:
 
 
 def test_other_readers_keep_their_inputs(tmp_path: Path) -> None:
-    """A sum beside a quantised convolution reads the tensor itself, not its rounded copy."""
+    """A sum in parallel to a quantised convolution reads the tensor itself, not its rounded copy."""
     b = GraphBuilder(0)
     h = b.op("Conv", b.op("Sigmoid", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
     sigmoid = next(node.output[0] for node in b.nodes if node.op_type == "Sigmoid")

@@ -286,7 +286,7 @@ def changed(values: Any, words: Sequence[str], value: object) -> Any:
 
 
 def lines_of(text: str, step: str) -> list[str]:
-    """The lines of a step, up to the next line that stands further out."""
+    """Return the lines of a step, up to the next line with less indentation."""
     lines = text.splitlines()
     begin = next(place for place, line in enumerate(lines) if line.startswith(f"  {step}:"))
     end = next((at for at in range(begin + 1, len(lines)) if not lines[at].startswith("    ")), len(lines))

@@ -23,7 +23,7 @@ LIGHT = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 
 @pytest.fixture
 def find(in_folder: Path) -> Callable[..., FoundModel]:
-    """Find a model; what is said on the way is in `find.said`."""
+    """Find a model; its messages are in `find.said`."""
     store = Store(in_folder / "store")
     said: list[str] = []
 

@@ -33,7 +33,7 @@ def load(folder: Path, text: str, *overrides: str, multirun: tuple[str, ...] = (
 
 
 def content_of(recipe: Recipe) -> list[Any]:
-    """All that a run of it would depend on."""
+    """Return everything that a run of it depends on."""
     steps = [(step.name, step.type.name, step.settings, step.reads) for step in recipe.steps]
     return [recipe.name, recipe.file, steps, [gate.text for gate in recipe.gates]]
 
@@ -76,7 +76,7 @@ def _quoted(value: object) -> str:
 
 
 def test_the_order_of_points_does_not_matter(folder: Path) -> None:
-    """What was checked for one point is not taken for another."""
+    """Checks of one point are not reused for another."""
     text = RECIPE + SWEEP.replace("[a, z]", "[a, z, y]").replace("{}", "{second.from: source}")
     sweep = load(folder, text)
     numbered = NumberedSpace(sweep.space)

@@ -1,4 +1,4 @@
-"""Quantities as people write them."""
+"""Parsing and formatting of quantities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ndld_flow.base.quantities import (
 
 
 class Settings(BaseModel):
-    """As steps are: strict and frozen."""
+    """Strict and frozen settings, like those of steps."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 

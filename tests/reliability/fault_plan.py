@@ -72,7 +72,7 @@ class FaultPlan:
     at: int = 0
 
     def write(self, aside: Path) -> dict[str, str]:
-        """Lay the plan out in a folder; what tells a process of it."""
+        """Write the plan to a folder; return the environment that enables it in a process."""
         plan, log = aside / "plan", aside / "calls"
         with plan.open("wb") as file:
             file.write(struct.pack("4q", self.at, self.fault.kinds, self.fault.number, self.fault.manner))

@@ -36,7 +36,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _folder_of(event: str, arguments: tuple[Any, ...]) -> str:
-    """The open folder that a path is relative to; nothing for where we stand."""
+    """Return the open folder that a path is relative to; nothing for the current directory."""
     descriptor = arguments[-1] if event in ("os.remove", "os.rmdir", "os.mkdir") else -1
     return str(Path(f"/proc/self/fd/{descriptor}").readlink()) if descriptor >= 0 else ""
 
@@ -71,7 +71,7 @@ def guarded(*folders: Path) -> Iterator[None]:
 
 
 def attempt(verb: Callable[[], object], folder: Path, count: Tally, told: str) -> None:
-    """Do what may refuse in one paragraph, and writes nothing outside a folder; `told` says which attack it was."""
+    """Run an attack, which may be refused in one paragraph and must not write outside a folder; `told` names it."""
     try:
         with guarded(folder):
             verb()

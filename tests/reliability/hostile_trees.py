@@ -21,7 +21,7 @@ WORDS: tuple[object, ...] = (
 
 
 def places(tree: object) -> Iterator[Place]:
-    """Every place in a tree where a value stands."""
+    """Return the paths of all values in a tree."""
     inner = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in inner:
         yield tree, key

@@ -40,7 +40,7 @@ class Arena:
         return ProcessRun(*command, cwd=self.folder, env={"ARENA": self.mark, **self.env})
 
     def measure(self) -> float:
-        """Seconds of a run that nobody disturbs; its results are in `clean`."""
+        """Return the seconds of an undisturbed run; its results are in `clean`."""
         ProcessRun("--version", cwd=self.folder, env={}).finish(LIMIT_S)  # the first one starts the server of processes
         self.outputs, begun = "clean", time.perf_counter()
         code, _, said = self.start().finish(LIMIT_S)
@@ -48,7 +48,7 @@ class Arena:
         return time.perf_counter() - begun
 
     def kill(self, after_s: float, which: signal.Signals = signal.SIGKILL) -> tuple[int, str]:
-        """Start a run and end the tool's own process after so long; its exit code and what it said.
+        """Start a run and kill the tool's own process after a delay; return its exit code and output.
 
         What it had started must end by itself.
         """

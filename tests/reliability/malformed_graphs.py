@@ -62,7 +62,7 @@ def _with_ir(version: int) -> Model:
 
 
 def _with_initializer(**fields: Any) -> Model:
-    """Something to add that is not what it says."""
+    """Return an initializer whose data contradicts its declaration."""
     proto = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     for name, value in fields.items():
         if isinstance(value, list):
@@ -151,7 +151,7 @@ def _many_nodes(count: int) -> Model:
 
 
 def _named(name: str) -> Model:
-    """Everything that can have a name has this one."""
+    """Give everything that can have a name this one."""
     inner = helper.make_node("Relu", [f"{name}i"], [f"{name}o"], name=name, doc_string=name)
     graph = helper.make_graph([inner], name, [tensor(f"{name}i", [name])], [tensor(f"{name}o", [name])])
     graph.doc_string = name

@@ -47,7 +47,7 @@ def _base(name: str) -> bytes:
 
 
 def change_bytes(data: bytes, dice: random.Random) -> bytes:
-    """Bits flipped, or some bytes gone, new, copied from elsewhere, said twice, or the end cut off."""
+    """Flip bits; delete, insert, copy or repeat bytes; or truncate the end."""
     changed, at, length = bytearray(data), dice.randrange(len(data)), dice.choice((1, 2, 8, 64, 300))
     match dice.choice(("flip", "flip", "lose", "add", "copy", "cut", "repeat")):
         case "flip":

@@ -105,7 +105,7 @@ def find_unfinished(outputs: Outputs) -> Iterator[str]:
 
 
 def age_leftovers(folder: Path) -> None:
-    """Let two hours pass over what lies below a folder, hidden."""
+    """Make the hidden files below a folder two hours older."""
     for path in folder.rglob(".*"):
         then = path.lstat().st_mtime - 7200
         os.utime(path, (then, then), follow_symlinks=False)

@@ -64,7 +64,7 @@ class Scene:
         return sum(bool(kind & fault.kinds) for kind, _ in self._clean.calls)
 
     def attack(self, fault: Fault, at: int, count: Tally) -> None:
-        """Attack one write, and check all. Raises AssertionError, which tells how to do it again."""
+        """Attack one write, and check everything. Raises AssertionError with the command to repeat it."""
         told = f"`{' '.join(self.arguments)}`, {fault}, at {at}"
         count.lost += 1
         shutil.rmtree(self.folder)
@@ -86,7 +86,7 @@ class Scene:
         count.survived += attacked.code != 2
 
     def check_gc(self) -> None:
-        """Two hours later `gc` removes what killed processes left beside what they wrote."""
+        """Check that `gc`, two hours later, removes the leftovers of killed processes."""
         age_leftovers(self.outputs.root)
         done = self.server.run("gc", folder=self.folder, plan=FaultPlan(self.outputs.root))
         assert done.code == 0, done.err

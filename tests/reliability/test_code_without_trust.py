@@ -174,7 +174,7 @@ def test_no_setting_runs_the_code_it_names(
 
 
 def test_settings_that_run_code_are_known() -> None:
-    """A new one is added here, and to SECURITY.md, by whoever adds it."""
+    """Add a new one here and to SECURITY.md."""
     marked = {f"{found.name}.{name}" for found in TYPES.values() for name in marked_settings(found.cls, RunsCode)}
     assert marked == {
         "build_engine.library",

@@ -130,7 +130,7 @@ class Crowd:
         self.running.append((arguments, ProcessRun(*arguments, cwd=self.folder, env=environment)))
 
     def finish(self) -> list[tuple[tuple[str, ...], int, str]]:
-        """Wait for all; what each said, and how it ended."""
+        """Wait for all processes; return their output and exit codes."""
         ended = []
         for arguments, process in self.running:
             code, out, said = process.finish(LIMIT_S)
@@ -220,7 +220,7 @@ def test_concurrent_processes_run_each_step_once(
 def test_sixteen_processes_and_gc_run_together(
     make_crowd: Callable[[int], Crowd], tally: Callable[[str], Tally]
 ) -> None:
-    """Runs with gc, verify, plan and report beside them, again and again."""
+    """Runs together with repeated gc, verify, plan and report."""
     runs, gc = tally("sixteen processes on one store"), tally("gc beside runs")
     crowd = make_crowd(4)
     chance = random.Random(crowd.seed)

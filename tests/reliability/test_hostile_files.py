@@ -55,7 +55,7 @@ def _external(location: str, offset: int | str = 0, length: int | str = 64) -> o
 
 
 class Place:
-    """A folder with a model, and a secret beside the folder."""
+    """A folder with a model, and a secret next to the folder."""
 
     def __init__(self, root: Path, process: AttackedProcess) -> None:
         self.secret = root / "secret.bin"
@@ -172,7 +172,7 @@ def test_data_replaced_after_the_first_read_is_refused(place: Place, tally: Tall
     "name", ["model.onnx", "record.json", "log.txt", "model.onnx.data", "sub/w.bin", "recipe.yaml"]
 )
 def test_data_named_like_our_own_files_is_refused(place: Place, tally: Tallying, name: str) -> None:
-    """The model's own file, and those that stand beside it in a run's folder."""
+    """The file of the model, and those next to it in the folder of a run."""
     count = tally("external data that escapes")
     data = _external(name)
     source = place.model if name == "model.onnx" else place.folder / name

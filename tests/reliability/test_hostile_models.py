@@ -46,7 +46,7 @@ _HANGS_S = 240.0
 
 
 class Attack:
-    """A folder with a model to read, something beside it that nothing may touch, and a process to read it in."""
+    """A folder with a model to read, a file next to it that must stay unchanged, and a process for reading."""
 
     def __init__(self, folder: Path, process: AttackedProcess) -> None:
         self.folder = folder / "here"

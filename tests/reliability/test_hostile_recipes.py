@@ -45,7 +45,7 @@ _CONTROL = {chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), *range(0xD8
 
 @pytest.fixture(scope="module")
 def scene() -> Iterator[Path]:
-    """A folder to stand in, with a model, a recipe, presets, and things that nobody should read."""
+    """A current directory with a model, a recipe, presets, and files that must not be read."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         root = Path(folder)
         (root / "temp").mkdir()
@@ -70,7 +70,7 @@ def scene() -> Iterator[Path]:
 
 
 def _attempt(root: Path, count: Tally, attack: Callable[[], Any]) -> None:
-    """Make one attack: it is carried out or refused in a message, and nothing beside the outputs changes."""
+    """Run one attack: it succeeds or is refused with a message, and nothing outside the outputs changes."""
     count.lost += 1
     with guarded(root / "outputs", root / "temp"):
         try:

@@ -36,7 +36,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def place(golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where what others made lies; matplotlib draws nothing, and whatever is written elsewhere fails the test."""
+    """A folder for untrusted files; matplotlib draws nothing, and a write elsewhere fails the test."""
     folder = Path(shutil.copytree(golden, tmp_path / "golden", symlinks=True))
     monkeypatch.chdir(folder)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

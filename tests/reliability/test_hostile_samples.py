@@ -50,7 +50,7 @@ def npz(name: str, data: bytes, says_bytes: int | None = None) -> bytes:
 
 
 def png(width: int, height: int) -> bytes:
-    """A picture that says a size and has no pixels."""
+    """Return a PNG that declares a size and has no pixels."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

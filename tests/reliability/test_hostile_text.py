@@ -125,7 +125,7 @@ PAGES = {
     [kind if kind in ("run", "sweep", "model") else pytest.param(kind, marks=pytest.mark.slow) for kind in PAGES],
 )
 def test_hostile_text_in_a_page_does_nothing(kind: str, browser: Browser, tmp_path: Path, tally: Attack) -> None:
-    """No script of theirs runs, nothing is asked for, nothing stands in an element of their making."""
+    """No injected script runs, nothing is requested, and no injected element exists."""
     count = tally("hostile text in pages")
     page_file = PAGES[kind](tmp_path / kind)
     asked: list[str] = []

@@ -310,7 +310,7 @@ def test_an_older_store_is_upgraded_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_runs_of_the_first_version_keep_their_recipe_syntax(unpacked: dict[str, Path]) -> None:
-    """So that the first golden store is what it is said to be: it was not made again."""
+    """The first golden store is unchanged since its release."""
     (path,) = (unpacked["store-0"] / "outputs/runs/golden").glob("2*/run.json")
     assert '"document"' not in path.read_text("utf-8")
     assert not (unpacked["store-0"] / "outputs/store/FORMAT").exists()

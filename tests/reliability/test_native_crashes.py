@@ -88,7 +88,7 @@ def test_ctrl_c_ends_a_model_that_never_ends(tmp_path: Path, tally: Callable[[st
 
 
 def _processes_in(folder: Path) -> list[int]:
-    """Processes that stand in a folder."""
+    """Return the processes whose current directory is a folder."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):

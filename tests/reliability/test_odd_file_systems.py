@@ -100,7 +100,7 @@ def use_all(process: AttackedProcess, folder: Path) -> None:
 
 
 def assert_whole(outputs: Path) -> None:
-    """All that records name is in the store as it was, and each run's copies are too; nothing is left over."""
+    """Check that all recorded artifacts and copies are intact and that no leftovers exist."""
     store = Store(outputs / "store")
     records = [store.read_record(path.stem) for path in (store.root / "records").glob("*/*.json")]
     assert records
@@ -158,7 +158,7 @@ def test_store_and_runs_may_be_on_two_disks(
 
 @pytest.mark.slow
 def test_a_store_may_be_on_its_own_mount(toy: Path, tally: Counting) -> None:
-    """Really: a small disk in memory is mounted there, where nobody else sees it."""
+    """A small disk in memory is really mounted there, visible only to these processes."""
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("this user may not mount anything")
     run = f"{sys.executable} -m ndld_flow run toy.yaml --trust"

@@ -49,7 +49,7 @@ class Talks(Step[Onnx, Onnx]):
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves a folder, to whoever has the password and the token."""
+    """Serves a folder to clients with the password and the token."""
 
     def log_message(self, *_: object) -> None: ...
 
@@ -133,7 +133,7 @@ def test_a_run_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, mo
 
 
 def test_a_bug_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its file is this user's alone, under a name that nobody could have laid a link at."""
+    """The file belongs to this user alone, under a name at which no link could be prepared."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["ndld-flow", "run", f"model={address}"])
     said = write_bug(ZeroDivisionError(f"cannot open {address}"))

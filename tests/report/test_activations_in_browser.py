@@ -49,7 +49,7 @@ class Pages:
         self.opened: dict[str, Page] = {}
 
     def file(self, kind: str) -> Path:
-        """As `report.html`: that is the only file a page may ask for."""
+        """Write the page as `report.html`, the only file that a page may request."""
         folder = self.folder / kind
         page = folder / "report.html"
         if not page.exists():
@@ -120,12 +120,12 @@ def wait_for_colours(page: Page, expected: set[tuple[int, int, int]]) -> None:
 
 
 def settle(page: Page) -> None:
-    """What was asked for is painted in the next frame."""
+    """Wait for the next frame, which shows the requested view."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def values(pages: Pages, tensor: str, side: str, sample: int = 0) -> Any:
-    """What the codes of a map say, channels x height x width."""
+    """Return the decoded values of a map, channels x height x width."""
     folder = pages.file("pair").parent
     (captured,) = [one for one in read_activations(folder).tensors if one.tensor == tensor]
     (found,) = [one for one in captured.maps if (one.side, one.sample) == (side, sample)]

@@ -59,7 +59,7 @@ def whole(large: Path) -> tuple[Activations, int, int]:
 
 
 def letters_of(packed: PackedMaps) -> tuple[int, int]:
-    """Of pictures, and of maps."""
+    """Return the letters of images and of maps."""
     pictures = sum(len(packed.chunks[chunk]) for chunk in packed.pictures.values())
     return pictures, packed.letters - pictures
 
@@ -75,7 +75,7 @@ def payload_of(page: ActivationsPage) -> dict[str, Any]:
 
 
 def codes_of(packed: PackedMaps, one: PackedMap) -> Any:
-    """As the page reads them."""
+    """Decode the codes as the page does."""
     data = gzip.decompress(base64.b64decode(packed.chunks[one.chunk]))
     low, high = (
         np.frombuffer(part, np.uint8).astype(np.uint16) for part in (data[: len(data) // 2], data[len(data) // 2 :])
@@ -97,7 +97,7 @@ def file_of(folder: Path, one: ActivationMap) -> Any:
 
 
 def changed(folder: Path, to: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """The same document with something else in it, and the same files beside it."""
+    """Return the document with a change, and the same files next to it."""
     document = json.loads((folder / "activations.json").read_text("utf-8"))
     change(document)
     shutil.copytree(folder, to, copy_function=os.link)

@@ -69,7 +69,7 @@ def table(page: Page) -> Locator:
 
 
 def rows_of(page: Page) -> list[dict[str, str]]:
-    """What leaves as CSV, by column."""
+    """Return the exported CSV by column."""
     with page.expect_download() as waiting:
         page.get_by_role("button", name=re.compile("^CSV")).click()
     data = Path(waiting.value.path()).read_bytes()

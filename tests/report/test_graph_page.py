@@ -218,7 +218,7 @@ def test_weights_over_the_limit_are_not_read(tmp_path: Path) -> None:
     assert told.first[:2] == ("0", "0")
 
 
-def test_too_many_nodes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_nodes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_document, "MOST_NODES", 5)
     with pytest.raises(RequestError, match=f"more than {drawn_graph.MOST_NODES:,} nodes"):
         document(make_cnn(tmp_path / "cnn.onnx"))

@@ -45,7 +45,7 @@ RECIPE = "name: toy\nmodel: model.onnx\nsteps_from: [word.py]\nsteps: {first: {s
 
 
 def make(folder: Path, top: str = "", late: str = "pass", files: Mapping[str, str] | None = None) -> Toy:
-    """Return a toy whose step is `word.py`; `files` lie beside it."""
+    """Return a toy whose step is `word.py`, with `files` next to it."""
     toy = make_toy(folder, RECIPE)
     (folder / "word.py").write_text(STEP % (top, late))
     for name, text in (files or {}).items():
@@ -290,7 +290,7 @@ def test_a_model_that_changes_while_a_step_waits_is_not_mixed_up(in_folder: Path
 
 @pytest.mark.thorough
 def test_workers_use_the_modules_that_were_planned(in_folder: Path) -> None:
-    """In processes of their own, with a module on PYTHONPATH and one beside the step."""
+    """In separate processes, with a module on PYTHONPATH and one next to the step."""
     make(
         in_folder,
         "from helper import word as inner\nfrom far import more",

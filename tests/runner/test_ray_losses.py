@@ -60,7 +60,7 @@ def done_unheard(order: str) -> Iterator[BridgeMessage]:
 
 
 class Played:
-    """A cluster of one node that answers as it is told to."""
+    """A cluster of one node that answers as scripted."""
 
     def __init__(self, script: Sequence[Answer]) -> None:
         self.script = list(script)
@@ -74,7 +74,7 @@ class Played:
         yield Conversation(lines)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 def _look(question: str) -> Iterator[BridgeMessage]:
