@@ -237,7 +237,7 @@ def test_engines_are_built_for_three_generations(checkout: Path, sample_model: C
 
 
 @pytest.mark.parametrize(
-    ("release", "told"),
+    ("release", "message"),
     [
         ("10.8", "TensorRT 10.8: weakly typed: TF32; constraints obeyed"),
         ("10.16", "TensorRT 10.16: weakly typed: TF32; constraints obeyed"),
@@ -245,7 +245,7 @@ def test_engines_are_built_for_three_generations(checkout: Path, sample_model: C
     ],
 )
 def test_the_recipe_can_be_planned_for_every_generation(
-    checkout: Path, sample_model: Callable[[str], Path], release: str, told: str
+    checkout: Path, sample_model: Callable[[str], Path], release: str, message: str
 ) -> None:
     overrides = (
         f"model.source={sample_model('det')}",
@@ -253,5 +253,5 @@ def test_the_recipe_can_be_planned_for_every_generation(
         f"steps.engine.release='{release}'",
     )
     engine = plan_once(Path("pipelines/ppocr_det_rtx.yaml"), overrides)[-1].step.step.foresee()
-    assert engine.notes[0].startswith(told)
+    assert engine.notes[0].startswith(message)
     assert not engine.problems

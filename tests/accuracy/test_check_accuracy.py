@@ -170,7 +170,7 @@ def test_tolerance_for_an_unknown_output_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "candidate", "said"),
+    ("reference", "candidate", "message"),
     [
         (
             "g (float[4] x) => (float[4] y) { y = Relu(x) }",
@@ -199,10 +199,10 @@ def test_tolerance_for_an_unknown_output_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_outputs_that_cannot_be_compared_fail(reference: str, candidate: str, said: str, tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_compared_fail(reference: str, candidate: str, message: str, tmp_path: Path) -> None:
     ran, accuracy = compare(tmp_path, reference, candidate)
     assert not ran.result.passed
-    assert any(said in sentence for output in accuracy.outputs for sentence in output.failed)
+    assert any(message in sentence for output in accuracy.outputs for sentence in output.failed)
 
 
 def test_agreement_on_a_constant_output_is_weak_evidence(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_every_nth_tensor_is_selected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"tensors": ["Conv_0_ouf"]}, r'tensors: .*"Conv_0_ouf".*did you mean "Conv_0_out"'),
         ({"op_types": ["Convv"]}, r'op_types: .*"Convv"; did you mean "Conv"'),
@@ -302,8 +302,8 @@ def test_every_nth_tensor_is_selected(tmp_path: Path) -> None:
         ({"data": {"z": "zeros"}}, '"z" is not an input'),
     ],
 )
-def test_names_without_a_match_are_refused(settings: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(RequestError, match=told):
+def test_names_without_a_match_are_refused(settings: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=message):
         look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), CNN, **settings)
 
 
@@ -645,7 +645,7 @@ def test_only_image_inputs_have_thumbnails_and_they_are_small(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("noise", "told"),
+    ("noise", "message"),
     [
         ({"deviation": 0.5, "seed": 3}, "normal, deviation 0.5, seed 3, candidate only"),
         ({"kind": "uniform", "amplitude": 0.25, "applies_to": "both"}, "uniform, amplitude 0.25, seed 0, both models"),
@@ -656,21 +656,21 @@ def test_only_image_inputs_have_thumbnails_and_they_are_small(tmp_path: Path) ->
     ],
 )
 def test_noise_is_added_to_the_candidate_and_optionally_to_the_reference(
-    noise: dict[str, Any], told: str, tmp_path: Path
+    noise: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     text = "g (float[1, 1, 40, 50] x, int64[1] i) => (float[1, 1, 40, 50] y) { f = Cast<to = 1>(i) y = Add(x, f) }"
     values = np.random.default_rng(0).random((1, 1, 40, 50), np.float32)
     np.save(tmp_path / "x.npy", values)
     inputs: Given = {"x": {"data": str(tmp_path / "x.npy")}, "i": {"data": 0}}
     ran, found = look(tmp_path / "a", text, inputs, reference=text, tensors=["*"], noise=noise, arrays=True)
-    assert found.noise == told
+    assert found.noise == message
     assert "with noise" in found.samples[0].inputs["x"]
     assert "noise" not in found.samples[0].inputs["i"]
     largest = {layer.metrics["max_abs"] for layer in found.divergence if layer.tensor in ("x", "y")}
     added = (np.load(ran.out / named(found)["x"].maps[0].array_file) - values).reshape(-1)
-    if told.startswith("normal"):
+    if message.startswith("normal"):
         assert 0.45 < added.std() < 0.55
-    elif told.startswith("uniform"):
+    elif message.startswith("uniform"):
         assert 0.2 < np.abs(added).max() <= 0.2500001
     else:
         assert 0.07 < np.count_nonzero(added) / added.size < 0.13

@@ -78,7 +78,7 @@ def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("bounds", "said"),
+    ("bounds", "message"),
     [
         ({"accuracy": {"min": "90 %"}}, "accuracy 0.25 is less than 0.9"),
         ({"accuracy": {"drop": "1 %"}}, "accuracy 0.25 is 0.75 less than the reference's 1, allowed is 0.01"),
@@ -88,12 +88,12 @@ def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None
         ({"accuracy": {"min": 0.25, "drop": 0.75, "max": 1}, "largest": {"relative_rise": 0.45, "min": -1}}, ""),
     ],
 )
-def test_bounds_on_a_metric_pass_and_fail(bounds: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_bounds_on_a_metric_pass_and_fail(bounds: dict[str, Any], message: str, tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     ran, accuracy = check(tmp_path, metric_tolerance=bounds)
-    assert ran.result.passed is accuracy.passed is (not said)
-    assert said in ran.result.summary
-    assert ran.result.summary.startswith("outside tolerance" if said else "worst slice")
+    assert ran.result.passed is accuracy.passed is (not message)
+    assert message in ran.result.summary
+    assert ran.result.summary.startswith("outside tolerance" if message else "worst slice")
 
 
 def test_a_metric_is_computed_on_the_whole_set(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_metric_may_modify_the_outputs_it_receives(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         (
             "def metric(outputs, label):\n    return outputs['yy']",
@@ -162,9 +162,9 @@ def test_a_metric_may_modify_the_outputs_it_receives(tmp_path: Path) -> None:
         ("raise SystemExit(3)", r"metric.py:1: SystemExit"),
     ],
 )
-def test_errors_in_user_code_are_reported_with_their_location(code: str, said: str, tmp_path: Path) -> None:
+def test_errors_in_user_code_are_reported_with_their_location(code: str, message: str, tmp_path: Path) -> None:
     write_metric(write_set(tmp_path), code)
-    with pytest.raises(RequestError, match=said) as caught:
+    with pytest.raises(RequestError, match=message) as caught:
         check(tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -238,7 +238,7 @@ def test_npy_labels_are_one_per_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("l.csv", b"image,class\na.png,1\n", "its first line is not `file,label`"),
         ("l.csv", b"", "its first line is not `file,label`"),
@@ -254,9 +254,9 @@ def test_npy_labels_are_one_per_row(tmp_path: Path) -> None:
         ("l.txt", b"a.png 1", "labels are a .csv with the columns file and label, a .json object, or a .npy"),
     ],
 )
-def test_unreadable_label_files_are_refused(name: str, content: bytes, said: str, tmp_path: Path) -> None:
+def test_unreadable_label_files_are_refused(name: str, content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=message):
         read_labels(tmp_path / name)
 
 

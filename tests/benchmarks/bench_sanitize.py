@@ -255,7 +255,7 @@ def default_models(folder: Path, big: bool) -> list[Path]:
 
 
 def peak_memory_mb() -> float:
-    """Return the peak memory of this process alone: ru_maxrss would start at the parent's, which a new program inherits."""
+    """Return the peak memory of this process alone; ru_maxrss would include the parent's."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024

@@ -195,7 +195,7 @@ def test_a_name_in_two_domains_is_ambiguous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("asked", "message"),
     [
         ({"name": "Convv"}, r"there is no operator 'Convv'; did you mean \"Conv\""),
         ({"name": "Gelu", "opset": 13}, "Gelu exists since opset 20, not at opset 13"),
@@ -205,8 +205,8 @@ def test_a_name_in_two_domains_is_ambiguous() -> None:
         ({"name": "Conv", "domain": "ai.onnx.ml"}, "there is no operator 'Conv'"),
     ],
 )
-def test_an_unknown_operator_is_reported_with_the_nearest_name(asked: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_an_unknown_operator_is_reported_with_the_nearest_name(asked: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         api.ops(**asked)
 
 

@@ -215,7 +215,7 @@ def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("suffix", "look", "said"),
+    ("suffix", "look", "message"),
     [
         (".gif", Look(), "'.gif'.*.svg, .png"),
         ("", Look(), "without suffix"),
@@ -227,8 +227,8 @@ def test_shown_text_is_short_and_printable(text: str, limit: int) -> None:
         (".png", Look(scale=float("nan")), "scale NaN"),
     ],
 )
-def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_graphs_that_cannot_be_drawn_are_reported(suffix: str, look: Look, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         picture_bytes(SMALL, suffix, look)
 
 

@@ -291,7 +291,7 @@ def test_help_lists_every_choice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "look", "error", "said"),
+    ("target", "look", "error", "message"),
     [
         ("g.gif", Look(), RequestError, "'.gif'"),
         ("g.onnx", Look(), RequestError, "'.onnx'"),
@@ -301,11 +301,11 @@ def test_help_lists_every_choice() -> None:
     ],
 )
 def test_an_output_that_cannot_be_written_is_reported(
-    in_folder: Path, target: str, look: Look, error: type[Exception], said: str
+    in_folder: Path, target: str, look: Look, error: type[Exception], message: str
 ) -> None:
     make_cnn(in_folder / "cnn.onnx")
     (in_folder / "folder.svg").mkdir()
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         api.draw("cnn.onnx", target, look=look)
     assert sorted(path.name for path in in_folder.iterdir()) == ["cnn.onnx", "folder.svg"]
 

@@ -90,7 +90,7 @@ def test_statistics_of_pieces_are_combined(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ([math.nan, math.inf], Numbers(None, None, None, None, 1, 1, 0, ())),
         ([], Numbers(None, None, None, None, 0, 0, 0, ())),
@@ -99,8 +99,8 @@ def test_statistics_of_pieces_are_combined(monkeypatch: pytest.MonkeyPatch) -> N
         ([5e-324, 0.0], Numbers(0.0, 5e-324, 0.0, 0.0, 0, 0, 1, ())),
     ],
 )
-def test_numbers_at_the_limits_of_a_dtype_are_measured(values: list[float], told: Numbers) -> None:
-    assert numbers_of(np.array(values, dtype=np.float64)) == told
+def test_numbers_at_the_limits_of_a_dtype_are_measured(values: list[float], message: Numbers) -> None:
+    assert numbers_of(np.array(values, dtype=np.float64)) == message
 
 
 def test_large_integers_stay_exact() -> None:

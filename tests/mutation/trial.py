@@ -121,7 +121,7 @@ def end_group(process: subprocess.Popen[str]) -> None:
 
 
 def copy_project(source: Path, folder: Path) -> Path:
-    """Copy the files that git tracks or would track to a folder; return the copy. Data next to the checkout is linked."""
+    """Copy the files that git tracks or would track to a folder, and link data next to the checkout."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=source,

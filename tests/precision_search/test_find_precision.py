@@ -251,7 +251,7 @@ SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequenc
 
 
 @pytest.mark.parametrize(
-    ("text", "tolerance", "told"),
+    ("text", "tolerance", "message"),
     [
         (NAN, {"cosine": 0.99}, 'output "y" of the unconverted model is NaN or infinite everywhere'),
         (SCALAR, {"top1": 0.9}, "no trial can meet it.*top1 is not defined for it"),
@@ -259,10 +259,10 @@ SEQUENCE = "g (float[n] x) => (seq(float[n]) y) { square = Mul(x, x) y = Sequenc
     ],
 )
 def test_an_impossible_bound_is_refused_before_any_trial(
-    tmp_path: Path, text: str, tolerance: dict[str, float], told: str
+    tmp_path: Path, text: str, tolerance: dict[str, float], message: str
 ) -> None:
     path = write_model(tmp_path / "model.onnx", text)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         run_step(FindPrecision, path, tmp_path / "ran", {"tolerance": tolerance}, {"x": {"shape": [4]}})
 
 

@@ -230,7 +230,7 @@ def test_the_root_logger_is_restored(tmp_path: Path, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"target": "tensorrt", "mode": "dynamic"}, "use `static`"),
         ({"target": "tensorrt", "activations": "uint8"}, "symmetric int8 only"),
@@ -238,8 +238,8 @@ def test_the_root_logger_is_restored(tmp_path: Path, capsys: Any) -> None:
         ({"mode": "dynamic", "weights": "int4"}, "int8 or uint8 weights"),
     ],
 )
-def test_contradictory_settings_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_contradictory_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Quantize.model_validate(settings)
 
 

@@ -133,15 +133,15 @@ def test_external_data_is_passed_along(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("does", "kind", "said"),
+    ("does", "kind", "message"),
     [
         ("raise SystemExit('no such format')", RequestError, "ended with code 1. Its last output: no such format"),
         ("", ModelError, "wrote no model"),
         ("open(said.output_path, 'w').write('x')", ModelError, "not a valid model"),
     ],
 )
-def test_failures_are_reported(does: str, kind: type[Exception], said: str, tmp_path: Path) -> None:
-    with pytest.raises(kind, match=said):
+def test_failures_are_reported(does: str, kind: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=message):
         use(tmp_path, stand_in(tmp_path, does))
 
 
@@ -221,7 +221,7 @@ def test_it_runs_only_when_trusted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"mode": "dynamic"}, "decides `mode` itself"),
         ({"min_intensity": 3}, "decides `min_intensity` itself"),
@@ -229,8 +229,8 @@ def test_it_runs_only_when_trusted(tmp_path: Path) -> None:
         ({"method": "entropy", "modelopt": {"python": "p", "format": "int4"}}, "int4 has no `method: entropy`"),
     ],
 )
-def test_settings_that_modelopt_decides_are_refused(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_settings_that_modelopt_decides_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         Quantize.model_validate_json(json.dumps({"modelopt": {"python": "p"}, **settings}))
 
 

@@ -41,7 +41,7 @@ def mistakes(folder: Path, *gates: str, recipe: str = RECIPE) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("gate", "said"),
+    ("gate", "message"),
     [
         ("speed.latency.p42 <= 3 ms", "returns no `latency.p42`"),
         ("speed.latency.medain <= 3 ms", 'did you mean "latency.median"'),
@@ -61,10 +61,12 @@ def mistakes(folder: Path, *gates: str, recipe: str = RECIPE) -> list[str]:
         ("speed.latency.median / clean.nodes <= 1 MiB", "a number in ms cannot be compared with a number in bytes"),
     ],
 )
-def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(gate: str, said: str, tmp_path: Path) -> None:
+def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(
+    gate: str, message: str, tmp_path: Path
+) -> None:
     (found,) = mistakes(tmp_path, gate)
     assert found.startswith("9 gates.0: ")
-    assert said in found
+    assert message in found
 
 
 @pytest.mark.parametrize(
@@ -206,7 +208,7 @@ def test_declared_metrics_are_checked_and_others_left_to_the_run(in_folder: Path
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "message"),
     [
         ("None", "returned None instead of a Result"),
         ("'well'", "returned 'well' (str) instead of a Result"),
@@ -218,11 +220,11 @@ def test_declared_metrics_are_checked_and_others_left_to_the_run(in_folder: Path
         ("Result('x', metrics={'score': None})", "the metric 'score' as None"),
     ],
 )
-def test_an_invalid_return_value_is_reported_with_the_steps_name(returned: str, said: str, in_folder: Path) -> None:
+def test_an_invalid_return_value_is_reported_with_the_steps_name(returned: str, message: str, in_folder: Path) -> None:
     with pytest.raises(RequestError) as caught:
         run_step(in_folder, returned)
     assert str(caught.value).startswith("step score: `score` (")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_an_invalid_result_fails_only_its_point_of_a_sweep(in_folder: Path) -> None:

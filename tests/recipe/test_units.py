@@ -127,7 +127,7 @@ def test_the_schema_describes_both_forms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "quantity", "said"),
+    ("value", "quantity", "message"),
     [
         (3_600_000.0, "duration", "1 h"),
         (2500.0, "duration", "2.5 s"),
@@ -139,8 +139,8 @@ def test_the_schema_describes_both_forms() -> None:
         (0.05, "share", "5 %"),
     ],
 )
-def test_settings_are_formatted_as_in_recipes(value: float, quantity: str, said: str) -> None:
-    assert format_setting(value, quantity) == said
+def test_settings_are_formatted_as_in_recipes(value: float, quantity: str, message: str) -> None:
+    assert format_setting(value, quantity) == message
 
 
 @given(st.sampled_from([("size", parse_bytes), ("duration", parse_duration_ms), ("share", parse_percent)]), st.data())

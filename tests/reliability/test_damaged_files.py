@@ -120,8 +120,8 @@ def make_swept_victim(folder: Path) -> Victim:
 
 
 def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> bool:
-    """Damage a file; every verb must bear it, and the next run make it good. Whether it was refused instead: what is in
-    the way of a lock, or of the store's mark, is somebody's to move.
+    """Damage a file; every verb must handle it, and the next run repair it. Return whether it was refused instead:
+    files in place of a lock or of the store marker are left for the user.
     """
     victim.restore()
     damage(victim.outputs / file)

@@ -240,7 +240,7 @@ def test_no_size_limit_is_exceeded(large: Path, whole: tuple[Activations, int, i
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (lambda path: path.unlink(), "No such file"),
         (lambda path: path.write_bytes(path.read_bytes()[:-2]), "51,198 bytes, which is not 16 channels of 40 x 40"),
@@ -251,14 +251,14 @@ def test_no_size_limit_is_exceeded(large: Path, whole: tuple[Activations, int, i
     ],
 )
 def test_a_damaged_map_is_reported_and_the_others_are_shown(
-    tmp_path: Path, damage: Callable[[Path], object], told: str
+    tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     folder = made.write(tmp_path, made.PAIR[:2], 1, model="a", reference="b")
     damage(folder / "maps/0000-0-reference.u16")
     packed = pack_maps(read_activations(folder), folder, FULL)
     (note,) = packed.notes
     assert note.startswith("maps/0000-0-reference.u16 is left out: ")
-    assert told in note
+    assert message in note
     (alone,) = [one for one in packed.maps if one.tensor == 0]
     assert np.array_equal(codes_of(packed, alone), file_of(folder, alone.source).ravel())
 
@@ -383,17 +383,17 @@ def test_equal_documents_give_equal_pages(pair: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (None, "holds no activations"),
         ("{}", "is not a document of activations this version can read: model"),
         ('{"format_version": 99, "model": "m", "provider": "p", "samples": [], "tensors": []}', "format version 99"),
     ],
 )
-def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, told: str) -> None:
+def test_invalid_documents_are_refused(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "activations.json").write_text(text, encoding="utf-8")
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=message):
         draw_activations(tmp_path)
 
 

@@ -305,14 +305,14 @@ def test_the_program_writes_a_page(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "said"),
+    ("choices", "message"),
     [
         ({"look": Look(grid=True, palette="grey")}, "palette and grid: these options are for pictures"),
         ({"reading": Reading(depth=1)}, "depth: these options are for pictures"),
     ],
 )
-def test_options_for_images_are_refused(in_folder: Path, choices: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said):
+def test_options_for_images_are_refused(in_folder: Path, choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
         api.draw(make_cnn(in_folder / "cnn.onnx"), "cnn.html", **choices)
     assert not list(in_folder.glob("*.html"))
 

@@ -423,7 +423,7 @@ def test_unitless_numbers_keep_their_nines(value: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "unit", "told"),
+    ("values", "unit", "message"),
     [
         ((0.99999999, 1.0), "", ("0.999999990", "1")),
         ((1.0, 1.0), "", ("1", "1")),
@@ -436,10 +436,10 @@ def test_unitless_numbers_keep_their_nines(value: float, text: str) -> None:
     ],
 )
 def test_values_that_differ_look_different(
-    values: tuple[float, float], unit: str, told: tuple[str, str] | None
+    values: tuple[float, float], unit: str, message: tuple[str, str] | None
 ) -> None:
     found = quantities.apart(values, unit)
-    assert found == told if told else len(set(found)) == 2
+    assert found == message if message else len(set(found)) == 2
 
 
 def test_sizes_keep_their_unit_until_one_would_vanish() -> None:

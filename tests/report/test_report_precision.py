@@ -112,7 +112,7 @@ def test_an_unknown_cost_is_marked_as_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"metrics_whole": {}}, "With all nodes in fp16 the model does not run."),
         ({"metrics_whole": {"cosine": math.nan}}, "unusable: the outputs have values that are NaN or infinite."),
@@ -123,8 +123,8 @@ def test_an_unknown_cost_is_marked_as_unknown(tmp_path: Path) -> None:
         ({"tolerance": {"cosine": 0.5, "max_abs": 0.1}}, "exceeds its bound: max_abs 0.98 (bound 0.1)"),
     ],
 )  # fmt: skip
-def test_severity_depends_on_the_metric_and_its_bound(changes: dict[str, Any], told: str) -> None:
-    assert told in sentences_of(view_of(documents_of(search(**changes))))[0]
+def test_severity_depends_on_the_metric_and_its_bound(changes: dict[str, Any], message: str) -> None:
+    assert message in sentences_of(view_of(documents_of(search(**changes))))[0]
 
 
 def test_keeping_no_node_is_not_a_failure() -> None:

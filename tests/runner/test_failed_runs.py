@@ -99,7 +99,7 @@ def test_an_error_carries_the_name_of_its_step(in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("act", "raises", "outcome", "code", "said"),
+    ("act", "raises", "outcome", "code", "message"),
     [
         ("refuse", ModelError, "error", 2, "step weak: this model is no <b>good</b> "),
         ("bug", ZeroDivisionError, "bug", 3, "ZeroDivisionError: of the step"),
@@ -108,7 +108,7 @@ def test_an_error_carries_the_name_of_its_step(in_folder: Path) -> None:
     ],
 )
 def test_an_error_leaves_a_folder_with_the_reason(
-    act: str, raises: type[BaseException], outcome: str, code: int, said: str, in_folder: Path
+    act: str, raises: type[BaseException], outcome: str, code: int, message: str, in_folder: Path
 ) -> None:
     toy = make(in_folder)
     record = run(toy, act, raises)
@@ -116,7 +116,7 @@ def test_an_error_leaves_a_folder_with_the_reason(
     assert (record.outcome, record.passed) == (outcome, False)
     assert record.failure is not None
     assert (record.failure.steps, record.failure.exit_code) == (("weak",), code)
-    assert record.failure.message.startswith(said)
+    assert record.failure.message.startswith(message)
     assert [(step.name, step.outcome) for step in record.steps] == [
         ("first", "done"),
         ("weak", "interrupted" if act == "interrupt" else "failed"),
@@ -132,7 +132,7 @@ def test_an_error_leaves_a_folder_with_the_reason(
     assert ("Traceback" in log) == (act == "bug")
     page = (folder / "report.html").read_text()
     opening = page[page.index("<h1") : page.index('class="glance"')]
-    assert html.escape(said) in opening
+    assert html.escape(message) in opening
     assert "line 999" in opening
     assert "line 900" not in opening
     assert "first" in opening

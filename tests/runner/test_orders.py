@@ -124,7 +124,7 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         ({"libraries": {"onnx": "1.0.1"}}, r"step first: the worker on .* onnx is .* instead of 1\.0\.1"),
         ({"version": "2+abc"}, "the step's version is 1\\+.* instead of 2\\+abc"),
@@ -136,10 +136,10 @@ def changed(order: TaskOrder, **parts: object) -> TaskOrder:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_a_task_with_a_wrong_key_is_refused(in_folder: Path, parts: dict[str, object], told: str) -> None:
+def test_a_task_with_a_wrong_key_is_refused(in_folder: Path, parts: dict[str, object], message: str) -> None:
     task, store = make_task(in_folder)
     order = changed(write_order(task, store, trust=True), **parts)
-    with pytest.raises(BackendError, match=told):
+    with pytest.raises(BackendError, match=message):
         read_order(there_and_back(order), store, unheard)
 
 

@@ -214,7 +214,7 @@ def segmenter(*, as_classes: bool) -> onnx.ModelProto:
 
 
 def several_tasks() -> onnx.ModelProto:
-    """Boxes in pixels, an angle in radians and scores in one output; an embedding, an age and a label beside it."""
+    """Boxes in pixels, an angle in radians and scores in one output; an embedding, an age and a label in others."""
     b = GraphBuilder(12)
     h, channels = "x", 3
     for width in (16, 24):

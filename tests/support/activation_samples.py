@@ -1,4 +1,4 @@
-"""Documents of activations with the files beside them, made without a model: blobs, stripes and noise."""
+"""Documents of activations with their files, generated without a model: blobs, stripes and noise."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def write_hostile(folder: Path) -> Path:
 
 
 def write_large(folder: Path, tensors: int = 32, samples: int = 4, channels: int = 64, side: int = 40) -> Path:
-    """As much as a person would ask for."""
+    """Write a document as large as a typical user requests."""
     sketches = [Sketch(f"layer_{place}.out", "Conv", (channels, side, side), relu=False) for place in range(tensors)]
     return write(folder, sketches, samples, model="half", reference="source")
 
@@ -184,7 +184,7 @@ def _bounds(values: Values) -> tuple[float, float]:
 
 
 def encode(values: Values, low: float, high: float) -> bytes:
-    """As the record says."""
+    """Encode values as the record documents."""
     finite = np.where(np.isfinite(values), values, low)
     codes = np.rint((finite - low) / ((high - low) or 1) * 65532).astype("<u2")
     codes[np.isnan(values)] = 65535

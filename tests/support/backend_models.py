@@ -62,7 +62,7 @@ def one_of_each_set_of_operators() -> Iterator[BackendModel]:
 def _unpooled(
     padded: Any, x_shape: Sequence[int], kernel: Any, strides: Any, out_shape: Any, *_: Any, **__: Any
 ) -> Any:
-    """The shape of what onnx pools, window by window in Python, for outputs that nobody reads here."""
+    """Return the shape of pooled outputs that no test reads; onnx pools them window by window in Python."""
     return np.zeros([*x_shape[:2], *out_shape], padded.dtype)
 
 
@@ -110,7 +110,7 @@ RANDOM = {f"::{word}" for word in ("Bernoulli", "RandomNormalLike", "RandomUnifo
 
 
 def compare_models(case: BackendModel, result: onnx.ModelProto) -> str:
-    """Whether a model that came of the case's gives its outputs.
+    """Return whether a model derived from the case gives its outputs.
 
     `equal` to the bit, `close` but for the last bits, `differs`; `random` where it is; `only the source runs`; `nothing
     runs it`, or nothing that runs the result too runs the source. Both are run by ONNX Runtime, or both by onnx's
@@ -153,7 +153,7 @@ def _run_reference(model: onnx.ModelProto, feeds: dict[str, Any]) -> list[Any]:
 
 
 def equal_values(first: Any, second: Any) -> bool:
-    """Whether two outputs are the same to the bit, sequences included; NaN equals NaN."""
+    """Return whether two outputs are bitwise equal, sequences included; NaN equals NaN."""
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(equal_values, first, second))
     if first is None or second is None:
@@ -169,7 +169,7 @@ def _equal_with_nan(one: Any, two: Any) -> bool:
 
 
 def close_values(first: Any, second: Any) -> bool:
-    """Whether two outputs are equal but for the last bits, sequences included."""
+    """Return whether two outputs are equal except for the last bits, sequences included."""
     if isinstance(first, list | tuple):
         return len(first) == len(second) and all(map(close_values, first, second))
     if equal_values(first, second):

@@ -1,4 +1,4 @@
-"""The command line in this process: what a person would read, without the seconds that starting a program takes."""
+"""The command line run in this process: its output, without the seconds that starting a program takes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _DIGESTS = itertools.count()
 
 
 def profile_of(runs: Sequence[Sequence[float]], layers: Sequence[Layer] = (), **fields: Any) -> Profile:
-    """A profile of process runs with these samples, in one sitting unless told otherwise; all of it is recorded."""
+    """Return a profile of process runs with these samples, by default in one session, with all fields recorded."""
     given: dict[str, Any] = {
         "label": "speed",
         "model_digest": f"blake3:{next(_DIGESTS):012x}",

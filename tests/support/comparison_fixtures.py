@@ -58,7 +58,7 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
 
 
 def halved(found: Profile, seed: int) -> Profile:
-    """As a conversion to half precision leaves it: convolutions quicker, some layers fused, casts at both ends."""
+    """Return the profile after a conversion to fp16: faster convolutions, fused layers, casts at both ends."""
     dice = random.Random(seed)
     kept = [_half(layer, dice) for layer in found.layers if layer.index != 4]
     fused = kept[3].model_copy(update={"onnx_nodes": (*kept[3].onnx_nodes, *found.layers[4].onnx_nodes)})
@@ -125,7 +125,7 @@ def pair() -> Compared:
 
 
 def three() -> Compared:
-    """Three reports, two profiles, of which the third report lacks the second; one pair too close to tell."""
+    """Return three reports of two profiles; the third report lacks the second profile, and one pair is inconclusive."""
     det = {
         0: in_turns("det", 14.0, 1),
         1: halved(in_turns("det", 10.0, 2, turn=1), 3),
@@ -141,7 +141,7 @@ def three() -> Compared:
 
 
 def elsewhere() -> Compared:
-    """Measured on another machine: nothing can be said."""
+    """Return a comparison with another machine, which is incomparable."""
     source = in_turns("source", 14.0, 1)
     machine = source.machine.model_copy(update={"cpu": "Intel Xeon 8481C", "cpu_count": 4})
     other = in_turns("source", 10.0, 2).model_copy(update={"machine": machine, "sitting": ""})
@@ -149,7 +149,7 @@ def elsewhere() -> Compared:
 
 
 def hostile() -> Compared:
-    """By somebody who does not like you: every name that can be chosen is chosen badly."""
+    """Return a hostile comparison: every free name is an attack."""
     bad = TAG_BREAKER
     base = in_turns(bad, 9.0, 5).model_copy(update={"layers": hostile_layers(), "layer_runs": (3,)})
     odd = {name: name for name in HOSTILE_NAMES if name} | {bad: [bad, {bad: bad}]}

@@ -1,4 +1,4 @@
-"""How tests apply operations to a model, and what they ask of the result."""
+"""Helpers that apply operations to a model and check the result."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Came:
-    """What came of it: an engine or an error."""
+    """The result of a build: an engine or an error."""
 
     folder: Path
     answer: BuildAnswer

@@ -1,4 +1,4 @@
-"""How tests run convert_fp16 and what they ask of its result."""
+"""Helpers that run convert_fp16 and check its result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def normal(*shape: int) -> Array:
 
 
 def convert(model: onnx.ModelProto | Path, folder: Path, settings_json: str = "{}") -> tuple[Path, Result]:
-    """Run the step on a model; the written model's path and what the step told."""
+    """Run the step on a model; return the path of the written model and the result of the step."""
     if isinstance(model, onnx.ModelProto):
         model = models.save(model, folder / "source.onnx")
     out = folder / "out"

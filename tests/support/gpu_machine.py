@@ -1,4 +1,4 @@
-"""What a machine with a GPU has, tried once in a process; tests that need more skip and say what is missing."""
+"""The GPU libraries of this machine, tried once per process; tests that need more skip with the missing part."""
 
 from __future__ import annotations
 

@@ -318,12 +318,12 @@ EDITS: dict[str, Edit] = {
 
 
 def keep_names(traced: Traced) -> Traced:
-    """As a tool leaves them that edits a model."""
+    """Keep names as a tool that edits a model does."""
     return traced
 
 
 def number_nodes(traced: Traced) -> Traced:
-    """As older exporters of PyTorch name: `Conv_12`, `onnx::Conv_345`; one counter, weights keep their modules."""
+    """Name nodes as older exporters of PyTorch do: `Conv_12`, `onnx::Conv_345`; weights keep their modules."""
     count = iter(range(10**6))
     tensors = iter(range(100, 10**6))
     return _rename(
@@ -335,7 +335,7 @@ def number_nodes(traced: Traced) -> Traced:
 
 
 def number_types(traced: Traced) -> Traced:
-    """As Paddle names: `p2o.Conv.17`; a counter for each type of operator, and weights numbered with them."""
+    """Name nodes as Paddle does: `p2o.Conv.17`; a counter for each type of operator, and weights numbered with them."""
     counts: Counter[str] = Counter()
 
     def named(node: onnx.NodeProto) -> str:
@@ -352,7 +352,7 @@ def number_types(traced: Traced) -> Traced:
 
 
 def number_scopes(traced: Traced) -> Traced:
-    """As newer exporters of PyTorch name: `/stages.2/blocks.1/Conv_1`, numbered within each module."""
+    """Name nodes as newer exporters of PyTorch do: `/stages.2/blocks.1/Conv_1`, numbered within each module."""
     counts: Counter[str] = Counter()
 
     def named(node: onnx.NodeProto) -> str:
@@ -471,7 +471,7 @@ def _origins(layer: Layer) -> Sequence[str]:
 
 
 def _with_neighbours(layers: Sequence[Layer], own: Sequence[Ids]) -> Iterator[Ids]:
-    """Where a layer has no truth of its own: what it reads from, and what reads it."""
+    """Use the producers and consumers of a layer that has no known origin itself."""
     makers = {tensor.name: place for place, layer in enumerate(layers) for tensor in layer.outputs if tensor.name}
     readers: dict[str, list[int]] = defaultdict(list)
     for place, layer in enumerate(layers):
@@ -492,22 +492,22 @@ def _with_neighbours(layers: Sequence[Layer], own: Sequence[Ids]) -> Iterator[Id
 
 
 def as_measured(sample: Sample) -> Sample:
-    """All that the tool itself records."""
+    """Return a profile with everything that the tool itself records."""
     return sample
 
 
 def without_weights(sample: Sample) -> Sample:
-    """As older records have it, and imports."""
+    """Remove weights, as in older records and imports."""
     return _each(sample, lambda layer: layer.model_copy(update={"weights": ()}))
 
 
 def without_nodes(sample: Sample) -> Sample:
-    """As a profile whose layers were not traced back to the model."""
+    """Remove nodes, as in a profile whose layers were not traced back to the model."""
     return _each(without_weights(sample), lambda layer: layer.model_copy(update={"onnx_nodes": ()}))
 
 
 def imported(sample: Sample) -> Sample:
-    """As ONNX Runtime's own profile has it: names and shapes, no tensors' names, no nodes."""
+    """Keep what ONNX Runtime's own profile has: names and shapes, without tensor names and nodes."""
     return _each(
         without_nodes(sample),
         lambda layer: layer.model_copy(
@@ -521,7 +521,7 @@ def imported(sample: Sample) -> Sample:
 
 
 def without_shapes(sample: Sample) -> Sample:
-    """As `trtexec --exportProfile` alone has it: names, and types where a name tells."""
+    """Keep what `trtexec --exportProfile` alone has: names, and types where a name reveals them."""
     return _each(imported(sample), lambda layer: layer.model_copy(update={"inputs": (), "outputs": ()}))
 
 
@@ -586,7 +586,7 @@ def judge(rows: Iterable[LayerRow], one: Sample, other: Sample, places: tuple[in
 
 
 def _agree(mine: Sequence[Ids], theirs: Sequence[Ids]) -> bool:
-    """Whether each of these came from something that the others came from; two that nothing is known of do."""
+    """Return whether all layers share an origin; two of unknown origin do."""
     whole: Ids = frozenset().union(*theirs)
     return all(ids & whole or not (ids or whole) for ids in mine)
 

@@ -55,7 +55,7 @@ def _identifier(started_at: datetime, number: int) -> str:
 
 
 def _remake(step: RunStep, number: int, store: Store) -> RunStep:
-    """The step as if another release of a library had done it, with a result that says the same in other bytes."""
+    """Copy the step as if another release of a library had run it, with an equivalent result in other bytes."""
     record = step.record
     assert record is not None
     aside = store.root / "building" / "history"

@@ -300,7 +300,7 @@ def make_func(path: Path) -> Path:
 
 
 def make_ext(path: Path, width: int = 256) -> Path:
-    """Weights in external data beside the model, `<name>.bin`, 4 * 3 * width * width bytes."""
+    """Write a model with weights in external data next to it, `<name>.bin`, 4 * 3 * width * width bytes."""
     b = GraphBuilder(4)
     h = "x"
     for _ in range(3):

@@ -41,7 +41,7 @@ def make_fp8(path: Path) -> Path:
 
 
 def make_hostile(path: Path, name: str) -> Path:
-    """A Relu whose input, node and file carry a name that somebody thought up."""
+    """Write a Relu whose input, node and file have a hostile name."""
     write_model(path, RELU)
     model = onnx.load(path)
     model.graph.input[0].name = name

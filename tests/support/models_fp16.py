@@ -117,7 +117,7 @@ def no_half_model() -> onnx.ModelProto:
 
 
 def random_model() -> onnx.ModelProto:
-    """Every operator whose attribute says its type, with and without the attribute."""
+    """Return a model with every operator that has a dtype attribute, with and without the attribute."""
     b = GraphBuilder(16)
     eye = b.op("EyeLike", "x")
     ones = b.op("ConstantOfShape", b.op("Shape", "x"), value=numpy_helper.from_array(np.ones(1, np.float32)))
@@ -143,7 +143,7 @@ def island_model() -> onnx.ModelProto:
 
 
 def unknown_operator_model() -> onnx.ModelProto:
-    """A custom operator that nobody here knows, one of ONNX Runtime's own that is known, and plain ones."""
+    """Return a model with an unknown custom operator, a known one of ONNX Runtime, and standard ones."""
     b = GraphBuilder(18)
     h = b.op("Gelu", b.op("Relu", "x"), domain="com.microsoft")
     h = b.op("Magic", h, domain="com.example")

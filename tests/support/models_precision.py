@@ -62,7 +62,7 @@ def masked_transformer_model(layers: int = 2) -> onnx.ModelProto:
 
 
 def attention_mask() -> np.typing.NDArray[np.float32]:
-    """For `masked_transformer_model`: nobody sees the last token, which itself sees nobody."""
+    """Return the mask for `masked_transformer_model`: the last token neither attends nor is attended to."""
     mask = np.zeros((LENGTH, LENGTH), np.float32)
     mask[:, -1] = -1e9
     mask[-1, :] = -1e9
@@ -150,7 +150,7 @@ def wide_model() -> onnx.ModelProto:
 
 
 def integer_model() -> onnx.ModelProto:
-    """Nothing in it is a float."""
+    """Return a model without floats."""
     b = GraphBuilder(10)
     rename_output(b, b.op("Add", "x", b.const([1], np.int64)), "y")
     return b.model([tensor("x", [4], TensorProto.INT64)], [tensor("y", [4], TensorProto.INT64)])

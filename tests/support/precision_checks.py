@@ -1,4 +1,4 @@
-"""How tests ask for precisions, and what they ask of a model that has them."""
+"""Helpers that constrain precisions and check the resulting models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(model: onnx.ModelProto, asked: Mapping[str, str]) -> onnx.ModelProto:
 
 
 def typed(model: onnx.ModelProto, folder: Path, asked: Mapping[str, str] | None = None) -> tuple[Path, TypedModel]:
-    """The model with the constraints carried out, as a file, and what was told of it."""
+    """Write the model with the constraints applied; return its path and the messages."""
     folder.mkdir(exist_ok=True)
     onnx.save(ask(model, asked or {}), folder / "source.onnx")
     return folder / "typed.onnx", write_typed_model(folder / "source.onnx", folder / "typed.onnx")
@@ -60,7 +60,7 @@ def _ports(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[Ports]:
 
 
 def computes_in(ports: Ports, precision: str) -> bool:
-    """Whether all floats that a node makes have the precision, or all it reads where it makes none."""
+    """Return whether all floats that a node produces, or else reads, have the precision."""
     floats = [t for t in ports.outputs if t in FLOATS] or [t for t in ports.inputs if t in FLOATS]
     return bool(floats) and all(element == ELEMENTS[precision] for element in floats)
 

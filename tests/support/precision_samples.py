@@ -62,7 +62,7 @@ def value_range(position: int, seed: int = 0) -> TensorRange:
 
 
 def divergences(layers: int, errors: Sequence[float], with_ranges: bool = True) -> tuple[LayerDivergence, ...]:
-    """One for each layer, off by `errors` (relative rms); NaN stands for values that are none."""
+    """Return a divergence for each layer with these `errors` (relative rms); NaN marks non-finite values."""
     found = []
     for position, error in zip(range(layers), errors, strict=True):
         op_type, node = layer_name(position)
@@ -280,7 +280,7 @@ def search_steps(passed: bool = True) -> list[StepSketch]:
 
 
 def search_documents(found: PrecisionSearch) -> dict[str, Record]:
-    """What the steps of `search_steps` wrote: the profile's layers come from the nodes that were searched."""
+    """Return the documents of the steps of `search_steps`; the layers of the profile come from the searched nodes."""
     measured = profile("half", 18.2, 1, 330)
     nodes = [layer_name(position)[1] for position in range(330)]
     named = tuple(
@@ -315,7 +315,7 @@ RECIPE: dict[str, JsonValue] = {
 
 
 def hostile_search() -> PrecisionSearch:
-    """A model by somebody who does not like you: every name that can be chosen is chosen badly."""
+    """Return a search on a hostile model: every free name is an attack."""
     plain = kept_node(40)
     named = zip(HOSTILE_NAMES, divergences(len(HOSTILE_NAMES), errors_found(len(HOSTILE_NAMES))), strict=True)
     layers = tuple(one.model_copy(update={"node": name, "op_type": name, "tensor": f"{name}{place}"})

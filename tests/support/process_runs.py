@@ -1,4 +1,4 @@
-"""Runs of the command line as processes of their own, without the seconds that importing everything anew takes.
+"""Runs of the command line in separate processes, without the seconds that importing everything again takes.
 
 A server that has imported what a run needs is forked for each of them: a process with its own id, signals and streams,
 which begins where `ndld-flow` begins.
@@ -49,7 +49,7 @@ class ProcessRun:
         return (self._said / "out").read_text()
 
     def send_signal(self, which: signal.Signals) -> None:
-        """As `Popen` does: not where it has ended already."""
+        """Send a signal unless the process has ended, as `Popen` does."""
         if self._process.pid is not None and self.poll() is None:
             os.kill(self._process.pid, which)
 

@@ -121,7 +121,7 @@ def give_strange_names(model: onnx.ModelProto) -> None:
 
 
 def make_weights_inputs(model: onnx.ModelProto) -> None:
-    """As old exporters write them."""
+    """List weights as inputs, as old exporters do."""
     weights = model.graph.initializer
     model.graph.input.extend(tensor(one.name, list(one.dims), one.data_type) for one in weights)
 
@@ -132,7 +132,7 @@ def make_batch_free(model: onnx.ModelProto) -> None:
 
 
 def leave_alone(model: onnx.ModelProto) -> None:
-    """As it is."""
+    """Return the model unchanged."""
 
 
 FORMS = (leave_alone, take_names_away, give_strange_names, make_weights_inputs, make_batch_free)
@@ -149,7 +149,7 @@ def other_models() -> dict[str, onnx.ModelProto]:
 
 @dataclass(frozen=True)
 class Choices:
-    """What an operation may name: what the model has now, and sometimes what it has not."""
+    """Names for an operation: those in the model, and sometimes unknown ones."""
 
     edited: EditedModel
     pick: Pick
@@ -217,7 +217,7 @@ class Choices:
 
 
 def attribute_setting(c: Choices) -> object:
-    """A number that a node says, or may say."""
+    """Return a numeric attribute of a node, set or unset."""
     numbers = ("axis", "alpha", "beta", "epsilon", "slope", "keepdims", "transB")
     settings = [(node_label(node), name) for node in c.nodes() for name in node.attributes if name in numbers]
     node, name = c.pick(

@@ -48,14 +48,14 @@ class Cluster:
 
 
 def may_hide_folders() -> bool:
-    """Whether this user may give processes a view of the file system of their own."""
+    """Return whether this user may give processes their own view of the file system."""
     return (
         shutil.which("unshare") is not None and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
     )
 
 
 class Node:
-    """A node beside the head."""
+    """A node in addition to the head."""
 
     def __init__(self, address: str, resources: Mapping[str, float], hidden: Path) -> None:
         start = [
@@ -74,11 +74,11 @@ class Node:
         self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
 
     def has(self, pid: int) -> bool:
-        """Whether a process, which may just have ended, runs on this node."""
+        """Return whether a process, which may just have ended, runs on this node."""
         return self._process.pid in ancestors(pid)
 
     def kill(self) -> None:
-        """As if its plug were pulled."""
+        """Kill the node as if its power failed."""
         for pid in [pid for pid in _pids() if self.has(pid)]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -40,7 +40,7 @@ def wait_until_ready(page: Page) -> None:
 
 
 class Watch:
-    """What pages asked for and complained of."""
+    """Requests and errors of pages."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -92,7 +92,7 @@ def click_rows(page: Page, label: str, most: int = 100) -> None:
 
 
 class SharedPages:
-    """Pages that are opened once each for many tests, and loaded again only after somebody did something to them."""
+    """Pages that are opened once for many tests, and reloaded only after a test changed them."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser

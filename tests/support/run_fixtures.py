@@ -335,7 +335,7 @@ def process_run(seed: int, center_ms: float, passes: int, turn: int) -> ProfileR
 
 @dataclass(frozen=True)
 class Sitting:
-    """How profiles were measured in turns: the place of one of them among how many."""
+    """The measurement session of interleaved profiles: the index of a profile and their number."""
 
     place: int = 0
     of: int = 1
@@ -561,7 +561,7 @@ def write_quickstart(folder: Path) -> Path:
 
 
 def write_failed(folder: Path) -> Path:
-    """The naive conversion: outputs disagree, the profiles are skipped, one gate says no."""
+    """Write the run of a naive conversion: outputs disagree, profiles are skipped, one gate fails."""
     steps = quickstart_steps()
     steps[3] = StepSketch(
         "agree",
@@ -653,7 +653,7 @@ def hostile_timeline() -> tuple[Span, ...]:
 
 
 def write_hostile(folder: Path) -> Path:
-    """A model by somebody who does not like you: every name that can be chosen is chosen badly."""
+    """Write the run of a hostile model: every free name is an attack."""
     bad = TAG_BREAKER
     findings = Findings(
         findings=tuple(

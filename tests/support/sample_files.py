@@ -48,7 +48,7 @@ def write_video(path: Path, levels: Sequence[int], size: tuple[int, int] = (64, 
 
 
 def write_test_set(folder: Path, *arrays: np.ndarray[Any, Any]) -> Path:
-    """An ONNX test data set: `input_0.pb`, `input_1.pb`, ..., and an output that nobody may take for an input."""
+    """Write an ONNX test data set: `input_0.pb`, `input_1.pb`, ..., and an output that must not be read as an input."""
     folder.mkdir(parents=True)
     for place, array in enumerate(arrays):
         (folder / f"input_{place}.pb").write_bytes(onnx.numpy_helper.from_array(array).SerializeToString())

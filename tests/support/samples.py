@@ -42,7 +42,7 @@ def fetch_pinned(source: str, sha256: str) -> Path:
 
 
 def kept_samples() -> Store:
-    """Where samples are kept from run to run."""
+    """Return the folder in which samples are cached."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Store(Path(cache) / "ndld_flow-tests")
 

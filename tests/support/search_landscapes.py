@@ -28,7 +28,7 @@ class Landscape:
 
     @cached_property
     def heights(self) -> list[float]:
-        """Of all allowed points, without noise."""
+        """Return the values of all feasible points, without noise."""
         points = Grid(self.space).ask(10**6)
         return sorted(self.height(point) for point in points if self.violation(point) <= 0)
 
@@ -38,7 +38,7 @@ class Landscape:
         return Trial(point, (measured,) if violation <= 0 else None, violation)
 
     def regret(self, point: Assignment) -> float:
-        """How much worse than the best allowed point, relative to it."""
+        """Return the loss against the best feasible point, relative to it."""
         return self.height(point) / self.heights[0] - 1
 
 
@@ -103,7 +103,7 @@ def block_speed(point: Assignment) -> float:
 
 
 def block_error(point: Assignment) -> float:
-    """How far from accurate enough: fast is not exact."""
+    """Return the excess error of a block; faster ones are less exact."""
     error = sum(0.2 * (6 - n) for n in range(6) if point[f"fast{n}"]) / 2
     error += {"fp32": 0.0, "fp16": 0.3, "int8": 1.0}[str(point["precision"])]
     return max(0.0, error - 1.2)
@@ -126,7 +126,7 @@ LANDSCAPES = (
 
 
 def near_best(landscape: Landscape, method: Method, seeds: int = 20) -> int:
-    """How many seeds end within 2 % of the best allowed point, having tried a quarter of the grid, 8 at a time."""
+    """Count the seeds that end within 2 % of the best feasible point after a quarter of the grid, 8 at a time."""
     points = (count_points(landscape.space) or 0) // 4
     ends = []
     for seed in range(seeds):

@@ -46,6 +46,6 @@ def line(size: int, kinds: Sequence[str] = ("Conv",), severity: dict[int, float]
 def find(
     candidates: Sequence[Candidate], oracle: Planted, budget: Budget = FOREVER
 ) -> tuple[MinimalSet, list[Attempt]]:
-    """What a search finds, and all it told."""
+    """Return the result of a search and its trials."""
     told: list[Attempt] = []
     return find_minimal_set(candidates, oracle, budget, told.append), told

@@ -45,7 +45,7 @@ STEPPED: tuple[tuple[Numbers, tuple[JsonValue, ...]], ...] = (
 
 
 def values_on(axis: Axis) -> tuple[JsonValue, ...]:
-    """What the axis was made from: listed values, or those that stand beside it above."""
+    """Return the values of an axis: those listed, or those given next to it above."""
     if isinstance(axis, Choices):
         return axis.values
     return next(values for like, values in STEPPED if _unnamed(axis) == like)
@@ -81,7 +81,7 @@ def _some(values: tuple[JsonValue, ...], which: int) -> tuple[JsonValue, ...]:
 
 
 def points_of(space: Space) -> list[Assignment]:
-    """All that are not excluded, the last axis fastest, by trying every combination."""
+    """Return all points that are not excluded, the last axis fastest, by trying every combination."""
     names = [axis.name for axis in space.axes]
     combinations = itertools.product(*(values_on(axis) for axis in space.axes))
     every: Iterator[dict[str, Any]] = (dict(zip(names, values, strict=True)) for values in combinations)
@@ -108,7 +108,7 @@ def some_answer(point: Assignment) -> Trial:
 
 
 def play(search: Search, answer: Answer, counts: Iterable[int]) -> list[Assignment]:
-    """Everything it asks for, asked so many at a time."""
+    """Return all points that a search proposes, in batches of a given size."""
     asked: list[Assignment] = []
     for count in counts:
         points = search.ask(count)

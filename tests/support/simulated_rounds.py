@@ -100,7 +100,7 @@ def _process(dice: random.Random, scenario: Scenario) -> float:
 
 
 def _turns(dice: random.Random, scenario: Scenario) -> Iterator[tuple[int, float]]:
-    """Whose turn it is, and what the machine does meanwhile."""
+    """Yield the side of each turn and the load of the machine meanwhile."""
     drift, walk, own, first = 0.0, 0.0, [0.0, 0.0], 0
     for cycle in range(CYCLES):
         first = dice.randrange(2) if cycle % 2 == 0 else 1 - first

@@ -31,7 +31,7 @@ Values = dict[str, JsonValue]
 
 @dataclass(frozen=True)
 class Measured:
-    """What a made-up point came to."""
+    """The result of a synthetic point."""
 
     metrics: Mapping[str, Metric]
     outcome: PointOutcome = "passed"
@@ -79,7 +79,7 @@ def grid(*axes: SweepAxis) -> list[Values]:
 
 
 def latency(center_ms: float, dice: random.Random, step: str = "speed", batch: int = 1) -> dict[str, Metric]:
-    """What a profile tells, in the runner's names."""
+    """Return the metrics of a profile under the runner's names."""
     low = center_ms * (1 + 0.008 * abs(dice.gauss(0, 1)))
     found = {
         "latency.min": ms(low * 0.985),
@@ -514,7 +514,7 @@ def failed_only() -> SweepRecord:
 
 
 def no_objective() -> SweepRecord:
-    """Nothing was looked for: all points are just run."""
+    """Return a sweep without objectives, which only runs all points."""
     axes = (axis("speed.threads", 1, 2), axis("speed.optimization", "basic", "all"))
     dice = random.Random(4)
     return record(

@@ -135,7 +135,7 @@ sweep:
 
 @dataclass
 class SweepToy:
-    """A folder with a model, steps' files and a recipe; stand there before running it."""
+    """A folder with a model, files of steps and a recipe; change into it before running it."""
 
     folder: Path
 
@@ -207,7 +207,7 @@ def make_sweep_toy(folder: Path, recipe: str = RECIPE) -> SweepToy:
 
 
 def table(record: SweepRecord) -> list[tuple[object, ...]]:
-    """What a sweep says, without times and ids."""
+    """Return the table of a sweep without times and ids."""
     return [_row(point) for point in record.points]
 
 

@@ -1,4 +1,4 @@
-"""How attacks went: counted by the tests that make them, printed when the tests are done."""
+"""Outcomes of attacks: counted by the tests that run them, printed at the end of the session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROPERTY = "tally"
 
 @dataclass
 class Tally:
-    """How one kind of attack went. Each attack is counted once, as what became of it."""
+    """Counts of one kind of attack. Each attack is counted once, by its outcome."""
 
     attack: str
     """In a few words, such as `kill -9 of a run`."""

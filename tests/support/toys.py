@@ -95,7 +95,7 @@ class Toy:
 
 
 def make_toy(folder: Path, recipe: str = RECIPE) -> Toy:
-    """A toy whose model and paths are in `folder`; stand there before running it."""
+    """Return a toy whose model and paths are in `folder`; change into it before running it."""
     make_cnn(folder / "model.onnx")
     return Toy(folder).write(recipe)
 

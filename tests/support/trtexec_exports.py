@@ -14,7 +14,7 @@ REFORMAT = f"Reformatting CopyNode for Input Tensor 0 to {CONV}"
 
 @dataclass(frozen=True)
 class EngineLayer:
-    """One layer: name, time, and what the inspector tells of it."""
+    """One layer: its name, its time, and its description by the inspector."""
 
     name: str
     ms: float
@@ -22,7 +22,7 @@ class EngineLayer:
 
 
 def tensor(name: str, dims: Sequence[int], dtype: str, split: bool = False) -> dict[str, Any]:
-    """A tensor as TensorRT 8 to 10 tell it, or split as 11 does."""
+    """Return a tensor as TensorRT 8 to 10 describe it, or split as 11 does."""
     types = {"Format": "Row major linear", "Datatype": dtype} if split else {"Format/Datatype": dtype}
     return {"Name": name, "Location": "Device", "Dimensions": list(dims), **types}
 
@@ -149,7 +149,7 @@ def latencies(count: int, base: float = 1.0, seed: int = 0) -> list[float]:
 
 
 def log(median: float = 1.01, version: str = "10.5.0", rtx: bool = False, warmup: int = 200) -> str:
-    """What trtexec prints."""
+    """Return the output of trtexec."""
     name, number = ("TensorRT-RTX", "v1200") if rtx else ("TensorRT", "v100500")
     return f"""&&&& RUNNING {name}.trtexec [{name} {number}] [b18] # trtexec --onnx=cnn.onnx --fp16
 [10/01/2024-13:21:44] [I] === Model Options ===

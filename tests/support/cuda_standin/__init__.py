@@ -1,4 +1,4 @@
-"""Stands for CUDA's runtime library in tests, on host memory; `cudart.c` says how to make it fail."""
+"""A stand-in for CUDA's runtime library in tests, on host memory; `cudart.c` documents how to make it fail."""
 
 from __future__ import annotations
 

@@ -39,6 +39,6 @@ def write_standin(folder: Path, release: str, backend: EngineBackend = "tensorrt
 
 
 def write_plugin(file: Path, operators: Sequence[str]) -> Path:
-    """Write what the stand-in takes for a plugin library with these operators."""
+    """Write a file that the stand-in accepts as a plugin library with these operators."""
     file.write_bytes(b"\x7fELF STANDIN_PLUGIN:" + ",".join(operators).encode() + b";")
     return file

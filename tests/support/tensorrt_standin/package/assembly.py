@@ -48,7 +48,7 @@ _ALIASES = {
 
 
 def assemble() -> dict[str, Any]:
-    """Everything the module of this release has."""
+    """Return all names of the module of this release."""
     played = {
         name: kind
         for module in _PLAYED
@@ -85,7 +85,7 @@ def _unplayed(name: str) -> Any:
 
 
 def _fit(kind: Any, names: set[str]) -> None:
-    """Take away what this release lacks, and put in what nobody plays."""
+    """Remove names that this release lacks, and add placeholders for unimplemented ones."""
     for name in [name for name in vars(kind) if not name.startswith("_")]:
         if name not in names and name != "Severity":
             delattr(kind, name)

@@ -1,4 +1,4 @@
-"""What objects of TensorRT's bindings have in common: they know their attributes, and refuse all others."""
+"""Common behaviour of objects in TensorRT's bindings: they refuse unknown attributes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def member(enum: str, name: str) -> Any:
 
 
 def has_bit(flags: int, flag: Any) -> bool:
-    """Whether a mask has the bit of a member; not where this release lacks the member."""
+    """Return whether a mask has the bit of a member; False if this release lacks the member."""
     return flag is not None and bool(flags & 1 << int(flag))
 
 
@@ -97,7 +97,7 @@ class Bound:
 
     @classmethod
     def _make(cls: type[Value], *arguments: Any) -> Value:
-        """As the library makes it, where people cannot."""
+        """Create an object that only the library itself may create."""
         made = cls.__new__(cls)
         made._begin(*arguments)
         return made
@@ -131,7 +131,7 @@ class Setting:
         self.most: float | None = None
 
     def within(self, least: float | None, most: float | None) -> Setting:
-        """What lies outside becomes the nearest that does not."""
+        """Set the range; values outside are clamped to it."""
         self.least, self.most = least, most
         return self
 
@@ -162,7 +162,7 @@ class Setting:
 
 
 class Unplayed:
-    """A name that this release has and nobody needed so far: it is there, and says so when it is used."""
+    """A name of this release that is not implemented: using it raises an error."""
 
     def __init__(self, owner: str, name: str) -> None:
         self.owner, self.name = owner, name

@@ -23,7 +23,7 @@ _REFIT_FLAGS = ("REFIT", "REFIT_IDENTICAL", "REFIT_INDIVIDUAL")
 
 
 class Refused(Exception):
-    """The engine is not built, and the log says why."""
+    """The engine was not built; the log has the reason."""
 
 
 class Builder(Bound):

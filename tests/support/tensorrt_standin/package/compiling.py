@@ -153,7 +153,7 @@ class Compiler:
 
 
 def told_layer(layer: dict[str, Any]) -> dict[str, Any]:
-    """A layer as the engine inspector tells it, in detail."""
+    """Return the detailed description of a layer by the engine inspector."""
     return {
         "Name": layer["name"],
         "LayerType": _KIND_WORDS.get(layer["kind"], layer["kind"].capitalize()) if not IS_STRONG_ONLY else "kgen",
@@ -183,7 +183,7 @@ def told_line(layer: dict[str, Any]) -> str:
 
 
 def told_binding(tensor: dict[str, Any]) -> dict[str, Any]:
-    """An input or output, as releases since 11 tell them."""
+    """Return the description of an input or output by releases since 11."""
     return {
         "Name": tensor["name"],
         "IOMode": tensor["mode"].capitalize(),

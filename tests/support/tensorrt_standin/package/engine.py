@@ -1,4 +1,4 @@
-"""Opened engines, and what they tell of themselves."""
+"""Opened engines and their descriptions."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class ICudaEngine(Bound):
 
 
 class EngineInspector(Bound):
-    """What an engine tells of its layers, as much as the verbosity it was built with.
+    """Descriptions of the layers of an engine, as detailed as the verbosity of its build.
 
     Free dimensions are told where it has an execution context that knows them.
     """
@@ -254,7 +254,7 @@ class EngineInspector(Bound):
 
 
 class ISerializationConfig(Bound):
-    """What is written of an engine."""
+    """Settings of the serialisation of an engine."""
 
     def _begin(self, *arguments: Any) -> None:
         self._flags = 1 << int(member("SerializationFlag", "EXCLUDE_WEIGHTS")) if arguments[0] else 0

@@ -1,4 +1,4 @@
-"""Enums as pybind11 makes them. Their integers differ from release to release: nobody may keep them."""
+"""Enums as pybind11 creates them. Their integers differ between releases and must not be stored."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ def _bits(tensor: dict[str, Any]) -> int:
 
 
 def _loaded_cuda() -> Any:
-    """The stand-in of CUDA's runtime library, where this process has it."""
+    """Return the stand-in of CUDA's runtime library if this process has loaded it."""
     try:
         library = ctypes.CDLL("libcudart.so.13", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""Classes that people derive from, and hand over."""
+"""Classes that users derive from and pass to the library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class IProgressMonitor(Interface):
         """A part of building begins."""
 
     def step_complete(self, phase_name: str, step: int) -> bool:
-        """Whether to go on."""
+        """Return whether to continue."""
         return True
 
     def phase_finish(self, phase_name: str) -> None:
@@ -33,7 +33,7 @@ class Profiler(IProfiler):
 
 class IStreamWriter(Interface):
     def write(self, data: Any) -> int:
-        """How many bytes were taken."""
+        """Return the number of bytes written."""
         return 0
 
 
@@ -51,7 +51,7 @@ class IStreamReaderV2(Interface):
 
 
 class IInt8Calibrator(Interface):
-    """What finds INT8 ranges."""
+    """A calibrator, which finds INT8 ranges."""
 
     _algorithm = "LEGACY_CALIBRATION"
 

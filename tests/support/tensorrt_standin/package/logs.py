@@ -12,7 +12,7 @@ _Severity = make_enum("Severity", (), fixed=("INTERNAL_ERROR", "ERROR", "WARNING
 
 
 class ILogger(Interface):
-    """What users derive their loggers from."""
+    """The base class of users' loggers."""
 
     Severity = _Severity
     INTERNAL_ERROR = _Severity.INTERNAL_ERROR
@@ -40,7 +40,7 @@ class Logger(ILogger):
 
 
 class Log:
-    """Where the library's messages go."""
+    """The log of the library."""
 
     def __init__(self, logger: Any) -> None:
         self.logger = require_initialised(logger, "ILogger")

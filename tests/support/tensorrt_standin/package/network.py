@@ -16,7 +16,7 @@ _CREATION = "NetworkDefinitionCreationFlag"
 
 @dataclass
 class ParsedModel:
-    """What the parser leaves for the builder: the model's graph without large weights, and its weights."""
+    """The parser's result for the builder: the model's graph without large weights, and its weights."""
 
     graph: bytes = b""
     weights: dict[str, bytes] = field(default_factory=dict)

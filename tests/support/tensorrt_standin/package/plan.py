@@ -19,7 +19,7 @@ def write_plan(engine: dict[str, Any], weights: dict[str, bytes]) -> bytes:
 
 
 def read_plan(data: bytes) -> dict[str, Any]:
-    """What is known of an engine. Raises ValueError for bytes that are none, or not all of one."""
+    """Return the description of an engine. Raises ValueError for other or truncated bytes."""
     if not data.startswith(MAGIC):
         raise ValueError("Magic tag does not match")
     start = len(MAGIC) + 8
@@ -31,7 +31,7 @@ def read_plan(data: bytes) -> dict[str, Any]:
 
 
 def digests_of(weights: dict[str, bytes]) -> dict[str, Any]:
-    """What an engine knows of its weights, whether or not it holds them."""
+    """Return the digests of an engine's weights, whether or not it contains them."""
     return {name: {"digest": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in weights.items()}
 
 

@@ -1,4 +1,4 @@
-"""Plugin libraries. A file that says `STANDIN_PLUGIN:MyOp,OtherOp;` stands for a library with these operators."""
+"""Plugin libraries. A file with `STANDIN_PLUGIN:MyOp,OtherOp;` represents a library with these operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OPERATORS = re.compile(rb"STANDIN_PLUGIN:([\w,]+);")
 
 
 class _Loaded:
-    """What was loaded into this process."""
+    """Plugin libraries loaded into this process."""
 
     def __init__(self) -> None:
         self.operators: set[str] = set()

@@ -1,4 +1,4 @@
-"""What the builder refuses."""
+"""Networks that the builder refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CONSTRAINTS = ("OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS")
 
 
 def refusals(network: Any, config: Any) -> Iterator[str]:
-    """Everything that keeps a network from being built."""
+    """Return all reasons why a network cannot be built."""
     if not network._outputs:
         yield "Network must have at least one output."
     if network._is_strong:

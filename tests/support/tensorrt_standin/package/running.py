@@ -1,4 +1,4 @@
-"""How an engine is run."""
+"""Execution of engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class IRuntimeCache(Bound):
 
 
 class IRuntimeConfig(Bound):
-    """How an engine runs."""
+    """Settings of the execution of an engine."""
 
     cuda_graph_strategy = Setting("CudaGraphStrategy", "DISABLED")
     dynamic_shapes_kernel_specialization_strategy = Setting("DynamicShapesKernelSpecializationStrategy", "LAZY")

@@ -1,4 +1,4 @@
-"""What opens engines, and what it refuses. With STANDIN_NO_GPU=1 none can be opened; with
+"""The runtime that opens engines, and the engines that it refuses. With STANDIN_NO_GPU=1 none can be opened; with
 STANDIN_OLD_DRIVER=1 nothing that opens them can be made."""
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def time_of(key: str) -> float:
 
 
 def measured(key: str, build: int) -> float:
-    """What timing it came to in the build of that number: after the first, a quarter of all come out otherwise."""
+    """Return the timing measured in the n-th build; after the first, a quarter of them differ."""
     return time_of(key) + (0.001 if build > 1 and _tactic(f"{key} {build}") % 4 == 0 else 0.0)
 
 
@@ -127,5 +127,5 @@ def _warn_of_rtx() -> None:
 
 
 def is_usable(cache: Any) -> bool:
-    """Whether this release wrote it."""
+    """Return whether this release wrote it."""
     return bool(cache._release == RELEASE["release"])

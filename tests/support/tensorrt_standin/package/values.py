@@ -105,7 +105,7 @@ def nptype(dtype: Any) -> Any:
 
 
 def volume(shape: Sequence[int]) -> int:
-    """How many elements a shape has."""
+    """Return the number of elements of a shape."""
     count = 1
     for each in shape:
         count *= each
