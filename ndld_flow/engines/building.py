@@ -13,7 +13,7 @@ from ndld_flow.base import errors
 from ndld_flow.base.errors import BackendError, KilledError, NdldFlowError, RequestError
 from ndld_flow.base.text import short_name, shortened, visible_text
 from ndld_flow.engines.build_request import BuildAnswer, BuildRequest
-from ndld_flow.engines.chosen_library import choose_library, describe_missing
+from ndld_flow.engines.foresight import choose_library, describe_missing
 from ndld_flow.processes.launch import ProcessEnd, run_worker_module
 from ndld_flow.records.build import Build
 from ndld_flow.runtimes.tensorrt.library import TITLES, Library

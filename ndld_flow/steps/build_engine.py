@@ -102,7 +102,7 @@ class BuildEngine(BuildSettings, Step[Onnx, Engine]):
         return Reuse.ANYWHERE if self._is_built_ahead else Reuse.THIS_MACHINE
 
     def library_versions(self) -> dict[str, str]:
-        from ndld_flow.engines.chosen_library import choose_library
+        from ndld_flow.engines.foresight import choose_library
 
         try:
             library = choose_library(self._settings())

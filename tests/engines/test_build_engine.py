@@ -158,7 +158,7 @@ def test_an_engine_comes_with_its_record_layers_and_log(came: Mapping[str, Came]
     assert "Total Weights Memory" in plain.log
 
 
-def test_layers_are_those_that_were_compiled(came: Mapping[str, Came]) -> None:
+def test_layers_are_the_compiled_ones(came: Mapping[str, Came]) -> None:
     build = came["plain"].build
     assert build.layers_basis == "build log"
     assert 5 < len(build.layers) < build.network_layer_count
@@ -201,7 +201,7 @@ def test_an_engine_is_the_same_bytes_again(came: Mapping[str, Came]) -> None:
     assert came["plain"].engine == came["again"].engine
 
 
-def test_weights_beside_the_model_are_read(came: Mapping[str, Came]) -> None:
+def test_external_weights_are_read(came: Mapping[str, Came]) -> None:
     assert came["external"].build.memory.weights_bytes > 32 * 32 * 4
 
 
@@ -224,7 +224,7 @@ def test_a_lone_leading_wildcard_is_a_batch_of_one(came: Mapping[str, Came]) -> 
     assert any("batch" in note for note in build.notes)
 
 
-def test_a_batch_that_is_said_wins_over_the_shape_to_run_at(came: Mapping[str, Came]) -> None:
+def test_the_batch_setting_wins_over_the_recipes_shape(came: Mapping[str, Came]) -> None:
     build = came["batch"].build
     assert build.profiles[0].basis == "batch"
     assert build.profiles[0].inputs["x"] == ShapeRange(min=(1, 3, 16, 16), opt=(4, 3, 16, 16), max=(8, 3, 16, 16))
@@ -251,7 +251,7 @@ def test_a_shape_tensor_has_values(came: Mapping[str, Came]) -> None:
         ("wrong_input", ('profiles[0]: "X" is not an input of the model', 'did you mean "x"?')),
     ],
 )
-def test_shapes_that_lack_are_named(came: Mapping[str, Came], name: str, told: tuple[str, ...]) -> None:
+def test_missing_shapes_are_named(came: Mapping[str, Came], name: str, told: tuple[str, ...]) -> None:
     assert came[name].answer.error == "RequestError"
     for words in told:
         assert words in came[name].error
@@ -260,7 +260,7 @@ def test_shapes_that_lack_are_named(came: Mapping[str, Came], name: str, told: t
 # Settings
 
 
-def test_everything_that_is_set_is_there_when_building_begins(came: Mapping[str, Came]) -> None:
+def test_all_settings_are_applied_before_the_build(came: Mapping[str, Came]) -> None:
     build = came["everything"].build
     assert build.compute_capabilities == ("8.6",)
     assert set(build.flags) == {
@@ -311,21 +311,21 @@ def test_quantised_models_build(came: Mapping[str, Came]) -> None:
     assert came["fp8"].build.compute_capabilities == ("8.9", "12.0")
 
 
-def test_types_that_a_gpu_lacks_are_the_builders_words(came: Mapping[str, Came]) -> None:
+def test_types_that_the_gpu_lacks_are_reported_by_the_builder(came: Mapping[str, Came]) -> None:
     assert came["fp8_too_old"].answer.error == "BackendError"
     assert "built no engine of a model: Cannot compile for target(s) sm86" in came["fp8_too_old"].error
     assert "HW-specific datatypes: fp8_e4m3" in came["fp8_too_old"].error
     assert "/_src/" not in came["fp8_too_old"].error
 
 
-def test_rtx_says_that_it_keeps_no_timings(came: Mapping[str, Came]) -> None:
+def test_rtx_notes_that_it_keeps_no_timings(came: Mapping[str, Came]) -> None:
     use = came["plain"].build.timing_cache
     assert use is not None
     assert "no timings to keep" in use.note
     assert not (came["plain"].folder.parent.parent / "caches").exists()
 
 
-def test_precisions_that_are_obeyed_are_casts_in_the_model_that_is_built(came: Mapping[str, Came]) -> None:
+def test_obeyed_precisions_are_casts_in_the_built_model(came: Mapping[str, Came]) -> None:
     constrained = came["constrained"]
     build = constrained.build
     assert build.typing == "strongly typed, constraints as Casts"
@@ -337,14 +337,14 @@ def test_precisions_that_are_obeyed_are_casts_in_the_model_that_is_built(came: M
     assert {layer.asked_precision for layer in build.layers if "Conv_0" not in layer.onnx_nodes} == {""}
 
 
-def test_precisions_that_nobody_obeys_are_told(came: Mapping[str, Came]) -> None:
+def test_ignored_precisions_are_noted(came: Mapping[str, Came]) -> None:
     build = came["unheard"].build
     assert [each.outcome for each in build.constraints] == ["ignored: typing is default; set `typing: obey`"]
     assert any("precision of 1 node" in note for note in build.notes)
     assert not (came["unheard"].out / Engine.typed_model).exists()
 
 
-def test_a_precision_that_cannot_be_obeyed_ends_the_build_and_one_that_is_preferred_is_told(
+def test_an_impossible_precision_fails_the_build_unless_it_is_preferred(
     came: Mapping[str, Came],
 ) -> None:
     assert came["disobeyed"].answer.error == "RequestError"
@@ -372,7 +372,7 @@ def test_a_precision_that_cannot_be_obeyed_ends_the_build_and_one_that_is_prefer
         ("wrong_tensor", RequestError, ('"X" is no input or output', 'did you mean "x"?')),
     ],
 )
-def test_why_there_is_no_engine(
+def test_failed_builds_explain_the_reason(
     came: Mapping[str, Came], name: str, error: type[Exception], told: tuple[str, ...]
 ) -> None:
     assert came[name].answer.error == error.__name__
@@ -380,7 +380,7 @@ def test_why_there_is_no_engine(
         assert words in came[name].error
 
 
-def test_what_the_library_cannot_do_is_refused_at_once(came: Mapping[str, Came]) -> None:
+def test_unsupported_settings_are_refused_before_the_build(came: Mapping[str, Came]) -> None:
     assert came["refused"].answer.error == "BackendError"
     said = came["refused"].answer.message.splitlines()
     assert len(said) == 3
@@ -392,7 +392,7 @@ def test_what_the_library_cannot_do_is_refused_at_once(came: Mapping[str, Came])
 
 
 @pytest.mark.thorough
-def test_the_step_says_what_came_out(tmp_path: Path) -> None:
+def test_the_step_reports_summary_metrics_and_progress(tmp_path: Path) -> None:
     settings = {**RTX, "compute_capabilities": ["8.6", "8.9"]}
     ran = run_step(BuildEngine, make_cnn(tmp_path / "cnn.onnx"), tmp_path / "step", settings)
     build = Build.model_validate_json((ran.out / Engine.build).read_bytes())
@@ -425,7 +425,7 @@ def test_where_an_engine_may_be_used_again() -> None:
     assert BuildEngine(backend="tensorrt_rtx").library_versions()["tensorrt_rtx"]
 
 
-def test_a_release_that_is_not_here_is_said(tmp_path: Path) -> None:
+def test_a_missing_release_is_reported(tmp_path: Path) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), {**RTX, "release": "1.2"})
     with pytest.raises(BackendError, match=r"TensorRT-RTX 1\.2 is asked for"):
         build_engine(asked.request(tmp_path / "build"), lambda *_: None)
@@ -482,7 +482,7 @@ def test_ctrl_c_ends_the_builder_too(tmp_path: Path, watched: type[Watched]) -> 
     assert watched.last.returncode == -signal.SIGKILL
 
 
-def test_killed_the_builder_ends_by_itself(tmp_path: Path) -> None:
+def test_the_builder_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     asked = Asked(
         save(tfm_model(layers=8), tmp_path / "m.onnx"), RTX, {"ids": {"shape": [1, 8]}, "mask": {"shape": [1, 8]}}
     )
@@ -540,7 +540,7 @@ def test_a_full_disk_is_the_systems_error(tmp_path: Path, small_disk: Path) -> N
 
 
 @pytest.mark.thorough
-def test_two_builds_at_once_do_not_meet(tmp_path: Path) -> None:
+def test_concurrent_builds_do_not_interfere(tmp_path: Path) -> None:
     asked = Asked(make_cnn(tmp_path / "cnn.onnx"), RTX)
     requests = [asked.request(tmp_path / name, tmp_path / "caches") for name in ("a", "b")]
     threads = [threading.Thread(target=build_engine, args=(request, lambda *_: None)) for request in requests]

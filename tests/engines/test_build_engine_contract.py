@@ -235,7 +235,7 @@ def test_every_setting_is_tried(tmp_path: Path) -> None:
     assert {name.removeprefix("advanced.") for name in tried if "." in name} == set(AdvancedSettings.model_fields)
 
 
-def test_what_a_release_lacks_is_refused_and_all_else_is_set(built: Release) -> None:
+def test_unsupported_settings_are_refused_and_all_others_set(built: Release) -> None:
     names = names_of_release("tensorrt", built.release)
     wrong = {}
     for name, setting in built.settings.items():
@@ -251,7 +251,7 @@ def test_what_a_release_lacks_is_refused_and_all_else_is_set(built: Release) -> 
     assert wrong == {}
 
 
-def test_the_same_settings_are_refused_everywhere_they_must_be(built: Release) -> None:
+def test_the_expected_settings_are_refused(built: Release) -> None:
     refused = {name for name, came in built.came.items() if came.answer.error == "BackendError"}
     assert {"compute_capabilities", "advanced.flags misspelt"} <= refused
     weak_only = {
@@ -285,7 +285,7 @@ def test_precisions_are_set_on_layers_or_become_casts(built: Release) -> None:
         assert precisions["activate"] == "float32"
 
 
-def test_layers_are_the_inspectors(built: Release) -> None:
+def test_layers_come_from_the_inspector(built: Release) -> None:
     build = built.came["optimization_level"].build
     assert build.layers_basis == "engine inspector"
     assert {node for layer in build.layers for node in layer.onnx_nodes} >= {"multiply", "activate"}
@@ -309,7 +309,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Came]:
     return build_all(asked, find_library("tensorrt", folder / "environment"), folder / "built")
 
 
-def test_what_cannot_be_obeyed_is_an_error_and_what_cannot_be_preferred_is_told(weak: Mapping[str, Came]) -> None:
+def test_constraints_that_cannot_be_obeyed_fail_and_preferred_ones_are_noted(weak: Mapping[str, Came]) -> None:
     assert weak["obey"].answer.error == "RequestError"
     assert "int32 ignored: its layers hold nothing that could be int32 (1 node, such as 'multiply')" in (
         weak["obey"].error
@@ -320,7 +320,7 @@ def test_what_cannot_be_obeyed_is_an_error_and_what_cannot_be_preferred_is_told(
     assert any("could be int32" in note for note in build.notes)
 
 
-def test_calibration_caches_are_read_as_what_their_first_line_says(weak: Mapping[str, Came]) -> None:
+def test_calibration_caches_are_read_by_their_first_line(weak: Mapping[str, Came]) -> None:
     assert "INT8" in weak["minmax"].build.flags
     assert weak["garbage"].answer.error == "RequestError"
     assert "garbage is not an INT8 calibration cache" in weak["garbage"].error

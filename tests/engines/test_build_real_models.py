@@ -71,7 +71,7 @@ def test_recognition_has_kernels_for_a_line_and_for_many(came: Mapping[str, Came
 
 
 @pytest.mark.thorough
-def test_detection_is_built_as_flags_and_levels_say(came: Mapping[str, Came]) -> None:
+def test_a_detection_model_is_built_with_flags_and_levels(came: Mapping[str, Came]) -> None:
     fast, thorough = came["fast"].build, came["thorough"].build
     assert fast.flags == ("TF32",)
     assert thorough.flags == ("STRICT_NANS",)
@@ -85,20 +85,18 @@ def test_detection_is_built_as_flags_and_levels_say(came: Mapping[str, Came]) ->
     assert came["fast"].engine != came["thorough"].engine
 
 
-def test_an_if_that_is_refused_is_one_paragraph_that_names_the_log(
-    sample_model: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_the_error_for_a_refused_if_names_the_log(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     inputs = {"input": {"shape": [1, 512]}, "state": {"shape": [2, 1, 128]}}
     request = Asked(sample_model("silero"), AMPERE, inputs).request(tmp_path / "build")
     with pytest.raises(BackendError) as raised:
         build_engine(request, lambda *_: None)
-    said, log = str(raised.value), tmp_path / "build/caches/build-logs/a-model.log"
-    assert "\n" not in said
-    assert len(said) < 500 + len(str(log))
-    assert "built no engine of a model: Assertion " in said
-    assert "/_src/" not in said
-    assert "has If, Loop or Scan, which it supports in part: `sanitize` removes branches" in said
-    assert said.endswith(f" The builder's log is {log}.")
+    message, log = str(raised.value), tmp_path / "build/caches/build-logs/a-model.log"
+    assert "\n" not in message
+    assert len(message) < 500 + len(str(log))
+    assert "built no engine of a model: Assertion " in message
+    assert "/_src/" not in message
+    assert "has If, Loop or Scan, which it supports in part: `sanitize` removes branches" in message
+    assert message.endswith(f" The builder's log is {log}.")
     assert "[ERROR] " in log.read_text()
 
 
@@ -163,7 +161,7 @@ def test_batch_and_length_stay_free(transformer: Transformer) -> None:
     assert build.profiles[0].inputs["ids"] == ShapeRange(min=(1, 1), opt=(2, 16), max=(4, 64))
 
 
-def test_what_was_built_computes_what_the_model_does(transformer: Transformer) -> None:
+def test_the_engine_computes_the_same_as_the_model(transformer: Transformer) -> None:
     typed = transformer.engine / Engine.typed_model
     for batch, length in ((1, 1), (2, 16), (4, 64)):
         ids = np.arange(batch * length).reshape(batch, length) % TFM_VOCABULARY
@@ -186,7 +184,7 @@ def test_the_second_run_builds_nothing(transformer: Transformer, toy: Toy) -> No
 
 
 @pytest.mark.thorough
-def test_a_constraint_rebuilds_what_depends_on_it(transformer: Transformer, toy: Toy) -> None:
+def test_a_constraint_rebuilds_the_dependent_engine(transformer: Transformer, toy: Toy) -> None:
     changed = "steps.precise.op_types.Erf=fp16"
     plan = toy.plan(changed)
     assert plan["precise"] == ("settings changed", "op_types.Erf fp32 -> fp16")
@@ -221,10 +219,10 @@ def test_gates_on_engines_decide(transformer: Transformer, toy: Toy) -> None:
     ]
 
 
-def test_an_engines_layers_are_a_table(transformer: Transformer, toy: Toy) -> None:
-    told = api.layers(f"{transformer.first.folder}:engine")
-    assert list(told["name"]) == [layer.name for layer in transformer.build.layers]
-    assert set(told["precision"]) >= {"float16", "unknown"}
-    assert api.layers(str(transformer.engine / Engine.build)).equals(told)
+def test_layers_of_an_engine_are_a_table(transformer: Transformer, toy: Toy) -> None:
+    table = api.layers(f"{transformer.first.folder}:engine")
+    assert list(table["name"]) == [layer.name for layer in transformer.build.layers]
+    assert set(table["precision"]) >= {"float16", "unknown"}
+    assert api.layers(str(transformer.engine / Engine.build)).equals(table)
     with pytest.raises(RequestError, match="layers and no times: there is nothing to compare"):
         api.compare([f"{transformer.first.folder}:engine", transformer.first.folder])

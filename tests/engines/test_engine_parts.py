@@ -37,7 +37,7 @@ def choose(given: NetworkInput, settings: BuildSettings | None = None, **recipe:
 # Where shapes come from
 
 
-def test_the_first_that_says_something_is_taken() -> None:
+def test_the_first_source_with_shapes_is_used() -> None:
     said = ShapeSetting(min=(2, 4), opt=(2, 4), max=(2, 4))
     run_at = InputSpec(shape=(5, 4))
     batch = BuildSettings(batch=BatchSetting(min=2, opt=3, max=4))
@@ -49,13 +49,13 @@ def test_the_first_that_says_something_is_taken() -> None:
     assert choose(FIXED, batch) == (fixed(2, 4), "fixed shapes")
 
 
-def test_bounds_that_are_left_out_are_the_best_shape() -> None:
+def test_missing_bounds_are_the_optimal_shape() -> None:
     assert choose(BATCHED, x=InputSpec(opt=(2, 4)))[0] == fixed(2, 4)
     assert choose(BATCHED, x=InputSpec(opt=(2, 4), max=(8, 4)))[0] == ShapeRange(min=(2, 4), opt=(2, 4), max=(8, 4))
     assert choose(BATCHED, x=InputSpec(min=(2, 4), max=(8, 4)))[0] == ShapeRange(min=(2, 4), opt=(8, 4), max=(8, 4))
 
 
-def test_a_number_in_the_recipe_is_what_a_shape_tensor_holds() -> None:
+def test_a_number_in_the_recipe_is_the_value_of_a_shape_tensor() -> None:
     assert choose(SHAPE_TENSOR, s=InputSpec(data=3))[0] == fixed(3, 3, values=True)
     assert choose(SCALAR, s=InputSpec(data=3))[0] == fixed(3, values=True)
     with pytest.raises(RequestError, match="shape tensor, whose values are missing"):
@@ -63,32 +63,32 @@ def test_a_number_in_the_recipe_is_what_a_shape_tensor_holds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("network_input", "shape", "told"),
+    ("network_input", "shape", "message"),
     [
         (FIXED, (3, 4), r"\[3, 4\] does not fit x \[2, 4\]: dimensions with a number are fixed"),
         (BATCHED, (1, 4, 1), r"x \[\?, 4\] has 2 dimensions in the model, but \[1, 4, 1\] has 3"),
         (SHAPE_TENSOR, (1, 2, 3), r"s \[2\] is a shape tensor, so its profile gives its 2 values, not \[1, 2, 3\]"),
     ],
 )
-def test_shapes_that_do_not_fit_are_refused(network_input: NetworkInput, shape: tuple[int, ...], told: str) -> None:
-    said = ShapeSetting(min=shape, opt=shape, max=shape)
-    with pytest.raises(RequestError, match=rf"profiles\[0\]: {told}"):
-        choose(network_input, BuildSettings(profiles=({network_input.name: said},)))
+def test_shapes_that_do_not_fit_are_refused(network_input: NetworkInput, shape: tuple[int, ...], message: str) -> None:
+    setting = ShapeSetting(min=shape, opt=shape, max=shape)
+    with pytest.raises(RequestError, match=rf"profiles\[0\]: {message}"):
+        choose(network_input, BuildSettings(profiles=({network_input.name: setting},)))
 
 
-def test_missing_shapes_are_named_with_their_dimensions_and_what_to_write() -> None:
+def test_missing_shapes_are_named_with_dimensions_and_a_remedy() -> None:
     with pytest.raises(RequestError) as raised:
         choose_profiles([IMAGE, NetworkInput("b", (-1, 4)), NetworkInput("y", (-1, -1))], BuildSettings(), {})
     assert "x [n, 3, h, w] has free dimensions; y [?, ?] has free dimensions" in str(raised.value)
     assert "profiles: [{x: {min: [1, 3, 1, 1], opt: [1, 3, 1, 1], max: [1, 3, 1, 1]}}]" in str(raised.value)
 
 
-def test_an_input_that_the_recipe_names_and_the_model_lacks_is_no_silence() -> None:
+def test_an_input_that_the_model_lacks_is_an_error() -> None:
     with pytest.raises(RequestError, match='inputs: "X" is not an input of the model; did you mean'):
         choose_profiles([IMAGE], BuildSettings(), {"X": InputSpec(shape=(1, 3, 8, 8))})
 
 
-def test_the_builder_sees_the_gpu_that_is_asked_for_and_none_that_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_builder_sees_only_the_requested_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert see_one_gpu(1) == {"CUDA_VISIBLE_DEVICES": "1"}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-8f2a")
@@ -146,7 +146,7 @@ def test_profiles_are_complete_or_refused(
 # What a builder says
 
 
-def told_tensor(name: str, shape: list[int]) -> str:
+def logged_tensor(name: str, shape: list[int]) -> str:
     text = ",".join(map(str, shape))
     return (
         f"{{ Name: {name}, Dimensions: [{text}], Strides: [{text}], StrideOrder: [{text}], Datatype: Float, "
@@ -154,8 +154,8 @@ def told_tensor(name: str, shape: list[int]) -> str:
     )
 
 
-def told_list(names: list[str]) -> str:
-    return f"[ {', '.join(told_tensor(name, [2, -1]) for name in names)}]" if names else "[]"
+def logged_list(names: list[str]) -> str:
+    return f"[ {', '.join(logged_tensor(name, [2, -1]) for name in names)}]" if names else "[]"
 
 
 # What separates the parts of a line may stand in a name too, but then nobody could tell it from the real thing.
@@ -173,10 +173,10 @@ layers = st.fixed_dictionaries(
 
 
 @given(st.lists(layers, min_size=1, max_size=5))
-def test_compiled_layers_are_read_as_they_were_said(said: list[dict[str, Any]]) -> None:
+def test_compiled_layers_are_read_from_the_log(said: list[dict[str, Any]]) -> None:
     lines = [
-        f"Name: {layer['name']}, LayerType: kgen, Inputs: {told_list(layer['inputs'])}, "
-        f"Constants: {told_list(layer['constants'])}, Outputs: {told_list(layer['outputs'])}, TacticName: t0x1, "
+        f"Name: {layer['name']}, LayerType: kgen, Inputs: {logged_list(layer['inputs'])}, "
+        f"Constants: {logged_list(layer['constants'])}, Outputs: {logged_list(layer['outputs'])}, TacticName: t0x1, "
         f"StreamId: {number}, JumpTargetThen: a, Metadata: [ONNX Layer: n]\x1f[ONNX Layer: m]"
         for number, layer in enumerate(said)
     ]
@@ -199,7 +199,7 @@ def test_any_message_can_be_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "reason"),
     [
         (
             "IBuilder::buildSerializedNetwork: Error Code 1: Myelin ([pass.cpp:1500: run_passes] Cannot compile for "
@@ -215,11 +215,11 @@ def test_any_message_can_be_read(text: str) -> None:
         ("something\n  else", "something else"),
     ],
 )
-def test_reasons_are_told_without_places_in_somebodys_source(said: str, told: str) -> None:
-    assert reason_of(said) == told
+def test_reasons_leave_out_positions_in_source_files(text: str, reason: str) -> None:
+    assert reason_of(text) == reason
 
 
-def test_the_first_reason_is_what_the_model_caused(tmp_path: Path) -> None:
+def test_reasons_caused_by_the_model_come_first(tmp_path: Path) -> None:
     log = BuildLog(tmp_path / "build.log")
     log.take("ERROR", "[checkMacros.cpp::catchCudaError::250] Error Code 1: Cuda Runtime (cudaError 35)")
     log.take("WARNING", "be careful")
@@ -232,7 +232,7 @@ def test_the_first_reason_is_what_the_model_caused(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_builder_that_says_gigabytes_fills_no_disk(tmp_path: Path) -> None:
+def test_the_size_of_the_log_is_limited(tmp_path: Path) -> None:
     log = BuildLog(tmp_path / "build.log")
     for number in range(70):
         log.take("VERBOSE", f"{number}" + "x" * 2**20)
@@ -249,7 +249,7 @@ def test_a_builder_that_says_gigabytes_fills_no_disk(tmp_path: Path) -> None:
     assert len(log.warnings) == 1000
 
 
-def test_what_is_said_after_the_build_is_not_kept(tmp_path: Path) -> None:
+def test_messages_after_the_build_are_not_kept(tmp_path: Path) -> None:
     log = BuildLog(tmp_path / "build.log")
     log.is_listening = False
     log.take("ERROR", "cannot open the engine here")
@@ -257,7 +257,7 @@ def test_what_is_said_after_the_build_is_not_kept(tmp_path: Path) -> None:
     assert (log.errors, (tmp_path / "build.log").read_text()) == ((), "")
 
 
-def test_memory_is_that_of_the_profile_which_needs_most(tmp_path: Path) -> None:
+def test_memory_is_that_of_the_largest_profile(tmp_path: Path) -> None:
     log = BuildLog(tmp_path / "build.log")
     for activation in (10, 30, 20):
         log.take("INFO", f"Total Activation Memory: {activation} bytes")
@@ -278,7 +278,7 @@ def test_a_log_that_cannot_be_written_raises_when_it_is_closed() -> None:
         log.close()
 
 
-def test_many_reasons_are_the_first_ones_and_a_number() -> None:
+def test_many_reasons_are_shortened_to_the_first_and_a_count() -> None:
     assert join_reasons(["a.", "b"]) == "a; b"
     assert join_reasons([str(number) for number in range(6)]) == "0; 1; 2; 3; and 2 more in its log"
 
@@ -286,6 +286,6 @@ def test_many_reasons_are_the_first_ones_and_a_number() -> None:
 @pytest.mark.parametrize(
     "written", ['{"workspace": %d}', '{"max_aux_streams": %d}', '{"advanced": {"max_threads": %d}}']
 )
-def test_numbers_that_no_binding_takes_are_refused_as_settings(written: str) -> None:
+def test_numbers_outside_the_bindings_range_are_refused(written: str) -> None:
     with pytest.raises(ValueError, match="less than or equal to"):
         BuildSettings.model_validate_json(written % 2**64)

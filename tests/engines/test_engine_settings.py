@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from ndld_flow.engines import chosen_library, foresight
+from ndld_flow.engines import foresight
+from ndld_flow.engines import foresight as chosen_library
 from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, TensorFormatSetting
 from ndld_flow.engines.foresight import foresee_build
 from ndld_flow.engines.typing_modes import TypingPlan, decide_typing
@@ -164,7 +165,7 @@ def test_sentences(text: str) -> None:
 
 
 @pytest.mark.parametrize(("backend", "release"), EVERY)
-def test_a_setting_is_refused_where_its_name_is_not(backend: EngineBackend, release: str) -> None:
+def test_a_setting_is_refused_where_the_release_lacks_its_name(backend: EngineBackend, release: str) -> None:
     names = names_of_release(backend, release)
     title = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}[backend] + f" {'.'.join(release.split('.')[:2])} "
     for text, name in NEEDS.items():
@@ -181,7 +182,7 @@ def test_a_setting_is_refused_where_its_name_is_not(backend: EngineBackend, rele
 
 
 @pytest.mark.parametrize(("backend", "release"), EVERY)
-def test_a_flag_with_a_setting_of_its_own_is_sent_there(backend: EngineBackend, release: str) -> None:
+def test_a_flag_with_its_own_setting_is_refused_with_a_hint(backend: EngineBackend, release: str) -> None:
     names = names_of_release(backend, release)
     for flag, own in OWN_SETTINGS.items():
         (sentence,) = refused(f"advanced: {{flags: [{flag}]}}", names)
@@ -220,7 +221,7 @@ STRANGE = st.text(min_size=0, max_size=2000)
     route=STRANGE,
     release=st.sampled_from(EVERY),
 )
-def test_sentences_stay_short_and_visible_whatever_a_recipe_says(
+def test_messages_stay_short_and_printable_for_any_recipe(
     flags: tuple[str, ...], features: dict[str, bool], tensor: str, route: str, release: tuple[EngineBackend, str]
 ) -> None:
     advanced = AdvancedSettings(
@@ -256,7 +257,7 @@ def test_sentences_stay_short_and_visible_whatever_a_recipe_says(
         ("{batch: {max: 2}, profiles: [{x: {min: [1], opt: [1], max: [2]}}]}", "give either `profiles` or `batch`"),
     ],
 )
-def test_settings_that_no_release_takes_together(text: str, message: str) -> None:
+def test_conflicting_settings_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         settings(text)
 
@@ -371,7 +372,7 @@ def test_rtx_builds_without_a_gpu(here: Any) -> None:
 
 
 @pytest.mark.parametrize("weights", ["refit", "refit_identical", "refit_individual", "strip", "strip_refit"])
-def test_weights_that_change_later_need_a_gpu_on_rtx(here: Any, weights: str) -> None:
+def test_refittable_weights_need_a_gpu_on_rtx(here: Any, weights: str) -> None:
     marked = ", refittable_weights: [w_0]" if weights == "refit_individual" else ""
     asked = settings(f"{{backend: tensorrt_rtx, weights: {weights}{marked}}}")
     here("tensorrt_rtx", "1.7.1.116")
@@ -382,7 +383,7 @@ def test_weights_that_change_later_need_a_gpu_on_rtx(here: Any, weights: str) ->
     assert foresee_build(asked).obstacles == ()
 
 
-def test_problems_are_those_of_the_release_that_is_asked_for(here: Any) -> None:
+def test_problems_are_those_of_the_requested_release(here: Any) -> None:
     here("tensorrt_rtx", "1.7.1.116")
     seen = foresee_build(settings("{release: '11.4', fp16: true}"))
     assert seen.notes == ("TensorRT 11.4: strongly typed; for this machine's GPU",)
@@ -412,7 +413,7 @@ def test_another_release_than_the_installed_one(here: Any) -> None:
     assert lack.startswith("TensorRT 10.8 is asked for, and 10.16.1.11 is in the archive /opt/trt: `pip install")
 
 
-def test_a_release_that_nobody_knew_is_judged_by_the_nearest(here: Any) -> None:
+def test_an_unknown_release_is_judged_by_the_nearest(here: Any) -> None:
     here("tensorrt", "11.9.2.1", ["NVIDIA L4"])
     seen = foresee_build(settings("fp16: true"))
     assert seen.notes == (
@@ -433,7 +434,7 @@ def test_nothing_is_installed(here: Any) -> None:
     assert foresee_build(settings("backend: tensorrt")).lacks == ("it is not installed: pip install it", NO_GPU)
 
 
-def test_what_a_machine_has(here: Any) -> None:
+def test_the_hardware_of_the_machine_is_checked(here: Any) -> None:
     here("tensorrt", "11.4.0.106", ["NVIDIA L4"])
     assert foresee_build(settings("gpu: 1")).lacks == ("`gpu: 1`: GPUs are counted from 0, and this machine has 1",)
     assert foresee_build(settings("advanced: {dla_core: 1}")).lacks == (
@@ -446,7 +447,7 @@ def test_what_a_machine_has(here: Any) -> None:
     )
 
 
-def test_files_that_are_not_there(here: Any, tmp_path: Path) -> None:
+def test_missing_files_are_reported(here: Any, tmp_path: Path) -> None:
     here("tensorrt", "10.8.0.43", ["NVIDIA L4"])
     there = tmp_path / "there.so"
     there.write_bytes(b"")
@@ -471,7 +472,7 @@ def test_a_folder_without_tensorrt_is_a_lack(tmp_path: Path) -> None:
     assert lack.startswith(f"library {tmp_path} has no TensorRT: expected is a virtual or conda environment")
 
 
-def test_looking_ahead_imports_nothing_heavy() -> None:
+def test_foresight_imports_no_heavy_library() -> None:
     code = (
         "import sys; from ndld_flow.engines.foresight import foresee_build as look;"
         "from ndld_flow.engines.build_settings import BuildSettings; look(BuildSettings());"
@@ -545,7 +546,7 @@ def rtx(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict
 
 
 @pytest.mark.thorough
-def test_rtx_does_what_is_accepted(rtx: dict[str, dict[str, Any]]) -> None:
+def test_rtx_applies_accepted_settings(rtx: dict[str, dict[str, Any]]) -> None:
     for text in _accepted("RTX"):
         outcome = rtx[text]
         assert (outcome["raised"], outcome["said"]) == ("", []), text
@@ -553,7 +554,7 @@ def test_rtx_does_what_is_accepted(rtx: dict[str, dict[str, Any]]) -> None:
 
 
 @pytest.mark.thorough
-def test_rtx_does_not_do_what_is_refused(rtx: dict[str, dict[str, Any]]) -> None:
+def test_rtx_does_not_apply_refused_settings(rtx: dict[str, dict[str, Any]]) -> None:
     plain = rtx["{}"]
     for text, says in NAMED_ONLY.items():
         outcome = rtx[text]
@@ -566,7 +567,7 @@ def test_rtx_does_not_do_what_is_refused(rtx: dict[str, dict[str, Any]]) -> None
 
 
 @pytest.mark.parametrize("release", ["10.8", pytest.param("10.16", marks=pytest.mark.thorough), "11.4"])
-def test_what_is_accepted_has_its_names_in_that_release(release: str, model: Path, tmp_path: Path) -> None:
+def test_accepted_settings_have_their_names_in_the_release(release: str, model: Path, tmp_path: Path) -> None:
     site = write_standin(tmp_path, release)
     for text, outcome in try_settings("tensorrt", model, _accepted(release), PYTHONPATH=str(site)).items():
         assert (outcome["raised"], outcome["said"]) == ("", []), text

@@ -54,7 +54,7 @@ def entries(folder: Path) -> set[str]:
     return set(json.loads(data[data.index(b"{") :])["entries"])
 
 
-def test_what_was_timed_is_kept_for_the_next_build(tmp_path: Path, library: Path) -> None:
+def test_timings_are_kept_for_the_next_build(tmp_path: Path, library: Path) -> None:
     one = asked(tmp_path, library)
     first, again = (use_of(build(one, tmp_path)) for _ in range(2))
     assert first.file == again.file == CACHE
@@ -65,7 +65,7 @@ def test_what_was_timed_is_kept_for_the_next_build(tmp_path: Path, library: Path
 
 
 @pytest.mark.thorough
-def test_builds_at_once_keep_what_each_of_them_timed(tmp_path: Path, library: Path) -> None:
+def test_concurrent_builds_keep_all_their_timings(tmp_path: Path, library: Path) -> None:
     several = [asked(tmp_path, library, width) for width in (4, 8, 16)]
     threads = [threading.Thread(target=build, args=(one, tmp_path)) for one in several]
     for thread in threads:
@@ -98,7 +98,7 @@ def test_a_cache_that_does_not_fit_is_set_aside(tmp_path: Path, library: Path, c
 
 
 @pytest.mark.thorough
-def test_a_cache_of_the_users_is_a_start(tmp_path: Path, library: Path) -> None:
+def test_a_build_starts_from_the_users_cache(tmp_path: Path, library: Path) -> None:
     one = asked(tmp_path, library)
     built = build(one, tmp_path)
     users = (tmp_path / "caches/timing" / CACHE).rename(tmp_path / "users.cache")
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path, library
 
 
 @pytest.mark.thorough
-def test_another_attempt_times_anew_and_leaves_the_cache_alone(
+def test_a_repeated_attempt_times_again_and_leaves_the_cache_unchanged(
     tmp_path: Path, library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A cache would give every attempt the tactics of the first."""
@@ -155,7 +155,7 @@ def test_another_attempt_times_anew_and_leaves_the_cache_alone(
 
 
 @pytest.mark.thorough
-def test_killed_at_any_moment_the_file_is_whole(tmp_path: Path, library: Path) -> None:
+def test_the_cache_file_is_complete_after_a_kill_at_any_moment(tmp_path: Path, library: Path) -> None:
     one = asked(tmp_path, library)
     build(one, tmp_path)
     code = (

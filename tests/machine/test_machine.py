@@ -60,7 +60,7 @@ def test_gpus_and_driver_are_read_from_the_files_of_the_driver(tmp_path: Path, m
     assert machine._nvidia() == (("NVIDIA H200 0", "NVIDIA H200 1"), "570.86.15")
 
 
-def test_a_broken_nvidia_smi_is_no_gpu(
+def test_a_broken_nvidia_smi_counts_as_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     request.addfinalizer(describe_machine.cache_clear)

@@ -22,7 +22,7 @@ def test_percentiles_are_trtexecs() -> None:
 
 
 @given(SAMPLES)
-def test_a_summary_is_what_statistics_says(samples: list[float]) -> None:
+def test_a_summary_agrees_with_the_statistics_module(samples: list[float]) -> None:
     summary = LatencySummary.of(samples)
     assert summary.median_ms == statistics.median(samples)
     assert summary.mean_ms == pytest.approx(statistics.fmean(samples))

@@ -322,7 +322,7 @@ def with_weight(path: Path, graph: str, shape: tuple[int, ...]) -> Path:
     return path
 
 
-def test_kernels_are_told(tmp_path: Path) -> None:
+def test_kernels_are_described(tmp_path: Path) -> None:
     graph = "g (float[1,32,10,10] x) => (float[1,32,10,10] y) { a = Conv(x, w) y = Relu(a) }"
     model = with_weight(tmp_path / "m.onnx", graph, (32, 32, 1, 1))
     extended = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)), optimization="extended")
@@ -331,7 +331,7 @@ def test_kernels_are_told(tmp_path: Path) -> None:
     assert [layer.tactic for layer in plain.layers] == ["", ""]
 
 
-def test_what_was_asked_for_is_told_of_what_layers_came_from(tmp_path: Path) -> None:
+def test_requested_precisions_come_from_the_origins_of_layers(tmp_path: Path) -> None:
     nodes = "[conv] a = Conv(x, w) [relu] b = Relu(a) [exp] y = Exp(b)"
     graph = f"g (float[1,32,10,10] x) => (float[1,32,10,10] y) {{ {nodes} }}"
     model = constrain(with_weight(tmp_path / "m.onnx", graph, (32, 32, 1, 1)), conv="fp16", exp="fp32")
@@ -372,7 +372,7 @@ def test_a_profile_with_broken_lines_is_read(tmp_path: Path) -> None:
     assert any("not traced back" in note for note in found.notes)
 
 
-def test_times_on_a_device_are_said_to_be_the_hosts(tmp_path: Path) -> None:
+def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
     """What another provider's profile looks like, without having one."""
     model = make_ctrl(tmp_path / "m.onnx")
     recording = record_layers(model, SessionSettings(), fed(x=(8, 4)), RecordingPlan(3, 50), tmp_path)

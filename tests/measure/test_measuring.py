@@ -63,14 +63,14 @@ def test_runs_go_on_until_stable_or_the_budget_is_used(one: Tally, more: bool, r
     assert stopped_because(one, [one]) == reason
 
 
-def test_a_run_cut_short_is_told() -> None:
+def test_a_run_cut_short_is_reported() -> None:
     one = Tally(MeasuringPlan(stable=0.0, budget_ms=500.0), 1)
     one.add(Timing(latency_ms=[300.0], limit_reached=True), 400.0)
     assert not go_on([one])
     assert stopped_because(one, [one]) == "budget of 0.5 s used: after 1 run"
 
 
-def test_all_who_take_turns_go_on_until_the_last_is_stable() -> None:
+def test_models_measured_in_turns_continue_until_all_are_stable() -> None:
     calm, rough = tally(CALM), tally(ROUGH)
     assert go_on([calm, rough])
     assert not go_on([calm, tally(CALM)])
@@ -91,7 +91,7 @@ def test_the_spread_reaches_as_far_as_the_runs_at_most(medians: list[float]) -> 
     assert 0 <= reached <= max(max(medians) - middle, middle - min(medians)) / middle + 1e-9
 
 
-def test_spreads_as_people_read_them() -> None:
+def test_spreads_are_rounded() -> None:
     assert spread([3.0]) is None
     assert [spread_text(ratio) for ratio in (0.0, 0.0004, 0.00123, 0.0123, 0.456, 1.234, 20.0)] == [
         "±0 %",
@@ -104,7 +104,7 @@ def test_spreads_as_people_read_them() -> None:
     ]
 
 
-def test_doubts_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disturbances_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     cpus = describe_machine().cpu_count or 1
     told = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
     assert doubts({"load_average": [cpus * 0.4, 9.0, 9.0], "governors": ["performance"], "affinity": [0]}) == ()
@@ -125,7 +125,7 @@ def test_doubts_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_what_others_used_meanwhile_is_told() -> None:
+def test_load_of_other_processes_is_reported() -> None:
     cpus = describe_machine().cpu_count or 1
     before = CpuTime(busy_s=100.0, stolen_s=1.0, ours_s=10.0)
     during = disturbance(before, CpuTime(busy_s=100.0 + cpus * 3, stolen_s=1.0 + cpus, ours_s=10.0 + cpus), 4.0)
@@ -140,7 +140,7 @@ def test_what_others_used_meanwhile_is_told() -> None:
     assert disturbed({}) == ()
 
 
-def test_cpu_time_is_that_of_the_cpus_we_may_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_counts_the_usable_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1}, raising=False)
     monkeypatch.setattr(os, "sysconf", lambda _: 100)
     stat = tmp_path / "stat"
@@ -155,7 +155,7 @@ def test_cpu_time_is_that_of_the_cpus_we_may_use(tmp_path: Path, monkeypatch: py
     assert read_cpu_time(tmp_path / "none") is None
 
 
-def test_a_gpu_is_asked_when_one_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_queried_only_when_one_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA H200, 41, 1980, 1980, 37, 1024, P0'\n")
     program.chmod(0o755)
@@ -180,7 +180,7 @@ def test_a_job_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Job.read(tmp_path / "job.json") == job
 
 
-def test_an_answer_that_is_not_whole_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_answer_is_none(tmp_path: Path) -> None:
     assert Answer.read(tmp_path) is None
     answer = Answer(load_ms=1.5, timings=[Timing([1.0], [0.0], warmup_passes=2)], outputs=[])
     answer.write(tmp_path)

@@ -104,7 +104,7 @@ def workers(monkeypatch: pytest.MonkeyPatch) -> list[Watched]:
     return Watched.started
 
 
-def test_runs_go_round_and_round(model: Path, tmp_path: Path) -> None:
+def test_process_runs_alternate(model: Path, tmp_path: Path) -> None:
     one_thread = OnnxruntimeRequest(threads=1)
     profiles = measure(
         tmp_path,
@@ -136,7 +136,7 @@ def test_runs_go_round_and_round(model: Path, tmp_path: Path) -> None:
     assert alone.sitting not in ("", profiles[0].sitting)
 
 
-def test_equal_requests_are_measured_apart(model: Path, tmp_path: Path) -> None:
+def test_equal_requests_are_measured_separately(model: Path, tmp_path: Path) -> None:
     first, second = measure(tmp_path, request(model), request(model))
     assert first.sitting == second.sitting
     assert first.runs[0].started_s != second.runs[0].started_s
@@ -165,9 +165,7 @@ def test_a_run_that_alone_exceeds_the_budget_is_ended(model: Path, tmp_path: Pat
     assert found.runs[0].latency_ms
 
 
-def test_recording_layers_is_not_paid_from_the_budget(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recording_layers_does_not_use_the_budget(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording_ms = 1e6
 
     def recorded_for_long(*arguments: Any) -> Answer:
@@ -188,7 +186,7 @@ def test_recording_layers_is_not_paid_from_the_budget(
     assert -recording_ms < one.used_ms < 0
 
 
-def test_loading_is_paid_from_the_budget() -> None:
+def test_loading_uses_the_budget() -> None:
     plan = TimingPlan(passes=3, limit_ms=100.0, warmup_passes=2)
     assert worker.within(plan, used_ms=30.0) == replace(plan, limit_ms=70.0)
     assert worker.within(plan, used_ms=300.0) == replace(plan, limit_ms=50.0)
@@ -197,17 +195,17 @@ def test_loading_is_paid_from_the_budget() -> None:
 
 
 @pytest.mark.thorough
-def test_progress_tells_of_each_run(model: Path, tmp_path: Path) -> None:
-    told: list[tuple[int, int, str]] = []
-    measure(tmp_path, request(model, "a", runs=2), request(model, "b", runs=2), progress=lambda *it: told.append(it))
-    said = [what for _, _, what in told]
-    assert said[:2] == ["a, run 1: loading", "a, run 1: warming up"]
-    assert "b, run 2: loading" in said
-    assert all(0 <= done <= total == 4 for done, total, _ in told)
-    told.clear()
+def test_progress_names_each_run(model: Path, tmp_path: Path) -> None:
+    reports: list[tuple[int, int, str]] = []
+    measure(tmp_path, request(model, "a", runs=2), request(model, "b", runs=2), progress=lambda *it: reports.append(it))
+    activities = [what for _, _, what in reports]
+    assert activities[:2] == ["a, run 1: loading", "a, run 1: warming up"]
+    assert "b, run 2: loading" in activities
+    assert all(0 <= done <= total == 4 for done, total, _ in reports)
+    reports.clear()
     started = time.perf_counter()
-    measure(tmp_path, request(model, **FOREVER | {"budget_ms": 1000.0}), progress=lambda *it: told.append(it))
-    assert len(told) <= 4 + 10 * (time.perf_counter() - started)
+    measure(tmp_path, request(model, **FOREVER | {"budget_ms": 1000.0}), progress=lambda *it: reports.append(it))
+    assert len(reports) <= 4 + 10 * (time.perf_counter() - started)
 
 
 @pytest.mark.thorough
@@ -246,7 +244,7 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
         ProfileModel.run_together([turn("fine"), turn("odd", provider="warp")])
 
 
-def test_a_model_that_fails_when_run_is_told_as_ever(tmp_path: Path) -> None:
+def test_a_model_that_fails_at_run_time_is_an_error(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.onnx", FAILS)
     with pytest.raises(ModelError, match=r"fails at run time: .*MatMul.* Its inputs were x float32 1x8, z float32 1x4"):
         measure(tmp_path, request(path))
@@ -259,7 +257,7 @@ def test_a_provider_that_falls_back_is_an_error(model: Path, tmp_path: Path) -> 
         measure(tmp_path, request(model), request(model, session=OnnxruntimeRequest(provider="cuda")))
 
 
-def test_copies_of_a_device_are_told_beside_the_latency(
+def test_copies_of_a_device_are_reported_separately(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if there were a GPU."""
@@ -279,7 +277,7 @@ def test_copies_of_a_device_are_told_beside_the_latency(
     assert any("peak memory is the host's" in note for note in found.notes)
 
 
-def test_copies_are_made_where_there_is_a_device_only(model: Path) -> None:
+def test_copies_are_measured_only_with_a_device(model: Path) -> None:
     bound = open_model(model, SessionSettings()).bind({"x": np.ones((2, 8), np.float32)}, on_device=True)
     bound.run()
     assert not bound.can_copy
@@ -287,7 +285,7 @@ def test_copies_are_made_where_there_is_a_device_only(model: Path) -> None:
     bound.copy_out()
 
 
-def test_a_sweep_that_cannot_be_costs_no_time(tmp_path: Path, workers: list[Watched]) -> None:
+def test_an_impossible_batch_sweep_fails_before_measuring(tmp_path: Path, workers: list[Watched]) -> None:
     path = write_model(tmp_path / "m.onnx", CHAIN.replace("n,", "2,"))
     with pytest.raises(RequestError, match="batch size cannot be changed"):
         measure(tmp_path, replace(request(path), batches=(4,)))
@@ -295,7 +293,7 @@ def test_a_sweep_that_cannot_be_costs_no_time(tmp_path: Path, workers: list[Watc
 
 
 @pytest.mark.parametrize("word", ["SIGSEGV", "SIGABRT", "SIGKILL"])
-def test_a_crash_is_told(word: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
+def test_a_crash_is_reported(word: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     def crash(done: int, total: int, what: str) -> None:
         if "pass" in what:
             workers[-1].send_signal(getattr(signal, word))
@@ -354,7 +352,7 @@ measure(Path(sys.argv[2]), request(Path(sys.argv[1]), **FOREVER, sleep_ms=float(
         pytest.param("SIGKILL", "warming up", 10 * SOON_S * 1000, marks=pytest.mark.thorough),
     ],
 )
-def test_no_worker_outlives_us(word: str, moment: str, sleep_ms: int, model: Path, tmp_path: Path) -> None:
+def test_workers_end_with_their_parent(word: str, moment: str, sleep_ms: int, model: Path, tmp_path: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(model), str(tmp_path), moment, str(sleep_ms)],
         cwd=Path(__file__).parent.parent.parent,
@@ -404,7 +402,7 @@ def test_another_measurement_is_noticed(model: Path, tmp_path: Path) -> None:
     assert any(note.startswith("other measurements are running: ndld-flow (process ") for note in found.notes)
 
 
-def test_hostile_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_in_the_current_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / HOSTILE
     folder.mkdir()
     for name in ("json", "numpy", "onnxruntime", "ndld_flow"):
@@ -422,7 +420,7 @@ def test_a_worker_imports_little() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_nothing_is_reported_about_models(model: Path, tmp_path: Path) -> None:
+def test_onnx_runtimes_telemetry_is_off(model: Path, tmp_path: Path) -> None:
     """ONNX Runtime keeps a database of what it will send below the home folder."""
     kept_quiet_by = ("CI", "ORT_RUNNING_UNIT_TESTS", "ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")
     plain = {name: value for name, value in os.environ.items() if name not in kept_quiet_by}
@@ -436,7 +434,7 @@ def test_nothing_is_reported_about_models(model: Path, tmp_path: Path) -> None:
     assert list(home.rglob("*onnxruntime*")) == []
 
 
-def test_a_worker_lives_alone_in_its_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
+def test_a_worker_has_its_own_process_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     """So Ctrl-C in a terminal reaches us only, and what it started can be ended with it."""
     groups: list[int] = []
     measure(tmp_path, request(model), progress=lambda *_: groups.append(os.getpgid(workers[-1].pid)))

@@ -110,7 +110,7 @@ def test_an_interrupted_layer_pass_leaves_files_in_scratch_only(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])
-def test_times_of_if_and_loop_do_not_count_their_bodies(level: str, tmp_path: Path) -> None:
+def test_times_of_if_and_loop_exclude_their_bodies(level: str, tmp_path: Path) -> None:
     _, found = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, optimization=level)
     depths = {layer.type: layer.depth for layer in found.layers}
     assert depths["If"] == depths["Loop"] == 0
@@ -246,7 +246,7 @@ def test_other_session_settings(settings: dict[str, Any], tmp_path: Path) -> Non
     assert any("parallel" in note for note in found.notes) == ("execution" in settings)
 
 
-def test_durations_are_written_as_people_do() -> None:
+def test_durations_are_written_with_units() -> None:
     given = {"warmup": "1 s", "duration": "200 ms", "budget": "2 min", "stable": "2 %"}
     step = ProfileModel.model_validate_json(json.dumps(given))
     assert (step.warmup, step.duration, step.budget, step.stable) == (1000.0, 200.0, 120_000.0, 0.02)
@@ -264,14 +264,14 @@ def test_durations_are_written_as_people_do() -> None:
             ProfileModel.model_validate_json(json.dumps(wrong))
 
 
-def test_what_is_measured_is_held_alone() -> None:
+def test_a_measured_device_is_held_exclusively() -> None:
     assert ProfileModel().device == "cpu"
     assert ProfileModel.model_validate_json('{"provider": "CPUExecutionProvider"}').device == "cpu"
     on_gpu = ProfileModel.model_validate_json('{"provider": "cuda", "provider_options": {"device_id": 1}}')
     assert on_gpu.device == "gpu-1"
 
 
-def test_what_cannot_be_profiled_is_told(tmp_path: Path) -> None:
+def test_models_that_cannot_be_profiled_are_errors(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.onnx", CHAIN)
     with pytest.raises(BackendError, match="not an execution provider"):
         profile(model, tmp_path / "a", provider="warp")
@@ -349,7 +349,7 @@ class FakeClock:
         (TimingPlan(passes=10, sleep_ms=5, duration_ms=200), 20, 0, False),
     ],
 )
-def test_when_measuring_stops(
+def test_measuring_stops_at_passes_duration_or_limit(
     plan: TimingPlan, measured: int, warm: int, limited: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock(monkeypatch, 5.0)
@@ -362,7 +362,7 @@ def test_when_measuring_stops(
     assert clock.passes == measured + warm
 
 
-def test_copies_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_timed_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock(monkeypatch, 5.0)
     copies = Copies(lambda: clock.sleep(0.002), lambda: clock.sleep(0.001))
     timing = time_passes(clock.once, TimingPlan(passes=3, warmup_passes=1), lambda done, total: None, copies)
@@ -370,15 +370,15 @@ def test_copies_are_timed_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timing.starts_ms == [0.0, 8.0, 16.0]
 
 
-def test_progress_is_told_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[int, int]] = []
+def test_progress_is_reported_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[tuple[int, int]] = []
     clock = FakeClock(monkeypatch, 5.0)
-    time_passes(clock.once, TimingPlan(passes=200), lambda done, total: told.append((done, total)))
-    assert 8 <= len(told) <= 10
-    assert told[0][1] == 200
+    time_passes(clock.once, TimingPlan(passes=200), lambda done, total: reports.append((done, total)))
+    assert 8 <= len(reports) <= 10
+    assert reports[0][1] == 200
 
 
-def test_memory_is_seen_each_time_it_is_used() -> None:
+def test_peak_memory_is_measured_for_each_block() -> None:
     """In a new process: the C library of one that has worked reuses freed memory without a trace."""
     code = (
         "from ndld_flow.measure.worker import PeakMemory\n"

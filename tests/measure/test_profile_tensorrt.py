@@ -182,7 +182,7 @@ def test_an_engine_of_a_step_is_measured(bench: Bench) -> None:
 
 @pytest.mark.thorough
 def test_copies_are_in_the_latency_when_asked_for(trt: Bench) -> None:
-    _, beside = trt.profile(trt.engine())
+    _, separate = trt.profile(trt.engine())
     _, within = trt.profile(trt.engine(), transfers=True)
     run = within.runs[0]
     parts = zip(run.latency_ms, run.h2d_ms, run.compute_ms, run.d2h_ms, strict=True)
@@ -190,8 +190,8 @@ def test_copies_are_in_the_latency_when_asked_for(trt: Bench) -> None:
     assert any("latency includes the copies" in note for note in within.notes)
     assert "h2d 64" in trt.cuda_calls
     assert "d2h 64" in trt.cuda_calls
-    told = Subject(beside)
-    assert told.latency_with_copies_ms == told.latency_ms + told.copies_ms > told.latency_ms
+    subject = Subject(separate)
+    assert subject.latency_with_copies_ms == subject.latency_ms + subject.copies_ms > subject.latency_ms
     assert Subject(within).latency_with_copies_ms == Subject(within).latency_ms
 
 
@@ -204,7 +204,7 @@ def test_a_pass_is_captured_in_a_cuda_graph(trt: Bench, monkeypatch: pytest.Monk
         trt.profile(trt.engine(), cuda_graph=True)
 
 
-def test_tensorrt_rtx_makes_its_graphs_itself(
+def test_tensorrt_rtx_captures_graphs_itself(
     standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rtx = bench_of("tensorrt_rtx", "1.7", standins, tmp_path, monkeypatch)
@@ -217,7 +217,7 @@ def test_tensorrt_rtx_makes_its_graphs_itself(
     assert "launch 1" not in rtx.cuda_calls
 
 
-def test_streams_side_by_side(trt: Bench) -> None:
+def test_concurrent_streams(trt: Bench) -> None:
     ran, found = trt.profile(trt.engine(), streams=3)
     assert trt.cuda_calls.count("stream 1") == 3
     per_second = ran.result.metrics["throughput.median"].value
@@ -226,14 +226,14 @@ def test_streams_side_by_side(trt: Bench) -> None:
 
 
 @pytest.mark.parametrize(("spin", "calls"), [(True, {"schedule 1", "event 0"}), (False, {"schedule 4", "event 1"})])
-def test_waiting_by_asking_or_by_sleeping(spin: bool, calls: set[str], trt: Bench) -> None:
+def test_waiting_by_spinning_or_sleeping(spin: bool, calls: set[str], trt: Bench) -> None:
     _, found = trt.profile(trt.engine(), spin_wait=spin)
     assert any("includes waking the CPU" in note for note in found.notes) == (not spin)
     assert calls == {call for call in trt.cuda_calls if call.startswith(("schedule", "event"))}
 
 
 @pytest.mark.parametrize("way", [{}, {"cuda_graph": True}, {"streams": 2, "batches": [1, 4]}])
-def test_everything_is_given_back(way: dict[str, Any], trt: Bench) -> None:
+def test_all_device_resources_are_released(way: dict[str, Any], trt: Bench) -> None:
     """Also what the session without profiler held, before the one with it begins."""
     trt.profile(trt.engine(), **way, layer_passes=2)
     calls = [call.partition(" ") for call in trt.cuda_calls]
@@ -314,7 +314,7 @@ def test_an_output_of_unknown_shape_is_not_read(trt: Bench, tmp_path: Path) -> N
 
 
 @pytest.mark.thorough
-def test_an_output_that_depends_on_data_has_room_for_the_most(trt: Bench) -> None:
+def test_an_output_of_data_dependent_size_gets_the_largest_buffer(trt: Bench) -> None:
     _, found = trt.profile(trt.engine(NONZERO, profiles=[UP_TO_FOUR]), TWO_ROWS, NONZERO)
     assert found.outputs[0].shape == (2, -1)
     assert "d2h 256" in trt.cuda_calls  # 2 x 16 elements of 8 bytes
@@ -333,14 +333,14 @@ def test_a_shape_tensor_stays_on_the_host(trt: Bench) -> None:
         trt.profile(engine, {"x": {"shape": [2, 8]}, "sizes": {"data": 99}}, graph)
 
 
-def test_tensorrts_own_plugins_are_there_before_the_engine(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorrts_own_plugins_are_loaded_before_the_engine(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = trt.engine()
     monkeypatch.setenv("STANDIN_RECORD", str(trt.folder / "calls.jsonl"))
     trt.profile(engine)
     assert "init_libnvinfer_plugins" in (trt.folder / "calls.jsonl").read_text()
 
 
-def test_a_tensorrt_that_does_not_start_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tensorrt_that_does_not_start_gives_the_reason(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built for a newer CUDA than the driver knows, though an older CUDA runtime library works."""
     engine = bench.engine()
     monkeypatch.setenv("STANDIN_OLD_DRIVER", "1")
@@ -348,7 +348,7 @@ def test_a_tensorrt_that_does_not_start_says_why(bench: Bench, monkeypatch: pyte
         bench.profile(engine)
 
 
-def test_a_profiler_that_tells_nothing_is_an_error(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_profiler_without_reports_is_an_error(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = trt.engine()
     monkeypatch.setenv("STANDIN_TELLS_NO_TIMES", "1")
     with pytest.raises(
@@ -385,11 +385,11 @@ def test_a_prebuilt_engine_of_another_model_is_refused(trt: Bench) -> None:
     engine = trt.engine(OTHER)
     with pytest.raises(RequestError) as caught:
         trt.profile(None, engine_file=str(engine.path))
-    said = str(caught.value)
-    assert "is not of this model" in said
-    assert "input x is float32 ?x9 in the engine and float32 nx8 in the model" in said
-    assert "the model has no input z" in said
-    assert "it has no output y (its outputs: v)" in said
+    message = str(caught.value)
+    assert "is not of this model" in message
+    assert "input x is float32 ?x9 in the engine and float32 nx8 in the model" in message
+    assert "the model has no input z" in message
+    assert "it has no output y (its outputs: v)" in message
 
 
 def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
@@ -414,12 +414,12 @@ def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench,
         trt.profile(other)
 
 
-def test_another_release_is_told_by_both_versions(standins: Standins, trt: Bench) -> None:
+def test_an_engine_of_another_release_names_both_versions(standins: Standins, trt: Bench) -> None:
     newer = standins.library("tensorrt", "10.9")
-    told = r"was built by TensorRT 10\.8\.0\.43, and here is 10\.9\.\S+: rebuild it, .*`version_compatible: true`"
-    with pytest.raises(BackendError, match=told):
+    message = r"was built by TensorRT 10\.8\.0\.43, and here is 10\.9\.\S+: rebuild it, .*`version_compatible: true`"
+    with pytest.raises(BackendError, match=message):
         trt.profile(trt.engine(), library=str(newer))
-    with pytest.raises(BackendError, match=told):
+    with pytest.raises(BackendError, match=message):
         trt.profile(None, engine_file=str(trt.engine().path), library=str(newer))
 
 
@@ -434,7 +434,7 @@ def test_code_in_an_engine_needs_trust(trt: Bench) -> None:
 
 
 @pytest.mark.thorough
-def test_an_engine_without_weights_gets_those_of_the_model(trt: Bench) -> None:
+def test_an_engine_without_weights_is_refitted_with_the_models(trt: Bench) -> None:
     rows: Given = {"x": {"shape": [1, 2]}}
     engine = trt.engine(WEIGHTS, weights="strip")
     _, found = trt.profile(engine, rows, WEIGHTS, layer_passes=1)
@@ -447,22 +447,22 @@ def test_an_engine_without_weights_gets_those_of_the_model(trt: Bench) -> None:
     assert any("refitted" in note for note in found.notes)
 
 
-def test_weights_that_do_not_fit_are_told(trt: Bench) -> None:
+def test_weights_that_do_not_fit_are_an_error(trt: Bench) -> None:
     renamed = WEIGHTS.replace(" w ", " v ").replace(", w)", ", v)")
     with pytest.raises(BackendError, match=r"does not take the weights of .*: it lacks w"):
         engine = trt.engine(WEIGHTS, weights="strip")
         trt.profile(None, {"x": {"shape": [1, 2]}}, renamed, engine_file=str(engine.path))
 
 
-def test_a_file_that_is_no_engine(trt: Bench, tmp_path: Path) -> None:
+def test_a_file_that_is_not_an_engine_is_an_error(trt: Bench, tmp_path: Path) -> None:
     odd = tmp_path / "odd.engine"
     odd.write_bytes(b"no engine\x1b[31m")
     with pytest.raises(BackendError, match=r"TensorRT 10\.8\S* does not load the engine .*odd\.engine: .*Magic tag"):
         trt.profile(None, engine_file=str(odd))
 
 
-@pytest.mark.parametrize(("asked", "told"), [("fp16", "fp16"), ("nobody understands this", "")])
-def test_what_was_asked_for_stands_beside_what_was_measured(asked: str, told: str, trt: Bench) -> None:
+@pytest.mark.parametrize(("asked", "shown"), [("fp16", "fp16"), ("nobody understands this", "")])
+def test_layers_show_requested_and_measured_precisions(asked: str, shown: str, trt: Bench) -> None:
     engine, given = trt.engine(), QUICK | {"backend": "tensorrt", "library": str(trt.library), "layer_passes": 1}
     model = constrain(write_model(trt.folder / "m.onnx", CHAIN.replace("b =", "[node_of_b] b =")), node_of_b=asked)
     (trt.folder / "ran").mkdir()
@@ -470,11 +470,11 @@ def test_what_was_asked_for_stands_beside_what_was_measured(asked: str, told: st
         ProfileModel, model, trt.folder / "ran", given | {"engine": "builds"}, TWO_ROWS, artifacts={"engine": engine}
     )
     found = Profile.model_validate_json((ran.out / ProfileDocument.main).read_bytes())
-    assert [layer.asked_precision for layer in found.layers] == ["", told, ""]
+    assert [layer.asked_precision for layer in found.layers] == ["", shown, ""]
 
 
 @pytest.mark.thorough
-def test_layers_by_name_only_are_told(trt: Bench) -> None:
+def test_layers_known_by_name_only_are_noted(trt: Bench) -> None:
     _, found = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
     assert [layer.name for layer in found.layers] == ["node_of_a", "node_of_b", "node_of_y"]
     assert any("layers are known by name only" in note for note in found.notes)
@@ -507,7 +507,7 @@ def test_layers_that_only_convert_are_left_out_of_lists_on_request(trt: Bench) -
         ("FAILS", "cudaGetDeviceCount", r"^step measured: cudaGetDeviceCount failed: cudaErrorUnknown .*nvidia-smi"),
     ],
 )
-def test_what_cuda_refuses_is_told_in_its_words(
+def test_errors_of_cuda_are_quoted(
     variable: str, value: str, message: str, trt: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"CUDA_STANDIN_{variable}", value)
@@ -515,12 +515,12 @@ def test_what_cuda_refuses_is_told_in_its_words(
         trt.profile(trt.engine())
 
 
-def test_a_gpu_that_is_not_there(trt: Bench) -> None:
+def test_a_missing_gpu_is_an_error(trt: Bench) -> None:
     with pytest.raises(BackendError, match="gpu: 3 is not here: this machine has 1, counted from 0"):
         trt.profile(trt.engine(), gpu=3)
 
 
-def test_without_cudas_library_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cuda_library_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_runtime, "_candidates", lambda: iter(["libcudart.so.0"]))
     with pytest.raises(BackendError, match=r"libcudart\) is not found: pip install nvidia-cuda-runtime"):
         cuda_runtime.open_cuda_runtime()
@@ -552,7 +552,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
         ProfileModel.run_together([turn("again", {}), wrong])
 
 
-def test_a_crash_of_tensorrt_is_told(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_tensorrt_is_reported(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from ndld_flow.processes import launch as parent
 
     started: list[subprocess.Popen[bytes]] = []
@@ -588,9 +588,13 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
     environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run([*command, *settings], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)["profile"]
-    assert told["backend"] == "tensorrt"
-    assert {layer["precision"] for layer in told["layers"]} == {"float32 to float16", "float16", "float16 to float32"}
+    profile = json.loads(done.stdout)["profile"]
+    assert profile["backend"] == "tensorrt"
+    assert {layer["precision"] for layer in profile["layers"]} == {
+        "float32 to float16",
+        "float16",
+        "float16 to float32",
+    }
     with pytest.raises(RequestError, match=r"engine\.fp16=true: no engine is built here"):
         profile_model("m.onnx", ["engine.fp16=true"])
 
@@ -606,12 +610,12 @@ def test_one_model_without_a_recipe(trt: Bench, in_folder: Path, monkeypatch: py
         ({"backend": "tensorrt", "engine": "e", "streams": 0}, "greater than or equal to 1"),
     ],
 )
-def test_settings_that_do_not_go_together(settings: dict[str, Any], message: str) -> None:
+def test_incompatible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ProfileModel.model_validate_json(json.dumps(settings))
 
 
-def test_a_whole_dump_is_a_step_again() -> None:
+def test_a_dumped_step_is_read_back() -> None:
     """Recipes are kept with every default written out."""
     for given in ({}, {"backend": "tensorrt", "engine": "e", "gpu": 1}):
         step = ProfileModel.model_validate_json(json.dumps(given))
@@ -623,7 +627,7 @@ def step_of(**settings: str) -> ProfileModel:
     return ProfileModel.model_validate_json(json.dumps(settings))
 
 
-def test_what_is_lacking_is_foreseen(trt: Bench) -> None:
+def test_missing_requirements_are_foreseen(trt: Bench) -> None:
     if has_nvidia_gpu():
         pytest.skip("needs a machine without a GPU")
     here = step_of(backend="tensorrt", engine="e", library=str(trt.library)).foresee()
@@ -661,13 +665,13 @@ def test_a_job_on_an_engine_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Job.read(tmp_path / "job.json") == job
 
 
-def test_what_a_device_tells_is_kept_beside_the_latency() -> None:
-    told = iter(range(100))
+def test_device_times_are_kept_with_the_latency() -> None:
+    times = iter(range(100))
     timing = time_passes(
         lambda: None,
         TimingPlan(passes=3, warmup_passes=1),
         lambda *_: None,
-        device_times=lambda: DeviceTimes(enqueue_ms=float(next(told)), compute_ms=0.5),
+        device_times=lambda: DeviceTimes(enqueue_ms=float(next(times)), compute_ms=0.5),
     )
     assert timing.enqueue_ms == [0.0, 1.0, 2.0]
     assert timing.compute_ms == [0.5] * 3
@@ -701,7 +705,7 @@ def test_layers_are_joined_by_name_and_order(tmp_path: Path) -> None:
     assert not first.exists()
 
 
-def test_times_stand_without_the_inspector(tmp_path: Path) -> None:
+def test_times_are_kept_without_the_inspector(tmp_path: Path) -> None:
     inspected = tmp_path / "engine.json"
     inspected.write_text("")
     timing = Timing([3.0, 1.0, 2.0], [0.0, 3.0, 4.0], [0.1] * 3, [0.2] * 3, [0.3] * 3, [2.5, 0.5, 1.5])
@@ -721,11 +725,11 @@ def _with_build(engine: Engine, folder: Path, **changed: Any) -> Engine:
     return Engine(folder / Engine.main, engine.label, "another digest")
 
 
-def test_what_an_engine_may_differ_in_from_its_model() -> None:
+def test_allowed_differences_between_engine_and_model() -> None:
     def tensor(**given: Any) -> dict[str, EngineTensor]:
-        told: dict[str, Any] = {"name": "x", "dtype": "float32", "shape": (-1, 8), "is_input": True, "on_host": False}
-        told |= given
-        return {"x": EngineTensor(**told)}
+        values: dict[str, Any] = {"name": "x", "dtype": "float32", "shape": (-1, 8), "is_input": True, "on_host": False}
+        values |= given
+        return {"x": EngineTensor(**values)}
 
     free = (TensorSpec("x", "float32", ("n", 8)),)
     refuse_other_model(tensor(), free, (), "it")

@@ -111,7 +111,7 @@ def sittings(toy: Toy) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-def test_measuring_steps_wait_for_each_other_and_are_told_in_the_recipes_order(toy: Toy) -> None:
+def test_measuring_steps_wait_for_each_other_and_are_reported_in_recipe_order(toy: Toy) -> None:
     done, events = toy.run()
     assert started(events) == ["dyed", "base", "speed"]
     assert sittings(toy) == ["base+speed"]
@@ -127,7 +127,7 @@ def test_measuring_steps_wait_for_each_other_and_are_told_in_the_recipes_order(t
     assert "weighed with base+speed" in (Path(done.folder) / "speed" / "log.txt").read_text()
 
 
-def test_what_was_measured_in_turns_is_reused_together(toy: Toy) -> None:
+def test_steps_measured_in_turns_are_reused_together(toy: Toy) -> None:
     toy.run()
     assert set(toy.plan().values()) == {("reused", "")}
     done, _ = toy.run()
@@ -164,7 +164,7 @@ def test_a_lost_half_measures_both_again(toy: Toy) -> None:
     assert sittings(toy) == ["base+speed"] * 2
 
 
-def test_halves_of_two_sittings_are_measured_again(toy: Toy) -> None:
+def test_profiles_of_two_measurement_sessions_are_measured_again(toy: Toy) -> None:
     done, _ = toy.run()
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
     record = run.steps[2].record
@@ -175,7 +175,7 @@ def test_halves_of_two_sittings_are_measured_again(toy: Toy) -> None:
     assert toy.plan()["speed"] == ("measured in turns", "with base")
 
 
-def test_those_that_took_turns_share_the_time(toy: Toy) -> None:
+def test_steps_that_take_turns_share_the_time(toy: Toy) -> None:
     done, _ = toy.run()
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
     base, _, speed = run.steps
@@ -213,7 +213,7 @@ def test_a_stopped_run_measures_nothing(toy: Toy) -> None:
     assert sittings(toy) == []
 
 
-def test_an_error_names_all_that_took_turns_and_keeps_nothing(toy: Toy) -> None:
+def test_an_error_names_all_steps_of_the_session_and_keeps_nothing(toy: Toy) -> None:
     with pytest.raises(RequestError, match=r"^step base and speed: its model.onnx is too heavy$"):
         toy.run("steps.speed.fails=true")
     assert toy.plan("steps.speed.fails=true")["base"][0] == "new"
@@ -250,7 +250,7 @@ def test_another_model_is_measured_in_turns_with_the_recipes_own(toy: Toy) -> No
         api.run(folder / "recipe.yaml", outputs=toy.folder / "outputs", trust=True)
 
 
-def test_what_says_nothing_reads_the_recipes_own_model(toy: Toy) -> None:
+def test_a_step_without_from_reads_the_recipes_own_model(toy: Toy) -> None:
     make_tfm(toy.folder / "shipped.onnx")
     head = "model: model.onnx\nmodels: {shipped: shipped.onnx}\nsteps_from: [dye.py]\n"
     toy.write(f"{head}steps:\n  dyed: {{step: dye}}\n", WEIGH)
@@ -269,7 +269,7 @@ def test_models_have_names_of_their_own(toy: Toy) -> None:
     assert "`a b` cannot name a model" in text
 
 
-def test_a_step_that_waits_for_its_device_says_so(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_reports_waiting_for_its_device(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     held = threading.Event()
     free = threading.Event()
 
@@ -281,7 +281,7 @@ def test_a_step_that_waits_for_its_device_says_so(toy: Toy, capsys: pytest.Captu
     other = threading.Thread(target=hold)
     other.start()
     held.wait(60)
-    said: list[str] = []
+    waits: list[str] = []
     waited: list[datetime] = []
 
     lines = PlainLines()
@@ -289,13 +289,13 @@ def test_a_step_that_waits_for_its_device_says_so(toy: Toy, capsys: pytest.Captu
     def listen(event: Event) -> None:
         lines(event)
         if isinstance(event, StepWaits):
-            said.append(event.waits_for)
+            waits.append(event.waits_for)
             waited.append(datetime.now(UTC))
             free.set()
 
     done = api.run(toy.recipe, outputs=toy.folder / "outputs", trust=True, listener=listen)
     other.join()
-    assert said == ["the scales, held by another measurement"]
+    assert waits == ["the scales, held by another measurement"]
     assert "waits for the scales, held by another measurement" in capsys.readouterr().out  # without a terminal, too
     run = RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
     assert run.steps[0].record is not None

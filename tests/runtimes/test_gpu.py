@@ -76,7 +76,7 @@ def check_times(profile: Profile) -> None:
     assert profile.layers_sum_ms > 0
 
 
-def test_this_machine_tells_its_gpu() -> None:
+def test_this_machine_reports_its_gpu() -> None:
     require_gpu()
     checks = {check.name: check for check in api.doctor()}
     assert checks["gpu"].state == "ok"
@@ -219,7 +219,7 @@ def test_an_engine_built_ahead_of_time_runs_here(bench: Bench) -> None:
 
 
 @both_backends
-def test_clocks_are_locked_while_it_measures_and_free_after(bench: Bench, backend: EngineBackend) -> None:
+def test_clocks_are_locked_while_measuring_and_unlocked_after(bench: Bench, backend: EngineBackend) -> None:
     require_engines(backend)
     require_clocks()
     steps = engine_steps(backend, {"lock_clocks": True, "sample_gpu": True})

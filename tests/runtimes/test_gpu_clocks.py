@@ -75,14 +75,14 @@ def _calls(log: Path) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
-def test_the_clock_is_locked_to_its_base_and_set_free(log: Path) -> None:
+def test_the_clock_is_locked_to_its_base_and_unlocked(log: Path) -> None:
     with locked_clocks(2) as how:
         assert how == "to 1410 MHz by nvidia-smi"
         assert _calls(log)[-1] == "-i 2 --lock-gpu-clocks=1410,1410"
     assert _calls(log)[-1] == "-i 2 --reset-gpu-clocks"
 
 
-def test_it_is_set_free_after_an_error(log: Path) -> None:
+def test_it_is_unlocked_after_an_error(log: Path) -> None:
     with pytest.raises(KeyboardInterrupt), locked_clocks(0):
         raise KeyboardInterrupt
     assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
@@ -98,7 +98,7 @@ with locked_clocks(0):
 
 
 @pytest.mark.parametrize("word", ["SIGKILL", "SIGTERM"])
-def test_it_is_set_free_when_we_are_killed(word: str, log: Path) -> None:
+def test_it_is_unlocked_when_the_parent_is_killed(word: str, log: Path) -> None:
     ours = subprocess.Popen([sys.executable, "-c", LOCKS], stdout=subprocess.PIPE, start_new_session=True)
     assert ours.stdout is not None
     assert ours.stdout.readline() == b"locked\n"
@@ -111,7 +111,7 @@ def test_it_is_set_free_when_we_are_killed(word: str, log: Path) -> None:
     assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
 
 
-def test_it_is_set_free_when_the_keeper_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_unlocked_when_the_locking_process_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ndld_flow.measure import gpu_clocks as module
 
     started: list[subprocess.Popen[str]] = []
@@ -130,7 +130,7 @@ def test_it_is_set_free_when_the_keeper_is_killed(log: Path, monkeypatch: pytest
     assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
 
 
-def test_a_refusal_says_what_to_do(log: Path) -> None:
+def test_a_refusal_names_a_remedy(log: Path) -> None:
     _write_smi(log.parent, "1410", "--lock-gpu-clocks")
     with pytest.raises(BackendError, match=r"does not have permission .*Only root may set clocks"), locked_clocks(0):
         pytest.fail("it was not locked")
@@ -140,7 +140,7 @@ def test_a_refusal_says_what_to_do(log: Path) -> None:
         locked_clocks(0).__enter__()
 
 
-def test_without_any_tool_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_tool_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     _hide_nvml(tmp_path, monkeypatch)
     with pytest.raises(BackendError, match=r"neither nvidia-ml-py .* nor nvidia-smi is here"), locked_clocks(0):
@@ -222,7 +222,7 @@ class FakeNvml(ModuleType):
         return 100 + kind
 
 
-def test_the_gpu_is_sampled_while_passes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_is_sampled_during_the_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
     monkeypatch.setattr(gpu_watch, "PERIOD_S", 0.002)
     with sampled_gpu(0) as samples:
@@ -241,7 +241,7 @@ def test_the_gpu_is_sampled_while_passes_go_on(monkeypatch: pytest.MonkeyPatch) 
     assert "passes ended before the first sample" in samples.describe(before)
 
 
-def test_why_a_gpu_was_not_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_missing_samples_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml("pynvml"))
     with sampled_gpu(5) as samples:
         pass
@@ -258,7 +258,7 @@ def _side(called: str, provider: str, **asked: bool) -> Side:
     return Side(request, Path(), lambda *_: None, called)
 
 
-def test_all_that_are_measured_meanwhile_are_told(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_profiles_of_the_session_get_the_notes(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import onnxruntime as ort
 
     if "CUDAExecutionProvider" not in ort.get_available_providers():

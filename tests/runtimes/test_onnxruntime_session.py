@@ -36,7 +36,7 @@ def test_runs_on_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "layout", "all"])
-def test_every_setting_is_taken(level: Any, tmp_path: Path) -> None:
+def test_every_setting_is_accepted(level: Any, tmp_path: Path) -> None:
     settings = SessionSettings(
         provider="CPUExecutionProvider",
         optimization=level,
@@ -85,7 +85,7 @@ def test_unknown_providers_name_the_nearest() -> None:
     assert short_name("CUDAExecutionProvider") == "cuda"
 
 
-def test_what_runs_behind_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fallbacks_of_providers(monkeypatch: pytest.MonkeyPatch) -> None:
     available = ["TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(ort, "get_available_providers", lambda: available)
     chain = with_fallbacks("TensorrtExecutionProvider", {"device_id": "1", "trt_fp16_enable": "1"})
@@ -122,7 +122,7 @@ def test_models_that_fail_when_run(tmp_path: Path, capfd: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "double", "bool", "uint8", "int64", "float8e4m3fn"])
-def test_dtypes_go_in_and_come_out(dtype: str, tmp_path: Path) -> None:
+def test_all_dtypes_are_accepted_and_returned(dtype: str, tmp_path: Path) -> None:
     graph = f"g ({dtype}[n, 2] x) => ({dtype}[n, 2] y) {{ y = Identity(x) }}"
     model = open_model(write_model(tmp_path / "m.onnx", graph, opset=19), SessionSettings())
     names = {"double": np.float64, "bfloat16": ml_dtypes.bfloat16, "float8e4m3fn": ml_dtypes.float8_e4m3fn}
@@ -135,7 +135,7 @@ def test_dtypes_go_in_and_come_out(dtype: str, tmp_path: Path) -> None:
     assert np.array_equal(returned.astype(np.float32), given.astype(np.float32))
 
 
-def test_outputs_that_are_no_tensors_and_strings(tmp_path: Path) -> None:
+def test_outputs_of_strings_and_non_tensors(tmp_path: Path) -> None:
     graph = "g (float[n] x) => (seq(float[m]) s, string[n] t) { s = SplitToSequence(x) t = Cast <to = 8> (x) }"
     model = open_model(write_model(tmp_path / "m.onnx", graph), SessionSettings())
     binding = model.bind({"x": np.ones(2, np.float32)})
@@ -147,7 +147,7 @@ def test_outputs_that_are_no_tensors_and_strings(tmp_path: Path) -> None:
     assert binding.output_shapes() == {"s": ("seq(tensor(float))", ()), "t": ("string", (2,))}
 
 
-def test_the_optimised_model_keeps_its_weights_beside_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_optimised_model_has_external_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_model(tmp_path / "m.onnx", RELU)
     written = tmp_path / "optimised.onnx"
     open_model(path, SessionSettings(optimized_model=written))
@@ -164,7 +164,7 @@ def test_native_output_is_caught_and_python_keeps_its_terminal(capfd: pytest.Cap
     assert "after" in capfd.readouterr().err
 
 
-def test_native_output_is_given_back_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_native_output_is_restored_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ZeroDivisionError), catch_native_output() as caught:
         os.write(2, b"inside\n")
         _ = 1 / 0
@@ -173,7 +173,7 @@ def test_native_output_is_given_back_after_an_error(capfd: pytest.CaptureFixture
     assert capfd.readouterr().err == "after\n"
 
 
-def test_threads_catch_one_after_another() -> None:
+def test_threads_catch_output_in_turn() -> None:
     texts: list[str] = []
 
     def work(word: str) -> None:

@@ -28,7 +28,7 @@ def source() -> dict[str, Any]:
     return read_names()
 
 
-def test_what_is_shipped_says_what_the_source_says(source: dict[str, Any]) -> None:
+def test_the_shipped_names_agree_with_the_source(source: dict[str, Any]) -> None:
     releases = source["releases"]
     assert len(releases) == 15
     for release in releases:
@@ -70,13 +70,13 @@ def test_releases_are_known_in_order() -> None:
         ("12.0.1", "11.4.0.106", False),
     ],
 )
-def test_a_release_has_its_names_or_the_nearest_ones_and_says_which(asked: str, found: str, exact: bool) -> None:
+def test_a_release_has_its_names_or_those_of_the_nearest(asked: str, found: str, exact: bool) -> None:
     names = names_of_release("tensorrt", asked)
     assert (names.release, names.exact) == (found, exact)
 
 
 @pytest.mark.parametrize("asked", ["10.7", "8.6.1", "9", "", "newest", "٣.1"])
-def test_what_is_too_old_or_no_version_is_refused(asked: str) -> None:
+def test_old_releases_and_invalid_versions_are_refused(asked: str) -> None:
     with pytest.raises(RequestError, match=r"give 10\.8 or later, such as 11\.4"):
         names_of_release("tensorrt", asked)
 
@@ -99,18 +99,18 @@ def test_old_releases_of_rtx_are_refused_by_its_name() -> None:
         ("11.4", "INoSuchThing", "name", False),
     ],
 )
-def test_names_come_and_go(release: str, owner: str, name: str, there: bool) -> None:
+def test_names_are_added_and_removed_between_releases(release: str, owner: str, name: str, there: bool) -> None:
     assert names_of_release("tensorrt", release).has(owner, name) is there
 
 
-def test_the_releases_with_a_name_can_be_told() -> None:
+def test_the_releases_with_a_name_are_described() -> None:
     assert releases_with("tensorrt", "IBuilderConfig", "build_route")[0] == "11.1.0.106"
     assert releases_with("tensorrt", "BuilderFlag", "FP16")[-1] == "10.16.1.11"
     assert releases_with("tensorrt_rtx", "BuilderFlag", "FP16") == ()
     assert releases_with("tensorrt", "IRuntimeConfig") == known_releases("tensorrt")[3:]
 
 
-def test_bindings_are_asked_themselves() -> None:
+def test_names_of_imported_bindings_are_their_own() -> None:
     bindings = SimpleNamespace(__version__="10.9.1", BuilderFlag=SimpleNamespace(TF32=1))
     names = names_of_bindings("tensorrt", bindings)
     assert (names.release, names.exact) == ("10.9.1", True)

@@ -74,7 +74,7 @@ def installed_rtx() -> Library:
     return library
 
 
-def test_the_installed_one_is_imported_by_a_child(tmp_path: Path) -> None:
+def test_a_child_imports_the_installed_library(tmp_path: Path) -> None:
     before = "tensorrt_rtx" in sys.modules
     library = installed_rtx()
     assert library.origin == "installed"
@@ -84,7 +84,7 @@ def test_the_installed_one_is_imported_by_a_child(tmp_path: Path) -> None:
     assert ("tensorrt_rtx" in sys.modules) is before, "finding it must not import it"
 
 
-def test_without_any_the_result_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_library_the_result_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hide_installed(monkeypatch, tmp_path)
     for library, extra in (
         (find_library("tensorrt"), "ndld-flow[tensorrt]"),
@@ -94,9 +94,7 @@ def test_without_any_the_result_says_what_to_install(tmp_path: Path, monkeypatch
         assert extra in library.missing
 
 
-def test_tensorrt_is_preferred_and_rtx_is_taken_where_it_is_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorrt_is_preferred_to_rtx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rtx, both = make_site(tmp_path / "rtx", "tensorrt_rtx", "1.7.1"), make_site(tmp_path / "trt")
     hide_installed(monkeypatch, rtx, both)
     assert find_library(None).backend == "tensorrt"
@@ -130,7 +128,7 @@ def test_the_stub_of_pypi_without_its_libraries_is_not_tensorrt(
     assert "pypi.nvidia.com" in library.missing
 
 
-def test_of_another_environment_only_tensorrt_is_seen(tmp_path: Path) -> None:
+def test_only_tensorrt_of_another_environment_is_visible(tmp_path: Path) -> None:
     place = make_environment(tmp_path / "venv")
     site = place / f"lib/python{OURS}/site-packages"
     write(site / "onlythere/__init__.py", "")
@@ -146,7 +144,7 @@ def test_of_another_environment_only_tensorrt_is_seen(tmp_path: Path) -> None:
     assert in_child(library, tmp_path, code) == "10.8.0.43 10.8.0.43 None 0 True"
 
 
-def test_what_the_user_set_for_the_loader_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_loader_variables_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "/mine")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/mine/lib")
     variables = find_library("tensorrt", make_environment(tmp_path / "venv")).environment(tmp_path)
@@ -154,7 +152,7 @@ def test_what_the_user_set_for_the_loader_stays(tmp_path: Path, monkeypatch: pyt
     assert variables["LD_LIBRARY_PATH"] == "/mine/lib"
 
 
-def test_where_links_are_not_allowed_the_packages_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_are_copied_where_links_are_not_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError("a required privilege is not held by the client")
 
@@ -164,7 +162,7 @@ def test_where_links_are_not_allowed_the_packages_are_copied(tmp_path: Path, mon
     assert printed.startswith(f"10.8.0.43 {tmp_path}/library-")
 
 
-def test_two_places_are_never_confused_nor_is_one_that_changed(tmp_path: Path) -> None:
+def test_libraries_in_two_folders_or_a_changed_one_are_distinguished(tmp_path: Path) -> None:
     old, new = (make_environment(tmp_path / version, version=version) for version in ("10.8.0", "10.13.2"))
     for _ in range(2):
         assert find_library("tensorrt", old).version == "10.8.0"
@@ -175,7 +173,7 @@ def test_two_places_are_never_confused_nor_is_one_that_changed(tmp_path: Path) -
     assert find_library("tensorrt", old).version == "11.0.0"
 
 
-def test_a_place_may_be_named_from_where_one_stands(in_folder: Path) -> None:
+def test_a_relative_folder_is_accepted(in_folder: Path) -> None:
     make_environment(in_folder / "venv")
     library = find_library("tensorrt", Path("venv"))
     assert library.origin == f"environment {in_folder}/venv"
@@ -190,7 +188,7 @@ def test_bindings_of_another_python_are_refused(tmp_path: Path) -> None:
             find_library("tensorrt", place)
 
 
-def test_of_an_environment_with_two_pythons_ours_is_taken(tmp_path: Path) -> None:
+def test_our_python_is_chosen_in_an_environment_with_two(tmp_path: Path) -> None:
     make_environment(tmp_path, python="3.1", version="10.9.0")  # sorted before ours
     make_environment(tmp_path, python=OURS, version="10.8.0")
     assert find_library("tensorrt", tmp_path).version == "10.8.0"
@@ -244,7 +242,7 @@ def test_a_wheel_that_writes_elsewhere_is_refused(tmp_path: Path, member: str) -
     assert not list(tmp_path.glob("library-*/*")), "nothing of it is unpacked"
 
 
-def test_a_damaged_wheel_is_told(tmp_path: Path) -> None:
+def test_a_damaged_wheel_is_an_error(tmp_path: Path) -> None:
     name = f"tensorrt-10.8.0.43-{TAG}-none-linux_x86_64.whl"
     place = make_archive(tmp_path / "archive", {name: {"tensorrt/__init__.py": "x" * 4000}})
     wheel = place / "python" / name
@@ -264,14 +262,14 @@ def test_a_damaged_wheel_is_told(tmp_path: Path) -> None:
         ("", "tensorrt has no Builder"),
     ],
 )
-def test_one_that_does_not_load_says_why_and_what_to_do(tmp_path: Path, module: str, reason: str) -> None:
+def test_a_library_that_does_not_load_gives_reason_and_remedy(tmp_path: Path, module: str, reason: str) -> None:
     place = make_environment(tmp_path / "venv")
     write(place / f"lib/python{OURS}/site-packages/tensorrt/__init__.py", module)
     code = "from ndld_flow.runtimes.tensorrt.library import import_bindings; import_bindings('tensorrt')"
-    told = in_child(find_library("tensorrt", place), tmp_path, code)
-    assert told.startswith("ndld_flow.base.errors.BackendError: TensorRT does not load (")
-    assert reason in told
-    assert "pip install 'ndld-flow[tensorrt]'" in told
+    error = in_child(find_library("tensorrt", place), tmp_path, code)
+    assert error.startswith("ndld_flow.base.errors.BackendError: TensorRT does not load (")
+    assert reason in error
+    assert "pip install 'ndld-flow[tensorrt]'" in error
 
 
 def make_archive_of_rtx(folder: Path) -> Path:

@@ -148,7 +148,7 @@ def test_a_release_has_its_names_and_no_others(load: Load, backend: EngineBacken
 
 
 @pytest.mark.parametrize(("backend", "release"), RELEASES)
-def test_what_a_release_lacks_can_neither_be_read_nor_set(load: Load, backend: EngineBackend, release: str) -> None:
+def test_missing_names_can_be_neither_read_nor_set(load: Load, backend: EngineBackend, release: str) -> None:
     session = Session(load(release, backend))
     layer = session.network.get_layer(0)
     things = {
@@ -224,7 +224,7 @@ def test_wrong_arguments_are_refused(load: Load, wrong: Callable[[Session], obje
         wrong(Session(load("10.16")))
 
 
-def test_a_derived_class_that_never_began_is_refused(load: Load) -> None:
+def test_a_derived_class_without_base_init_is_refused(load: Load) -> None:
     trt = load("10.16")
 
     class Monitor(trt.IProgressMonitor):  # type: ignore[misc, name-defined, unused-ignore]
@@ -235,12 +235,12 @@ def test_a_derived_class_that_never_began_is_refused(load: Load) -> None:
         Session(trt).config.progress_monitor = Monitor()
 
 
-def test_names_that_nobody_plays_say_so_when_they_are_called(load: Load) -> None:
+def test_names_without_a_stand_in_raise_when_called(load: Load) -> None:
     with pytest.raises(NotImplementedError, match=r"INetworkDefinition\.add_einsum"):
         Session(load("10.16")).network.add_einsum([], "")
 
 
-def test_methods_take_what_the_installed_rtxs_take(load: Load) -> None:
+def test_methods_have_the_signatures_of_the_installed_rtx(load: Load) -> None:
     ours = load("1.7", "tensorrt_rtx")
     real = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     different = [
@@ -303,7 +303,7 @@ def test_a_new_configuration_is_like_the_real_one(load: Load) -> None:
         assert standins.get_memory_pool_limit(ours) == reals.get_memory_pool_limit(member), pool
 
 
-def test_settings_are_given_back(load: Load) -> None:
+def test_settings_are_read_back(load: Load) -> None:
     session = Session(load("10.16"))
     trt, config = session.trt, session.config
     assert config.get_flag(trt.BuilderFlag.TF32)
@@ -346,7 +346,7 @@ def test_a_network_has_a_layer_for_each_node(load: Load) -> None:
 
 
 @pytest.mark.parametrize("data", [b"garbage!", b""])
-def test_what_is_no_model_is_not_parsed(load: Load, data: bytes) -> None:
+def test_an_invalid_model_is_not_parsed(load: Load, data: bytes) -> None:
     session = Session(load("11.4"))
     assert not session.parser.parse(data)
     assert session.parser.num_errors == 1
@@ -522,7 +522,7 @@ def _miss_in_timing_cache(session: Session) -> None:
         (_miss_in_timing_cache, "Timing cache miss for Conv_0"),
     ],
 )
-def test_what_tensorrt_refuses_is_not_built(load: Load, ask: Callable[[Session], None], says: str) -> None:
+def test_networks_that_tensorrt_refuses_are_not_built(load: Load, ask: Callable[[Session], None], says: str) -> None:
     session = Session(load("10.16"))
     ask(session)
     assert session.build() is None
@@ -608,7 +608,7 @@ def test_dynamic_ranges_stand_for_a_calibration(load: Load) -> None:
     assert session.build() is not None
 
 
-def test_monitors_hear_of_progress_and_can_cancel(load: Load) -> None:
+def test_monitors_receive_progress_and_can_cancel(load: Load) -> None:
     session = Session(load("10.16"))
     trt, heard, go_on = session.trt, [], SimpleNamespace(value=True)
 
@@ -693,7 +693,7 @@ def test_a_version_compatible_engine_needs_trust_for_its_code(load: Load) -> Non
     assert new.open(old.build()) is not None
 
 
-def test_a_stripped_engine_runs_when_its_weights_are_back(load: Load) -> None:
+def test_a_stripped_engine_runs_after_refitting(load: Load) -> None:
     session = Session(load("10.16"))
     session.add_profile()
     full = session.build()

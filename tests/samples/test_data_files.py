@@ -91,7 +91,7 @@ def test_a_folder_is_its_files_of_known_types_in_natural_order(in_folder: Path) 
     assert labels("c/") == labels(str(in_folder / "c")) == labels("c/deeper/../") == labels("c")
 
 
-def test_globs_look_as_deep_as_they_say(in_folder: Path) -> None:
+def test_globs_match_at_their_depth(in_folder: Path) -> None:
     touch("c/a.png", "c/deep/b.png", "c/deep/deeper/d.png", "c/.git/e.png", "c/deep/e.npy", "c/[x].png")
     assert labels("c/*.png") == ["[x].png", "a.png"]
     assert labels("c/**/*.png") == ["[x].png", "a.png", "deep/b.png", "deep/deeper/d.png"]
@@ -120,7 +120,7 @@ def test_hostile_names_are_shown_on_one_line(in_folder: Path) -> None:
     assert labels("c") == ["a␊␛[31m.png", "b.png"]
 
 
-def test_what_finds_nothing_is_refused(in_folder: Path) -> None:
+def test_patterns_without_a_match_are_refused(in_folder: Path) -> None:
     touch("c/readme.txt")
     with pytest.raises(RequestError, match=r"the folder c has no file of a known type: \.npy, .*\.png"):
         find_files(["c"])
@@ -128,7 +128,7 @@ def test_what_finds_nothing_is_refused(in_folder: Path) -> None:
         find_files(["c/readme.txt", "c/*.png"])
 
 
-def test_loops_of_links_end_and_dangling_links_are_no_silent_gap(in_folder: Path) -> None:
+def test_link_loops_end_and_dangling_links_are_reported(in_folder: Path) -> None:
     touch("c/a.png")
     Path("c/loop").symlink_to(in_folder / "c")
     Path("c/gone.png").symlink_to("nowhere.png")
@@ -145,7 +145,7 @@ def test_pipes_are_not_waited_for(in_folder: Path) -> None:
             find_files([pattern])
 
 
-def test_more_files_than_anybody_means_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_files_are_refused(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(found_files, "MOST_FILES", 3)
     touch(*(f"c/{i}.png" for i in range(4)), "d/a.png", "d/b.png")
     for patterns in (["c"], ["c/*"], ["d", "d"]):
@@ -164,7 +164,7 @@ def test_test_data_sets_are_one_sample_each(in_folder: Path) -> None:
     assert list(one.contents) == ["test_data_set_2/input_0.pb", "test_data_set_2/input_1.pb"]
 
 
-def test_a_pattern_is_the_same_for_who_stands_elsewhere(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_has_the_same_key_in_another_directory(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch("odd [1]*/c/a.png", "odd [1]*/c/b.png")
     monkeypatch.chdir("odd [1]*")
     absolute = [absolute_pattern(pattern) for pattern in ("c/a.png", "c", "c/*.png", str(in_folder / "*" / "c" / "b*"))]
@@ -188,7 +188,7 @@ def test_a_folder_that_gains_a_picture_makes_the_step_run_again(toy: Toy) -> Non
     assert toy.plan()["look"] == ("input changed", "inputs.x")
 
 
-def test_the_steps_own_data_count_likewise_and_replace_the_recipes(toy: Toy) -> None:
+def test_a_steps_own_data_is_in_its_key_and_replaces_the_recipes(toy: Toy) -> None:
     write_images(toy.folder / "own", {"x/p.png": 77, "y/p.png": 78})
     assert summary(toy, "+steps.look.data={x: own/*/p.png}") == "2: x/p.png=77; y/p.png=78"
     own = "+steps.look.data={x: [own/y/p.png, own/x/p.png]}"
@@ -229,7 +229,7 @@ def test_the_resolved_recipe_repeats_the_run_from_anywhere(toy: Toy, monkeypatch
     assert [file.label for file in find_files(patterns_of(step.sample_data["data.x"]))] == ["a10.png"]
 
 
-def test_missing_files_are_told_before_anything_runs(toy: Toy) -> None:
+def test_missing_files_are_reported_before_anything_runs(toy: Toy) -> None:
     for data, words in [
         ("nowhere.png", r"inputs\.x: the file nowhere\.png cannot be read: No such file"),
         ("'none*.png'", r"inputs\.x: no file matches none\*\.png"),
@@ -241,7 +241,7 @@ def test_missing_files_are_told_before_anything_runs(toy: Toy) -> None:
         toy.plan("+steps.look.data={x: 'none*.png'}")
 
 
-def test_a_name_that_no_system_knows_is_told(toy: Toy) -> None:
+def test_an_impossible_file_name_is_an_error(toy: Toy) -> None:
     toy.write(RECIPE.replace("data: images", 'data: "a\\0.png"'), LOOK)
     with pytest.raises(RequestError, match=r"a␀\.png cannot be read: embedded null"):
         toy.plan()
@@ -261,7 +261,7 @@ def test_a_loader_is_code(toy: Toy) -> None:
     assert toy.plan(*loader)["look"] == ("input changed", "loader")
 
 
-def test_files_are_carried_to_machines_that_see_none_of_them(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_transferred_to_machines_without_them(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     import numpy as np
 
     write_images(toy.folder / "own", {"x/p.png": 77, "y/p.png": 78})

@@ -33,7 +33,7 @@ def test_free_dimensions_are_one_and_described() -> None:
     assert feed.description == "random uniform [0, 1), seed 0, float32 1x3x1x1"
 
 
-def test_what_was_assumed_is_said() -> None:
+def test_assumed_dimensions_are_noted() -> None:
     feeds = make_feeds([X, TensorSpec("k", "int64", ())], {})
     expected = "free dimensions not set in the recipe's `inputs:` were taken as 1: x (1x3x1x1)"
     assert note_assumed(feeds) == (expected,)
@@ -73,7 +73,7 @@ INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uin
     shape=st.lists(st.integers(0, 4), max_size=3),
     seed=st.integers(0, 2**40),
 )
-def test_random_values_lie_in_the_half_open_range(
+def test_random_values_are_in_the_half_open_range(
     dtype: str, low: int, width: float, shape: list[int], seed: int
 ) -> None:
     spec = TensorSpec("x", dtype, tuple(shape))
@@ -118,7 +118,9 @@ def test_zeros_and_ones() -> None:
         (X, {"data": "missing.png"}, ["missing.png", "there is no file"]),
     ],
 )
-def test_what_does_not_fit_is_told(spec: TensorSpec, asked: dict[str, Any], words: list[str], in_folder: Path) -> None:
+def test_inputs_that_do_not_fit_are_errors(
+    spec: TensorSpec, asked: dict[str, Any], words: list[str], in_folder: Path
+) -> None:
     with pytest.raises(RequestError) as error:
         values(spec, **asked)
     for word in words:
@@ -131,7 +133,7 @@ def test_an_unknown_input_names_the_nearest() -> None:
     assert error.value.exit_code == 2
 
 
-def test_npy_is_read_from_where_the_user_stands(in_folder: Path) -> None:
+def test_npy_paths_are_relative_to_the_current_directory(in_folder: Path) -> None:
     np.save("x.npy", np.arange(24, dtype=np.float32).reshape(1, 3, 2, 4))
     feed = make_feeds([X], specs({"x": {"data": "x.npy"}}))["x"]
     assert feed.values[0, 2, 1, 3] == 23
@@ -242,7 +244,7 @@ def test_images_that_do_not_fit(spec: TensorSpec, asked: dict[str, Any], words: 
         values(spec, data="p.png", **asked)
 
 
-def test_what_is_no_image_is_told(in_folder: Path) -> None:
+def test_files_that_are_not_images_are_errors(in_folder: Path) -> None:
     Path("p.png").write_bytes(b"not an image")
     with pytest.raises(RequestError, match=r"p\.png"):
         values(X, data="p.png")

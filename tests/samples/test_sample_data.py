@@ -85,7 +85,7 @@ def test_a_steps_data_replace_the_recipes_and_the_rest_stays(in_folder: Path) ->
     refused('data: "y" is not an input of half; known: x', X, data={"y": "b.png"})
 
 
-def test_samples_are_as_many_as_asked_for_and_never_more_than_there_are(in_folder: Path) -> None:
+def test_the_number_of_samples_is_as_requested_or_an_error(in_folder: Path) -> None:
     write_images(in_folder / "c", {f"{i}.png": i for i in range(4)})
     Path("c/9.png").write_bytes(b"broken")
     assert labels(samples(X, data={"x": "c"}, samples=2)) == ["0.png", "1.png"]
@@ -94,7 +94,7 @@ def test_samples_are_as_many_as_asked_for_and_never_more_than_there_are(in_folde
     refused('samples: 5 are requested, and the data of input "x" has 4', X, data={"x": "c"}, samples=5)
 
 
-def test_inputs_with_files_go_side_by_side(in_folder: Path) -> None:
+def test_files_of_several_inputs_are_combined_in_order(in_folder: Path) -> None:
     write_images(in_folder / "c", {"a.png": 1, "b.png": 2})
     for i in (0, 1, 2):
         np.save(f"k{i}.npy", np.full(2, i, np.float32))
@@ -119,16 +119,16 @@ def test_a_single_file_serves_as_many_samples_as_random_inputs_make(in_folder: P
     refused('samples: 3 are requested, and the data of input "k" has 1', K, data={"k": "k.npy"}, samples=3)
 
 
-def test_several_files_that_do_not_fit_are_told_at_once(in_folder: Path) -> None:
+def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path) -> None:
     Path("c").mkdir()
     for i in range(6):
         np.save(f"c/{i}.npy", np.zeros(2 if i == 3 else 5, np.float32))
     with pytest.raises(RequestError) as error:
         samples(K, data={"k": "c"})
-    told = str(error.value)
-    assert [name for name in map(str, range(6)) if f"c/{name}.npy" in told] == ["0", "1", "2"]
-    assert told.endswith("; and 2 files more")
-    assert "c/0.npy has shape 5, expected is 2 (the model's is 2)" in told
+    message = str(error.value)
+    assert [name for name in map(str, range(6)) if f"c/{name}.npy" in message] == ["0", "1", "2"]
+    assert message.endswith("; and 2 files more")
+    assert "c/0.npy has shape 5, expected is 2 (the model's is 2)" in message
 
 
 # Arrays: rows, archives, test data sets
@@ -179,7 +179,7 @@ def test_a_batch_repeats_the_first_row_only(in_folder: Path) -> None:
     stacked=st.booleans(),
     free=st.integers(1, 3),
 )
-def test_rows_are_the_pieces_that_were_put_together(
+def test_rows_are_the_concatenated_samples(
     tmp_path_factory: pytest.TempPathFactory, pattern: list[int | None], rows: int, stacked: bool, free: int
 ) -> None:
     shape = [free if dim is None else dim for dim in pattern]
@@ -261,7 +261,7 @@ def test_of_an_archive_only_the_samples_asked_for_are_unpacked(in_folder: Path) 
         tracemalloc.stop()
 
 
-def test_an_array_that_is_shorter_than_it_says_is_refused_before_it_is_read(in_folder: Path) -> None:
+def test_an_array_shorter_than_its_header_is_refused_before_reading(in_folder: Path) -> None:
     np.save("k.npy", np.zeros(2, np.float32))
     Path("huge.npy").write_bytes(Path("k.npy").read_bytes().replace(b"(2,), }            ", b"(9999999999999,), }"))
     refused(r"huge\.npy .*cut off: its header declares 36.4 TiB, and it has 8 B", K, data={"k": "huge.npy"})
@@ -277,7 +277,7 @@ def test_large_arrays_are_mapped(in_folder: Path, monkeypatch: pytest.MonkeyPatc
     assert not isinstance(next(iter(made)).feeds["k"].values, np.memmap)
 
 
-def test_other_dtypes_are_refused_and_told_of_the_sample(in_folder: Path) -> None:
+def test_other_dtypes_are_refused_naming_the_sample(in_folder: Path) -> None:
     np.save("i.npy", np.zeros((3, 2), np.int64))
     refused(r'input "k": i\.npy holds int64, the model expects float32', K, data={"k": "i.npy"})
     np.save("d.npy", np.array([[1.0, 2.0], [1e300, 0.0]]))
@@ -331,7 +331,7 @@ def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) ->
 
 
 @needs_video
-def test_pictures_and_videos_go_one_after_the_other(in_folder: Path) -> None:
+def test_pictures_and_videos_follow_each_other(in_folder: Path) -> None:
     write_images(in_folder / "c", {"b.png": 5, "d.png": 6})
     write_video(in_folder / "c/c.mp4", [50, 100])
     made = samples(X, data={"x": "c"}, inputs={"x": {"shape": [1, 3, 8, 8]}})
@@ -347,7 +347,7 @@ def test_a_files_name_is_shown_on_one_line(in_folder: Path) -> None:
 
 
 @needs_video
-def test_what_is_no_video_is_told(in_folder: Path) -> None:
+def test_files_that_are_not_videos_are_errors(in_folder: Path) -> None:
     write_video(in_folder / "clip.avi", [20] * 30)
     whole = Path("clip.avi").read_bytes()
     Path("text.mp4").write_text("hello")
@@ -366,7 +366,7 @@ def test_frames_over_the_limit_of_images_are_refused(in_folder: Path, monkeypatc
     refused(r"frames of clip\.mp4 are 64x48, more than 1,000 pixels", X, data={"x": "clip.mp4"})
 
 
-def test_without_pyav_it_is_said_what_to_install(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_pyav_names_the_package(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     Path("clip.mp4").write_bytes(b"")
     with pytest.raises(BackendError, match=r"frames of clip\.mp4 need PyAV: pip install 'ndld-flow\[video\]'"):
@@ -387,7 +387,7 @@ def test_pictures_that_would_lose_something_are_refused(in_folder: Path, monkeyp
         refused("decompression bomb", X, data={"x": "large.png"})
 
 
-def test_a_picture_that_breaks_off_is_told_when_it_is_reached(in_folder: Path) -> None:
+def test_a_truncated_picture_is_an_error_when_it_is_reached(in_folder: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
     for name in "abc":
         Image.fromarray(noise).save(f"{name}.png")
@@ -406,7 +406,7 @@ def test_reading_pictures_leaves_others_warnings_alone(in_folder: Path) -> None:
     assert warnings.filters == before
 
 
-def test_files_that_vanish_between_rounds_are_missed(in_folder: Path) -> None:
+def test_files_that_vanish_between_iterations_are_an_error(in_folder: Path) -> None:
     write_animation(in_folder / "a.gif", [1, 100, 200])
     made = samples(X, data={"x": "a.gif"})
     write_animation(in_folder / "a.gif", [1, 100])
@@ -439,7 +439,7 @@ def test_a_loader_may_use_its_buffer_again(in_folder: Path) -> None:
     assert [array[0] for array in kept] == [0, 1, 2]
 
 
-def test_what_a_loader_leaves_out_must_be_a_number(in_folder: Path) -> None:
+def test_inputs_that_a_loader_leaves_out_must_be_numbers(in_folder: Path) -> None:
     code = "    yield {'k': np.zeros(2, np.float32)}\n"
     (one,) = samples(K, M, **loader(code), samples=1, inputs={"m": {"data": 7}})
     assert one.feeds["m"].values.tolist() == [[7, 7]]
@@ -468,7 +468,7 @@ def test_what_a_loader_leaves_out_must_be_a_number(in_folder: Path) -> None:
         ("    )\n", r"load\.py:6: SyntaxError"),
     ],
 )
-def test_what_a_loader_does_wrong_is_told_with_its_place(code: str, words: str, in_folder: Path) -> None:
+def test_errors_of_a_loader_name_the_line(code: str, words: str, in_folder: Path) -> None:
     refused(words, K, **loader(code), samples=2)
 
 
@@ -480,12 +480,12 @@ def test_a_loader_that_may_be_endless_needs_a_number(in_folder: Path) -> None:
     refused(r"gone\.py: the file cannot be read", K, loader="gone.py")
 
 
-def test_a_loader_that_shuffles_is_found_out(in_folder: Path) -> None:
+def test_a_loader_that_shuffles_is_an_error(in_folder: Path) -> None:
     code = "    while True:\n        yield {'k': np.random.random(2)}\n"
     refused("sample 0 changed since it was read before: .* Seed its random", K, **loader(code), samples=2)
 
 
-def test_only_as_much_is_read_as_is_looked_at(in_folder: Path) -> None:
+def test_only_used_samples_are_read(in_folder: Path) -> None:
     code = "    for i in range(10):\n        print('made', i)\n        yield {'k': np.full(2, i, np.float32)}\n"
     made = samples(K, **loader(code), samples=10)
     with pytest.MonkeyPatch.context() as patched:

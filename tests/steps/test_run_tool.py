@@ -72,7 +72,7 @@ def assert_gone(pids: list[int]) -> None:
     assert not [pid for pid in pids if is_alive(pid)]
 
 
-def test_a_program_makes_a_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_program_writes_a_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     ran = use(tmp_path, RENAME)
     assert onnx.load(ran.out / "model.onnx").graph.name == "by the tool"
@@ -115,7 +115,7 @@ def test_in_place_the_program_gets_a_copy_of_all_files(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in tmp_path.glob("ext*")} == before
 
 
-def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None:
+def test_a_program_that_changes_its_input_is_an_error(tmp_path: Path) -> None:
     text = RENAME + "\nonnx.save(model, sys.argv[1])"
     with pytest.raises(RequestError, match=r"changed its input model \(source.onnx\).*set `in_place: true`"):
         use(tmp_path, text)
@@ -152,14 +152,14 @@ def test_who_changes_the_model_it_was_given_is_found_out(tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_goes_wrong_is_one_paragraph(tmp_path: Path, text: str, error: type[Exception], message: str) -> None:
+def test_errors_are_one_paragraph(tmp_path: Path, text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message) as refused:
         use(tmp_path, text)
     assert "\n" not in str(refused.value)
     assert not list((tmp_path / "step" / "out").iterdir())
 
 
-def test_a_program_that_is_not_there_is_foreseen_and_told(tmp_path: Path) -> None:
+def test_a_missing_program_is_foreseen_and_an_error(tmp_path: Path) -> None:
     step = RunTool.model_validate_json('{"command": ["no-such-program", "$Model", "$Output"]}')
     assert step.foresee().lacks == ("there is no program 'no-such-program' on PATH: install it, or give its path",)
     with pytest.raises(BackendError, match="'no-such-program' cannot be started: No such file"):
@@ -178,7 +178,7 @@ def test_a_program_that_is_not_there_is_foreseen_and_told(tmp_path: Path) -> Non
         ({"command": ["t", "$Output"], "timeout": 0}, "greater than 0"),
     ],
 )
-def test_mistakes_are_told_before_anything_runs(settings: dict[str, Any], message: str) -> None:
+def test_mistakes_are_reported_before_anything_runs(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RunTool.model_validate_json(json.dumps(settings))
 
@@ -204,7 +204,7 @@ def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(
     assert "Its last output: $TOKEN" in str(refused.value)
 
 
-def test_inputs_and_files_are_handed_over(tmp_path: Path) -> None:
+def test_inputs_and_files_are_passed(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{}")
     text = (
         RENAME
@@ -230,18 +230,18 @@ assert open(sys.argv[4]).read() == "{}"
         use(tmp_path / "again", RENAME, "$Model", "$Output", "$Input{q}")
 
 
-def test_a_program_that_says_more_than_is_heard_has_to_wait(tmp_path: Path) -> None:
+def test_a_program_waits_when_its_output_is_not_read(tmp_path: Path) -> None:
     floods = "import sys; [print('x' * 999) for _ in range(20_000)]; open(sys.argv[1], 'w').close()"
     finished = tmp_path / "finished"
     program = Program([sys.executable, "-c", floods, str(finished)], dict(os.environ), timeout_s=60)
     heard: list[bool] = []
 
-    def hear(_: str) -> None:
+    def report(_: str) -> None:
         if not heard:
             time.sleep(1)
         heard.append(finished.exists())
 
-    run_program(program, hear)
+    run_program(program, report)
     assert len(heard) == 20_000 and not heard[0] and finished.exists()
 
 
@@ -270,7 +270,7 @@ def test_a_model_that_has_another_name_elsewhere_is_copied(tmp_path: Path, link:
     assert not kept.is_symlink() and kept.read_bytes() == (tmp_path / "source.onnx").read_bytes()
 
 
-def test_data_that_would_stand_where_the_record_stands_is_refused(tmp_path: Path) -> None:
+def test_data_with_the_name_of_the_record_is_refused(tmp_path: Path) -> None:
     text = """
         import onnx, sys
         onnx.save(onnx.load(sys.argv[1]), sys.argv[2], save_as_external_data=True, location="Record.json",
@@ -285,7 +285,7 @@ def test_a_program_may_even_remove_its_folder(tmp_path: Path) -> None:
         use(tmp_path, "import os, shutil, sys; shutil.rmtree(os.path.dirname(sys.argv[2]))")
 
 
-def test_lines_come_while_it_works_however_they_end(tmp_path: Path) -> None:
+def test_lines_are_reported_at_once_with_any_line_end(tmp_path: Path) -> None:
     text = RENAME.replace(
         "print(", "print('10 %\\r20 %\\r\\n\\x1b[31mred\\x1b[0m\\n' + 'x' * 5000, '\\xff', flush=True); print("
     )
@@ -304,7 +304,7 @@ def test_a_timeout_ends_it_and_what_it_started(tmp_path: Path) -> None:
     assert_gone([int(pid) for pid in (tmp_path / "pids").read_text().split()])
 
 
-def test_what_a_program_leaves_running_is_ended_with_it(tmp_path: Path) -> None:
+def test_processes_that_a_program_leaves_are_ended(tmp_path: Path) -> None:
     text = (
         RENAME
         + """
@@ -350,7 +350,7 @@ def test_it_runs_only_with_trust_and_again_only_when_the_script_changed(in_folde
     assert "tool.py" in plan.detail
 
 
-def test_what_is_not_deterministic_is_never_reused(in_folder: Path) -> None:
+def test_nondeterministic_programs_are_never_reused(in_folder: Path) -> None:
     recipe = write_recipe(in_folder, deterministic=False)
     api.run(recipe, trust=True)
     assert reason(recipe) == "never reused"

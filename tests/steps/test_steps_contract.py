@@ -93,7 +93,7 @@ def test_listing_steps_imports_nothing_heavy() -> None:
 
 
 @every_step
-def test_the_header_says_what_it_reads_and_makes(found: StepType) -> None:
+def test_the_header_names_the_kinds_read_and_written(found: StepType) -> None:
     reads, makes = found.cls.kinds()
     assert issubclass(reads, Artifact)
     assert issubclass(makes, Artifact)
@@ -151,7 +151,7 @@ def validator() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(describe_recipes(TYPES.values()))
 
 
-def test_the_schema_is_one(validator: jsonschema.Draft202012Validator) -> None:
+def test_the_schema_is_valid_json_schema(validator: jsonschema.Draft202012Validator) -> None:
     jsonschema.Draft202012Validator.check_schema(validator.schema)
 
 
@@ -178,9 +178,7 @@ def test_the_schema_knows_how_recipes_are_written(path: Path, validator: jsonsch
 
 
 @every_step
-def test_it_works_by_default_leaves_its_input_alone_and_if_pure_makes_the_same_bytes_again(
-    found: StepType, in_folder: Path
-) -> None:
+def test_it_runs_by_default_keeps_its_input_and_pure_steps_repeat_their_bytes(found: StepType, in_folder: Path) -> None:
     if required(found):
         pytest.skip(f"has no default for {required(found)}")
     record = run(found, in_folder, "one")
