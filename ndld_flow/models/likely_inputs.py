@@ -16,7 +16,7 @@ from typing import Any
 
 import onnx
 
-from ndld_flow.base.errors import RequestError
+from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.text import shortened
 from ndld_flow.models.files import model_inputs, read_proto
 from ndld_flow.models.tensors import TensorSpec
@@ -91,6 +91,8 @@ class _Facts:
     """The source of the first of these: `imgsz of the metadata`; empty if they are only usual."""
     is_audio: bool = False
     """A sampling rate is an input."""
+    is_stream: bool = False
+    """A state is an input: the model takes a signal in short pieces."""
     table_sizes: Mapping[str, int] = field(default_factory=dict)
     """Input -> rows of the embedding table that it indexes."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -112,6 +114,20 @@ def likely_inputs(path: Path, given: Mapping[str, Sequence[int]] | None = None) 
         if shapes not in seen:
             seen.add(shapes)
             yield alternative
+
+
+def suggest_shapes(path: Path, used: Mapping[str, Sequence[int]]) -> str:
+    """Return the end of a message about inputs that a model did not accept, with overrides to try if sizes are free."""
+    general = "check the recipe's `inputs:`"
+    try:
+        likely = next(likely_inputs(path), ())
+    except NdldFlowError:
+        return f"{general}."
+    better = [each for each in likely if each.free and each.shape != tuple(used.get(each.spec.name, ()))]
+    if not better:
+        return f"{general}."
+    overrides = " ".join(f"'inputs.{each.spec.name}.shape={list(each.shape)}'".replace(", ", ",") for each in better)
+    return f"{general}, where free dimensions that it does not set are 1, or try: {shortened(overrides, 300)}"
 
 
 def is_image(spec: TensorSpec) -> str:
@@ -189,6 +205,8 @@ def _size(role: str, spec: TensorSpec, facts: _Facts, attempt: int, sizes: Mappi
             tried = [320 if fixed[0] < 100 else fixed[0], *tried]
     else:
         tried = _TRIED_SIZES[role]
+        if role == "samples" and facts.is_stream:
+            tried = (512, *tried)
     size = tried[min(attempt, len(tried) - 1)]
     limit = facts.config.get("max_position_embeddings")
     return min(size, limit) if role == "tokens" and isinstance(limit, int) and limit > 0 else size
@@ -267,7 +285,8 @@ def _gather_facts(path: Path) -> _Facts:
         source = "the size in the model's configuration file" if sides else ""
     usual = ((640, 640), *_IMAGE_SIDES) if "images" in names else _IMAGE_SIDES
     image_sides = tuple(dict.fromkeys(((sides[0], sides[-1]), *usual) if sides else usual))
-    return _Facts(image_sides, source, not names.isdisjoint(_RATES), _table_sizes(proto), config)
+    is_stream = any(_STATE.search(name) for name in names)
+    return _Facts(image_sides, source, not names.isdisjoint(_RATES), is_stream, _table_sizes(proto), config)
 
 
 def _ultralytics_sides(metadata: Mapping[str, str]) -> list[int]:

@@ -93,6 +93,7 @@ def draw_documents(documents: RunDocuments, run_folder: Path) -> Path:
 
     Raises an `OutputsError` when it cannot be written.
     """
+    documents = replace(documents, folder=run_folder)  # those of a sweep's point were read from the store
     drawn = [step for step in documents.comparisons if (run_folder / step / COMPARISON_PAGE).is_file()]
     with paused_garbage_collection():
         text = render(RUN_REPORT, collect_page(documents, drawn), verdict=verdict)

@@ -214,7 +214,11 @@ def execute_steps(
             for place, work in enumerate(works)
         ]
         steps = [work.step for work in works]
-        with _passing_on_logs(works), running_steps(steps, works[0].recipe, store, folder, wait) as scope:
+        with (
+            _passing_on_logs(works),
+            _naming_artifacts(works, store),
+            running_steps(steps, works[0].recipe, store, folder, wait) as scope,
+        ):
             report_start()
             use_modules(works[0].step.type.code or ImportedCode(), alone=True)
             before = set(sys.modules)
@@ -234,6 +238,22 @@ def execute_steps(
             for record in records:
                 store.write_record(record)
     return records
+
+
+@contextlib.contextmanager
+def _naming_artifacts(works: Sequence[Work], store: Store) -> Iterator[None]:
+    """Replace paths of the store in errors by the step that produced the artifact: `model.onnx of step half`."""
+    try:
+        yield
+    except NdldFlowError as error:
+        text = error.message
+        for artifact in (artifact for work in works for artifact in work.artifacts.values()):
+            if artifact.path.is_relative_to(store.root):
+                origin = "the source" if artifact.label == "source" else f"step {artifact.label}"
+                text = text.replace(str(artifact.path), f"{artifact.path.name} of {origin}")
+        if text == error.message:
+            raise
+        raise error.with_text(text, error.step) from error
 
 
 def _check_results(works: Sequence[Work], results: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.likely_inputs import LikelyInput, likely_inputs
+from ndld_flow.models.likely_inputs import LikelyInput, likely_inputs, suggest_shapes
 from tests.support.models import save, tensor
 
 INT = TensorProto.INT64
@@ -128,6 +128,22 @@ def test_a_sampling_rate_makes_the_other_input_a_signal(tmp_path: Path) -> None:
     path = write(tmp_path, tensor("input", [None, None]), tensor("sr", [], INT))
     assert first(path)["input"].shape == (1, 16000)
     assert first(path)["sr"].data == 16000
+
+
+def test_a_stream_takes_its_signal_in_short_pieces(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("input", [None, None]), tensor("state", [2, None, 8]), tensor("sr", [], INT))
+    assert {name: likely.shape for name, likely in first(path).items()} == {
+        "input": (1, 512), "state": (2, 1, 8), "sr": ()
+    }  # fmt: skip
+
+
+def test_a_message_has_the_overrides_to_try(tmp_path: Path) -> None:
+    path = write(tmp_path, tensor("images", ["n", 3, "h", "w"]), tensor("scale", [1, 4]))
+    assert suggest_shapes(path, {"images": (1, 3, 1, 1), "scale": (1, 4)}).endswith(
+        "or try: 'inputs.images.shape=[1,3,640,640]'"
+    )
+    assert suggest_shapes(path, {"images": (1, 3, 640, 640), "scale": (1, 4)}) == "check the recipe's `inputs:`."
+    assert suggest_shapes(tmp_path / "nowhere.onnx", {}) == "check the recipe's `inputs:`."
 
 
 def test_question_marks_do_not_count_as_a_shared_name(tmp_path: Path) -> None:

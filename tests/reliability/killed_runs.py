@@ -36,7 +36,7 @@ class Arena:
     outputs: str = "outputs"
 
     def start(self) -> ProcessRun:
-        command = ["run", self.recipe, "--trust", "-o", self.outputs, *self.arguments]
+        command = ["run", self.recipe, "--trust", "--outputs", self.outputs, *self.arguments]
         return ProcessRun(*command, cwd=self.folder, env={"ARENA": self.mark, **self.env})
 
     def measure(self) -> float:
@@ -79,7 +79,7 @@ class Arena:
         store = self.folder / self.outputs / "store"
         assert not list((store / "building").iterdir())
         for verb in (("runs",), ("verify",), ("gc", "--dry-run")):
-            done = ndld_flow(*verb, "-o", self.outputs, cwd=self.folder)
+            done = ndld_flow(*verb, "--outputs", self.outputs, cwd=self.folder)
             assert done.returncode == 0, (verb, done.stdout + done.stderr)
             assert "damaged" not in done.stdout
         strays = [path for path in (self.folder / self.outputs).glob("*s/*/.*") if path.is_dir()]

@@ -223,7 +223,17 @@ def test_a_sweep_survives_its_workers_and_nodes(cluster: Cluster, second: Node, 
 
 
 def start(toy: SweepToy, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "ndld_flow", "run", str(toy.recipe), "--trust", "-o", str(toy.outputs), *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "ndld_flow",
+        "run",
+        str(toy.recipe),
+        "--trust",
+        "--outputs",
+        str(toy.outputs),
+        *arguments,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

@@ -19,6 +19,7 @@ from ndld_flow.runner.events import StepProgressed
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.store.store import Store
 from tests.support.models import make_ext
+from tests.support.models_run import write_model
 from tests.support.toys import RECIPE, STAMP, make_toy, outcomes, started
 
 
@@ -315,3 +316,15 @@ def test_runs_of_one_second_are_ordered_by_their_end(in_folder: Path) -> None:
         shutil.copytree(made, made.parent / f"{second}-{end}00000")
         os.utime(made.parent / f"{second}-{end}00000" / "run.json", ns=(age, age))
     assert [folder.name[-6] for folder in outputs.folders()][:3] == ["c", "a", "b"]
+
+
+def test_errors_name_the_step_whose_model_fails_and_no_path_of_the_store(in_folder: Path) -> None:
+    graph = "g (float[n,3] x) => (float[m] y) <int64[1] s = {9}> { a = Neg(x) b = Neg(a) y = Reshape(b, s) }"
+    write_model(in_folder / "model.onnx", graph)
+    quick = "runs: 1, passes: 1, duration: 0, stable: 0 %, warmup: 0, warmup_passes: 0, layer_passes: 0"
+    (in_folder / "r.yaml").write_text(
+        f"model: model.onnx\nsteps: {{sanitize: {{}}, speed: {{step: profile, {quick}}}}}\n"
+    )
+    with pytest.raises(RequestError, match=r"step speed: .*model\.onnx of step sanitize fails at run time") as raised:
+        api.run("r.yaml")
+    assert "objects" not in str(raised.value)

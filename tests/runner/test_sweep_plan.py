@@ -83,9 +83,11 @@ def test_a_plan_computes_and_writes_nothing(toy: SweepToy) -> None:
 def test_a_plan_reports_that_only_the_best_are_measured_again(toy: SweepToy) -> None:
     toy.write(RECIPE + "  winners: 0\n").finish()
     toy.write(RECIPE)
-    said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs)])
+    said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "--outputs", str(toy.outputs)])
     assert "the best will be measured again: points 2, 3, 6" in said.output
-    said = CliRunner().invoke(program, ["plan", str(toy.recipe), "--trust", "-o", str(toy.outputs), "--force", "speed"])
+    said = CliRunner().invoke(
+        program, ["plan", str(toy.recipe), "--trust", "--outputs", str(toy.outputs), "--force", "speed"]
+    )
     assert "6 steps to run for 6 points" in said.output
     assert "then the best are measured again" in said.output
 

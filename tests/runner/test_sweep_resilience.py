@@ -42,7 +42,7 @@ def started(toy: SweepToy) -> Iterator[list[ProcessRun]]:
 
 
 def start(toy: SweepToy, *arguments: str) -> ProcessRun:
-    command = ["run", str(toy.recipe), "--trust", "-o", str(toy.outputs), *arguments]
+    command = ["run", str(toy.recipe), "--trust", "--outputs", str(toy.outputs), *arguments]
     return ProcessRun(*command, cwd=toy.folder, env={"TOY_LOG": os.environ["TOY_LOG"]})
 
 

@@ -21,6 +21,7 @@ import onnxruntime as ort
 
 from ndld_flow.base.errors import BackendError, ModelError
 from ndld_flow.base.text import shortened
+from ndld_flow.models.likely_inputs import suggest_shapes
 from ndld_flow.models.tensors import Array, TensorSpec, dtype_of_ort, numpy_dtype, shape_text
 from ndld_flow.runtimes.onnxruntime.execution_providers import (
     CPU,
@@ -181,6 +182,7 @@ class OnnxruntimeBinding:
         # Host copies are kept only where they are copied again.
         self._feeds = {name: np.asarray(array, order="C") for name, array in feeds.items()} if self._waits else {}
         self._fed = ", ".join(f"{name} {array.dtype.name} {shape_text(array.shape)}" for name, array in feeds.items())
+        self._shapes = {name: tuple(array.shape) for name, array in feeds.items()}
 
     def run(self) -> None:
         """Run the model once and wait for its outputs. Raises `ModelError` when it fails."""
@@ -189,7 +191,7 @@ class OnnxruntimeBinding:
         except Exception as error:  # ONNX Runtime raises both RuntimeError and its own classes
             raise ModelError(
                 f"{self._model.path} fails at run time: {_one_paragraph(error)}. Its inputs were {self._fed}; "
-                "check the recipe's `inputs:` (free dimensions that it does not set are 1)."
+                f"{suggest_shapes(self._model.path, self._shapes)}"
             ) from None
         if self._waits:
             self._binding.synchronize_outputs()
