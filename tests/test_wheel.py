@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from zipfile import ZipFile
 
+import onnx
 import pytest
+from onnx import TensorProto
 
 from tests.support.command_line import ndld_flow
+from tests.support.models import GraphBuilder, make_cnn, save, tensor
+from tests.support.samples import fetch_sample
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,6 +51,55 @@ def test_examples_and_presets_work_from_a_wheel_in_an_empty_folder(built: Path, 
     planned = installed("plan", "pipelines/resnet50.yaml", "profiling@steps.speed=thorough", "--json")
     assert json.loads(planned)
     assert not (tmp_path / "configs").exists()
+
+
+LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+
+
+def text_model(path: Path) -> Path:
+    """A model of tokens and their mask, with free sizes and an embedding table of 50 rows."""
+    b = GraphBuilder()
+    embedded = b.op("Gather", b.weight(50, 8), "input_ids")
+    mask = b.op("Unsqueeze", b.op("Cast", "attention_mask", to=TensorProto.FLOAT), b.ints(2))
+    b.op("MatMul", b.op("Mul", embedded, mask), b.weight(8, 4))
+    b.nodes[-1].output[0] = "y"
+    inputs = [tensor(name, ["batch", "sequence"], TensorProto.INT64) for name in ("input_ids", "attention_mask")]
+    return save(b.model(inputs, [tensor("y", ["batch", "sequence", 4])]), path)
+
+
+def nhwc_model(path: Path) -> Path:
+    """A model of NHWC pictures of any size, and a second input."""
+    b = GraphBuilder()
+    image = b.op("Transpose", "picture", perm=[0, 3, 1, 2])
+    b.op("Add", b.op("GlobalAveragePool", b.op("Conv", image, b.weight(4, 3, 3, 3))), "bias")
+    b.nodes[-1].output[0] = "y"
+    inputs = [tensor("picture", ["n", "height", "width", 3]), tensor("bias", [1, 4, 1, 1])]
+    return save(b.model(inputs, [tensor("y", ["n", 4, 1, 1])]), path)
+
+
+UNLIKE: dict[str, Callable[[Path], object]] = {
+    "fixed": lambda path: shutil.copy(
+        Path(onnx.__file__).parent / "backend/test/data/light/light_squeezenet.onnx", path
+    ),
+    "dynamic": make_cnn,
+    "nhwc and two inputs": nhwc_model,
+    "text": text_model,
+    "recognition": lambda path: shutil.copy(fetch_sample("rec"), path),
+    "audio": lambda path: shutil.copy(fetch_sample("silero"), path),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", UNLIKE)
+def test_two_commands_lead_from_a_model_to_a_result(kind: str, tmp_path: Path) -> None:
+    UNLIKE[kind](tmp_path / "model.onnx")
+    begun = ndld_flow("init", "model.onnx", cwd=tmp_path)
+    assert (begun.returncode, begun.stderr) == (0, "")
+    quick = [f"steps.{step}.budget=300ms" for step in ("base", "speed")]
+    done = ndld_flow("run", "model.yaml", "-o", "faster.onnx", *quick, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "result faster.onnx"
+    onnx.checker.check_model(onnx.load(tmp_path / "faster.onnx"))
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ from ndld_flow.processes.worker import exit_worker, start_worker
 
 _JOB, _ANSWER = "job.json", "answer.json"
 _TIME_S = 60.0
-"""No further sizes are tried after this time."""
+"""The process is killed after this time; after half of it, no further sizes are tried."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,14 @@ def try_inputs(
 ) -> Tried:
     """Run a model once on the CPU with each alternative until one is accepted; at most a minute."""
     job = [{likely.spec.name: given_input(likely).model_dump_json() for likely in inputs} for inputs in alternatives]
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="ndld-flow-trial-") as name:
         folder = Path(name)
         (folder / _JOB).write_text(json.dumps({"model": str(model.absolute()), "alternatives": job}), encoding="utf-8")
-        ended = run_worker_module(__name__, folder, progress)
+        ended = run_worker_module(__name__, folder, progress, timeout_s=_TIME_S)
         if not (folder / _ANSWER).exists():
+            if time.monotonic() - started >= _TIME_S:
+                return Tried(alternatives[0], f"{ended.doing} took longer than {_TIME_S:.0f} s")
             cause = ended.signal_name or ended.output[-300:]
             return Tried(alternatives[0], f"ONNX Runtime ended with {cause} while {ended.doing}")
         answer = json.loads((folder / _ANSWER).read_text(encoding="utf-8"))
@@ -94,7 +97,7 @@ def _try_all(
             return {"accepted": index, "pass_ms": (time.perf_counter() - before) * 1e3}
         except NdldFlowError as error:
             first_error = first_error or str(error)
-        if time.monotonic() - started > _TIME_S:
+        if time.monotonic() - started > _TIME_S / 2:
             break
     return {"accepted": None, "error": first_error}
 

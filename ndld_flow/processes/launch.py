@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,22 +60,30 @@ class ProcessEnd:
 
 
 def run_worker_module(
-    module: str, folder: Path, report: Callable[[int, int, str], None], environment: Mapping[str, str] | None = None
+    module: str,
+    folder: Path,
+    report: Callable[[int, int, str], None],
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
 ) -> ProcessEnd:
     """Run `python -P -m MODULE FOLDER` until it ends; it reads its job from the folder and writes its answer there.
 
     `report(done, total, what)` is called for its progress lines (see `worker.start_worker`). `environment` is added to
-    ours. In any case the process and all its descendants have ended afterwards; when this process is killed, it ends
-    by itself, if it has called `worker.start_worker`.
+    ours; after `timeout_s` the process is killed. In any case it and all its descendants have ended afterwards; when
+    this process is killed, it ends by itself, if it has called `worker.start_worker`.
     """
     process = _start(module, folder, environment)
     doing = "starting"
+    limit = threading.Timer(timeout_s or 0.0, process.kill)
+    if timeout_s is not None:
+        limit.start()
     try:
         for line in process.stdout or ():
             done, total, doing = line.decode(errors="replace").strip().split(" ", 2)
             report(int(done), int(total), doing)
         process.wait()
     finally:
+        limit.cancel()
         end_group(process)
     return ProcessEnd(process.returncode, doing, folder)
 

@@ -243,9 +243,13 @@ def sync_folder(folder: Path) -> None:
 
     below = (Path(place, name) for place, _, names in os.walk(folder) for name in ("", *names))
     paths = [path for path in below if not path.is_symlink()]  # a link is a name in its folder
-    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as several:
-        for _ in several.map(sync, paths):
-            pass
+    try:
+        with ThreadPoolExecutor(_SYNCED_AT_ONCE) as several:
+            for _ in several.map(sync, paths):
+                pass
+    except RuntimeError:  # no more threads can be started, for a limit of memory or of processes
+        for path in paths:
+            sync(path)
 
 
 def sync(path: str | Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.measure import trial_pass
 from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.write_recipe import RecipeWishes, Runtime, WrittenRecipe, parse_shape, write_recipe
 from tests.support.models import GraphBuilder, save, tensor
@@ -71,6 +72,14 @@ def test_a_model_that_kills_its_process_is_an_error_of_the_trial(
     monkeypatch.setenv("PYTHONPATH", str(in_folder))
     (in_folder / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert "SIGSEGV" in write().tried.error
+
+
+def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    picky_model(in_folder / "model.onnx")
+    monkeypatch.setattr(trial_pass, "_TIME_S", 0.2)
+    monkeypatch.setenv("PYTHONPATH", str(in_folder))
+    (in_folder / "sitecustomize.py").write_text("import time; time.sleep(60)")
+    assert "took longer than" in write().tried.error
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt_rtx", "tensorrt"])

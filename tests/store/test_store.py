@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ndld_flow.store import files
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import copy_file, follow, point_to, remove_folder, write_text_atomically
 from ndld_flow.store.store import Store
@@ -196,3 +198,18 @@ json_values = st.recursive(
 @given(st.dictionaries(st.text(), json_values))
 def test_a_digest_is_independent_of_the_order_of_keys(values: dict[str, object]) -> None:
     assert digest_json(dict(reversed(values.items()))) == digest_json(values)  # type: ignore[arg-type]
+
+
+def test_files_are_synced_one_by_one_where_no_thread_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of memory or of processes must not stop a run at its end."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    synced: list[Path] = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(files, "sync", synced.append)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").touch()
+    files.sync_folder(tmp_path)
+    assert {path.relative_to(tmp_path).as_posix() for path in synced} == {".", "a", "a/b"}
