@@ -24,7 +24,7 @@ from ndld_flow.runner.events import RunFinished
 from ndld_flow.store.store import Store
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
-from tests.support.toys import RECIPE, make_toy, outcomes
+from tests.support.toys import RECIPE, STAMP, make_toy, outcomes
 from tests.support.worker_toys import wait_until
 
 
@@ -339,3 +339,11 @@ def test_init_writes_a_recipe_that_runs_unchanged(in_folder: Path) -> None:
     run = ndld_flow("run", "my model.yaml", *quick, cwd=in_folder)
     assert run.returncode == 0, run
     assert "agree" in run.stdout
+
+
+def test_a_step_as_json_has_its_metrics_if_it_declares_them(in_folder: Path) -> None:
+    described = json.loads(ndld_flow("steps", "lint", "--json", cwd=in_folder).stdout)
+    assert {"name": "errors", "unit": "", "when": ""} in described["metrics"]
+    (in_folder / "stamp.py").write_text(STAMP)
+    described = json.loads(ndld_flow("steps", "stamp", "--from", "stamp.py", "--json", cwd=in_folder).stdout)
+    assert described["metrics"] is None, "unknown, which is not none"
