@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-_MOST_RECIPE_BYTES = 2**20
 _MOST_RUNS = 200
 
 Completer = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -38,15 +37,11 @@ def complete_steps(ctx: click.Context) -> Iterator[str]:
 @_quietly
 def complete_overrides(ctx: click.Context) -> Iterator[str]:
     """Yield the keys of the recipe on the command line: `steps.speed.passes=`, `inputs.x.shape=`, `~steps.lint`."""
-    import yaml
-
     from ndld_flow.base.settings import fields_of
     from ndld_flow.recipe.step_types import StepTypes
+    from ndld_flow.recipe.yaml_file import read_yaml
 
-    recipe = Path(ctx.params["recipe"])
-    if recipe.stat().st_size > _MOST_RECIPE_BYTES:
-        return
-    values = yaml.safe_load(recipe.read_bytes())
+    values = read_yaml(Path(ctx.params["recipe"])).values
     yield "model="
     for name in values.get("inputs") or {}:
         yield from (f"inputs.{name}.{key}=" for key in ("shape", "data"))

@@ -111,9 +111,9 @@ def write_recipe(
     """
     wishes = wishes or RecipeWishes()
     path = target or Path(f"{model.stem}.yaml")
-    tried = _try(model, wishes, ask, progress)
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
+    tried = _try(model, wishes, ask, progress)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
     result = {"fp16": "half", "int8": "small", None: "sanitize"}[wishes.precision]
     bound = "20 %" if wishes.precision == "int8" else "5 %"

@@ -46,9 +46,11 @@ def collect_files(documents: RunDocuments) -> tuple[FolderView, ...]:
 
 
 def result_of(documents: RunDocuments, step: str) -> FileLink | None:
-    """Return the model or the engine that a step wrote; None for other steps."""
-    folders = {view.step: view for view in collect_files(documents)}
-    files = folders[short_name(step)].files if short_name(step) in folders else ()
+    """Return the model or the engine that a step wrote; None for other steps, and if the run has no folder."""
+    finished = next((each for each in documents.run.steps if each.name == step and each.record is not None), None)
+    if finished is None or documents.folder is None:
+        return None
+    files = _folder_of(finished, documents.folder).files
     return next((file for file in files if file.name in ("model.onnx", "model.engine")), None)
 
 
