@@ -200,7 +200,7 @@ class Composed:
     written: dict[str, Any]
     """The same with its `${...}` as they were written."""
     trust: bool = False
-    """Whether `${oc.env:...}` may read the environment, which holds passwords and tokens."""
+    """True if `${oc.env:...}` may read the environment, which holds passwords and tokens."""
 
     def where(self, dotted: str) -> str:
         """Return the override, or `file:line`, that set a dotted path."""

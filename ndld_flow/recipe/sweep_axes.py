@@ -166,7 +166,7 @@ class GivenAxis:
     """Text in Hydra's grammar, a list, or a mapping; None removes the axis."""
     override: str
     in_section: bool = False
-    """Whether it was written as `sweep.over.KEY=...`."""
+    """True if it was written as `sweep.over.KEY=...`."""
 
 
 def read_axis_override(override: str, multirun: bool) -> GivenAxis | None:

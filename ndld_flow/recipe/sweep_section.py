@@ -34,7 +34,7 @@ class NumberRange(_Section):
     step: int | float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Distance of neighbours. Without it every whole number counts, or any number at all."""
     log: bool = False
-    """Whether the scale is logarithmic, as for iterations or bytes; not together with `step`."""
+    """Use a logarithmic scale, as for iterations or bytes; not together with `step`."""
 
     @model_validator(mode="before")
     @classmethod

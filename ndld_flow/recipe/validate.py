@@ -169,7 +169,7 @@ Sentence = TypeVar("Sentence", Gate, Expression)
 Known = Mapping[str, RecipeStep | None]
 """A recipe's steps by name; None for one that has mistakes of its own."""
 _StepPlace = tuple[int, str, str, tuple[Path, ...]]
-"""What decides whether a step is valid: number of its readable artifacts, name, settings, files of step types."""
+"""All that the validity of a step depends on: number of its readable artifacts, name, settings, files of step types."""
 
 
 @dataclass

@@ -222,7 +222,7 @@ class RebuiltEngine(Record):
     build_s: float
     layer_count: int
     read_timings: bool
-    """Whether it read timings from a cache: it then has the tactics of earlier builds."""
+    """True if it read timings from a cache: it then has the tactics of earlier builds."""
     latency_ms: float | None = None
     """Median; None where it was not measured."""
 
@@ -269,7 +269,7 @@ class TacticChurn(Record):
     basis: Literal["engines as built", "engines as measured"]
     """Source of the layers: the builder's report, or the engine when it ran."""
     tells_tactics: bool
-    """Whether any layer has a tactic: otherwise only different layers and formats can be noticed."""
+    """True if any layer has a tactic: otherwise only different layers and formats can be noticed."""
     row_count: int
     """Number of layers, with corresponding layers of several builds counted once."""
     changed: tuple[ChangedLayer, ...]

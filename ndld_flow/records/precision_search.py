@@ -82,7 +82,7 @@ class PrecisionSearch(Document):
     """Node -> why it always keeps the higher precision (no kernel, sizes, sensitive operators)."""
     kept: tuple[KeptNode, ...]
     passed: bool
-    """Whether the tolerance is met with the kept nodes."""
+    """True if the tolerance is met with the kept nodes."""
     metrics_whole: dict[str, float]
     """Metrics of the worst output, with every candidate at the reduced precision; empty when that did not run."""
     metrics_found: dict[str, float]

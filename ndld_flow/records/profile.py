@@ -255,7 +255,7 @@ class Profile(Document):
     input_digests: dict[str, str] = {}
     """Input -> digest of its values, of those that came from a file; a path does not identify them."""
     profiler: Literal["on", "off", ""] = ""
-    """Whether a profiler that sees layers was attached in the timing pass; empty where it is not known."""
+    """True if a profiler that sees layers was attached in the timing pass; empty where it is not known."""
     warmup_passes: int
     warmup_ms: float
     runs: tuple[ProfileRun, ...]

@@ -28,7 +28,7 @@ class Ending:
     sign: str
     """Sign in the page's title."""
     complete: bool = False
-    """Whether all necessary steps have finished: only such a run can be compared with."""
+    """True if all necessary steps have finished: only such a run can be compared with."""
 
 
 ENDINGS: Mapping[RunOutcome, Ending] = {

@@ -26,7 +26,7 @@ class SweepAxis(Record):
     values: tuple[JsonValue, ...]
     """The values of its points, in the axis' order: listed values as listed, numbers ascending."""
     numeric: bool = False
-    """Whether all values are numbers."""
+    """True if all values are numbers."""
     log: bool = False
 
 
@@ -114,9 +114,9 @@ class MeasurementSession(Record):
     """Names of the recipe's steps that were measured."""
     device: str
     again: bool = False
-    """Whether it measured winners again."""
+    """True if it measured winners again."""
     reused: bool = False
-    """Whether its results were reused."""
+    """True if its results were reused."""
     started_at: datetime
     ended_at: datetime
     beside: tuple[str, ...] = ()

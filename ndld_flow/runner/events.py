@@ -152,7 +152,7 @@ class PointFinished(Record):
 class SweepFinished(Record):
     event: Literal["sweep_finished"] = "sweep_finished"
     passed: bool
-    """Whether any point passed."""
+    """True if any point passed."""
     exit_code: int
     nothing_to_do: bool
     """All results exist already; `sweep` is an earlier sweep."""

@@ -51,7 +51,7 @@ class RunState:
     held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     """Closed when the run has ended, in whatever way."""
     opened: bool = False
-    """Whether its folder exists."""
+    """True if its folder exists."""
 
     @property
     def steps(self) -> tuple[RunStep, ...]:

@@ -47,7 +47,7 @@ class Effect:
     levels: tuple[Level, ...]
     """Levels with points, in the axis' order."""
     paired: bool
-    """Whether the compared points are equal on the other axes; if not, their effects are mixed in."""
+    """True if the compared points are equal on the other axes; if not, their effects are mixed in."""
 
     @property
     def size(self) -> float:

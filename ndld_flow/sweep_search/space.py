@@ -37,7 +37,7 @@ class Numbers:
     """Distance of neighbours; None: any number between the bounds (every integer, for integers)."""
     integer: bool = False
     log: bool = False
-    """Whether searches draw and move on a logarithmic scale."""
+    """True if searches draw and move on a logarithmic scale."""
 
 
 Axis = Choices | Numbers

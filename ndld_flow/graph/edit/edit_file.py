@@ -210,7 +210,7 @@ class RecordedShapes:
     """Shapes and types that were recorded before an operation."""
 
     outputs_hold = False
-    """Whether the operation guarantees unchanged outputs of the model."""
+    """True if the operation guarantees unchanged outputs of the model."""
 
     def __init__(self, model: ir.Model) -> None:
         self._records = {value: _Record(value.shape, value.type, _origin(value)) for value in _values(model)}

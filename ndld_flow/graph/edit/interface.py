@@ -181,7 +181,7 @@ def parse_tensor_type(text: str) -> tuple[ir.TensorType, ir.Shape]:
 def type_edges(model: ir.Model, edges: Iterable[ir.Value], given: Mapping[str, str], where: str = "types") -> None:
     """Set type and shape of tensors that become inputs or outputs: as given, as inferred, or as recorded.
 
-    Raises `RequestError` for a given name that is none of them, and for a tensor of which neither is known.
+    Raises `RequestError` for an unknown name, and for a tensor whose dtype or number of dimensions is unknown.
     """
     edges = list(edges)
     known = {value.name or "" for value in edges}

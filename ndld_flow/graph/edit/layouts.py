@@ -57,7 +57,7 @@ class Renumbered:
     constants: dict[int, ir.TensorProtocol] = field(default_factory=dict)
     """Input -> the constant that replaces it."""
     keeps_order: bool = True
-    """Whether its outputs are in the other order too. A reduction that drops axes may leave nothing to reorder."""
+    """True if its outputs are in the other order too. A reduction that drops axes may leave nothing to reorder."""
 
     def apply(self, edits: OperationEdits, node: ir.Node) -> None:
         node.attributes.update(self.attributes)

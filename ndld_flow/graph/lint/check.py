@@ -110,7 +110,7 @@ class Check:
         return Finding(severity=severity or self.severity, check=self.name, message=message, **where)
 
     def finding_at(self, message: str, name: str, op_type: str) -> Finding:
-        """Return a finding on the node of a name and type, either of which may be empty."""
+        """Return a finding on a node; its name, its type, or both may be empty."""
         return Finding(severity=self.severity, check=self.name, message=message, node=name, op_type=op_type)
 
 

@@ -41,7 +41,7 @@ class Affine:
 
 
 def fuse_affine(edits: Edits) -> None:
-    """Fuse every such node into a Conv, ConvTranspose or BatchNormalization of which it is the only reader."""
+    """Fuse each scale and shift into the Conv, ConvTranspose or BatchNormalization that no other node reads."""
     for graph in edits.graphs():
         for node in tuple(graph):
             if is_standard(node) and node.op_type in ("BatchNormalization", "Mul", "Add", "Sub", "Div"):

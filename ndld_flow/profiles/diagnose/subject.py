@@ -251,7 +251,7 @@ class Insight:
     evidence: str
     """The numbers behind it, in a sentence or two."""
     next_step: str
-    """What to try, in a sentence or two."""
+    """The suggested change, in one or two sentences."""
     layers: tuple[int, ...] = ()
     """Positions in `Profile.layers`, the longest first."""
 

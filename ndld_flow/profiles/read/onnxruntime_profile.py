@@ -395,14 +395,15 @@ def _layer(index: int, node: MeasuredNode, passes: int) -> Layer:
         outputs=outputs,
         depth=node.depth,
         samples_ms=node.self_ms,
-        role=_role(node.op_type),
+        role=role_of(node.op_type),
         macs=round(once * calls) if once is not None and once < _MAX_MACS else None,
         read_bytes=round(tensor_bytes(inputs) * calls),
         written_bytes=round(tensor_bytes(outputs) * calls),
     ).with_arithmetic()
 
 
-def _role(kind: str) -> LayerRole:
+def role_of(kind: str) -> LayerRole:
+    """Return the purpose of a layer from its operator."""
     if kind in _REFORMATS:
         return "reformat"
     if kind in QUANTIZING_TYPES:

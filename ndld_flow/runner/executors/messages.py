@@ -159,7 +159,7 @@ class TaskOrder(Line):
     step_files: tuple[str, ...]
     """Python files that define steps, besides the built-in and the installed ones."""
     trust: bool
-    """Whether the user allows these files, and the code that settings name."""
+    """True if the user allows these files, and the code that settings name."""
 
 
 def write_order(task: Task, store: Store, *, trust: bool) -> TaskOrder:

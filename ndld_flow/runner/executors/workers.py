@@ -61,7 +61,7 @@ class WorkerDiedError(Exception):
     def __init__(self, text: str, *, killed: bool) -> None:
         super().__init__(text)
         self.killed = killed
-        """Whether a signal ended it."""
+        """True if a signal ended it."""
 
 
 class WorkerStoppedError(Exception):

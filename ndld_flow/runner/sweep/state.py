@@ -54,7 +54,7 @@ class PointRun:
     """A step or a constraint failed before anything was measured."""
     session: int | None = None
     reported: bool = False
-    """Whether its end was reported to the listener."""
+    """True if its end was reported to the listener."""
 
     @classmethod
     def begin(cls, number: int, point: Assignment, changes: Mapping[str, JsonValue], run: RunState) -> PointRun:

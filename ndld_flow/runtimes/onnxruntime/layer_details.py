@@ -15,8 +15,7 @@ from ndld_flow.models.node_precision import precision_of
 from ndld_flow.models.tensors import numpy_dtype
 from ndld_flow.precision.constraints.constraints import join_precisions
 from ndld_flow.profiles.read.layer_work import count_macs
-from ndld_flow.profiles.read.onnxruntime_profile import Key, MeasuredNode, TypeAndShape
-from ndld_flow.records.layer_arithmetic import QUANTIZING_TYPES
+from ndld_flow.profiles.read.onnxruntime_profile import Key, MeasuredNode, TypeAndShape, role_of
 from ndld_flow.records.profile import Layer, LayerRole, TensorInfo
 
 _CAST = "InsertedPrecisionFreeCast_"
@@ -257,8 +256,6 @@ def _weight(value: ir.Value) -> TypeAndShape | None:
     return str(tensor.dtype.numpy().name), tuple(int(size) for size in shape)
 
 
-_REFORMATS = ("ReorderInput", "ReorderOutput")
-_CONTROL = ("If", "Loop", "Scan")
 _BLOCKED = "com.microsoft.nchwc"
 
 
@@ -304,15 +301,9 @@ def describe_layer(index: int, node: RunNode) -> Layer:
 
 def _role(node: RunNode) -> LayerRole:
     kind = node.measured.op_type
-    if kind in _REFORMATS or (kind == "Transpose" and node.ran is not None and not node.origins):
+    if kind == "Transpose" and node.ran is not None and not node.origins:
         return "reformat"
-    if kind in QUANTIZING_TYPES:
-        return "quantize"
-    if kind == "Cast":
-        return "cast"
-    if kind.startswith("Memcpy"):
-        return "copy"
-    return "control" if kind in _CONTROL else "compute"
+    return role_of(kind)
 
 
 def _tactic(ran: ir.Node | None, inputs: Alignment) -> str:

@@ -51,7 +51,7 @@ _REST = "*"
 
 
 def _reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str) -> None:
-    """Reorder inputs or outputs by name; `*` stands for all that are not listed.
+    """Reorder inputs or outputs by name; `*` means all others.
 
     Raises `RequestError` for an unknown name, for one that is listed twice, and for one that is missing without `*`.
     """
@@ -66,6 +66,6 @@ def _reorder(values: MutableSequence[ir.Value], order: Sequence[str], what: str)
     rest = [value for name, value in known.items() if name not in order]
     if rest and _REST not in order:
         left = ", ".join(short_name(value.name or "") for value in rest)
-        raise RequestError(f"the order does not list {left}; `*` stands for all that are not listed")
+        raise RequestError(f"the order does not list {left}; `*` means all others")
     sorted_values = [value for name in order for value in (rest if name == _REST else [known[name]])]
     values[:] = sorted_values

@@ -74,7 +74,7 @@ class RayCluster:
         self._conversations: dict[int, Conversation] = {0: Conversation(queue.SimpleQueue())}
         self._lock = threading.Lock()
         self.disconnected = False
-        """Whether the connection has ended: Ray's head, or its node here, has stopped."""
+        """True if the connection has ended: Ray's head, or its node here, has stopped."""
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "ndld_flow.runner.executors.ray.bridge", address],
             stdin=subprocess.PIPE,
@@ -219,7 +219,7 @@ class Demand:
     """None: all of the node's, so that nothing else runs during a measurement of the CPU."""
     device: str
     exclusive: bool
-    """Whether the steps measure and so need a whole device."""
+    """True if the steps measure and so need a whole device."""
 
 
 def read_nodes(answer: Sequence[Mapping[str, Any]]) -> list[Node]:

@@ -73,7 +73,7 @@ class Died(Line):
     kind: Literal["died"] = "died"
     text: str
     killed: bool = False
-    """Whether a signal ended it."""
+    """True if a signal ended it."""
 
 
 NodeMessage = Alive | Progressed | Logged | Waits | Done | Refused | Failed | MissingArtifacts | Stopped | Died
