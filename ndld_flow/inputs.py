@@ -69,7 +69,7 @@ class InputSpec(Settings):
     min: Shape | None = None
     """Smallest shape an engine must accept."""
     opt: Shape | None = None
-    """Shape to run and to optimise for."""
+    """Shape to run and to optimize for."""
     max: Shape | None = None
     """Largest shape an engine must accept."""
     data: Data = "random"

@@ -167,7 +167,7 @@ def unseen_notes(outputs: Sequence[OutputAgreement]) -> list[str]:
     return notes
 
 
-def summarise(accuracy: Accuracy) -> str:
+def summarize(accuracy: Accuracy) -> str:
     """Return `worst slice 1.2 % off (scores, channel 4), cosine 0.9998: within tolerance`, with remarks in brackets."""
     figures = _agreement(accuracy)
     figures += [

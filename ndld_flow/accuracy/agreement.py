@@ -49,7 +49,7 @@ _MOST_CLASSES = 256
 _LEAST_ELEMENTS = 30
 """Least elements for each class of a class map, on average."""
 _LEVELS = 64
-"""An 8-bit output with more distinct values than this is an image or a quantised tensor if neighbours differ."""
+"""An 8-bit output with more distinct values than this is an image or a quantized tensor if neighbours differ."""
 _EQUAL_NEIGHBOURS = 0.5
 
 
@@ -208,14 +208,14 @@ def _softmax(logits: Array) -> Array:
 
 def _divergences(p: Array, q: Array) -> Array:
     """Return sum(p log(p / q)) of every row, both scaled to a sum of 1; a q below `SMALLEST` is raised to it."""
-    p, q = _normalised(p), np.maximum(_normalised(np.maximum(q, 0.0)), SMALLEST)
+    p, q = _normalized(p), np.maximum(_normalized(np.maximum(q, 0.0)), SMALLEST)
     # 0 log 0 is 0. Rounding and raised q may make the sum slightly negative.
     terms = p * (np.log(np.maximum(p, SMALLEST)) - np.log(q))
     sums: Array = np.maximum(terms.sum(axis=-1), 0.0)
     return sums
 
 
-def _normalised(rows: Array) -> Array:
+def _normalized(rows: Array) -> Array:
     sums = rows.sum(axis=-1, keepdims=True)
     scaled: Array = np.divide(rows, sums, out=np.zeros_like(rows), where=sums > 0)
     return scaled

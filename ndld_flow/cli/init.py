@@ -25,7 +25,7 @@ from ndld_flow.recipe.write_recipe import Precision, RecipeWishes, Runtime, pars
     help="The runtime that the model is for.",
 )
 @click.option("--fp16", "precision", flag_value="fp16", help="Convert to FP16, except for what FP16 breaks.")
-@click.option("--int8", "precision", flag_value="int8", help="Quantise to INT8.")
+@click.option("--int8", "precision", flag_value="int8", help="Quantize to INT8.")
 @click.option("--shape", "shapes", multiple=True, metavar="NAME=1x3x640x640", help="Shape of an input.")
 @click.option("--example", metavar="NAME", help="Write an example recipe instead, such as `quickstart`, to pipelines/.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing RECIPE.yaml.")

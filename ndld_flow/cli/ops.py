@@ -19,11 +19,11 @@ Operators of ONNX and of ONNX Runtime are read from the installed libraries; not
   ndld-flow ops Clip --opset 10              its version in a model of opset 10
   ndld-flow ops com.microsoft::FusedConv
   ndld-flow ops --search "group norm"        by words of its name and documentation
-  ndld-flow ops --domain ai.onnx.ml --category normalisation
+  ndld-flow ops --domain ai.onnx.ml --category normalization
   ndld-flow ops --model model.onnx           the operators of a model, and whether newer versions exist
 
-Families are those of `draw`: convolution, matmul, activation, normalisation, elementwise, shape, reduce, control,
-quantisation, other.
+Families are those of `draw`: convolution, matmul, activation, normalization, elementwise, shape, reduce, control,
+quantization, other.
 """
 
 

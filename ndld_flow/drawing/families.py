@@ -10,12 +10,12 @@ Family = Literal[
     "convolution",
     "matmul",
     "activation",
-    "normalisation",
+    "normalization",
     "elementwise",
     "shape",
     "reduce",
     "control",
-    "quantisation",
+    "quantization",
     "other",
 ]
 
@@ -25,12 +25,12 @@ TITLES: dict[Family, str] = {
     "convolution": "Convolution",
     "matmul": "Matrix product, attention",
     "activation": "Activation",
-    "normalisation": "Normalisation",
+    "normalization": "Normalization",
     "elementwise": "Elementwise",
     "shape": "Shape and layout",
     "reduce": "Pooling and reduction",
     "control": "Control flow, functions",
-    "quantisation": "Quantisation and casts",
+    "quantization": "Quantization and casts",
     "other": "Other",
 }
 
@@ -41,7 +41,7 @@ _OPERATORS: dict[Family, str] = {
     "activation": """Relu LeakyRelu PRelu Sigmoid HardSigmoid HardSwish Tanh Softmax LogSoftmax Hardmax Elu Selu Celu
         Gelu FastGelu QuickGelu BiasGelu Mish Swish Softplus Softsign ThresholdedRelu Clip Shrink Erf SwiGLU ScaledSiLU
         QLinearSigmoid""",
-    "normalisation": """BatchNormalization InstanceNormalization LayerNormalization GroupNormalization
+    "normalization": """BatchNormalization InstanceNormalization LayerNormalization GroupNormalization
         RMSNormalization LRN LpNormalization MeanVarianceNormalization SkipLayerNormalization
         SimplifiedLayerNormalization Dropout BiasDropout BitmaskDropout BitmaskBiasDropout""",
     "elementwise": """Add Sub Mul Div Pow Sqrt Exp Log Neg Abs Reciprocal Floor Ceil Round Sign Mod Min Max Sum Mean
@@ -56,7 +56,7 @@ _OPERATORS: dict[Family, str] = {
         ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp
         ReduceSumSquare ArgMax ArgMin TopK CumSum CumProd NonMaxSuppression Unique""",
     "control": "If Loop Scan SequenceMap",
-    "quantisation": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast CastLike BitCast",
+    "quantization": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear Cast CastLike BitCast",
     # Their names hold parts of others' (norm, mha) by chance.
     "other": "RandomNormal RandomNormalLike NGramHashMapping VarlenNGramHashMapping",
 }
@@ -69,9 +69,9 @@ _PARTS: tuple[tuple[str, Family], ...] = (
     ("reorder", "shape"),
     ("shuffle", "shape"),
     ("memcpy", "shape"),
-    ("quantize", "quantisation"),
-    ("cast", "quantisation"),
-    ("norm", "normalisation"),
+    ("quantize", "quantization"),
+    ("cast", "quantization"),
+    ("norm", "normalization"),
     ("matmul", "matmul"),
     ("matrixmultiply", "matmul"),
     ("gemm", "matmul"),
@@ -125,7 +125,7 @@ _MYELIN_WORDS: tuple[tuple[str, Family], ...] = (
     ("Div", "elementwise"),
     ("Max", "elementwise"),
     ("Min", "elementwise"),
-    ("Cast", "quantisation"),
+    ("Cast", "quantization"),
 )
 """Parts of fused kernels' names, the most specific first; the remaining ones move or reshape tensors."""
 

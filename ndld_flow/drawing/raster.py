@@ -1,4 +1,4 @@
-"""Rasterise a picture as PNG or JPEG with Pillow, in strips, so that a large one needs little memory."""
+"""Rasterize a picture as PNG or JPEG with Pillow, in strips, so that a large one needs little memory."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _choose(given: NetworkInput, batch: BatchSetting | None, spec: InputSpec | N
 
 
 def _spec_range(spec: InputSpec | None) -> ShapeRange | None:
-    """Return the shapes of the recipe's `inputs:`; a missing bound is the shape to optimise for."""
+    """Return the shapes of the recipe's `inputs:`; a missing bound is the shape to optimize for."""
     best = None if spec is None else spec.run_shape or spec.max or spec.min
     if spec is None or best is None:
         return None

@@ -15,7 +15,7 @@ from ndld_flow.engines.build_settings import AdvancedSettings, BuildSettings, Ta
 from ndld_flow.engines.typing_modes import decide_typing, types_strongly
 from ndld_flow.runtimes.tensorrt.release_names import Names, members, release_title, releases_text
 
-_TO_QDQ = "quantise the model: its Q/DQ nodes (QuantizeLinear, DequantizeLinear) determine what is computed in {}"
+_TO_QDQ = "quantize the model: its Q/DQ nodes (QuantizeLinear, DequantizeLinear) determine what is computed in {}"
 _FLAGS_INSTEAD: Mapping[str, str] = {
     "FP16": "convert the model with a `convert_fp16` step, or ask for FP16 layer by layer with `constrain_precision` "
     "and `typing: obey`",

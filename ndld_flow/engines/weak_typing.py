@@ -88,7 +88,7 @@ def _set_layer(trt: Bindings, layer: Bound, wanted: str) -> bool:
 
 
 def _can_become(own: str, wanted: str) -> bool:
-    """Return True for a float that becomes another float or, quantised, INT8, and an integer that becomes another."""
+    """Return True for a float that becomes another float or, quantized, INT8, and an integer that becomes another."""
     if wanted == "INT8":
         return own in (*_FLOATS, "INT8")
     return own in (_INTEGERS if wanted in _INTEGERS else _FLOATS)

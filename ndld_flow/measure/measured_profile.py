@@ -199,7 +199,7 @@ def _device_metrics(profile: Profile) -> dict[str, Metric]:
     return metrics
 
 
-def summarise(profile: Profile) -> str:
+def summarize(profile: Profile) -> str:
     """Return `median 3.2 ms ±1.2 % over 5 runs (790 passes) on CPU, 86 layers`."""
     latency, runs = profile.latency, len(profile.runs)
     provider = profile.providers[0].removesuffix("ExecutionProvider")

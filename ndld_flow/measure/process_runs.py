@@ -93,7 +93,7 @@ class ProcessRuns:
     def _recording(self, number: int) -> RecordingPlan | None:
         if self.layers is None or number > self.tally.least:
             return None
-        return replace(self.layers, keep_optimised=number == 1)
+        return replace(self.layers, keep_optimized=number == 1)
 
     def _reporter(self, number: int, passes: int) -> Progress:
         """Return a callback of the progress over all runs, as far as known."""

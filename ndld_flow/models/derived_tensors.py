@@ -33,7 +33,7 @@ class StreamedTensor(ir.LazyTensor):
     """A tensor whose bytes are computed while they are written and never held all at once."""
 
     def __init__(self, dtype: ir.DataType, shape: Sequence[int], name: str) -> None:
-        super().__init__(self._materialise, dtype, ir.Shape(shape), name=name)
+        super().__init__(self._materialize, dtype, ir.Shape(shape), name=name)
 
     @property
     @abstractmethod
@@ -52,7 +52,7 @@ class StreamedTensor(ir.LazyTensor):
     def tobytes(self) -> bytes:
         return b"".join(self.pieces())
 
-    def _materialise(self) -> ir.Tensor[Array] | ir.PackedTensor[Array]:
+    def _materialize(self) -> ir.Tensor[Array] | ir.PackedTensor[Array]:
         shape = self.shape.numpy()
         if self.dtype.bitwidth < 8:
             return ir.PackedTensor(np.frombuffer(self.tobytes(), np.uint8), self.dtype, shape=shape, name=self.name)

@@ -158,7 +158,7 @@ class _Slot:
 
 
 @contextlib.contextmanager
-def externalised(model: ir.Model, data_path: Path) -> Iterator[None]:
+def externalized(model: ir.Model, data_path: Path) -> Iterator[None]:
     """Write weights to `data_path`, or to files next to it, where needed; in the context, the tensors point there.
 
     Nothing is written for a small model without external data, unless its weights were placed. Tensors already on disk

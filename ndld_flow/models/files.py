@@ -1,4 +1,4 @@
-"""ONNX model files: load, save, check and summarise them, and list the inputs and outputs that they declare.
+"""ONNX model files: load, save, check and summarize them, and list the inputs and outputs that they declare.
 
 Weights in external data stay on disk throughout.
 """
@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from ndld_flow.base.errors import ModelError, OutputsError
 from ndld_flow.base.text import one_paragraph
 from ndld_flow.models.element_types import dtype_name, held_tensor
-from ndld_flow.models.external_data import externalised, place_tensors
+from ndld_flow.models.external_data import externalized, place_tensors
 from ndld_flow.models.external_files import external_files, open_regular
 from ndld_flow.models.model_checks import check_functions, check_nodes, check_versions
 from ndld_flow.models.node_selection import op_name
@@ -136,22 +136,22 @@ def save_model(model: ir.Model, path: Path) -> None:
     """Write a model to `path`, and its weights to `<name>.data` next to it if it has external data or more than
     1.5 GiB. Weights on disk are copied by the kernel, not read.
 
-    Raises `OutputsError` if the files cannot be written, `ModelError` if the model cannot be serialised.
+    Raises `OutputsError` if the files cannot be written, `ModelError` if the model cannot be serialized.
     """
-    proto = _proto_of(model, path, externalised(model, path.with_name(f"{path.name}.data")))
+    proto = _proto_of(model, path, externalized(model, path.with_name(f"{path.name}.data")))
     _write_proto(proto, path)
 
 
 def proto_with_external_data(model: ir.Model, path: Path) -> onnx.ModelProto:
-    """Serialise a changed model whose external data stay where its source, `path`, has them.
+    """Serialize a changed model whose external data stay where its source, `path`, has them.
 
-    Raises `ModelError` if it cannot be serialised.
+    Raises `ModelError` if it cannot be serialized.
     """
     return _proto_of(model, path, contextlib.nullcontext())
 
 
 def _proto_of(model: ir.Model, path: Path, weights: contextlib.AbstractContextManager[None]) -> onnx.ModelProto:
-    """Serialise a model within the context `weights`; the model is restored afterwards."""
+    """Serialize a model within the context `weights`; the model is restored afterwards."""
     sparse = sparse_placeholders(model)
     kept_ir_version = model.ir_version
     model.ir_version = min(max(model.ir_version or 0, _MIN_IR_VERSION), MAX_IR_VERSION)
@@ -201,7 +201,7 @@ def check_model(path: Path, full_check: bool = False) -> None:
 
 
 def summarize_model(model: ir.Model) -> GraphSummary:
-    """Summarise a model in numbers; nodes of subgraphs and of local functions count once each."""
+    """Summarize a model in numbers; nodes of subgraphs and of local functions count once each."""
     types = Counter(op_name(node) for graph in all_graphs(model) for node in graph)
     values = (value for graph in model.graphs() for value in graph.initializers.values())
     tensors = [*(value.const_value for value in values if value.const_value is not None), *_constants(model)]
@@ -224,14 +224,14 @@ def _constants(model: ir.Model) -> Iterator[ir.TensorProtocol]:
 
 
 def describe_change(before: Path, after: Path) -> GraphChange:
-    """Summarise two model files. Raises `ModelError` if one of them cannot be read."""
+    """Summarize two model files. Raises `ModelError` if one of them cannot be read."""
     counted = [_summarize_file(path, path.stat().st_mtime_ns if path.is_file() else 0) for path in (before, after)]
     return GraphChange(before=counted[0], after=counted[1])
 
 
 @lru_cache(maxsize=128)
 def _summarize_file(path: Path, _modified_ns: int) -> GraphSummary:
-    """Summarise a model file, once for all points of a sweep that start from it."""
+    """Summarize a model file, once for all points of a sweep that start from it."""
     return summarize_model(load_model(path))
 
 

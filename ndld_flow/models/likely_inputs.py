@@ -234,7 +234,7 @@ def _with_values(likely: LikelyInput, facts: _Facts, sizes: Mapping[str, int]) -
     if name in ("im_shape", "image_shape", "img_shape"):
         return replace(likely, data=facts.image_sides[0][0])
     if likely.image_layout:
-        mean, std = _normalisation(facts.config)
+        mean, std = _normalization(facts.config)
         return replace(likely, mean=mean, std=std)
     return likely
 
@@ -262,7 +262,7 @@ def _with_length(likely: LikelyInput, alternative: Sequence[LikelyInput]) -> Lik
     return replace(likely, data=max(lengths, default=1), reason="the length of the other input")
 
 
-def _normalisation(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _normalization(config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and standard deviation of a Hugging Face preprocessor; empty if it has none."""
     mean, std = _numbers(config.get("image_mean")), _numbers(config.get("image_std"))
     return (mean, std) if config.get("do_normalize", True) and mean and std else ((), ())

@@ -71,7 +71,7 @@ def infer_shapes(model: ir.Model, strict: bool = False) -> None:
     """Write inferred shapes and dtypes to every value, subgraphs included; what cannot be inferred stays as it is.
 
     With `strict`, raises `ModelError` if the model contradicts itself; otherwise such nodes are skipped. Also raises it
-    for a model that cannot be serialised.
+    for a model that cannot be serialized.
     """
     proto = _light_proto(model)
     try:

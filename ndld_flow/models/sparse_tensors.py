@@ -103,7 +103,7 @@ def restore_sparse(model: ir.Model, extracted: list[onnx.SparseTensorProto]) -> 
 
 
 def sparse_placeholders(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializer, ir.ExternalTensor]]:
-    """Return, for each sparse initializer, its tensor and the placeholder to serialise in its place."""
+    """Return, for each sparse initializer, its tensor and the placeholder to serialize in its place."""
     sparse = [
         (value, value.const_value)
         for graph in model.graphs()
@@ -119,7 +119,7 @@ def sparse_placeholders(model: ir.Model) -> dict[ir.Value, tuple[SparseInitializ
 
 
 def write_sparse(proto: onnx.ModelProto, tensors: list[SparseInitializer]) -> None:
-    """Turn the placeholders of a serialised model back into sparse initializers."""
+    """Turn the placeholders of a serialized model back into sparse initializers."""
     if not tensors:
         return
     for graph in _graphs(proto.graph):

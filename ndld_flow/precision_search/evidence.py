@@ -203,7 +203,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Int8Error:
-    """The error of a node that alone is quantised and reads exact inputs."""
+    """The error of a node that alone is quantized and reads exact inputs."""
 
     own: float
     """Relative RMS of its first output's error."""
@@ -240,7 +240,7 @@ class Int8Suspect:
     lost: Callable[[TensorRange], float]
     """Returns the share of a tensor's nonzero values that one scale for all of them rounds to 0."""
     error: Int8Error | None = None
-    """None if it was not measured: for nodes that are not quantised or become integer operators."""
+    """None if it was not measured: for nodes that are not quantized or become integer operators."""
 
     @property
     def observed(self) -> bool:
@@ -295,7 +295,7 @@ class Int8Suspect:
         return Evidence(cause="sensitivity", sentence=f"{sentence}; {without}" if without else sentence, value=value)
 
     def _measured_alone(self, error: Int8Error) -> str:
-        # The error as a signal-to-quantisation-noise ratio.
+        # The error as a signal-to-quantization-noise ratio.
         sqnr = f"SQNR {-20 * math.log10(error.own):.3g} dB" if error.own > 0 else "exact"
         own = f"with only this node in int8, the error of its output is {percent(error.own)} ({sqnr})"
         if error.output_error is None:

@@ -1,1 +1,1 @@
-"""Quantisation to Q/DQ nodes, with calibration data or without."""
+"""Quantization to Q/DQ nodes, with calibration data or without."""

@@ -74,7 +74,7 @@ class Ranges:
     tensors: Mapping[str, Range]
     sample_count: int
     nonfinite: frozenset[str] = frozenset()
-    """Tensors with NaN or infinity: nodes that read or write them stay unquantised."""
+    """Tensors with NaN or infinity: nodes that read or write them stay unquantized."""
 
     def with_nonfinite(self, prepared: PreparedModel) -> set[str]:
         """Return the first outputs of nodes that read or write such tensors."""
@@ -88,7 +88,7 @@ def calibrate(
     scratch: Path,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
 ) -> Ranges:
-    """Run the prepared model on every sample and measure the range of every activation that may be quantised.
+    """Run the prepared model on every sample and measure the range of every activation that may be quantized.
 
     Only one sample's tensors are in memory at a time, plus a histogram of each. With `mode: dynamic` there is nothing
     to measure. Raises `ModelError` if the model does not run.
@@ -100,7 +100,7 @@ def calibrate(
     energies = {name: _Energy() for name in wanted}
     histograms = None if settings.method == "minmax" else _Histograms(settings)
     fed = _CountedSamples(samples)
-    # Without optimisation every tensor of the model exists, under its own name.
+    # Without optimization every tensor of the model exists, under its own name.
     session = SessionSettings(optimization="disabled")
     inside = [name for name in wanted if name not in prepared.inputs]
     for number, captured in enumerate(capture(prepared.path, inside, fed, session, scratch), start=1):

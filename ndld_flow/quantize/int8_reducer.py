@@ -1,7 +1,7 @@
 """Models in int8 for the precision search: written with some nodes kept, and the error of each node that alone is
-quantised.
+quantized.
 
-For the errors, a prepared model gets a quantised copy of each quantised node; a selector input lets one copy replace
+For the errors, a prepared model gets a quantized copy of each quantized node; a selector input lets one copy replace
 its node.
 """
 
@@ -39,7 +39,7 @@ _ROUNDING = ("QuantizeLinear", "DequantizeLinear")
 
 @dataclass(frozen=True)
 class QuantizedCopies:
-    """A model in which each quantised node has a copy that reads the same values and rounds them."""
+    """A model in which each quantized node has a copy that reads the same values and rounds them."""
 
     path: Path
     copies: Mapping[str, str]
@@ -53,7 +53,7 @@ class QuantizedCopies:
 
 
 def write_copies(prepared: Path, nodes: Iterable[QuantizableNode], quantized: Path, target: Path) -> QuantizedCopies:
-    """Write the model to `target` with copies of the quantised `nodes`.
+    """Write the model to `target` with copies of the quantized `nodes`.
 
     `quantized` has Q/DQ pairs; nodes with integer operators instead get no copies. Raises `ModelError`.
     """
@@ -95,7 +95,7 @@ def _along(zeros: Array, integers: Array, node: ir.Node) -> Array:
 
 
 class _CopyMaker:
-    """Copies nodes of the quantised model, in its order, to the prepared one."""
+    """Copies nodes of the quantized model, in its order, to the prepared one."""
 
     def __init__(self, model: ir.Model) -> None:
         self.copies: dict[ir.Value, ir.Value] = {}
@@ -111,7 +111,7 @@ class _CopyMaker:
         self.selector = ir.Value(name=self._names.value("which"), shape=ir.Shape([]), type=int64)
 
     def add_copy(self, node: ir.Node) -> None:
-        """Copy a quantised node that both models have."""
+        """Copy a quantized node that both models have."""
         own = self._nodes[node.name]
         self.copies[own.outputs[0]] = self.copy(node).outputs[0]
         lost = [_lost(*pair) for pair in zip(own.inputs, node.inputs, strict=True)]
@@ -291,7 +291,7 @@ class Int8Reducer:
         return settings_of(self._settings)
 
     def write(self, kept: frozenset[int], target: Path) -> None:
-        """Write the model with the nodes `kept` unquantised."""
+        """Write the model with the nodes `kept` unquantized."""
         self._write({node.output for node in self.nodes if node.position in kept}, target)
 
     def write_found(self, search: PrecisionSearch, target: Path) -> None:

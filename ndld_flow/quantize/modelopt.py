@@ -1,4 +1,4 @@
-"""Quantisation by NVIDIA ModelOpt, which needs older libraries and so runs in its own environment."""
+"""Quantization by NVIDIA ModelOpt, which needs older libraries and so runs in its own environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _METHODS = {"minmax": "max", "entropy": "entropy"}
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the quantisation and of ModelOpt."""
+    """Settings of the quantization and of ModelOpt."""
 
     how: QuantizeSettings
     """`method`, `op_types` and `exclude` are passed to ModelOpt."""
@@ -49,7 +49,7 @@ def quantize_by_modelopt(
     workspace: Workspace,
     on_line: Callable[[str], None],
 ) -> Quantization:
-    """Write `source`, quantised by ModelOpt, to the folder `out`; `on_line` gets each line that it prints.
+    """Write `source`, quantized by ModelOpt, to the folder `out`; `on_line` gets each line that it prints.
 
     It runs without a shell, on the CPU, in a process group that has ended afterwards. Raises `RequestError` if it fails
     or takes too long or if samples differ in shape, `ModelError` if its output is not a valid model.
@@ -141,7 +141,7 @@ def _write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
 
 
 def _is_quantized(node: ir.Node) -> bool:
-    """Return whether an input is dequantised, perhaps transposed, reshaped or cast afterwards."""
+    """Return whether an input is dequantized, perhaps transposed, reshaped or cast afterwards."""
     producers: list[ir.Node | None] = [value.producer() for value in node.inputs if value is not None]
     while producers:
         producer = producers.pop()

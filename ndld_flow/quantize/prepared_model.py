@@ -1,4 +1,4 @@
-"""Preparation of a model for quantisation: the form that ONNX Runtime's quantizer assumes."""
+"""Preparation of a model for quantization: the form that ONNX Runtime's quantizer assumes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 
 @dataclass(frozen=True)
 class QuantizableNode:
-    """A node that can be quantised with the settings at hand."""
+    """A node that can be quantized with the settings at hand."""
 
     output: str
     """Name of its first output, which identifies it: names of nodes may be empty or repeated in the source."""
@@ -73,27 +73,27 @@ class QuantizableNode:
     weights: tuple[str, ...]
     """Its float inputs that are weights."""
     follows: bool
-    """True if it is quantised only when all its inputs are."""
+    """True if it is quantized only when all its inputs are."""
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """A model on disk, ready to be quantised any number of times."""
+    """A model on disk, ready to be quantized any number of times."""
 
     path: Path
     inputs: tuple[str, ...]
     """Names of the model's inputs."""
     nodes: tuple[QuantizableNode, ...]
-    """Nodes that can be quantised and are not excluded, in the order of execution."""
+    """Nodes that can be quantized and are not excluded, in the order of execution."""
     layers: int
-    """Number of nodes of the operators to quantise, also those below `min_intensity`; following nodes do not count."""
+    """Number of nodes of the operators to quantize, also those below `min_intensity`; following nodes do not count."""
     before: GraphSummary
     """Summary of the source."""
     notes: tuple[str, ...]
     """Sentences for people."""
 
     def chosen(self, exclude: Collection[str] = ()) -> list[QuantizableNode]:
-        """Return the nodes that are quantised if those with these first outputs are excluded."""
+        """Return the nodes that are quantized if those with these first outputs are excluded."""
         nodes: list[QuantizableNode] = []
         computed: set[str] = set()
         for node in self.nodes:
@@ -115,7 +115,7 @@ def prepare_model(source: Path, target: Path, settings: QuantizeSettings) -> Pre
     if before.initializer_bytes > MOST_BYTES:
         raise RequestError(
             f"the model has {number(before.initializer_bytes / 2**30)} GiB of weights, and ONNX Runtime's quantizer "
-            "accepts at most 2 GiB. Quantise it with NVIDIA ModelOpt (step quantize, `modelopt`), or halve its weights "
+            "accepts at most 2 GiB. Quantize it with NVIDIA ModelOpt (step quantize, `modelopt`), or halve its weights "
             "with step convert_fp16."
         )
     notes = prepare(model, source)

@@ -1,4 +1,4 @@
-"""Quantisation of a model file: prepare, calibrate, quantise, check."""
+"""Quantization of a model file: prepare, calibrate, quantize, check."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class QuantizedModel:
-    """The result of writing a quantised model."""
+    """The result of writing a quantized model."""
 
     nodes: tuple[QuantizableNode, ...]
-    """The quantised nodes."""
+    """The quantized nodes."""
     notes: tuple[str, ...]
     """Warnings of ONNX Runtime's quantizer."""
 
@@ -53,7 +53,7 @@ class QuantizedModel:
 def write_quantized(
     prepared: PreparedModel, target: Path, ranges: Ranges, settings: QuantizeSettings, exclude: Collection[str] = ()
 ) -> QuantizedModel:
-    """Write the prepared model to `target`, quantised except for the nodes whose first outputs are in `exclude`.
+    """Write the prepared model to `target`, quantized except for the nodes whose first outputs are in `exclude`.
 
     The same settings give the same bytes. Weights are read into memory. Raises `RequestError` if the quantizer fails.
     """
@@ -68,24 +68,24 @@ def write_quantized(
                 proto = _quantized(proto, nodes, ranges, settings)
         except (ValueError, TypeError, RuntimeError, KeyError, AttributeError, AssertionError) as error:
             raise RequestError(
-                f"ONNX Runtime's quantizer cannot quantise this model: {' '.join(str(error).split())}. Exclude the "
+                f"ONNX Runtime's quantizer cannot quantize this model: {' '.join(str(error).split())}. Exclude the "
                 "nodes it names (`exclude`), or choose fewer `op_types`."
             ) from None
     model = ir.serde.deserialize_model(proto)
     model.metadata_props.pop("onnx.infer", None)
-    _reconnect_unquantised(model, {node.name for node in nodes})
+    _reconnect_unquantized(model, {node.name for node in nodes})
     model.graph.sort()  # the quantizer appends new nodes
     save_model(model, target)
     infinite = (
-        [f"{len(with_nonfinite)} nodes stay unquantised: NaN or infinity on the samples"] if with_nonfinite else []
+        [f"{len(with_nonfinite)} nodes stay unquantized: NaN or infinity on the samples"] if with_nonfinite else []
     )
     return QuantizedModel(tuple(nodes), (*infinite, *_without_repeats(lines)))
 
 
-def _reconnect_unquantised(model: ir.Model, quantized: Collection[str]) -> None:
-    """Reconnect unquantised nodes to their original inputs: the quantizer rounds a tensor for all its readers.
+def _reconnect_unquantized(model: ir.Model, quantized: Collection[str]) -> None:
+    """Reconnect unquantized nodes to their original inputs: the quantizer rounds a tensor for all its readers.
 
-    Outputs of quantised nodes stay rounded for all readers: they never exist in another form.
+    Outputs of quantized nodes stay rounded for all readers: they never exist in another form.
     """
     for node in model.graph:
         rounded = node.inputs[0].producer() if is_op(node, "DequantizeLinear") and node.inputs[0] else None
@@ -157,12 +157,12 @@ def _options(settings: QuantizeSettings, op_types: Sequence[str]) -> Mapping[str
 
 @dataclass(frozen=True)
 class QuantizeInputs:
-    """Inputs of a quantisation besides the model."""
+    """Inputs of a quantization besides the model."""
 
     samples: Samples | None
-    """Samples to calibrate on; None for dynamic quantisation."""
+    """Samples to calibrate on; None for dynamic quantization."""
     search: PrecisionSearch | None
-    """A search whose nodes stay unquantised."""
+    """A search whose nodes stay unquantized."""
 
 
 @dataclass(frozen=True)
@@ -175,13 +175,13 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Quantization:
-    """The result of a quantisation."""
+    """The result of a quantization."""
 
     change: GraphChange
     nodes: tuple[QuantizableNode, ...]
-    """The quantised nodes."""
+    """The quantized nodes."""
     layers: int
-    """Number of nodes of the operators to quantise; following nodes do not count."""
+    """Number of nodes of the operators to quantize; following nodes do not count."""
     description: str
     """`uint8 x int8, minmax on 4 samples`."""
     size_before: int
@@ -192,7 +192,7 @@ class Quantization:
 def quantize_file(
     source: Path, target: Path, settings: QuantizeSettings, data: QuantizeInputs, workspace: Workspace
 ) -> Quantization:
-    """Write `source` quantised to `target`.
+    """Write `source` quantized to `target`.
 
     Raises `ModelError` for a model that cannot be read, converted or run, `RequestError` for settings that do not fit.
     """
@@ -200,7 +200,7 @@ def quantize_file(
     exclude = found_outputs(source, data.search)
     prepared = prepare_model(source, workspace.scratch / "prepared.onnx", settings)
     ranges = _calibrated(prepared, settings, data.samples, workspace)
-    workspace.progress(0, 0, "quantising")
+    workspace.progress(0, 0, "quantizing")
     written = write_quantized(prepared, target, ranges, settings, exclude)
     check_model(target)
     notes = [*prepared.notes, *(data.samples.notes if data.samples else ()), *_saturation_notes(ranges), *written.notes]

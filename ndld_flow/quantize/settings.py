@@ -1,4 +1,4 @@
-"""Settings of quantisation, by ONNX Runtime and by NVIDIA ModelOpt, and the environment of the latter."""
+"""Settings of quantization, by ONNX Runtime and by NVIDIA ModelOpt, and the environment of the latter."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Activations = Literal["uint8", "int8", "uint16", "int16"]
 Weights = Literal["int8", "uint8", "int4"]
 
 WEIGHTED_OP_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Operators that are worth quantising by themselves."""
+"""Operators that are worth quantizing by themselves."""
 _NOT_ON_CPU = ("ConvTranspose",)
 """ONNX Runtime has no integer kernels for these on a CPU: they would compute in fp32 and convert in addition."""
 FOLLOWING_OP_TYPES = (
@@ -41,18 +41,18 @@ FOLLOWING_OP_TYPES = (
     "Transpose",
     "Unsqueeze",
 )
-"""Operators that are quantised on a CPU if all their inputs are: Q/DQ pairs between such nodes disappear."""
+"""Operators that are quantized on a CPU if all their inputs are: Q/DQ pairs between such nodes disappear."""
 DYNAMIC_OP_TYPES = ("Gather", "Gemm", "LSTM", "MatMul")
 """Operators that take less memory with 8-bit weights. Not Conv, which ONNX Runtime runs slower that way."""
 CPU_INTENSITY = 64.0
 """Measured on PP-OCRv4 (det and rec, one thread, AVX2): dense convolutions of 64 channels and more run 1.6 to 2 times
 as fast, depthwise ones (5 multiply-accumulates an element) half as fast, and det with everything in int8 gains nothing
-at a cosine of 0.94. From 16 to 96 the latency is equal within 3 %, and quantising fewer nodes is more accurate: det
+at a cosine of 0.94. From 16 to 96 the latency is equal within 3 %, and quantizing fewer nodes is more accurate: det
 0.958, 0.993, 0.997 at 16, 32, 64."""
 
 
 class Exclude(Settings):
-    """Nodes that stay unquantised."""
+    """Nodes that stay unquantized."""
 
     op_types: tuple[str, ...] = ()
     """Operators, such as `Softmax`."""
@@ -61,7 +61,7 @@ class Exclude(Settings):
 
 
 class QuantizeSettings(Settings):
-    """Settings of quantisation."""
+    """Settings of quantization."""
 
     mode: Mode = "static"
     """`static`: ranges of activations are measured on samples, and Q/DQ pairs hold their scales. `dynamic`: weights
@@ -89,15 +89,15 @@ class QuantizeSettings(Settings):
     target `cpu`; `true` writes a model for any CPU. Use `false` if `check_accuracy` shows that nothing saturates: on
     such a CPU PP-OCR rec has a cosine of 0.995 with the 7-bit range and 0.974 without."""
     op_types: tuple[str, ...] = ()
-    """Operators to quantise, all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight,
+    """Operators to quantize, all their nodes that have float tensors. By default Conv, Gemm and MatMul with a weight,
     for TensorRT ConvTranspose too, and on a CPU operators that follow them, such as Relu, MaxPool or the Add of two
-    quantised tensors; with `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
+    quantized tensors; with `mode: dynamic` MatMul, Gemm, LSTM and Gather."""
     min_intensity: Annotated[float, Field(ge=0)] | None = None
-    """A Conv, ConvTranspose, Gemm or MatMul stays unquantised if it computes fewer multiply-accumulates than this for
+    """A Conv, ConvTranspose, Gemm or MatMul stays unquantized if it computes fewer multiply-accumulates than this for
     each element that it reads and writes: conversion would cost more than int8 saves. Depthwise convolutions have about
-    5, dense ones a third to half of their channels. By default 64 for static quantisation on a CPU, else 0."""
+    5, dense ones a third to half of their channels. By default 64 for static quantization on a CPU, else 0."""
     exclude: Exclude = Exclude()
-    """Nodes to leave unquantised."""
+    """Nodes to leave unquantized."""
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:
@@ -124,7 +124,7 @@ class QuantizeSettings(Settings):
 
     @property
     def wanted_op_types(self) -> tuple[str, ...]:
-        """The operators to quantise: `op_types` or the default."""
+        """The operators to quantize: `op_types` or the default."""
         if self.op_types:
             return self.op_types
         if self.mode == "dynamic":
@@ -185,7 +185,7 @@ class ModelOpt(Settings):
     """`fp8` (E4M3) and `int8`: activations and weights, for TensorRT. `int4`: weights of Gemm and MatMul only, in
     blocks."""
     high_precision: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Type of everything that is not quantised."""
+    """Type of everything that is not quantized."""
     timeout: Annotated[Milliseconds, Field(gt=0)] = 3_600_000.0
     """Time limit, such as `10 min`; an hour by default."""
 

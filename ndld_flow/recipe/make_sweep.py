@@ -73,7 +73,7 @@ def _check_objectives(section: SweepSection, axes: Axes, mistakes: Mistakes) -> 
     if section.method in ("tpe", "hill_climb") and not count:
         mistakes.add("sweep.method", f"`{section.method}` looks for the best", _NO_OBJECTIVE_HINT)
     if section.method == "hill_climb" and count > 1:
-        mistakes.add("sweep.method", "`hill_climb` optimises one objective", "give one, or use `method: tpe`")
+        mistakes.add("sweep.method", "`hill_climb` optimizes one objective", "give one, or use `method: tpe`")
     if section.saturation is None:
         return
     if not count:

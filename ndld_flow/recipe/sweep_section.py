@@ -120,7 +120,7 @@ class SweepSection(_Section):
     Or it is a name of your own, with variants that set several keys together: `variant: {fp16: {speed.from: half}}`."""
     method: Method = "grid"
     """`grid`: all combinations; `one_at_a_time`: each setting alone, from the recipe's own; `random`; `hill_climb`:
-    better neighbours, step by step; `tpe`: Bayesian optimisation (Optuna)."""
+    better neighbours, step by step; `tpe`: Bayesian optimization (Optuna)."""
     points: int | None = Field(default=None, ge=1)
     """Maximum number of points to try."""
     time: Duration | None = None
@@ -130,9 +130,9 @@ class SweepSection(_Section):
     exclude: list[dict[str, JsonValue]] = Field(default=[], max_length=100)
     """Combinations to leave out: for each axis named, a value or a list of values."""
     minimize: Sentences = []
-    """Objectives to minimise: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
+    """Objectives to minimize: a metric such as `speed.latency.min`, or arithmetic as in gates; or several."""
     maximize: Sentences = []
-    """Objectives to maximise, likewise. With several objectives, those to minimise come first."""
+    """Objectives to maximize, likewise. With several objectives, those to minimize come first."""
     subject_to: Sentences = []
     """Sentences that a point must satisfy to be a candidate, as in gates: `agree.cosine >= 0.999`."""
     saturation: SaturationSettings | None = None

@@ -78,7 +78,7 @@ class BuildMemory(Record):
 
 LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
 """Source of an engine's layers. Only a GPU can open an engine and inspect it; the log of a detailed build names the
-compiled layers; else only the network before its optimisation is known."""
+compiled layers; else only the network before its optimization is known."""
 
 
 class Build(Document):
@@ -117,7 +117,7 @@ class Build(Document):
     """Without times."""
     layers_basis: LayersBasis
     network_layer_count: int
-    """Layers before optimisation."""
+    """Layers before optimization."""
     engine_bytes: int
     engine_digest: str
     """blake3 of the engine's file."""

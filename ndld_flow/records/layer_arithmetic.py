@@ -125,7 +125,7 @@ def _xmma_circuit(name: str, multiplied: str) -> Circuit:
 
 
 def _of_scalar(name: str) -> Kernel | None:
-    """Recognise kernels of cuDNN, cuBLAS and CUTLASS that multiply one pair, or four, at a time."""
+    """Recognize kernels of cuDNN, cuBLAS and CUTLASS that multiply one pair, or four, at a time."""
     match = _SCALAR.search(name)
     if match is None:
         return None
@@ -154,7 +154,7 @@ def _of_instruction(name: str) -> Kernel | None:
 
 
 def _of_attention(name: str) -> Kernel | None:
-    """Recognise TensorRT's fused attention, which runs on tensor cores in every type: the name must contain it."""
+    """Recognize TensorRT's fused attention, which runs on tensor cores in every type: the name must contain it."""
     match, dtype = _ATTENTION.search(name), _type_in(name, but=("float32",))
     return Kernel(dtype, "tensor core", f"{match[0].strip('_')}, {dtype}") if match and dtype else None
 
@@ -171,7 +171,7 @@ def _of_named_unit(name: str) -> Kernel | None:
 
 
 def _of_myelin(name: str) -> Kernel | None:
-    """Recognise a generated kernel whose operators all multiply no matrices."""
+    """Recognize a generated kernel whose operators all multiply no matrices."""
     if not name.startswith("__my"):
         return None
     match = _PLAIN_MYELIN.match(name)

@@ -63,12 +63,12 @@ class LatencySummary(Record):
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> LatencySummary:
-        """Summarise at least one sample. Raises ValueError for none."""
+        """Summarize at least one sample. Raises ValueError for none."""
         return cls.of_runs([samples_ms])
 
     @classmethod
     def of_runs(cls, runs_ms: Sequence[Sequence[float]]) -> LatencySummary:
-        """Summarise process runs with at least one sample between them. Raises ValueError for none.
+        """Summarize process runs with at least one sample between them. Raises ValueError for none.
 
         The median is that of the runs' medians: passes of one process resemble each other, so the run is the unit that
         counts, however many passes it had. Everything else is over all samples.
@@ -76,7 +76,7 @@ class LatencySummary(Record):
         runs_ms = [run for run in runs_ms if run]
         samples_ms = [sample for run in runs_ms for sample in run]
         if not samples_ms:
-            raise ValueError("no samples to summarise")
+            raise ValueError("no samples to summarize")
         mean = statistics.fmean(samples_ms)
         # Not statistics.stdev: its exact fractions take 100 times as long and change no digit that is shown.
         squares = math.fsum((sample - mean) ** 2 for sample in samples_ms)

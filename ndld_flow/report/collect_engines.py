@@ -257,7 +257,7 @@ BASES = {
     "file": "as in the file",
     "engine inspector": "from TensorRT's engine inspector",
     "build log": "compiled layers from the builder's log",
-    "network as parsed": "of the network before optimisation; the compiled layers are unknown",
+    "network as parsed": "of the network before optimization; the compiled layers are unknown",
 }
 """Source of layers -> description."""
 
@@ -289,7 +289,7 @@ class EngineView:
     built: BuiltView | None
     layer_count: int
     network_layer_count: int
-    """Number of layers before optimisation; 0 if unknown."""
+    """Number of layers before optimization; 0 if unknown."""
     basis: str
     """Source of the layers."""
     node_count: int

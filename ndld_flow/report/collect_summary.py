@@ -171,7 +171,7 @@ class Summary:
 
 
 def collect_summary(documents: RunDocuments) -> Summary:
-    """Summarise a run. Documents are preferred over metrics."""
+    """Summarize a run. Documents are preferred over metrics."""
     run = documents.run
     graph = _graph_outcome(run)
     return Summary(

@@ -1,4 +1,4 @@
-"""Summarise precision searches: the kept nodes, their effect, and the result in a few sentences."""
+"""Summarize precision searches: the kept nodes, their effect, and the result in a few sentences."""
 
 from __future__ import annotations
 

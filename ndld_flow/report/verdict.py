@@ -1,4 +1,4 @@
-"""Summarise a run in a few lines of plain text, for a terminal."""
+"""Summarize a run in a few lines of plain text, for a terminal."""
 
 from __future__ import annotations
 

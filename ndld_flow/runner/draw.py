@@ -10,7 +10,7 @@ from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.garbage_collection import paused_garbage_collection
 from ndld_flow.drawing.engine_graph import engine_graph
 from ndld_flow.drawing.graph import DrawnGraph, Look, Reading
-from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
+from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
 from ndld_flow.records.run_folder import SWEEP_RECORD, read_sweep_record
 from ndld_flow.report.model_page import write_model_page
 from ndld_flow.report.profile_page import draw_build, draw_profile
@@ -49,7 +49,7 @@ def read_drawn(path: Path, reading: Reading) -> DrawnGraph:
 
     Raises `RequestError` or `ModelError` where the file is neither, has no layers, or not the parts in `reading`.
     """
-    if not path.exists() or recognise(path) is None:
+    if not path.exists() or recognize(path) is None:
         from ndld_flow.models.drawn_graph import read_graph
 
         return read_graph(path, reading)
@@ -71,7 +71,7 @@ def draw_page(model: Path, target: Path, reading: Reading, look: Look) -> Path:
     `OutputsError` where it cannot be read or written.
     """
     _check(reading, look)
-    if model.exists() and recognise(model) is not None:
+    if model.exists() and recognize(model) is not None:
         raise RequestError(f"{model} holds layers: `ndld-flow report {model}` draws their page.")
     from ndld_flow.models.model_document import read_document
 

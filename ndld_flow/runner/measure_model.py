@@ -97,10 +97,10 @@ def profile_model(
 
 def _read_existing(model: str, settings: Sequence[str]) -> Profile | None:
     """Return the profile if `model` is an existing profile rather than a model; else None."""
-    from ndld_flow.profiles.read.read_profile import read_profile, recognise
+    from ndld_flow.profiles.read.read_profile import read_profile, recognize
 
     path = Path(model)
-    if not path.exists() or recognise(path) is None:
+    if not path.exists() or recognize(path) is None:
         return None
     if settings:
         raise RequestError(f"{model} is a profile, not a model: it is not measured again, so no settings apply.")

@@ -109,13 +109,13 @@ def find_profile(reference: str, outputs: Outputs) -> Profile:
 
 
 def _read_file(reference: str, path: Path) -> FoundSubject:
-    from ndld_flow.profiles.read.read_profile import read_profile, recognise
+    from ndld_flow.profiles.read.read_profile import read_profile, recognize
 
     profile = read_profile(path)
     label = path.name or path.resolve().name
     if label in ("profile.json", "build.json"):
         label = path.resolve().parent.name
-    return FoundSubject(reference, recognise(path) or "profile", label, (FoundProfile("", profile),))
+    return FoundSubject(reference, recognize(path) or "profile", label, (FoundProfile("", profile),))
 
 
 def _refuse_untimed(subject: FoundSubject) -> None:

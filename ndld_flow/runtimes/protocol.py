@@ -97,8 +97,8 @@ class RecordingPlan:
     """Measured passes; fewer where the runtime's profiler cannot keep all their events."""
     events_per_pass: int | None = None
     """Events of one pass; None when they must be counted in a trial pass."""
-    keep_optimised: bool = True
-    """Write the optimised model; once is enough for any number of process runs."""
+    keep_optimized: bool = True
+    """Write the optimized model; once is enough for any number of process runs."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class ImageInput:
     def of(cls, wanted: WantedInput, path: Path) -> ImageInput:
         """Prepare the conversion.
 
-        Raises `RequestError` when the input's shape, dtype or normalisation does not fit images.
+        Raises `RequestError` when the input's shape, dtype or normalization does not fit images.
         """
         where = f'input "{wanted.name}" from the image {path}'
         if wanted.pattern is None:
@@ -60,7 +60,7 @@ class ImageInput:
         if not (is_float(dtype) or dtype.name == "uint8" or (is_integer(dtype) and dtype.itemsize > 1)):
             raise RequestError(f"{where}: an image cannot become {dtype.name}.")
         conversion = cls(wanted.given, dtype, *_sizes(wanted.pattern, wanted.given.layout, where))
-        _check_normalisation(conversion, where)
+        _check_normalization(conversion, where)
         return conversion
 
     def values(self, picture: Image.Image) -> Array:
@@ -142,7 +142,7 @@ def _sizes(pattern: Pattern, layout: str, where: str) -> tuple[int | None, int, 
     return batch, channels or 3, height, width
 
 
-def _check_normalisation(conversion: ImageInput, where: str) -> None:
+def _check_normalization(conversion: ImageInput, where: str) -> None:
     if not is_float(conversion.dtype):
         return
     for word, numbers in (("mean", conversion.given.mean), ("std", conversion.given.std)):

@@ -124,7 +124,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         return self
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
-        from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarise
+        from ndld_flow.accuracy.accuracy_record import compose_accuracy, metrics_of, summarize
         from ndld_flow.accuracy.model_comparison import compare_models
 
         criteria, pair = self._criteria(), self._pair(source, context)
@@ -138,7 +138,7 @@ class CheckAccuracy(SampleSettings, Step[Onnx, AccuracyDocument]):
         (out / AccuracyDocument.main).write_text(accuracy.to_json(), encoding="utf-8")
         for output in accuracy.outputs:
             context.log.info("%s: %s %s", output.output, output.metrics, "; ".join(output.failed) or "ok")
-        return Result(summarise(accuracy), accuracy.passed, metrics_of(accuracy))
+        return Result(summarize(accuracy), accuracy.passed, metrics_of(accuracy))
 
     def _criteria(self) -> Criteria:
         from ndld_flow.accuracy.accuracy_record import Criteria

@@ -228,9 +228,9 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
 
 def _write(turn: Turn, profile: Profile, log: str) -> Result:
-    from ndld_flow.measure.measured_profile import metrics_of, summarise
+    from ndld_flow.measure.measured_profile import metrics_of, summarize
 
     (turn.out / ProfileDocument.main).write_text(profile.to_json(), encoding="utf-8")
     for message in (profile.stopped_because, *profile.notes, *log.splitlines()):
         turn.context.log.info("%s", message)
-    return Result(summarise(profile), metrics=metrics_of(profile))
+    return Result(summarize(profile), metrics=metrics_of(profile))

@@ -1,4 +1,4 @@
-"""Quantise a model to 8 bits."""
+"""Quantize a model to 8 bits."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from ndld_flow.samples.sample_feeds import Samples
 
 _MODELOPT_TAKES = frozenset({"method", "op_types", "exclude"})
-"""Settings of quantisation that ModelOpt accepts; it decides the rest itself."""
+"""Settings of quantization that ModelOpt accepts; it decides the rest itself."""
 
 
 class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
-    """Quantise a model to 8 bits: Q/DQ pairs with ranges measured on samples, or weights alone.
+    """Quantize a model to 8 bits: Q/DQ pairs with ranges measured on samples, or weights alone.
 
-    By default only profitable layers are quantised: on a CPU dense convolutions and matrix products, which become 1.3
+    By default only profitable layers are quantized: on a CPU dense convolutions and matrix products, which become 1.3
     to 2 times faster, but not depthwise convolutions and chains of small operators, which become slower and cost most
     of the accuracy; `min_intensity` sets the limit. A `find_precision` with `precision: int8` finds layers to leave
     out; `found_by` takes its result. Run `sanitize` first, so that BatchNormalization is folded, and `check_accuracy`
@@ -55,10 +55,10 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
     )
 
     found_by: Annotated[str | None, Reads(PrecisionDocument)] = None
-    """A `find_precision` step with `precision: int8`: the nodes that it found are not quantised."""
+    """A `find_precision` step with `precision: int8`: the nodes that it found are not quantized."""
 
     modelopt: ModelOpt | None = None
-    """Quantise with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. It gets the samples, `method` (`minmax` or
+    """Quantize with NVIDIA ModelOpt, for TensorRT: FP8, INT8 or INT4. It gets the samples, `method` (`minmax` or
     `entropy`), `op_types`, `exclude` and the nodes of `found_by`, and decides the rest itself."""
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
             source.path, out, QuantizeInputs(samples, search), Workspace(context.scratch, context.progress), context
         )
         for node in quantized.nodes:
-            context.log.info("quantised: %s %s", node.op_type, node.name)
+            context.log.info("quantized: %s %s", node.op_type, node.name)
         for note in quantized.change.notes:
             context.log.info("%s", note)
         return _result(quantized)
@@ -138,7 +138,7 @@ class Quantize(QuantizeSettings, SampleSettings, Step[Onnx, Onnx]):
         search = read_search_result(context.read("found_by").path)
         refuse_other_precision(search, "int8", "quantize")
         if self.modelopt is not None:
-            return search  # ModelOpt's quantisation differs from the search's
+            return search  # ModelOpt's quantization differs from the search's
         for note in settings_notes(search, source.label, settings_of(self)):
             context.log.warning("%s", note)
         return search

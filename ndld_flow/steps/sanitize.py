@@ -27,7 +27,7 @@ class Sanitize(SanitizeSettings, Step[Onnx, Onnx]):
         "onnxslim",
         "slim",
         "optimize",
-        "optimise",
+        "optimize",
         "fold",
         "foldconstants",
         "constantfolding",

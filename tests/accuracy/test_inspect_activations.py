@@ -356,7 +356,7 @@ def test_nan_infinity_and_overflow_are_counted(tmp_path: Path) -> None:
     assert fine.result.passed
 
 
-def test_values_clipped_by_quantisation_count_as_saturated(tmp_path: Path) -> None:
+def test_values_clipped_by_quantization_count_as_saturated(tmp_path: Path) -> None:
     text = """g (float[4] x) => (uint8[4] y) <float s = {1.0}, uint8 z = {0}> { y = QuantizeLinear(x, s, z) }"""
     np.save(tmp_path / "x.npy", np.array([-5, 7, 300, 400], np.float32))
     _, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["y"])

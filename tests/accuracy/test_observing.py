@@ -414,7 +414,7 @@ def test_large_weights_are_rounded_in_place(tmp_path: Path, monkeypatch: pytest.
     assert len(parts) > 2, "rounded weights, of 256 KiB each, are not all held at once"
 
 
-def test_cancellation_and_masks_are_recognised(tmp_path: Path) -> None:
+def test_cancellation_and_masks_are_recognized(tmp_path: Path) -> None:
     """A mask of -1e9 is clamped to -65504 and does no harm; a difference of large numbers loses all."""
     path = write_model(
         tmp_path / "model.onnx",

@@ -70,7 +70,7 @@ def by_polygraphy(source: Path, target: Path) -> float:
 
 def write(model: onnx.ModelProto, target: Path) -> None:
     """Write the model with its large weights in an external file."""
-    large = sum(len(i.raw_data) for i in model.graph.initializer) > LARGE  # ByteSize() would serialise it all
+    large = sum(len(i.raw_data) for i in model.graph.initializer) > LARGE  # ByteSize() would serialize it all
     onnx.save(model, target, save_as_external_data=large, location=f"{target.name}.data" if large else None)
 
 

@@ -69,7 +69,7 @@ def shapes_of(name: str, model: onnx.ModelProto) -> Shapes:
 
 
 def measure(name: str, folder: Path) -> Samples:
-    """Every edit under every naming, and what ONNX Runtime's levels and its quantiser make of the model."""
+    """Every edit under every naming, and what ONNX Runtime's levels and its quantizer make of the model."""
     traced = trace(load(name))
     shapes = shapes_of(name, traced.model)
     feeds_of(traced.model, shapes)
@@ -80,7 +80,7 @@ def measure(name: str, folder: Path) -> Samples:
         cases.append(("level extended", EDITS["twin inserted early"](traced, random.Random(1)), shapes, "extended"))
         if name in OTHER_SHAPES:
             cases.append(("other shapes", EDITS["removed"](traced, random.Random(1)), OTHER_SHAPES[name], "all"))
-        cases.append(("quantised", quantize(traced, random.Random(1), folder, shapes), shapes, "all"))
+        cases.append(("quantized", quantize(traced, random.Random(1), folder, shapes), shapes, "all"))
         for edit, changed, fed, level in cases:
             try:
                 found[edit, naming] = run(rename(changed), fed, folder / "run", level)  # type: ignore[arg-type]

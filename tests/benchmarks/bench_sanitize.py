@@ -225,7 +225,7 @@ def make_feed(session: Any, model: Path) -> dict[str, Any]:
 
 
 def largest_difference(before: Path, after: Path) -> str:
-    """Largest absolute difference of any output, optimisations of ONNX Runtime off."""
+    """Largest absolute difference of any output, optimizations of ONNX Runtime off."""
     import numpy as np
     import onnxruntime as ort
 

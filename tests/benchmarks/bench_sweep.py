@@ -2,7 +2,7 @@
 
 Usage: python -m tests.benchmarks.bench_sweep [--models det rec] [--passes 30] [--runs 12] [--olive PYTHON]
 
-On PP-OCR's detector and recogniser, from their pinned wheel: all 32 combinations of threads, optimisation level,
+On PP-OCR's detector and recognizer, from their pinned wheel: all 32 combinations of threads, optimization level,
 execution mode and memory arena, measured as `pipelines/sweep_cpu.yaml` does, and TPE with 8 points, each into outputs
 of its own, so that nothing is reused. Then the winners are measured again in turns, `--runs` process runs each: the
 ratio and its 95 % interval are what decide, as what each search says of its own winner is the luckiest of many.

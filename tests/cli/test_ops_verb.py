@@ -174,7 +174,7 @@ def test_filters_narrow_each_other() -> None:
     assert names(api.ops(search="group NORMalization", domain="ai.onnx")) >= {"GroupNormalization"}
     assert "Conv" not in names(api.ops(search="group normalization"))
     assert names(api.ops(category="convolution", domain="ai.onnx")) >= {"Conv", "ConvTranspose"}
-    assert names(api.ops(domain="ai.onnx.ml", category="normalisation")) == {"Normalizer"}
+    assert names(api.ops(domain="ai.onnx.ml", category="normalization")) == {"Normalizer"}
     assert "Gelu" not in names(api.ops(opset=19)) and "Gelu" in names(api.ops(opset=20))
     assert {one.domain for one in api.ops(opset=20)} == {""}
     assert names(api.ops(search="there is no such word")) == set()

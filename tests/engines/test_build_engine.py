@@ -306,7 +306,7 @@ def test_every_optimization_level_builds(came: Mapping[str, Came], level: int) -
     assert came[f"level_{level}"].build.applied["builder_optimization_level"] == level
 
 
-def test_quantised_models_build(came: Mapping[str, Came]) -> None:
+def test_quantized_models_build(came: Mapping[str, Came]) -> None:
     assert came["int8"].build.layers
     assert came["fp8"].build.compute_capabilities == ("8.9", "12.0")
 

@@ -85,8 +85,8 @@ def test_which_circuit_multiplies_is_not_known_before_the_gpu_is(builds: dict[st
 
 @pytest.mark.thorough
 def test_following_the_advice_settles_it(builds: dict[str, Build]) -> None:
-    """`Add` in `op_types` quantises the residual: the finding goes, and with it a tensor in floating point."""
-    finding = "adding an unquantised residual in FP32 to a quantised convolution"
+    """`Add` in `op_types` quantizes the residual: the finding goes, and with it a tensor in floating point."""
+    finding = "adding an unquantized residual in FP32 to a quantized convolution"
     assert finding in titles(builds["of_int8"])
     assert finding not in titles(builds["of_sums"])
     assert "quanti" not in titles(builds["of_half"])

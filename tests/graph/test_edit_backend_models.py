@@ -56,9 +56,9 @@ def split_and_chain(source: Path, folder: Path) -> Path:
     return edited(head, folder / "whole.onnx", chain, {"extract": {"outputs": outputs}}, tail=tail)
 
 
-def externalise_and_inline(source: Path, folder: Path) -> Path:
+def externalize_and_inline(source: Path, folder: Path) -> Path:
     outside = folder / "outside.onnx"
-    edited(source, outside, {"externalise_weights": {"larger_than": 0, "file": "w.bin", "allow_empty": True}})
+    edited(source, outside, {"externalize_weights": {"larger_than": 0, "file": "w.bin", "allow_empty": True}})
     return edited(outside, folder / "inside.onnx", {"inline_weights": {"allow_empty": True}})
 
 
@@ -95,7 +95,7 @@ TRIPS: dict[str, Trip] = {
     "no-op": leave_alone,
     "rename all": rename_everything,
     "split and chain": split_and_chain,
-    "externalise and inline": externalise_and_inline,
+    "externalize and inline": externalize_and_inline,
     "opset up": opset_up,
     "opset down": opset_down,
     "make a function and inline it": make_function_and_inline,
@@ -104,7 +104,7 @@ TRIPS: dict[str, Trip] = {
 OTHER_KERNELS = ("opset up", "opset down")
 """Trips after which another kernel may run, or none: their results are equal but for the last bits."""
 PARTING = ("split and chain", "make a function and inline it")
-NEVER_REFUSED = ("no-op", "rename all", "externalise and inline", "diff with itself")
+NEVER_REFUSED = ("no-op", "rename all", "externalize and inline", "diff with itself")
 
 
 def round_trip(case: BackendModel, trip: Trip, folder: Path) -> str:

@@ -344,13 +344,13 @@ def test_the_first_value_past_the_range_of_a_dtype_is_out_of_range() -> None:
 # Where they are stored
 
 
-def test_weights_are_externalised_and_inlined_again_without_loss(tmp_path: Path) -> None:
+def test_weights_are_externalized_and_inlined_again_without_loss(tmp_path: Path) -> None:
     source = models.make_cnn(tmp_path / "cnn.onnx")
     out, back = tmp_path / "out", tmp_path / "back"
     out.mkdir()
     back.mkdir()
     edit_path(
-        source, out / "model.onnx", {"externalise_weights": {"file": "w.bin", "larger_than": 64, "alignment": 64}}
+        source, out / "model.onnx", {"externalize_weights": {"file": "w.bin", "larger_than": 64, "alignment": 64}}
     )
     assert external_files(out / "model.onnx") == ("w.bin",)
     proto = onnx.load(out / "model.onnx", load_external_data=False)
@@ -371,7 +371,7 @@ def test_only_large_weights_stay_external(tmp_path: Path) -> None:
         source,
         tmp_path / "out" / "model.onnx",
         {"add_initializer": {"name": "extra", "generate": "normal", "shape": [1000]}},
-        {"externalise_weights": {"select": "extra", "file": "extra.bin"}},
+        {"externalize_weights": {"select": "extra", "file": "extra.bin"}},
         {"inline_weights": {"select": "w_0"}},
     )
     assert external_files(tmp_path / "out" / "model.onnx") == ("extra.bin", "model.onnx.data")
@@ -387,7 +387,7 @@ def test_only_large_weights_stay_external(tmp_path: Path) -> None:
 )
 def test_a_data_file_outside_the_models_folder_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="the data file is in the model's folder"):
-        edit(LINEAR, {"externalise_weights": {"file": name}})
+        edit(LINEAR, {"externalize_weights": {"file": name}})
 
 
 def test_weights_too_large_for_one_file_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_tensor_with_two_names_is_written_once(tmp_path: Path) -> None:
     second.name = "w_1"
     onnx.save(proto, source)
     (tmp_path / "out").mkdir()
-    edit_path(source, tmp_path / "out" / "model.onnx", {"externalise_weights": {"file": "w.bin", "alignment": 8}})
+    edit_path(source, tmp_path / "out" / "model.onnx", {"externalize_weights": {"file": "w.bin", "alignment": 8}})
     assert (tmp_path / "out" / "w.bin").stat().st_size == 2 * 64 * 64 * 4
 
 

@@ -85,14 +85,14 @@ def test_names_attributes_and_outputs_change_in_little_memory_and_weights_are_co
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_weights_are_converted_randomised_and_moved_in_little_memory(large: Path, tmp_path: Path) -> None:
+def test_weights_are_converted_randomized_and_moved_in_little_memory(large: Path, tmp_path: Path) -> None:
     memory, written = edit_in_child(
         large,
         tmp_path / "out",
         {"remove_nodes": {"select": {"op_type": "Identity"}, "bridge": True}},
         {"convert_dtype": {"select": ["w_0", "w_1"], "to": "float16", "casts": True}},
         {"generate_initializers": {"select": ["w_2", "w_3"], "kind": "normal"}},
-        {"externalise_weights": {"select": ["w_4", "w_5"], "file": "two.bin"}},
+        {"externalize_weights": {"select": ["w_4", "w_5"], "file": "two.bin"}},
         {"add_initializer": {"name": "result", "generate": "normal", "shape": [20, MIB]}},
     )
     assert memory < MOST_MEMORY

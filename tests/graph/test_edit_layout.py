@@ -306,7 +306,7 @@ def test_preprocessing_that_cannot_be_folded_is_reported_and_runs_first() -> Non
     assert_same([-_prepared(frames, swap=False)], outputs_of(changed, {"image": frames}), 1e-6)
 
 
-def test_fp16_inputs_are_normalised_in_fp32() -> None:
+def test_fp16_inputs_are_normalized_in_fp32() -> None:
     model = _conv(dtype="float16")
     changed, _ = operate(model, AddPreprocessing(mean=MEAN, std=STD, swap_channels=True))
     frames = _frames(2, 7, 6, 3)

@@ -772,7 +772,7 @@ def test_an_omitted_output_stays_omitted() -> None:
     assert list(result.graph.node[0].output) == ["", "n_h"]
 
 
-def test_quantisation_annotations_are_renamed_too() -> None:
+def test_quantization_annotations_are_renamed_too() -> None:
     proto = parse(CHAIN)
     note = proto.graph.quantization_annotation.add(tensor_name="y")
     note.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="b")

@@ -341,7 +341,7 @@ def test_inferred_types_in_a_body_are_no_difference() -> None:
     assert diff(IF, IF.replace("(float[2] a)", "(a)")).is_empty
 
 
-def test_many_kinds_of_change_are_summarised_by_their_number() -> None:
+def test_many_kinds_of_change_are_summarized_by_their_number() -> None:
     after = CHAIN.replace("axis = 1", "axis = 0").replace("[mul]", "[matmul]").replace("Relu(s)", "Tanh(s)")
     assert diff(CHAIN, after).one_line == "1 node renamed, 1 of another operator, 1 with other attributes"
     assert diff(CHAIN, after.replace("(h, b)", "(b, h)")).one_line == "4 nodes changed"

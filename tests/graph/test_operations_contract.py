@@ -106,7 +106,7 @@ def test_settings_are_strict_and_frozen(word: str) -> None:
 
 
 @every_operation
-def test_settings_survive_serialisation(word: str) -> None:
+def test_settings_survive_serialization(word: str) -> None:
     for example in examples_of(word):
         step = Edit.model_validate({"operations": (example,)})
         assert Edit.model_validate_json(step.model_dump_json()) == step

@@ -239,7 +239,7 @@ def test_random_operators_are_neither_folded_nor_merged(tmp_path: Path) -> None:
     assert types_after(one_graph(tmp_path, nodes, [X], [Y])) == {"Add": 2, "RandomNormal": 2}
 
 
-def test_quantised_weights_stay_quantised(tmp_path: Path) -> None:
+def test_quantized_weights_stay_quantized(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("QuantizeLinear", ["w", "s", "z"], ["q"], name="q"),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], name="dq"),

@@ -19,7 +19,7 @@ from ndld_flow.profiles.read.onnxruntime_profile import read_one_pass, read_pass
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.onnxruntime import device_roofs, layer_recording
 from ndld_flow.runtimes.onnxruntime.layer_pass import count_events, measure_layers, read_layers
-from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
+from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED, WARMUP_PASSES, record_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
 from tests.support.models import make_ctrl, make_func, make_tfm
@@ -139,10 +139,10 @@ def test_several_process_runs_are_one_after_another(tmp_path: Path) -> None:
     for number, (passes, condition) in enumerate([(4, True), (3, False)]):
         folder = tmp_path / str(number)
         folder.mkdir()
-        plan = RecordingPlan(passes, 10, keep_optimised=number == 0)
+        plan = RecordingPlan(passes, 10, keep_optimized=number == 0)
         feeds = {**fed(x=(64,)), "c": np.array(condition)}
         recordings.append(record_layers(model, SessionSettings(), feeds, plan, folder))
-    found = read_layers(model, recordings, tmp_path / "0" / OPTIMISED, RecordingPlan(4))
+    found = read_layers(model, recordings, tmp_path / "0" / OPTIMIZED, RecordingPlan(4))
     assert found.layer_runs == (4, 3)
     assert len(found.pass_ms) == 7
     assert all(len(layer.samples_ms) == 7 for layer in found.layers)
@@ -152,7 +152,7 @@ def test_several_process_runs_are_one_after_another(tmp_path: Path) -> None:
     assert layers["Sin"].samples_ms[:4] == (0, 0, 0, 0)
     assert layers["Exp"].onnx_nodes == ("h",)
     assert any(note.startswith("7 layer passes instead of 8") for note in found.notes)
-    assert not (tmp_path / "1" / OPTIMISED).exists()
+    assert not (tmp_path / "1" / OPTIMIZED).exists()
     assert not any(recording.exists() for recording in recordings)
 
 
@@ -180,7 +180,7 @@ def test_the_timeline_may_come_from_any_process_run(tmp_path: Path) -> None:
         recordings.append(
             record_layers(model, SessionSettings(), fed(x=(64, 4)), RecordingPlan(passes, 50, number == 0), folder)
         )
-    found = read_layers(model, recordings, tmp_path / "0" / OPTIMISED, RecordingPlan(10))
+    found = read_layers(model, recordings, tmp_path / "0" / OPTIMIZED, RecordingPlan(10))
     number = int(found.timeline_basis.split()[1]) - 1
     told = {span.layer: span.duration_ms for span in found.timeline if span.layer is not None and span.depth == 0}
     plain = [position for position in told if found.layers[position].role != "control"]
@@ -356,7 +356,7 @@ def test_loops_are_tried_before_they_are_recorded(tmp_path: Path, monkeypatch: p
     found = layers_of(model, tmp_path / "again", fed(x=(4,)), 50)
     assert 1 < len(found.pass_ms) < 15
     assert any("layer passes instead of 50" in note for note in found.notes)
-    assert {path.name for path in (tmp_path / "again").iterdir()} <= {OPTIMISED, f"{OPTIMISED}.data"}
+    assert {path.name for path in (tmp_path / "again").iterdir()} <= {OPTIMIZED, f"{OPTIMIZED}.data"}
 
 
 def test_a_profile_with_broken_lines_is_read(tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
     model = make_ctrl(tmp_path / "m.onnx")
     recording = record_layers(model, SessionSettings(), fed(x=(8, 4)), RecordingPlan(3, 50), tmp_path)
     recording.write_text(recording.read_text().replace('"CPUExecutionProvider"', '"CUDAExecutionProvider"'))
-    found = read_layers(model, [recording], tmp_path / OPTIMISED, RecordingPlan(3))
+    found = read_layers(model, [recording], tmp_path / OPTIMIZED, RecordingPlan(3))
     assert any(
         note.startswith("times of layers on CUDAExecutionProvider are those of the host") for note in found.notes
     )

@@ -230,7 +230,7 @@ def test_items_a_second_count_the_batch(tmp_path: Path) -> None:
     assert "throughput.items" not in metrics, "inputs that differ in their first dimension have no batch"
 
 
-def test_free_dimensions_are_fixed_before_optimising(tmp_path: Path) -> None:
+def test_free_dimensions_are_fixed_before_optimizing(tmp_path: Path) -> None:
     graph = "g (float[n, 8] x) => (int64[d] y) { y = Shape(x) }"
     _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path, free_dimensions={"n": 3})
     assert found.inputs[0].shape == (3, 8)
@@ -292,7 +292,7 @@ def test_too_many_events_mean_fewer_layer_passes(tmp_path: Path, monkeypatch: py
     assert any(note.startswith("4 layer passes instead of 10") for note in found.notes)
 
 
-def test_layers_stay_where_the_optimised_model_cannot_be_written(
+def test_layers_stay_where_the_optimized_model_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = onnxruntime_session.open_model

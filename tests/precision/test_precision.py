@@ -371,7 +371,7 @@ def test_a_cast_counts_as_its_target_type(tmp_path: Path) -> None:
     assert text(tmp_path / "typed.onnx").count("Cast") == 3
 
 
-def test_quantised_layers_keep_the_precision_of_their_scales(tmp_path: Path) -> None:
+def test_quantized_layers_keep_the_precision_of_their_scales(tmp_path: Path) -> None:
     model = models_fp16.quantized_model(21)
     matmul, relu = (next(n.name for n in model.graph.node if n.op_type == op) for op in ("MatMul", "Relu"))
     _, told = typed(model, tmp_path, {matmul: "int8", relu: "int8"})

@@ -223,7 +223,7 @@ def test_the_headline_names_every_candidate() -> None:
     assert compared(steady(*[10.0] * 5), steady(*[9.0] * 5), steady(*[8.0] * 5)).why.startswith("2 against 0: latency")
 
 
-def test_several_profiles_are_summarised_by_a_geometric_mean() -> None:
+def test_several_profiles_are_summarized_by_a_geometric_mean() -> None:
     base, half, double = (steady(*[ms] * 5) for ms in (10.0, 5.0, 20.0))
     sections = {
         name: [Measured(0, "", base), Measured(1, "", candidate)] for name, candidate in (("a", half), ("b", double))

@@ -376,7 +376,7 @@ def test_factors_are_found_through_reorders_and_each_other() -> None:
     assert fired("factor_not_folded", profile(layers))[0].layers == (2, 3)
 
 
-def test_hard_swish_is_recognised_in_either_order() -> None:
+def test_hard_swish_is_recognized_in_either_order() -> None:
     assert fired("hard_swish_in_parts", profile(hard_swish(division_first=True)))[0].layers == (0, 1, 2, 3)
     assert fired("hard_swish_in_parts", profile(hard_swish("z", division_first=True))) == []
 

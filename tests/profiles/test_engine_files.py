@@ -20,7 +20,7 @@ from ndld_flow.drawing.families import family_of_layer, layer_word
 from ndld_flow.drawing.graph import Reading
 from ndld_flow.profiles.diagnose.diagnose import triage
 from ndld_flow.profiles.read.engine_layers import format_of_tensorrt
-from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognise
+from ndld_flow.profiles.read.read_profile import read_build, read_profile, recognize
 from tests.support.engine_samples import build, detector, write_engine_run
 from tests.support.run_fixtures import HOSTILE_NAMES
 from tests.support.trtexec_exports import layer_info, layer_info_11, layer_times, small_engine
@@ -122,7 +122,7 @@ def test_a_build_opens_with_all_its_facts(tmp_path: Path) -> None:
     folder.mkdir()
     write(folder, build().to_json(), "build.json")
     write(folder, SHAPES["10"])
-    assert recognise(folder) == recognise(folder / "build.json") == "build"
+    assert recognize(folder) == recognize(folder / "build.json") == "build"
     assert read_build(folder) == build()
     for place in (folder, folder / "build.json"):
         page = api.report(str(place), to=tmp_path / "out.html")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ndld_flow.base.dtype_names import bits_of_dtype, dtype_of_tensorrt
 from ndld_flow.base.errors import RequestError
 from ndld_flow.profiles.read.engine_layers import nodes_of_metadata, nodes_of_name
-from ndld_flow.profiles.read.read_profile import read_profile, recognise
+from ndld_flow.profiles.read.read_profile import read_profile, recognize
 from ndld_flow.profiles.read.trtexec_files import read_layer_times
 from ndld_flow.profiles.read.untrusted_files import parse_tolerantly
 from ndld_flow.records.measurement import Machine
@@ -67,7 +67,7 @@ def test_all_layers_of_the_a100_are_imported(precision: str, layers: int, warmup
     folder = a100_exports() / precision
     profile = read_profile(folder)
     rows = json.loads(next(folder.glob("*.engine.profile.json")).read_text())[1:]
-    assert recognise(folder) == "trex"
+    assert recognize(folder) == "trex"
     assert [(layer.name, layer.samples_ms) for layer in profile.layers] == [
         (row["name"], (row["medianMs"],)) for row in rows
     ]
@@ -112,7 +112,7 @@ def exports(tmp_path: Path) -> Path:
 
 def test_a_folder_of_trtexec_is_imported(exports: Path) -> None:
     profile = read_profile(exports)
-    assert recognise(exports) == "trtexec"
+    assert recognize(exports) == "trtexec"
     assert (profile.label, profile.backend, profile.versions) == ("cnn", "tensorrt", {"tensorrt": "10.5.0"})
     assert profile.machine.gpus == ("NVIDIA L4",)
     assert profile.latency_ms == tuple(trt.latencies(200))
@@ -200,7 +200,7 @@ def test_a_log_in_utf_16_from_powershell_is_read(tmp_path: Path) -> None:
     assert read_profile(file).latency_ms == (1.01,)
 
 
-def test_a_log_of_tensorrt_rtx_is_recognised(tmp_path: Path) -> None:
+def test_a_log_of_tensorrt_rtx_is_recognized(tmp_path: Path) -> None:
     profile = read_profile(trt.write_exports(tmp_path, log=trt.log(version="1.2.0", rtx=True)))
     assert (profile.backend, profile.versions) == ("tensorrt_rtx", {"tensorrt-rtx": "1.2.0"})
 
@@ -220,7 +220,7 @@ def test_times_alone_are_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("log", "kept"), [(None, 80), (trt.log(warmup=50), 95), (trt.log(warmup=0), 100)])
-def test_warm_up_passes_of_old_exports_are_recognised(tmp_path: Path, log: str | None, kept: int) -> None:
+def test_warm_up_passes_of_old_exports_are_recognized(tmp_path: Path, log: str | None, kept: int) -> None:
     texts = {"times": trt.times([10.0] * 100, start=0.0), **({} if log is None else {"log": log})}
     profile = read_profile(trt.write_exports(tmp_path, **texts))
     assert len(profile.latency_ms) == kept
@@ -362,7 +362,7 @@ def test_unencodable_names_are_replaced(tmp_path: Path) -> None:
 
 
 def test_a_convolution_fused_with_its_pooling_is_imported(tmp_path: Path) -> None:
-    """The first layer of a quantised ResNet, as TensorRT 8 describes it."""
+    """The first layer of a quantized ResNet, as TensorRT 8 describes it."""
     info = {
         "LayerType": "ConvActPool",
         "Inputs": [trt.tensor("x", (32, 3, 224, 224), "Row major Int8 format")],
@@ -389,7 +389,7 @@ def test_a_convolution_fused_with_its_pooling_is_imported(tmp_path: Path) -> Non
     assert layer.precision == "int8"
 
 
-def test_quantisation_that_runs_as_a_reformat_keeps_its_node(tmp_path: Path) -> None:
+def test_quantization_that_runs_as_a_reformat_keeps_its_node(tmp_path: Path) -> None:
     info = {
         "LayerType": "Reformat",
         "Inputs": [trt.tensor("x", (1, 3), "Row major linear FP32")],
@@ -493,7 +493,7 @@ def test_our_profile_is_read_alone_or_in_the_folder_of_a_step(tmp_path: Path) ->
     (tmp_path / "profile.json").write_text(profile.to_json())
     trt.write_exports(tmp_path, times=trt.times([1.0]))
     assert read_profile(tmp_path) == read_profile(tmp_path / "profile.json") == profile
-    assert recognise(tmp_path) == recognise(tmp_path / "profile.json") == "profile"
+    assert recognize(tmp_path) == recognize(tmp_path / "profile.json") == "profile"
 
 
 def test_a_damaged_profile_of_ours_is_refused(tmp_path: Path) -> None:
@@ -516,7 +516,7 @@ def test_a_damaged_profile_of_ours_is_refused(tmp_path: Path) -> None:
 def test_files_that_are_no_profile_are_refused(tmp_path: Path) -> None:
     for text in ("", "hello", "{}", "[]", '{"Layers": "are words"}', '{"nodes": []}'):
         (tmp_path / "x.json").write_text(text)
-        assert recognise(tmp_path / "x.json") is None
+        assert recognize(tmp_path / "x.json") is None
         with pytest.raises(RequestError, match=r"in a supported format; supported formats: a profile\.json "):
             read_profile(tmp_path / "x.json")
     with pytest.raises(RequestError, match="holds no profile in a supported format"):

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.profiles.read.read_profile import read_profile, recognise
+from ndld_flow.profiles.read.read_profile import read_profile, recognize
 from ndld_flow.records.profile import Profile
 from tests.support.models import make_cnn, make_ctrl
 
@@ -66,7 +66,7 @@ def test_a_model_without_control_flow_is_imported(tmp_path: Path) -> None:
     file = record(model, feeds_of(model))
     profile = read_profile(file)
     runs = [event["dur"] / 1e3 for event in json.loads(file.read_text()) if event["name"] == "model_run"]
-    assert recognise(file) == recognise(tmp_path) == "onnxruntime"
+    assert recognize(file) == recognize(tmp_path) == "onnxruntime"
     assert profile.latency_ms == tuple(runs[1:])
     assert (profile.warmup_passes, profile.layer_runs, profile.backend) == (1, (5,), "onnxruntime")
     assert profile.providers == ("CPUExecutionProvider",)

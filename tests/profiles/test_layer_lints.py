@@ -89,7 +89,7 @@ SILENT: dict[str, Profile] = {
     "an FP32 engine": profile(fp32_network()[1:]),
     "an FP16 engine": profile([half_conv("x:float16", "a:float16"), half_conv("a:float16", "b:float16")]),
     "names only": profile([Layer(index=0, name=f"Conv_{n}", type="unknown", samples_ms=(1.0,)) for n in range(3)]),
-    "fully quantised": profile(
+    "fully quantized": profile(
         [int8_conv("x:int8", "a:int8"), int8_conv("a:int8 x:int8", "b:int8", onnx_nodes=("Conv", "Add")),
          int8_conv("b:int8", "y:float32")], inputs="x:int8", outputs="y:float32",
     ),
@@ -108,11 +108,11 @@ def test_a_good_profile_has_no_findings(case: str, timed: bool) -> None:
 # --- residuals ---
 
 
-def test_a_float_residual_of_a_quantised_convolution_is_found() -> None:
+def test_a_float_residual_of_a_quantized_convolution_is_found() -> None:
     (one,) = found("unquantized_residual", profile(residual_block()))
     assert one.title == (
-        "1 layer adding an unquantised residual in FP16 to a quantised convolution: "
-        "quantising again takes 40.0 % of the layers' time"
+        "1 layer adding an unquantized residual in FP16 to a quantized convolution: "
+        "quantizing again takes 40.0 % of the layers' time"
     )
     assert one.layers == (2, 0, 3)
     assert "`op_types` of `quantize`" in one.next_step and one.score == pytest.approx(0.4)
@@ -127,7 +127,7 @@ def test_a_float_residual_is_found_in_an_engine_without_times() -> None:
     assert "latency" not in one.title
 
 
-def test_a_quantised_residual_is_not_reported() -> None:
+def test_a_quantized_residual_is_not_reported() -> None:
     assert found("unquantized_residual", profile(residual_block("q:int8"))) == []
 
 
@@ -140,7 +140,7 @@ def test_residuals_of_myelin_are_found_unless_the_kernel_rescales(nodes: tuple[s
     assert bool(found("unquantized_residual", profile(layers))) == fires
 
 
-def test_the_sum_of_two_products_has_no_residual_to_quantise() -> None:
+def test_the_sum_of_two_products_has_no_residual_to_quantize() -> None:
     """A downsampling branch: Myelin's products write floating point whatever follows."""
     products = [layer("correlation", "q:int8", name, weights_dtype="int8") for name in ("a:float32", "b:float32")]
     added = layer("kgen", "a:float32 b:float32", "z:int8", name="__myl_AddAdd_myl0_8", onnx_nodes=("Add_3",))
@@ -169,10 +169,10 @@ def test_a_float_input_of_a_pool_is_found() -> None:
     assert one.score == pytest.approx(1 / 6)
 
 
-def test_a_float_output_for_an_unquantised_product_scores_nothing() -> None:
+def test_a_float_output_for_an_unquantized_product_scores_nothing() -> None:
     one = profile([int8_conv("x:int8", "a:float16"), half_conv("a:float16", "b:float16")])
     (insight,) = found("quantized_float_output", one)
-    assert "not quantised" in insight.next_step and insight.score == 0.0
+    assert "not quantized" in insight.next_step and insight.score == 0.0
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_a_float_output_for_an_unquantised_product_scores_nothing() -> None:
         (layer("CudaSoftMax", "a:float32", "b:float32"), {}),  # it has no kernel for 8 bits
         (layer("Normalization", "a:float32", "b:float32"), {}),
         (layer("PluginV2", "a:float32", "b:float32"), {}),
-        (layer("kgen", "a:float32", "b:int8", name="__myl_MulMinMaxRounCast_myl0_1"), {}),  # it quantises at once
+        (layer("kgen", "a:float32", "b:int8", name="__myl_MulMinMaxRounCast_myl0_1"), {}),  # it quantizes at once
         (quantize("a:float32", "b:int8"), {}),
         (layer("TiledPooling", "a:float32", "b:float32"), {"outputs": "a:float32"}),  # the engine's own output
         (layer("TiledPooling", "x:float32", "b:float32"), {}),  # nobody reads it
@@ -194,7 +194,7 @@ def test_a_justified_float_output_is_not_reported(reader: Layer, given: dict[str
 # --- Q/DQ by themselves ---
 
 
-def test_separate_quantisation_layers_are_found() -> None:
+def test_separate_quantization_layers_are_found() -> None:
     layers = [
         quantize("x:float32", "a:int8", name="QuantizeLinear_2"),
         int8_conv("a:int8", "b:int8"),
@@ -202,7 +202,7 @@ def test_separate_quantisation_layers_are_found() -> None:
         quantize("d:float16", "e:int8", name="QuantizeLinear_9"),
     ]
     (one,) = found("unfused_quantization", profile(layers, inputs="x:float32"))
-    assert one.title == "2 layers that only quantise or dequantise take 50.0 % of the layers' time"
+    assert one.title == "2 layers that only quantize or dequantize take 50.0 % of the layers' time"
     assert "1 at the model's inputs and outputs (QuantizeLinear_2)" in one.evidence
     assert "after TiledPooling pool" in one.evidence
     assert "`op_types`" in one.next_step and "`exclude.nodes`" in one.next_step
@@ -210,7 +210,7 @@ def test_separate_quantisation_layers_are_found() -> None:
     assert found("unfused_quantization", profile(short)) == []
 
 
-def test_dynamic_quantisation_is_not_reported() -> None:
+def test_dynamic_quantization_is_not_reported() -> None:
     dynamic = layer("DynamicQuantizeLinear", "x:float32", "a:uint8", role="quantize", provider="CPUExecutionProvider")
     assert found("unfused_quantization", profile([dynamic, dynamic])) == []
 
@@ -249,7 +249,7 @@ def test_conversions_between_layers_and_at_the_ends_are_found() -> None:
 # --- tensor cores ---
 
 
-def test_a_quantised_first_layer_without_tensor_cores_is_found() -> None:
+def test_a_quantized_first_layer_without_tensor_cores_is_found() -> None:
     layers = [
         conv("x:int8:3", "a:float32", weights_dtype="int8", tactic=DP4A, name="first"),
         *(int8_conv("b:int8", "b:int8") for _ in range(3)),
@@ -261,7 +261,7 @@ def test_a_quantised_first_layer_without_tensor_cores_is_found() -> None:
     assert "3 input channels" in one.evidence and "`exclude.nodes` of `quantize`" in one.next_step
 
 
-def test_an_fp32_first_layer_gets_no_advice_on_quantising() -> None:
+def test_an_fp32_first_layer_gets_no_advice_on_quantizing() -> None:
     (one,) = found("off_tensor_cores", profile(fp32_network()))
     assert "`convert_fp16`" in one.next_step and "quantize" not in one.next_step
 
@@ -302,7 +302,7 @@ def test_padded_channels_are_found() -> None:
     assert "3 input channels" not in one.evidence  # of a picture: nobody chose them
 
 
-def test_a_vectorised_format_pads_to_its_width() -> None:
+def test_a_vectorized_format_pads_to_its_width() -> None:
     layers = [int8_conv("x:int8:64:chw32", "a:int8:48:chw32"), int8_conv("a:int8:48:chw32", "b:int8:64:chw32")]
     (one,) = found("channel_alignment", profile(layers))
     assert "48 output channels (multiples of 32)" in one.evidence or "48 input" in one.evidence
@@ -332,10 +332,10 @@ def test_aligned_channels_are_not_reported(layers: list[Layer]) -> None:
 # --- real exports ---
 
 
-def test_the_quantised_export_gets_advice() -> None:
+def test_the_quantized_export_gets_advice() -> None:
     """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
     insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(a100_exports() / "qat"))}
-    residual = insights["8 layers adding an unquantised residual in FP16 to a quantised convolution"]
+    residual = insights["8 layers adding an unquantized residual in FP16 to a quantized convolution"]
     assert len(residual.layers) == 16 and residual.score == pytest.approx(0.15, abs=0.01)
     assert insights["1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A)"].layers == (1,)
     assert insights["1 layer computing in 8 bits and writing FP32"].layers == (1, 2)
@@ -344,7 +344,7 @@ def test_the_quantised_export_gets_advice() -> None:
 
 
 @pytest.mark.parametrize("folder", ["fp32", "fp16"])
-def test_other_exports_get_no_advice_on_quantising(folder: str) -> None:
+def test_other_exports_get_no_advice_on_quantizing(folder: str) -> None:
     words = " ".join(f"{one.title} {one.next_step}" for one in diagnose(read_profile(a100_exports() / folder)))
     assert "quanti" not in words.replace("`op_types` and `exclude` of `quantize`", "")
 

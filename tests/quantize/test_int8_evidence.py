@@ -63,7 +63,7 @@ def relative(reference: Floats, candidate: Floats) -> float:
     return float(np.sqrt(((candidate - reference) ** 2).sum() / (reference**2).sum()))
 
 
-def test_each_node_is_quantised_alone_and_its_error_traced_to_the_output(tmp_path: Path, monkeypatch: Any) -> None:
+def test_each_node_is_quantized_alone_and_its_error_traced_to_the_output(tmp_path: Path, monkeypatch: Any) -> None:
     """The second does more wrong: its weights are larger in a row that is hardly read."""
     random = np.random.default_rng(0)
     first, second = (random.normal(0, 0.4, (16, 16)).astype(np.float32) for _ in range(2))

@@ -83,7 +83,7 @@ def snr(reference: np.ndarray[Any, Any], candidate: np.ndarray[Any, Any]) -> flo
     + [{"method": method} for method in ("percentile", "entropy", "distribution")],
     ids=str,
 )
-def test_a_quantised_model_computes_in_integers_and_stays_accurate(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_a_quantized_model_computes_in_integers_and_stays_accurate(settings: dict[str, Any], tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     model, result = quantize(source, tmp_path / "q", **FULL, **settings)
     assert result.metrics["layers"].value == 4
@@ -129,7 +129,7 @@ def test_weights_beyond_one_protobuf_are_refused(tmp_path: Path, monkeypatch: An
         quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
 
 
-def test_operators_without_a_gain_are_not_quantised(tmp_path: Path) -> None:
+def test_operators_without_a_gain_are_not_quantized(tmp_path: Path) -> None:
     """Eight channels are 4 multiply-accumulates an element."""
     model, result = quantize(make_convs(tmp_path / "m.onnx"), tmp_path / "q")
     assert result.metrics["layers"].value == 0
@@ -139,7 +139,7 @@ def test_operators_without_a_gain_are_not_quantised(tmp_path: Path) -> None:
     assert operators(some)["QuantizeLinear"] > 0
 
 
-def test_depthwise_convolutions_are_not_quantised(tmp_path: Path) -> None:
+def test_depthwise_convolutions_are_not_quantized(tmp_path: Path) -> None:
     b = GraphBuilder(0)
     h = b.op("Conv", "x", b.weight(128, 128, 1, 1), kernel_shape=[1, 1])
     h = b.op("Conv", h, b.weight(128, 1, 3, 3), group=128, kernel_shape=[3, 3])
@@ -149,7 +149,7 @@ def test_depthwise_convolutions_are_not_quantised(tmp_path: Path) -> None:
     assert result.metrics["layers"].value == 1
 
 
-def test_excluded_nodes_are_not_quantised(tmp_path: Path) -> None:
+def test_excluded_nodes_are_not_quantized(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx")
     names = [node.name for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     _, result = quantize(source, tmp_path / "q", **FULL, exclude={"nodes": [names[1]]})
@@ -163,7 +163,7 @@ def test_excluded_nodes_are_not_quantised(tmp_path: Path) -> None:
 
 
 def test_other_readers_keep_their_inputs(tmp_path: Path) -> None:
-    """A sum in parallel to a quantised convolution reads the tensor itself, not its rounded copy."""
+    """A sum in parallel to a quantized convolution reads the tensor itself, not its rounded copy."""
     b = GraphBuilder(0)
     h = b.op("Conv", b.op("Sigmoid", "x"), b.weight(8, 8, 1, 1), kernel_shape=[1, 1])
     sigmoid = next(node.output[0] for node in b.nodes if node.op_type == "Sigmoid")
@@ -174,7 +174,7 @@ def test_other_readers_keep_their_inputs(tmp_path: Path) -> None:
     assert subtraction.input[1] == sigmoid
 
 
-def test_weights_alone_can_be_quantised(tmp_path: Path) -> None:
+def test_weights_alone_can_be_quantized(tmp_path: Path) -> None:
     b = GraphBuilder(0)
     rename_output(b, b.op("MatMul", "x", b.weight(32, 16)), "y")
     source = save(b.model([tensor("x", [4, 32])], [tensor("y", [4, 16])]), tmp_path / "m.onnx")
@@ -269,7 +269,7 @@ def test_a_search_for_fp16_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.skipif(not find_library("tensorrt_rtx").found, reason="builds with TensorRT-RTX")
-def test_tensorrt_builds_models_quantised_for_it(tmp_path: Path) -> None:
+def test_tensorrt_builds_models_quantized_for_it(tmp_path: Path) -> None:
     from ndld_flow.steps.build_engine import BuildEngine
 
     source = make_convs(tmp_path / "m.onnx")

@@ -236,7 +236,7 @@ def test_settings_that_modelopt_decides_are_refused(settings: dict[str, Any], me
 
 @pytest.mark.skipif(not REAL, reason="NDLD_FLOW_MODELOPT_PYTHON names no interpreter that has nvidia-modelopt")
 @pytest.mark.parametrize("kind", ["fp8", "int8"])
-def test_the_real_modelopt_quantises(kind: str, tmp_path: Path) -> None:
+def test_the_real_modelopt_quantizes(kind: str, tmp_path: Path) -> None:
     """It leaves convolutions of a few channels."""
     b = GraphBuilder(0)
     h = "x"

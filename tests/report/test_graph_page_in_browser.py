@@ -332,7 +332,7 @@ def test_the_page_works_dark_narrow_and_printed(show: Pages) -> None:
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_without_scripts_the_model_is_summarised(browser: Browser, watch: Watch, pages: dict[str, Path]) -> None:
+def test_without_scripts_the_model_is_summarized(browser: Browser, watch: Watch, pages: dict[str, Path]) -> None:
     page = watch.open(browser, pages["cnn"], java_script_enabled=False)
     for part in ("cnn.onnx", "ai.onnx 17", "Operators", "Conv"):
         expect(page.locator("#summary")).to_contain_text(part)

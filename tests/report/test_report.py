@@ -312,7 +312,7 @@ def test_nan_is_the_worst_value(tmp_path: Path) -> None:
 # --- what is collected ---
 
 
-def test_steps_summarise_their_work(tmp_path: Path) -> None:
+def test_steps_summarize_their_work(tmp_path: Path) -> None:
     steps = {step.name: step for step in page_of(write_quickstart(tmp_path)).views["steps"].steps}
     sanitize, half = steps["sanitize"], steps["half"]
     assert sanitize.change is not None
@@ -600,7 +600,7 @@ def test_profiles_without_samples_or_layers_have_a_report(tmp_path: Path) -> Non
     assert "not measured" not in draw_report(tmp_path).read_text("utf-8").split('id="gates"')[0]
 
 
-def test_a_record_survives_serialisation(tmp_path: Path) -> None:
+def test_a_record_survives_serialization(tmp_path: Path) -> None:
     run = run_record(quickstart_steps())
     assert RunRecord.model_validate_json(run.to_json()) == run
 

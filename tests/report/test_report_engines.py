@@ -54,7 +54,7 @@ def payload_of(page: str) -> dict[str, Any]:
 # --- what is collected ---
 
 
-def test_an_engine_is_summarised() -> None:
+def test_an_engine_is_summarized() -> None:
     (view,) = collect_engines({"engine": build()})
     assert view.built is not None
     assert (view.step, view.label, view.layer_count, view.network_layer_count) == ("engine", "source", 72, 288)
@@ -187,7 +187,7 @@ def test_the_source_of_layers_is_named(tmp_path: Path) -> None:
     words = words_of(page_of(tmp_path / "log", engine=rtx_build()))
     assert "compiled layers from the builder's log" in words and "8.6 , 8.9 , 12.0" in words
     words = words_of(page_of(tmp_path / "network", engine=build(layers_basis="network as parsed")))
-    assert "before optimisation" in words and "The compiled layers are not known" in words
+    assert "before optimization" in words and "The compiled layers are not known" in words
 
 
 def test_several_engines_are_side_by_side(tmp_path: Path) -> None:

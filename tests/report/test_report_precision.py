@@ -380,7 +380,7 @@ def test_a_search_of_5000_layers_stays_small(tmp_path: Path) -> None:
     assert big.stat().st_size - plain.stat().st_size < 400_000
 
 
-def test_a_record_survives_serialisation() -> None:
+def test_a_record_survives_serialization() -> None:
     found = failed_search(60)
     assert PrecisionSearch.model_validate_json(found.to_json()).to_json() == found.to_json()
 

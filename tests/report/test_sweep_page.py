@@ -79,7 +79,7 @@ def test_a_front_of_one_point_is_best_in_everything() -> None:
     assert "; no other point is better in any of these; " in text
 
 
-def test_larger_values_are_better_when_maximised() -> None:
+def test_larger_values_are_better_when_maximized() -> None:
     record = made.batches()
     own = find_own_point(record)
     assert own is not None

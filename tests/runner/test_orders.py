@@ -32,7 +32,7 @@ def survives(step: Step[Any, Any]) -> bool:
 
 
 @every_step
-def test_default_settings_survive_serialisation(found: StepType) -> None:
+def test_default_settings_survive_serialization(found: StepType) -> None:
     if required(found):
         pytest.skip(f"has no default for {required(found)}")
     assert survives(with_least_settings(found))
@@ -58,12 +58,12 @@ def test_default_settings_survive_serialisation(found: StepType) -> None:
         ("sanitize", {"fold_size_threshold": "64 MiB"}),
     ],
 )
-def test_settings_survive_serialisation(name: str, settings: dict[str, object]) -> None:
+def test_settings_survive_serialization(name: str, settings: dict[str, object]) -> None:
     assert survives(TYPES[name].cls.model_validate_json(json.dumps(settings)))
 
 
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
-def test_settings_of_shipped_recipes_survive_serialisation(path: Path) -> None:
+def test_settings_of_shipped_recipes_survive_serialization(path: Path) -> None:
     for step in load_recipe(path, trust=True).steps:
         assert survives(step.step), step.name
 
@@ -90,7 +90,7 @@ def there_and_back(order: TaskOrder) -> TaskOrder:
     return TaskOrder.from_line(line)
 
 
-def test_a_task_survives_serialisation(in_folder: Path) -> None:
+def test_a_task_survives_serialization(in_folder: Path) -> None:
     task, store = make_task(in_folder, "steps.first.word='\u2028 Größe\\n'")
     order = there_and_back(write_order(task, store, trust=True))
     told: list[tuple[int, int, int, str]] = []

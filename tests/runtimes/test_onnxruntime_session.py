@@ -147,9 +147,9 @@ def test_outputs_of_strings_and_non_tensors(tmp_path: Path) -> None:
     assert binding.output_shapes() == {"s": ("seq(tensor(float))", ()), "t": ("string", (2,))}
 
 
-def test_the_optimised_model_has_external_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_optimized_model_has_external_weights(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = write_model(tmp_path / "m.onnx", RELU)
-    written = tmp_path / "optimised.onnx"
+    written = tmp_path / "optimized.onnx"
     open_model(path, SessionSettings(optimized_model=written))
     assert written.is_file()
     assert capfd.readouterr() == ("", "")  # ONNX Runtime warns that it is for this machine only

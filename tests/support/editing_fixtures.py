@@ -74,11 +74,11 @@ def by(change: Callable[[EditedModel], None]) -> Operation:
     return Change()
 
 
-def run(model: onnx.ModelProto | Path, feeds: Feeds, optimised: bool = False) -> dict[str, Array]:
-    """Outputs in ONNX Runtime; without its optimisations, so that bits can be compared."""
+def run(model: onnx.ModelProto | Path, feeds: Feeds, optimized: bool = False) -> dict[str, Array]:
+    """Outputs in ONNX Runtime; without its optimizations, so that bits can be compared."""
     options = ort.SessionOptions()
     options.log_severity_level = 3
-    if not optimised:
+    if not optimized:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     given = model if isinstance(model, Path) else model.SerializeToString()
     session = ort.InferenceSession(given, options, providers=["CPUExecutionProvider"])

@@ -1,7 +1,7 @@
 """Pairs of profiles whose true layer matches are known, because the second model was made from the first.
 
 A model is traced: each node remembers which node of the original it is. It is then edited (a layer inserted, removed,
-split, quantised, reordered, ...), named as an exporter would name it anew, and run by ONNX Runtime. A match is right if
+split, quantized, reordered, ...), named as an exporter would name it anew, and run by ONNX Runtime. A match is right if
 the layers on both sides came from the same nodes of the original.
 """
 
@@ -261,7 +261,7 @@ def to_half(traced: Traced, dice: random.Random) -> Traced:
 
 
 def quantize(traced: Traced, dice: random.Random, folder: Path, shapes: Shapes) -> Traced:
-    """Quantise to 8 bits with QuantizeLinear and DequantizeLinear, as ONNX Runtime's own quantiser does."""
+    """Quantize to 8 bits with QuantizeLinear and DequantizeLinear, as ONNX Runtime's own quantizer does."""
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]

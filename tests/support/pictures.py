@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def draw_lines(folder: Path, count: int, seed: int = 0) -> Path:
-    """Lines of text, 320 x 48, for a recogniser."""
+    """Lines of text, 320 x 48, for a recognizer."""
     return _draw(folder, count, seed, (320, 48), _line)
 
 

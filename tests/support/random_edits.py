@@ -305,7 +305,7 @@ OPERATIONS: dict[str, Callable[[Choices], object]] = {
     "disconnect": lambda c: {"select": c.node("Clip", "Gemm", "LayerNormalization"), "input": c.number(1, 2)},
     "remove_initializer_inputs": lambda c: EMPTY_IS_FINE,
     "remove_shapes": lambda c: {},
-    "externalise_weights": lambda c: {"larger_than": 0, **EMPTY_IS_FINE},
+    "externalize_weights": lambda c: {"larger_than": 0, **EMPTY_IS_FINE},
     "extract": lambda c: {"select": c.select()} if c.flag() else {"outputs": [c.value()]},
     "extract_function": lambda c: {"function": c.function()},
     "extract_subgraph": lambda c: {"scope": c.body()},

@@ -39,7 +39,7 @@ def parsed(text: str, **weights: Array) -> onnx.ModelProto:
 
 
 def outputs_of(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    """Return the outputs of ONNX Runtime without graph optimisations."""
+    """Return the outputs of ONNX Runtime without graph optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3

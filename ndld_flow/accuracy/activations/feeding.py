@@ -93,7 +93,7 @@ _ADDED: Mapping[str, Callable[[Array, float, np.random.Generator], Array]] = {
 LARGEST_SIDE = 512
 """Pixels."""
 _FAR = (-1.0, 2.0)
-"""Pixels are 0 to 1; values this far outside are not normalised pixels and are stretched instead."""
+"""Pixels are 0 to 1; values this far outside are not normalized pixels and are stretched instead."""
 
 
 def write_picture(values: Array, given: InputSpec, path: Path) -> bool:

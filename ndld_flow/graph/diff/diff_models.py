@@ -144,7 +144,7 @@ def diff_models(before: ir.Model, after: ir.Model, *, compare_values: bool = Tru
 
     A model with the same contents under other names appears as renamed, a node inserted into an edge as one node.
     Weights on disk are compared in pieces, and not read if both models have the same location of one file. Without
-    `compare_values` values of weights are not compared, though some bytes of each are read to recognise it.
+    `compare_values` values of weights are not compared, though some bytes of each are read to recognize it.
     """
     sides = Sides(side_of(before), side_of(after), match_models(before, after))
     return ModelDiff(

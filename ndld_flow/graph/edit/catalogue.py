@@ -34,6 +34,7 @@ _RENAMED = {
     "drop_initializer_inputs": "remove_initializer_inputs",
     "drop_shapes": "remove_shapes",
     "duplicate_subgraph": "set_subgraph: {scope: NEW, copy_of: ORIGINAL}",
+    "externalise_weights": "externalize_weights",
     "fix_dims": "set_shapes",
     "order_inputs": "reorder: {inputs: [...]}",
     "order_outputs": "reorder: {outputs: [...]}",

@@ -19,7 +19,7 @@ from ndld_flow.graph.sanitize.edits import QUANTIZATION, RANDOM, Array, Edits, d
 from ndld_flow.models.sparse_tensors import SparseInitializer
 
 _OTHER_KINDS = frozenset(("Constant", "SequenceMap", "Optional", "OptionalGetElement", "OptionalHasElement"))
-# Q/DQ nodes around a weight define its quantisation, which folding would lose.
+# Q/DQ nodes around a weight define its quantization, which folding would lose.
 _NEVER = RANDOM | QUANTIZATION | _OTHER_KINDS
 _SIZE_FROM_VALUES = frozenset(("NonZero", "Unique", "Compress", "NonMaxSuppression"))
 """Operators whose output size cannot be inferred but is bounded by that of their inputs."""

@@ -94,7 +94,7 @@ _WIDER: dict[ir.DataType, frozenset[ir.DataType]] = {
 
 
 def remove_noops(edits: Edits, op_types: Collection[str] | None = None) -> None:
-    """Bypass every node that a rule recognises as a no-op; only of `op_types` if given."""
+    """Bypass every node that a rule recognizes as a no-op; only of `op_types` if given."""
     values = visited_shape_values(edits)
     for graph in edits.graphs():
         for node in tuple(graph):

@@ -144,7 +144,7 @@ def _quantized_outcome(node: ir.Node, precision: str, types: Types) -> str:
     if floats and not bare:
         return BY_SCALES
     where = f"its input {bare[0].name!r} has none" if bare else "it has no floating-point input"
-    return f"{IGNORED}{precision} needs QuantizeLinear and DequantizeLinear, and {where}: quantise the model"
+    return f"{IGNORED}{precision} needs QuantizeLinear and DequantizeLinear, and {where}: quantize the model"
 
 
 def _is_dequantized(value: ir.Value, wanted: set[str], types: Types) -> bool:

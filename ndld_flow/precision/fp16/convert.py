@@ -47,7 +47,7 @@ def loss_lines(losses: Sequence[Loss]) -> list[str]:
 
 
 def loss_notes(losses: Sequence[Loss]) -> list[str]:
-    """Return notes that summarise the losses."""
+    """Return notes that summarize the losses."""
     notes = []
     clamped = sorted((loss for loss in losses if loss.clamped), key=lambda loss: -loss.largest)
     if clamped:

@@ -1,4 +1,4 @@
-"""Diagnose profiles and engines: apply all rules, find the bottleneck, summarise where the time goes.
+"""Diagnose profiles and engines: apply all rules, find the bottleneck, summarize where the time goes.
 
 The bottleneck is the first of these that applies:
 

@@ -52,11 +52,11 @@ def is_quantized_product(layer: Layer) -> bool:
 
 
 def float_sums(subject: LintSubject) -> dict[int, TensorInfo]:
-    """Return the layers that add a floating-point tensor to what a quantised convolution computes, with that tensor.
+    """Return the layers that add a floating-point tensor to what a quantized convolution computes, with that tensor.
 
     TensorRT fuses the addition into the convolution, which then has a second input; Myelin fuses it into the kernel
-    that rescales the product. In a sum of two products no input could be quantised. Only convolutions count: residuals
-    of transformers feed normalisations and stay in floating point.
+    that rescales the product. In a sum of two products no input could be quantized. Only convolutions count: residuals
+    of transformers feed normalizations and stay in floating point.
     """
     residuals: dict[int, TensorInfo] = {}
     for place, layer in enumerate(subject.layers):
@@ -83,7 +83,7 @@ def _is_float(tensor: TensorInfo) -> bool:
 
 
 def _added_to_product(subject: LintSubject, layer: Layer) -> TensorInfo | None:
-    """Return the other of two tensors of equal shape, one of which is the output of a quantised product."""
+    """Return the other of two tensors of equal shape, one of which is the output of a quantized product."""
     products: list[TensorInfo] = []
     others: list[TensorInfo] = []
     for tensor in filter(_is_float, layer.inputs):
@@ -182,7 +182,7 @@ def is_depthwise(layer: Layer) -> bool:
 
 
 def _step(tensor: TensorInfo, step: int) -> int:
-    """Return the multiple that applies; a vectorised format pads to its own width."""
+    """Return the multiple that applies; a vectorized format pads to its own width."""
     vector = _VECTOR.match(tensor.format)
     return max(step, int(vector[1])) if vector and int(vector[1]) <= 64 else step
 

@@ -58,7 +58,7 @@ def times_of_the_host(subject: Subject) -> Iterator[Insight]:
 def busy_machine(subject: Subject) -> Iterator[Insight]:
     """Report CPU use by other processes: a load of 0.5 per CPU before, or a tenth of all CPUs during the measurement.
 
-    ONNX Runtime's threads synchronise after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took half as
+    ONNX Runtime's threads synchronize after each layer: on two CPUs at a load of 10, PP-OCRv4's detection took half as
     long with one thread as with two (tests/benchmarks/bench_diagnosis.py).
     """
     cpus = subject.profile.machine.cpu_count or 1

@@ -71,7 +71,7 @@ _OWN = re.compile(
 )
 """Prefixes of names that TensorRT or an exporter generates; no node's name starts with them."""
 _WEIGHT = re.compile(r".*\.(?:weight|bias)(?:_scale|_zero_point)?", re.DOTALL)
-"""Quantised weights appear in a layer's name next to its nodes."""
+"""Quantized weights appear in a layer's name next to its nodes."""
 _COPY = "Reformatting CopyNode "
 _MYELIN_END = re.compile(r"_myl\d+_\d+\Z")
 """Suffix by which Myelin numbers its kernels."""

@@ -37,7 +37,7 @@ def read_profile(path: Path) -> Profile:
     return profile_of_tensorrt(source)
 
 
-def recognise(path: Path) -> Kind | None:
+def recognize(path: Path) -> Kind | None:
     """Return the kind of a file or folder by its contents; None if `read_profile` does not support it."""
     try:
         return find_source(path).kind

@@ -29,8 +29,8 @@ _MAX_FORWARD = 64
 """Most inlined nodes to follow to a tensor of the original model."""
 
 
-def match_nodes(measured: Mapping[Key, MeasuredNode], optimised: ir.Model) -> dict[Key, ir.Node]:
-    """Return measured node -> the node of the optimised model that ran.
+def match_nodes(measured: Mapping[Key, MeasuredNode], optimized: ir.Model) -> dict[Key, ir.Node]:
+    """Return measured node -> the node of the optimized model that ran.
 
     Nodes are matched within a graph by op type and name; nodes without a unique name by order, which is that of
     execution.
@@ -40,7 +40,7 @@ def match_nodes(measured: Mapping[Key, MeasuredNode], optimised: ir.Model) -> di
         scopes[node.parent].append(key)
     matched: dict[Key, ir.Node] = {}
     for parent, keys in scopes.items():  # an enclosing node comes before the nodes of its bodies
-        graphs = [optimised.graph] if parent is None else []
+        graphs = [optimized.graph] if parent is None else []
         if parent in matched:
             graphs = list(subgraphs_of(matched[parent]))
         bodies = [dict(_match_graph(keys, measured, graph)) for graph in graphs]
@@ -65,9 +65,9 @@ def _match_graph(
 
 
 class LayerOrigins:
-    """The original nodes of optimised ones."""
+    """The original nodes of optimized ones."""
 
-    def __init__(self, original: ir.Model, optimised: ir.Model) -> None:
+    def __init__(self, original: ir.Model, optimized: ir.Model) -> None:
         self._nodes = [node for node in original.graph.all_nodes() if node.op_type != "Constant"]
         self._position = {node: position for position, node in enumerate(self._nodes)}
         self._by_name = {(node.op_type, node.name): node for node in self._nodes if node.name}
@@ -75,8 +75,8 @@ class LayerOrigins:
         for node in self._nodes:
             for output in node.outputs:
                 self._producers[output.name or ""].append(node)
-        self._aliases = _aliases(optimised.graph.all_nodes())
-        self._known = {self._alias(value) for node in optimised.graph.all_nodes() for value in node.outputs}
+        self._aliases = _aliases(optimized.graph.all_nodes())
+        self._known = {self._alias(value) for node in optimized.graph.all_nodes() for value in node.outputs}
 
     @property
     def node_count(self) -> int:
@@ -84,7 +84,7 @@ class LayerOrigins:
         return len(self._nodes)
 
     def find(self, node: ir.Node) -> tuple[ir.Node, ...]:
-        """Return the original nodes of an optimised one, in the model's order.
+        """Return the original nodes of an optimized one, in the model's order.
 
         Empty for nodes that ONNX Runtime inserted: reorders, casts, copies.
         """
@@ -105,7 +105,7 @@ class LayerOrigins:
                 continue
             region.add(origin)
             if origin.op_type in _READS_SHAPE_ONLY:
-                continue  # its value was known while optimising: the producer of its input is not part of this layer
+                continue  # its value was known while optimizing: the producer of its input is not part of this layer
             waiting.extend(
                 producer
                 for value in origin.inputs
@@ -140,10 +140,10 @@ class LayerOrigins:
         return self._aliases.get(value.name or "", value.name or "")
 
 
-def _aliases(optimised: Iterable[ir.Node]) -> dict[str, str]:
+def _aliases(optimized: Iterable[ir.Node]) -> dict[str, str]:
     """Return renamed tensor -> its name in the original model."""
     aliases: dict[str, str] = {}
-    for node in optimised:
+    for node in optimized:
         if not node.outputs:
             continue
         name = node.outputs[0].name or ""
@@ -261,11 +261,11 @@ _BLOCKED = "com.microsoft.nchwc"
 
 @dataclass(frozen=True)
 class RunNode:
-    """A measured node, its node in the optimised model, and the original nodes of that one."""
+    """A measured node, its node in the optimized model, and the original nodes of that one."""
 
     measured: MeasuredNode
     ran: ir.Node | None
-    """None where the optimised model is not known."""
+    """None where the optimized model is not known."""
     origins: tuple[ir.Node, ...]
     times_per_pass: float
 

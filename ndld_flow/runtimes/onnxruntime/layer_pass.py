@@ -26,7 +26,7 @@ from ndld_flow.runtimes.onnxruntime.layer_details import (
     describe_layer,
     match_nodes,
 )
-from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMISED, WARMUP_PASSES, record_layers
+from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED, WARMUP_PASSES, record_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
 
@@ -47,7 +47,7 @@ def measure_layers(
     """
     plan = RecordingPlan(passes, count_events(path))
     recording = record_layers(path, settings, feeds, plan, scratch, progress)
-    return read_layers(path, [recording], scratch / OPTIMISED, plan, parallel=settings.execution == "parallel")
+    return read_layers(path, [recording], scratch / OPTIMIZED, plan, parallel=settings.execution == "parallel")
 
 
 def count_events(path: Path) -> int | None:
@@ -63,17 +63,17 @@ def count_events(path: Path) -> int | None:
 
 
 def read_layers(
-    source: Path, recordings: Sequence[Path], optimised: Path | None, plan: RecordingPlan, *, parallel: bool = False
+    source: Path, recordings: Sequence[Path], optimized: Path | None, plan: RecordingPlan, *, parallel: bool = False
 ) -> LayerPass:
     """Read the recordings of `record_layers`, one for each process run, and delete them.
 
-    `optimised` is the model as ONNX Runtime ran it; a missing file counts as None. `parallel`: nodes ran at the same
+    `optimized` is the model as ONNX Runtime ran it; a missing file counts as None. `parallel`: nodes ran at the same
     time. Raises `ModelError` when `source` cannot be read as ONNX.
     """
     runs = [read_passes(recording, skip=WARMUP_PASSES) for recording in recordings]
     joined = _join(runs)
     try:
-        ran = load_model(optimised) if optimised is not None and optimised.is_file() else None
+        ran = load_model(optimized) if optimized is not None and optimized.is_file() else None
     except ModelError:  # it only adds origins of layers; the measurement is valid without it
         ran = None
     nodes, traced = _trace(load_model(source), joined, ran)
@@ -107,14 +107,14 @@ def _join(runs: Sequence[MeasuredPasses]) -> MeasuredPasses:
     return joined
 
 
-def _trace(source: ir.Model, measured: MeasuredPasses, optimised: ir.Model | None) -> tuple[list[RunNode], str]:
+def _trace(source: ir.Model, measured: MeasuredPasses, optimized: ir.Model | None) -> tuple[list[RunNode], str]:
     """Return the nodes with their origins, and a sentence on how many of them were traced back to the model."""
     passes = max(1, len(measured.pass_ms))
-    if optimised is None:
+    if optimized is None:
         untraced = [RunNode(node, None, (), node.calls / passes) for node in measured.nodes.values()]
         return untraced, "layers were not traced back: the provider does not show the model it runs"
-    ran = match_nodes(measured.nodes, optimised)
-    origins = LayerOrigins(source, optimised)
+    ran = match_nodes(measured.nodes, optimized)
+    origins = LayerOrigins(source, optimized)
     nodes = [
         RunNode(node, ran.get(key), origins.find(ran[key]) if key in ran else (), node.calls / passes)
         for key, node in measured.nodes.items()

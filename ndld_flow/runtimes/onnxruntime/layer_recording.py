@@ -17,7 +17,7 @@ from ndld_flow.runtimes.protocol import RecordingPlan
 
 WARMUP_PASSES = 2
 """Passes at the beginning of every recording that do not count."""
-OPTIMISED = "optimized.onnx"
+OPTIMIZED = "optimized.onnx"
 """The model as ONNX Runtime ran it, in the folder of a recording; missing where the provider cannot write it."""
 _EVENT_BUDGET = 250_000
 """A quarter of what ONNX Runtime keeps; about 200 MB of its JSON."""
@@ -40,8 +40,8 @@ def record_layers(
     if events is None:
         events = _count_events(path, replace(profiled, profile_prefix=folder / "trial"), feeds)
     passes = max(1, min(plan.passes, _EVENT_BUDGET // max(1, events) - WARMUP_PASSES))
-    if plan.keep_optimised:
-        profiled = replace(profiled, optimized_model=folder / OPTIMISED)
+    if plan.keep_optimized:
+        profiled = replace(profiled, optimized_model=folder / OPTIMIZED)
     return _record(path, profiled, feeds, WARMUP_PASSES + passes, progress)
 
 
@@ -73,7 +73,7 @@ def _record(
 
 
 def _open(path: Path, settings: SessionSettings) -> OnnxruntimeSession:
-    """Open the model; a provider that compiles nodes (TensorRT) cannot write the optimised model."""
+    """Open the model; a provider that compiles nodes (TensorRT) cannot write the optimized model."""
     try:
         return open_model(path, settings)
     except (ModelError, BackendError):

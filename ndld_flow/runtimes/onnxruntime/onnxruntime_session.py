@@ -121,11 +121,11 @@ class SessionSettings:
     spinning: bool = True
     """Threads busy-wait for the next operator: fast, but it occupies all processors."""
     free_dimensions: Mapping[str, int] = field(default_factory=dict)
-    """Dimension name -> its size, fixed before optimisation."""
+    """Dimension name -> its size, fixed before optimization."""
     profile_prefix: Path | None = None
     """Path prefix of ONNX Runtime's profile; None disables profiling."""
     optimized_model: Path | None = None
-    """File for the optimised model, its weights in a separate file in the same folder."""
+    """File for the optimized model, its weights in a separate file in the same folder."""
 
 
 @dataclass(frozen=True)

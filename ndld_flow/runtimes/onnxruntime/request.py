@@ -72,10 +72,10 @@ class OnnxruntimeRequest(SessionSettings, SessionRequest):
         self, model: Path, recordings: Sequence[Path], plan: RecordingPlan, timings: Sequence[Timing]
     ) -> LayerPass:
         from ndld_flow.runtimes.onnxruntime.layer_pass import read_layers
-        from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMISED
+        from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED
 
-        optimised = recordings[0].parent / OPTIMISED
-        return read_layers(model, recordings, optimised, plan, parallel=self.execution == "parallel")
+        optimized = recordings[0].parent / OPTIMIZED
+        return read_layers(model, recordings, optimized, plan, parallel=self.execution == "parallel")
 
     def measure_roofs(self, layers: Sequence[Layer]) -> Roofs | None:
         from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs

@@ -83,7 +83,7 @@ class OnnxruntimeSettings(RuntimeSettings):
     memory_arena: bool = True
     """ONNX Runtime: keep memory between passes."""
     free_dimensions: dict[str, Annotated[int, Field(ge=1)]] = Field(default={})
-    """ONNX Runtime: dimension name -> size, fixed before optimisation, so that shapes are constants."""
+    """ONNX Runtime: dimension name -> size, fixed before optimization, so that shapes are constants."""
 
     @property
     def device(self) -> str:

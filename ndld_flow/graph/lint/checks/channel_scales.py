@@ -70,5 +70,5 @@ def _scale_difference(largest: Sequence[float]) -> str | None:
     return (
         f"values of channel {top} reach {largest[top]:.3g}, those of channel {low} {largest[low]:.3g}. Cosine and "
         "other metrics over the whole output do not see the smaller ones, and one INT8 scale for all of them erases "
-        "them: check the output by slices, and quantise such channels separately"
+        "them: check the output by slices, and quantize such channels separately"
     )

@@ -1,4 +1,4 @@
-"""Quantised convolutions whose output is read in floating point and could be read in 8 bits."""
+"""Quantized convolutions whose output is read in floating point and could be read in 8 bits."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 from ndld_flow.records.profile import Layer
 
 _TAKES_8_BITS = re.compile(r"pool|concat|resize|shuffle|slice|copy|element_?wise|point_?wise", re.IGNORECASE)
-"""Types of layers that TensorRT runs in INT8 when their inputs are quantised. Softmax, normalisation and unknown types
+"""Types of layers that TensorRT runs in INT8 when their inputs are quantized. Softmax, normalization and unknown types
 are not.
 """
 
 
 def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
-    """Report quantised products whose floating-point output is read by a layer that could read 8 bits.
+    """Report quantized products whose floating-point output is read by a layer that could read 8 bits.
 
     Ignores cases where floating point is right or another finding covers the cause: outputs of the engine, a residual
-    addition, readers that quantise immediately, and readers without a kernel for 8 bits. The estimated saving is half
+    addition, readers that quantize immediately, and readers without a kernel for 8 bits. The estimated saving is half
     of the time of the readers that do not multiply: they move four or two times the bytes.
     """
     sums, ends = float_sums(subject), ends_of(subject)
@@ -64,18 +64,18 @@ def quantized_float_output(subject: LintSubject) -> Iterator[Insight]:
 
 def _could_read_8_bits(layer: Layer) -> bool:
     if any(tensor.dtype in QUANTIZED for tensor in layer.outputs) or layer.role != "compute":
-        return False  # it quantises immediately
+        return False  # it quantizes immediately
     return is_product(layer) or bool(_TAKES_8_BITS.search(layer.type))
 
 
 def _advice(plain: list[int], readers: tuple[int, ...]) -> str:
     if not plain:
         return (
-            "The layers that read it are not quantised. Quantise them too, or leave both sides in floating point: see "
+            "The layers that read it are not quantized. Quantize them too, or leave both sides in floating point: see "
             "`exclude` and `min_intensity` of `quantize`, and run `check_accuracy` afterwards."
         )
     return (
-        "Quantise the inputs of these readers: add their operators (such as MaxPool) to `op_types` of `quantize` "
+        "Quantize the inputs of these readers: add their operators (such as MaxPool) to `op_types` of `quantize` "
         "in addition to Conv, Gemm and MatMul. A QAT model with Q/DQ needs quantizers there. If everything after "
         "them is floating point on purpose, ignore this."
     )

@@ -25,7 +25,7 @@ def unfused_quantization(subject: LintSubject) -> Iterator[Insight]:
     inside = [place for place in left if place not in at_ends]
     yield Insight(
         score=part / 2,
-        title=f"{layers_word(len(left))} that only quantise or dequantise"
+        title=f"{layers_word(len(left))} that only quantize or dequantize"
         + (f" take {share(part)} of {subject.whole}" if subject.is_timed else ""),
         evidence=f"{name_some(subject, left)}: {subject.took(left)}. " + _where(subject, at_ends, inside),
         next_step=_advice(subject, at_ends, inside),
@@ -69,7 +69,7 @@ def _advice(subject: LintSubject, at_ends: Sequence[int], inside: Sequence[int])
     if any(subject.layers[place].provider.startswith("CUDA") for place in (*at_ends, *inside)):
         return (
             "ONNX Runtime's CUDA provider has few integer operators: run the model there as it was before "
-            "`quantize`, or build an engine from the quantised one (`build_engine`)."
+            "`quantize`, or build an engine from the quantized one (`build_engine`)."
         )
     advice = []
     if inside:

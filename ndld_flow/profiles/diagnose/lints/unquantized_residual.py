@@ -1,4 +1,4 @@
-"""Additions of a floating-point residual to quantised convolutions."""
+"""Additions of a floating-point residual to quantized convolutions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from ndld_flow.profiles.diagnose.subject import Insight, layers_word
 
 
 def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
-    """Report quantised convolutions that add a floating-point residual and so cannot write 8 bits.
+    """Report quantized convolutions that add a floating-point residual and so cannot write 8 bits.
 
     "The precision of the first input to the element-wise addition layer determines the fusion's output precision": with
     a floating-point residual the fused convolution writes floating point, and the QuantizeLinear after it remains a
     separate layer (https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html,
-    "Q/DQ Layer-Placement Recommendations": quantise the residual input in skip connections). The time of those layers
+    "Q/DQ Layer-Placement Recommendations": quantize the residual input in skip connections). The time of those layers
     is the estimated saving.
     """
     sums = float_sums(subject)
@@ -30,15 +30,15 @@ def unquantized_residual(subject: LintSubject) -> Iterator[Insight]:
         if layer.role == "quantize" and any(tensor.name in between for tensor in layer.inputs)
     )
     types = " and ".join(dict.fromkeys(short_dtype(sums[place].dtype) for place in added))
-    again = f" After them, {layers_word(len(after))} only to quantise: {subject.took(after)}." if after else ""
+    again = f" After them, {layers_word(len(after))} only to quantize: {subject.took(after)}." if after else ""
     part = subject.share(after)
     yield Insight(
         score=part,
-        title=f"{layers_word(len(added))} adding an unquantised residual in {types} to a quantised convolution"
-        + (f": quantising again takes {share(part)} of {subject.whole}" if part else ""),
+        title=f"{layers_word(len(added))} adding an unquantized residual in {types} to a quantized convolution"
+        + (f": quantizing again takes {share(part)} of {subject.whole}" if part else ""),
         evidence=f"{name_some(subject, added)}: {subject.took(added)}.{again}",
         next_step=(
-            "Quantise the residual input of each Add: add `Add` to `op_types` of `quantize` (Conv, Gemm, MatMul, Add), "
+            "Quantize the residual input of each Add: add `Add` to `op_types` of `quantize` (Conv, Gemm, MatMul, Add), "
             "or use its `modelopt` engine. A QAT model with Q/DQ needs a quantizer there when it is "
             "exported. Run `check_accuracy` afterwards."
         ),

@@ -117,8 +117,8 @@ export function kindsMode({ key, title, of, layers }) {
 }
 
 const FAMILY_TITLES = [
-  "Convolution", "Matrix product", "Activation", "Normalisation", "Elementwise", "Shape and layout",
-  "Pooling, reduction", "Control flow", "Quantisation, casts", "Other",
+  "Convolution", "Matrix product", "Activation", "Normalization", "Elementwise", "Shape and layout",
+  "Pooling, reduction", "Control flow", "Quantization, casts", "Other",
 ];
 
 /**

@@ -163,7 +163,7 @@ export class SweepData {
   }
 }
 
-// The points that no other point dominates. Each axis is minimised or maximised.
+// The points that no other point dominates. Each axis is minimized or maximized.
 export function paretoFront(points, [xSign, ySign]) {
   const ordered = [...points].sort((a, b) => xSign * (a.x - b.x) || ySign * (a.y - b.y));
   const front = [];

@@ -110,13 +110,13 @@ class Interface(Bound):
     """A class that people derive from."""
 
     def __init__(self) -> None:
-        self._is_initialised = True
+        self._is_initialized = True
 
 
-def require_initialised(thing: Any, kind: str) -> Any:
+def require_initialized(thing: Any, kind: str) -> Any:
     """A derived class that never called its base's `__init__` is refused, as by pybind11."""
     expect(kind, thing, kind)
-    if not getattr(thing, "_is_initialised", False):
+    if not getattr(thing, "_is_initialized", False):
         raise TypeError(f"{kind}.__init__() must be called when overriding __init__")
     return thing
 

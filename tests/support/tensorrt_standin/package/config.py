@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .bindings import IS_RTX, Bound, Setting, expect, has_bit, member, require_initialised
+from .bindings import IS_RTX, Bound, Setting, expect, has_bit, member, require_initialized
 from .logs import Log
 from .timing import ITimingCache, is_usable, read_cache
 from .values import Dims
@@ -191,7 +191,7 @@ class IBuilderConfig(Bound):
 
     @progress_monitor.setter
     def progress_monitor(self, value: Any) -> None:
-        self._monitor = None if value is None else require_initialised(value, "IProgressMonitor")
+        self._monitor = None if value is None else require_initialized(value, "IProgressMonitor")
 
     @property
     def DLA_core(self) -> int:
@@ -240,7 +240,7 @@ class IBuilderConfig(Bound):
 
     @int8_calibrator.setter
     def int8_calibrator(self, value: Any) -> None:
-        self._calibrator = None if value is None else require_initialised(value, "IInt8Calibrator")
+        self._calibrator = None if value is None else require_initialized(value, "IInt8Calibrator")
 
     def set_calibration_profile(self, profile: Any) -> bool:
         self._calibration_profile = expect("IOptimizationProfile", profile, "profile")

@@ -254,7 +254,7 @@ class EngineInspector(Bound):
 
 
 class ISerializationConfig(Bound):
-    """Settings of the serialisation of an engine."""
+    """Settings of the serialization of an engine."""
 
     def _begin(self, *arguments: Any) -> None:
         self._flags = 1 << int(member("SerializationFlag", "EXCLUDE_WEIGHTS")) if arguments[0] else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .bindings import Interface, Setting, require_initialised
+from .bindings import Interface, Setting, require_initialized
 from .enums import make_enum
 
 _Severity = make_enum("Severity", (), fixed=("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"))
@@ -43,7 +43,7 @@ class Log:
     """The log of the library."""
 
     def __init__(self, logger: Any) -> None:
-        self.logger = require_initialised(logger, "ILogger")
+        self.logger = require_initialized(logger, "ILogger")
 
     def error(self, what: str, code: int = 4, kind: str = "API Usage Error") -> None:
         head, _, rest = what.partition(": ")

@@ -1,4 +1,4 @@
-"""Serialised engines: a head, what is known of the engine as JSON, and its weights."""
+"""Serialized engines: a head, what is known of the engine as JSON, and its weights."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 class ExternaliseWeights(Operation):
     """Store weights in a data file next to the model.
 
-        externalise_weights: {larger_than: 1 KiB, file: weights.bin}
+        externalize_weights: {larger_than: 1 KiB, file: weights.bin}
 
     Weights that are already in data files are copied once, by the operating system, and not read into memory. Without
     this operation they are written to `model.onnx.data`, and weights inside the model stay there.
