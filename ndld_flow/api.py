@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ndld_flow.models.op_reference import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.recipe.step_types import StepType
-    from ndld_flow.recipe.write_recipe import AskShape, RecipeWishes, WrittenRecipe
+    from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
     from ndld_flow.records.inspection import Inspection
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
@@ -390,20 +390,20 @@ def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None 
 def init(
     model: str | Path,
     target: str | Path | None = None,
-    wishes: RecipeWishes | None = None,
+    options: RecipeOptions | None = None,
     *,
     overwrite: bool = False,
     ask: AskShape | None = None,
 ) -> WrittenRecipe:
     """Write a commented recipe for a model, which is run once to find input sizes that it accepts.
 
-    ``api.init("model.onnx", wishes=RecipeWishes(precision="int8", images=Path("photos")))``. The result has the
+    ``api.init("model.onnx", options=RecipeOptions(precision="int8", images=Path("photos")))``. The result has the
     recipe's path and the trial; `ask` is called for the shape of an input where no likely size is accepted.
     """
     from ndld_flow.recipe.write_recipe import write_recipe
 
     path = Path(target) if target is not None else None
-    return write_recipe(Path(model), path, wishes, overwrite=overwrite, ask=ask or (lambda *_: None))
+    return write_recipe(Path(model), path, options, overwrite=overwrite, ask=ask or (lambda *_: None))
 
 
 def init_example(name: str, *, overwrite: bool = False) -> Path:

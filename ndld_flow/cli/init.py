@@ -10,7 +10,7 @@ import click
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.models.tensors import shape_text
-from ndld_flow.recipe.write_recipe import Precision, RecipeWishes, Runtime, parse_shape
+from ndld_flow.recipe.write_recipe import Precision, RecipeOptions, Runtime, parse_shape
 
 
 @click.command("init", short_help="Write a commented recipe for a model.")
@@ -51,25 +51,25 @@ def command(
     if example is not None and model is None:
         path = api.init_example(example, overwrite=overwrite)
     elif model is not None and example is None:
-        wishes = RecipeWishes(runtime, precision, images, dict(map(parse_shape, shapes)))
-        path = _init(model, target, wishes, overwrite)
+        options = RecipeOptions(runtime, precision, images, dict(map(parse_shape, shapes)))
+        path = _init(model, target, options, overwrite)
     else:
         raise click.UsageError("Give a model, or --example NAME.")
     click.echo(f"Run it with: ndld-flow run {path}")
 
 
-def _init(model: Path, target: Path | None, wishes: RecipeWishes, overwrite: bool) -> Path:
+def _init(model: Path, target: Path | None, options: RecipeOptions, overwrite: bool) -> Path:
     written = api.init(
-        model, target, wishes, overwrite=overwrite, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None
+        model, target, options, overwrite=overwrite, ask=_ask if sys.stdin.isatty() and sys.stderr.isatty() else None
     )
-    tried = written.tried
+    trial = written.trial
     click.echo(f"{written.path}")
-    shapes = [f"{likely.spec.name}={shape_text(likely.shape)}" for likely in tried.inputs]
-    if not tried.error:
-        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {tried.pass_ms:.0f} ms).")
+    shapes = [f"{likely.spec.name}={shape_text(likely.shape)}" for likely in trial.inputs]
+    if not trial.error:
+        click.echo(f"The model accepted {', '.join(shapes) or 'no inputs'} (one pass, {trial.pass_ms:.0f} ms).")
         return written.path
     click.echo(
-        f"warning: the model did not run at {', '.join(shapes)}: {tried.error}\nSet the sizes in {written.path}, or "
+        f"warning: the model did not run at {', '.join(shapes)}: {trial.error}\nSet the sizes in {written.path}, or "
         f"give them: ndld-flow init {model} --overwrite {' '.join(f'--shape {shape}' for shape in shapes[:1])}",
         err=True,
     )

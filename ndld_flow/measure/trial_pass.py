@@ -24,7 +24,7 @@ _TIME_S = 60.0
 
 
 @dataclass(frozen=True)
-class Tried:
+class InputTrial:
     """The outcome of a trial."""
 
     inputs: tuple[LikelyInput, ...]
@@ -39,7 +39,7 @@ def try_inputs(
     model: Path,
     alternatives: Sequence[tuple[LikelyInput, ...]],
     progress: Callable[[int, int, str], None] = lambda *_: None,
-) -> Tried:
+) -> InputTrial:
     """Run a model once on the CPU with each alternative until one is accepted; at most a minute."""
     job = [{likely.spec.name: given_input(likely).model_dump_json() for likely in inputs} for inputs in alternatives]
     started = time.monotonic()
@@ -49,13 +49,13 @@ def try_inputs(
         ended = run_worker_module(__name__, folder, progress, timeout_s=_TIME_S)
         if not (folder / _ANSWER).exists():
             if time.monotonic() - started >= _TIME_S:
-                return Tried(alternatives[0], f"{ended.doing} took longer than {_TIME_S:.0f} s")
+                return InputTrial(alternatives[0], f"{ended.doing} took longer than {_TIME_S:.0f} s")
             cause = ended.signal_name or ended.output[-300:]
-            return Tried(alternatives[0], f"ONNX Runtime ended with {cause} while {ended.doing}")
+            return InputTrial(alternatives[0], f"ONNX Runtime ended with {cause} while {ended.doing}")
         answer = json.loads((folder / _ANSWER).read_text(encoding="utf-8"))
     if answer["accepted"] is None:
-        return Tried(alternatives[0], answer["error"])
-    return Tried(alternatives[answer["accepted"]], pass_ms=answer["pass_ms"])
+        return InputTrial(alternatives[0], answer["error"])
+    return InputTrial(alternatives[answer["accepted"]], pass_ms=answer["pass_ms"])
 
 
 def given_input(likely: LikelyInput) -> InputSpec:

@@ -70,7 +70,7 @@ class QuantizeSettings(Settings):
     """The runtime that the model is for. `cpu`: ONNX Runtime's CPU kernels, activations uint8. `tensorrt`: symmetric
     int8, Q/DQ on inputs only (TensorRT fuses the nodes after a layer into it), biases in fp32."""
     method: Method = "minmax"
-    """How ranges are derived from samples. `minmax`: all values. `percentile`: the central `percentile` of the values.
+    """Estimator of ranges from samples. `minmax`: all values. `percentile`: the central `percentile` of the values.
     `entropy`: the range whose histogram of 128 bins has the least KL divergence from that of all values.
     `distribution`: the edges of a histogram."""
     percentile: Annotated[float, Field(gt=50, le=100)] = 99.999

@@ -17,7 +17,7 @@ from ndld_flow.machine.description import has_nvidia_gpu
 from ndld_flow.store.files import write_text_atomically
 
 if TYPE_CHECKING:
-    from ndld_flow.measure.trial_pass import Tried
+    from ndld_flow.measure.trial_pass import InputTrial
     from ndld_flow.models.likely_inputs import LikelyInput
 
 Runtime = Literal["onnxruntime", "tensorrt_rtx", "tensorrt"]
@@ -76,8 +76,8 @@ _SPEED_OF_ENGINE = """
 
 
 @dataclass(frozen=True)
-class RecipeWishes:
-    """The kind of recipe to write."""
+class RecipeOptions:
+    """Options of the recipe to write."""
 
     runtime: Runtime = "onnxruntime"
     precision: Precision | None = None
@@ -92,13 +92,13 @@ class WrittenRecipe:
     """A recipe that was written, and the trial that its inputs come from."""
 
     path: Path
-    tried: Tried
+    trial: InputTrial
 
 
 def write_recipe(
     model: Path,
     target: Path | None = None,
-    wishes: RecipeWishes | None = None,
+    options: RecipeOptions | None = None,
     *,
     overwrite: bool = False,
     ask: AskShape = lambda *_: None,
@@ -107,53 +107,54 @@ def write_recipe(
     """Write a recipe that is ready to run; by default to `<model>.yaml` in the current directory.
 
     The model is run once at likely sizes. If it accepts none, `ask` is called for each input with free dimensions.
-    Raises ModelError for a model that cannot be read, RequestError if the file exists or a wish does not fit the model.
+    Raises ModelError for a model that cannot be read, RequestError if the file exists or an option does not fit the
+    model.
     """
-    wishes = wishes or RecipeWishes()
+    options = options or RecipeOptions()
     path = target or Path(f"{model.stem}.yaml")
     if path.exists() and not overwrite:
         raise RequestError(f"{path}: the file exists. Choose another, or give --overwrite.")
-    tried = _try(model, wishes, ask, progress)
+    trial = _try(model, options, ask, progress)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", model.stem).strip("-.") or "model"
-    result = {"fp16": "half", "int8": "small", None: "sanitize"}[wishes.precision]
-    bound = "20 %" if wishes.precision == "int8" else "5 %"
+    result = {"fp16": "half", "int8": "small", None: "sanitize"}[options.precision]
+    bound = "20 %" if options.precision == "int8" else "5 %"
     text = _TEMPLATE.format(
         model_name=short_name(model.name),
         model=json.dumps(os.path.relpath(model)),
         target=short_name(str(path)),
         name=name,
-        inputs="\n".join(_input_lines(tried, wishes.images)) or "  {}",
-        steps="".join(_steps(wishes, result)),
+        inputs="\n".join(_input_lines(trial, options.images)) or "  {}",
+        steps="".join(_steps(options, result)),
         gates=f"  - agree.slice_rms <= {bound}      # the worst channel of an output, relative to its own spread",
     )
     try:
         write_text_atomically(path, text)
     except OSError as error:
         raise OutputsError(f"{path}: the recipe cannot be written ({error.strerror}). Choose another place.") from None
-    return WrittenRecipe(path, tried)
+    return WrittenRecipe(path, trial)
 
 
-def _try(model: Path, wishes: RecipeWishes, ask: AskShape, progress: Callable[[int, int, str], None]) -> Tried:
+def _try(model: Path, options: RecipeOptions, ask: AskShape, progress: Callable[[int, int, str], None]) -> InputTrial:
     """Return inputs that the model accepts, or likely ones with the error."""
     from ndld_flow.measure.trial_pass import try_inputs
     from ndld_flow.models.likely_inputs import likely_inputs
 
-    given = dict(wishes.shapes)
+    given = dict(options.shapes)
     alternatives = list(islice(likely_inputs(model, given), 20))
     names = [likely.spec.name for likely in alternatives[0]]
     for name in given:
         if name not in names:
             raise RequestError(f"--shape: {name!r} is not an input of {model}; {suggest(name, names)}")
-    if wishes.images is not None:
-        _check_images(wishes.images, alternatives[0], model)
-    tried = try_inputs(model, alternatives, progress)
-    if tried.error:
-        free = {likely.spec.name: likely.spec.shape_text for likely in tried.inputs if likely.free}
+    if options.images is not None:
+        _check_images(options.images, alternatives[0], model)
+    trial = try_inputs(model, alternatives, progress)
+    if trial.error:
+        free = {likely.spec.name: likely.spec.shape_text for likely in trial.inputs if likely.free}
         answers = {name: ask(name, declared) for name, declared in free.items()}
         if any(answers.values()):
             given |= {name: shape for name, shape in answers.items() if shape}
-            tried = try_inputs(model, list(islice(likely_inputs(model, given), 20)), progress)
-    return tried
+            trial = try_inputs(model, list(islice(likely_inputs(model, given), 20)), progress)
+    return trial
 
 
 def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> None:
@@ -164,14 +165,14 @@ def _check_images(images: Path, inputs: Sequence[LikelyInput], model: Path) -> N
         raise RequestError(f"--images: no input of {model} takes pictures; it has {declared}.")
 
 
-def _input_lines(tried: Tried, images: Path | None) -> Iterator[str]:
+def _input_lines(trial: InputTrial, images: Path | None) -> Iterator[str]:
     """Yield a line for each input, and comments that say where its sizes come from."""
-    if tried.error:
+    if trial.error:
         yield "  # The model did not run at the sizes below. Set those you use."
-    elif any(likely.free for likely in tried.inputs):
+    elif any(likely.free for likely in trial.inputs):
         yield "  # The model leaves sizes free, and accepted these. Set those you use."
-    picture = next((likely for likely in tried.inputs if likely.image_layout), None)
-    for likely in tried.inputs:
+    picture = next((likely for likely in trial.inputs if likely.image_layout), None)
+    for likely in trial.inputs:
         entry = [f"shape: {list(likely.shape)}"]
         if images is not None and likely is picture:
             entry += _image_settings(likely, images)
@@ -194,22 +195,22 @@ def _image_settings(likely: LikelyInput, images: Path) -> Iterator[str]:
         yield f"std: {list(likely.std)}"
 
 
-def _steps(wishes: RecipeWishes, result: str) -> Iterator[str]:
+def _steps(options: RecipeOptions, result: str) -> Iterator[str]:
     """Yield the text of the steps."""
-    runtime = wishes.runtime
+    runtime = options.runtime
     yield _CLEAN
-    if wishes.precision == "fp16":
+    if options.precision == "fp16":
         yield _HALF
-    if wishes.precision == "int8":
+    if options.precision == "int8":
         yield _SMALL.format(target="" if runtime == "onnxruntime" else "\n    target: tensorrt")
-    loose = "\n    tolerance: {slices: loose}" if wishes.precision == "int8" else ""
+    loose = "\n    tolerance: {slices: loose}" if options.precision == "int8" else ""
     yield _AGREE.format(result=result, tolerance=loose)
     if runtime == "onnxruntime":
-        slow = wishes.precision == "fp16" and not has_nvidia_gpu()
+        slow = options.precision == "fp16" and not has_nvidia_gpu()
         yield _SPEED.format(result=result, note="   # a CPU computes FP16 in FP32: faster on a GPU" if slow else "")
         return
     yield _ENGINE.format(
-        runtime=runtime, result=result, typing=", typing: strong" if runtime == "tensorrt" and wishes.precision else ""
+        runtime=runtime, result=result, typing=", typing: strong" if runtime == "tensorrt" and options.precision else ""
     )
     here = has_nvidia_gpu()
     yield _SPEED_OF_ENGINE.format(

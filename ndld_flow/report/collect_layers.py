@@ -86,7 +86,7 @@ class LayerGroup:
     sum_ms: float
     """Sum of their medians."""
     share: float
-    """Of the sum of all layers, 0 to 1."""
+    """Share of the sum of all layers, 0 to 1."""
     moved_bytes: int
     """Bytes read and written."""
 

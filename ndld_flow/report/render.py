@@ -36,7 +36,7 @@ class PageParts:
 
 
 EARLY_SCRIPT = "theme.js"
-"""Of every page. Runs before the first paint, so that a chosen theme does not flash."""
+"""A script of every page. It runs before the first paint, so that a chosen theme does not flash."""
 
 _STYLES = ("tokens.css", "page.css", "flow.css", "charts.css", "tables.css", "profile.css", "graph.css")
 

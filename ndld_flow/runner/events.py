@@ -23,7 +23,7 @@ class RunStarted(Record):
 class Notice(Record):
     """A sentence for people, such as about the download of a model before the first step."""
 
-    event: Literal["said"] = "said"
+    event: Literal["notice"] = "notice"
     text: str
 
 

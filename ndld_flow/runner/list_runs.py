@@ -25,7 +25,7 @@ class RunSummary(Record):
     kind: Literal["run", "sweep"] = "run"
     started_at: datetime
     passed: bool
-    """Of a sweep: whether any point passed."""
+    """For a sweep, true if any point passed."""
     outcome: RunOutcome
     """`interrupted` also where the process was killed before it could record its end."""
     failed_in: tuple[str, ...] = ()

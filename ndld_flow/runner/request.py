@@ -42,9 +42,9 @@ class Request:
     multirun: bool = False
     """Overrides with several values sweep over them: `steps.speed.threads=1,2,4`."""
     place: Placement = Placement()
-    """Of a sweep: where its steps are computed."""
+    """The processes or machines that compute the steps of a sweep."""
     apply: Path | None = None
-    """Of a sweep: where to write the best point's settings as a recipe of its own."""
+    """File to write the best point of a sweep to, as a recipe of its own."""
     output: Path | None = None
     """File or folder to hand the result over to."""
     given: YamlFile | None = None

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from ndld_flow.base.errors import RequestError
 from ndld_flow.measure import trial_pass
 from ndld_flow.recipe.load import load_recipe
-from ndld_flow.recipe.write_recipe import RecipeWishes, Runtime, WrittenRecipe, parse_shape, write_recipe
+from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
 from tests.support.models import GraphBuilder, save, tensor
 
 
@@ -32,14 +32,14 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write(wishes: RecipeWishes | None = None, name: str = "model", **options: object) -> WrittenRecipe:
-    return write_recipe(Path(f"{name}.onnx"), None, wishes, overwrite=True, **options)  # type: ignore[arg-type]
+def write(options: RecipeOptions | None = None, name: str = "model", **arguments: object) -> WrittenRecipe:
+    return write_recipe(Path(f"{name}.onnx"), None, options, overwrite=True, **arguments)  # type: ignore[arg-type]
 
 
 def test_the_sizes_are_accepted_by_the_model(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx", 64)
     written = write()
-    assert not written.tried.error
+    assert not written.trial.error
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 64, 64)
 
 
@@ -53,14 +53,14 @@ def test_sizes_that_no_trial_finds_are_asked_for(in_folder: Path) -> None:
 
     written = write(ask=ask)
     assert asked == [("x", "nx3xhxw")]
-    assert not written.tried.error
+    assert not written.trial.error
     assert load_recipe(written.path).file.inputs["x"].run_shape == (1, 3, 17, 17)
 
 
 def test_without_an_answer_the_recipe_notes_that_the_model_was_not_run(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx", 17)
     written = write()
-    assert "Reshape" in written.tried.error
+    assert "Reshape" in written.trial.error
     assert "did not run at the sizes below" in written.path.read_text()
     load_recipe(written.path)
 
@@ -71,7 +71,7 @@ def test_a_model_that_kills_its_process_is_an_error_of_the_trial(
     picky_model(in_folder / "model.onnx")
     monkeypatch.setenv("PYTHONPATH", str(in_folder))
     (in_folder / "sitecustomize.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    assert "SIGSEGV" in write().tried.error
+    assert "SIGSEGV" in write().trial.error
 
 
 def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,14 +79,14 @@ def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pyte
     monkeypatch.setattr(trial_pass, "_TIME_S", 0.2)
     monkeypatch.setenv("PYTHONPATH", str(in_folder))
     (in_folder / "sitecustomize.py").write_text("import time; time.sleep(60)")
-    assert "took longer than" in write().tried.error
+    assert "took longer than" in write().trial.error
 
 
 @pytest.mark.parametrize("runtime", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
 @pytest.mark.parametrize("precision", [None, "fp16", "int8"])
 def test_every_kind_of_recipe_is_valid(runtime: Runtime, precision: str | None, in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx")
-    recipe = load_recipe(write(RecipeWishes(runtime, precision)).path)  # type: ignore[arg-type]
+    recipe = load_recipe(write(RecipeOptions(runtime, precision)).path)  # type: ignore[arg-type]
     steps = {step.name for step in recipe.steps}
     assert {"lint", "sanitize", "agree"} <= steps
     assert ("engine" in steps) == (runtime != "onnxruntime")
@@ -100,7 +100,7 @@ def test_images_are_assigned_to_the_matching_input(in_folder: Path) -> None:
     model = b.model([tensor("bias", [1]), tensor("picture", [1, 8, 8, 3])], [tensor("y", [1])])
     save(model, in_folder / "model.onnx")
     (in_folder / "photos").mkdir()
-    text = write(RecipeWishes(images=Path("photos"))).path.read_text()
+    text = write(RecipeOptions(images=Path("photos"))).path.read_text()
     assert '"picture": {shape: [1, 8, 8, 3], data: "photos", layout: NHWC}' in text
     assert '"bias": {shape: [1], data: random}' in text
 
@@ -109,15 +109,15 @@ def test_images_for_a_model_without_image_inputs_are_refused(in_folder: Path) ->
     save(GraphBuilder().model([tensor("x", [4])], []), in_folder / "model.onnx")
     (in_folder / "photos").mkdir()
     with pytest.raises(RequestError, match="takes pictures; it has x 4"):
-        write(RecipeWishes(images=Path("photos")))
+        write(RecipeOptions(images=Path("photos")))
     with pytest.raises(RequestError, match="does not exist"):
-        write(RecipeWishes(images=Path("nowhere")))
+        write(RecipeOptions(images=Path("nowhere")))
 
 
 def test_a_shape_of_an_unknown_input_names_the_nearest(in_folder: Path) -> None:
     picky_model(in_folder / "model.onnx")
     with pytest.raises(RequestError, match='did you mean "x"'):
-        write(RecipeWishes(shapes={"X": (1,)}))
+        write(RecipeOptions(shapes={"X": (1,)}))
 
 
 def test_names_of_dimensions_cannot_inject_settings(in_folder: Path) -> None:
@@ -142,5 +142,5 @@ def test_generated_tokens_are_within_the_vocabulary(in_folder: Path) -> None:
     model = b.model([tensor("ids", ["n", "seq"], TensorProto.INT64)], [tensor("y", None)])
     save(model, in_folder / "model.onnx")
     written = write()
-    assert not written.tried.error
+    assert not written.trial.error
     assert load_recipe(written.path).file.inputs["ids"].range == (0, 5)

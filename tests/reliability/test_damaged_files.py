@@ -231,7 +231,7 @@ def test_a_damaged_record_is_kept_and_reported(damage: Damage, in_folder: Path) 
     damage(record)
     assert "artifact damaged  its record cannot be read" in victim.do("plan", "RECIPE", "--trust")
     events = [json.loads(line) for line in victim.do("run", "RECIPE", "--trust", "--json").splitlines()]
-    assert any("its record cannot be read" in event["text"] for event in events if event["event"] == "said")
+    assert any("its record cannot be read" in event["text"] for event in events if event["event"] == "notice")
     assert len(list((victim.outputs / "store" / "damaged").iterdir())) == 1
     assert record.is_file()
 

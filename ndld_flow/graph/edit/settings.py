@@ -122,7 +122,7 @@ class NodeSelect(Settings):
     exclude: Select | None = None
     """Nodes to exclude."""
     position: Literal["first", "last"] | int | None = None
-    """Of the matching nodes, in the model's order, only the first, the last, or the one at this index (0 is the first,
+    """Select only one of the matching nodes, in the model's order: the first, the last, or this index (0 is the first,
     -1 the last)."""
 
     @model_validator(mode="after")
