@@ -9,18 +9,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.mutators import Mutant, find_sites
+from tests.mutation.reach import add_probes, nearest_first, read_reached
 from tests.mutation.related_tests import RelatedTests
 from tests.mutation.trial import Copy, copy_project
 
 ROOT = Path(__file__).parents[2]
 _PACKAGE = "ndld_flow"
-_QUICK = "not slow and not thorough and not browser and not gpu"
+_QUICK = "not slow and not thorough and not gpu"
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,12 @@ class Planted:
     def place(self) -> str:
         return f"{self.module.as_posix()}:{self.mutant.line}"
 
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """The module, and the changed text before and after: what `equivalent.toml` lists."""
+        before = self.source.encode()[self.mutant.start : self.mutant.end].decode()
+        return self.module.as_posix(), " ".join(before.split()), " ".join(self.mutant.replacement.split())
+
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     """Run the trials; return 1 where fewer faults are caught than required, 2 where there is nothing to change."""
@@ -50,18 +57,16 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    planted = choose(root, modules, options.count, options.seed)
-    survivors: list[Planted] = []
+    part, parts = options.part
+    planted = choose(root, modules, options.count, options.seed, read_equivalents(root))[part - 1 :: parts]
     # The copy is made at once, so that the tree may change while the trials run.
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         copy = Copy(copy_project(root, Path(folder)), options.marks, options.limit)
-        related = RelatedTests(copy.root)
-        for number, each in enumerate(planted, start=1):
-            tests = options.tests or related.rank(each.module_name)[: options.files]
-            outcome, detail = copy.try_change(each.module, each.mutant.apply(each.source), tests)
-            print(f"{number}/{len(planted)} {outcome:10} {each.place} {each.mutant.kind}: {detail}", flush=True)
-            if outcome != "caught":
-                survivors.append(each)
+        trials = Trials(copy, RelatedTests(copy.root), options.tests, options.files)
+        survivors = trials.run(planted)
+        if survivors and not options.tests and not options.nearest:
+            print(f"looking for tests that reach {len(survivors)} places", flush=True)
+            survivors = trials.run_again(survivors, options.workers)
     for each in survivors:
         print(f"\n{each.place} ({each.mutant.kind})\n{describe(each)}")
     caught = len(planted) - len(survivors)
@@ -69,18 +74,93 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     return int(caught * 100 < options.require * len(planted))
 
 
+@dataclass(frozen=True)
+class Trials:
+    """Trials of faults, and the tests that each is tried with."""
+
+    copy: Copy
+    related: RelatedTests
+    tests: Sequence[str]
+    """Files to run for every fault; empty for the nearest."""
+    files: int
+    """Files to run for each fault."""
+
+    def run(self, planted: Sequence[Planted]) -> list[Planted]:
+        """Try each fault with the tests nearest to its module; return the faults that no test caught."""
+        return [
+            each
+            for number, each in enumerate(planted, start=1)
+            if not self._is_caught(f"{number}/{len(planted)}", each, self.tests or self._nearest(each, self.files))
+        ]
+
+    def run_again(self, survivors: Sequence[Planted], workers: int) -> list[Planted]:
+        """Try each fault with all tests that reach its place; return the faults that no test caught."""
+        reached = self._reached(survivors, workers)
+        return [
+            each
+            for number, each in enumerate(survivors)
+            if not self._is_caught("again", each, reached.get(number) or self._nearest(each, 4 * self.files))
+        ]
+
+    def _nearest(self, planted: Planted, count: int) -> list[str]:
+        return [path.as_posix() for path in self.related.rank(planted.module_name)[:count]]
+
+    def _is_caught(self, label: str, planted: Planted, tests: Sequence[str]) -> bool:
+        outcome, detail = self.copy.try_change(planted.module, planted.mutant.apply(planted.source), tests)
+        print(f"{label} {outcome:10} {planted.place} {planted.mutant.kind}: {detail}", flush=True)
+        return outcome == "caught"
+
+    def _reached(self, survivors: Sequence[Planted], workers: int) -> dict[int, list[str]]:
+        """Return the tests that reach each survivor, by its position; those outside functions have none."""
+        record = self.copy.root.parent / "reached.txt"
+        record.touch()
+        sources = {each.module: each.source for each in survivors}
+        for module, source in sources.items():
+            mutants = {number: each.mutant for number, each in enumerate(survivors) if each.module == module}
+            (self.copy.root / module).write_text(add_probes(source, mutants, record), encoding="utf-8")
+        try:
+            self.copy.run_all(workers)
+        finally:
+            for module, source in sources.items():
+                (self.copy.root / module).write_text(source, encoding="utf-8")
+        ranks = {each.module: self.related.rank(each.module_name) for each in survivors}
+        tests = read_reached(record)
+        return {
+            number: nearest_first(tests[number], ranks[each.module])
+            for number, each in enumerate(survivors)
+            if number in tests
+        }
+
+
+def read_equivalents(root: Path) -> set[tuple[str, str, str]]:
+    """Return the listed changes that no test can catch: module, text before, text after."""
+    path = root / "tests/mutation/equivalent.toml"
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"] if path.exists() else []
+    return {(entry["module"], entry["before"], entry["after"]) for entry in entries}
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("modules", nargs="*", help="modules or packages, dotted or as paths [changed since --base]")
     parser.add_argument("--seed", type=int, default=7, help="which faults are chosen [%(default)s]")
     parser.add_argument("--count", type=int, default=100, help="faults to plant [%(default)s]")
+    parser.add_argument("--part", type=_part, default=(1, 1), help="of these, the second eighth: 2/8 [all]")
     parser.add_argument("--base", default="main", help="branch to compare with, for changed modules [%(default)s]")
     parser.add_argument("--files", type=int, default=6, help="test files to run for each fault [%(default)s]")
-    parser.add_argument("--tests", nargs="+", type=Path, default=[], help="these test files instead of the nearest")
-    parser.add_argument("--limit", type=float, default=30, help="CPU seconds for the tests of a fault [%(default)s]")
+    parser.add_argument("--tests", nargs="+", default=[], help="these test files instead of the nearest")
+    parser.add_argument("--nearest", action="store_true", help="do not look for other tests that reach a survivor")
+    parser.add_argument("--workers", type=int, default=2, help="processes to look for these [%(default)s]")
+    parser.add_argument("--limit", type=float, default=60, help="CPU seconds for the tests of a fault [%(default)s]")
     parser.add_argument("--marks", default=_QUICK, help="tests to run, as pytest's -m [%(default)s]")
     parser.add_argument("--require", type=float, default=0, help="percentage that must be caught, else exit 1")
     return parser.parse_args(arguments)
+
+
+def _part(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not 1 <= int(part) <= int(parts):
+        raise ValueError(text)
+    return int(part), int(parts)
 
 
 def find_modules(root: Path, named: Sequence[str], base: str) -> list[Path]:
@@ -116,20 +196,24 @@ def _expand(root: Path, name: str) -> Iterable[Path]:
     return [file]
 
 
-def choose(root: Path, modules: Sequence[Path], count: int, seed: int) -> list[Planted]:
+def choose(
+    root: Path, modules: Sequence[Path], count: int, seed: int, equivalents: Collection[tuple[str, str, str]] = ()
+) -> list[Planted]:
     """Choose places at random, in each module about as many as its size is of the whole, and one change of each.
 
-    Fewer than `count` where the modules have fewer places.
+    A change that is listed as equivalent is replaced by one drawn after the others, so that listing it changes no other
+    choice. Fewer than `count` where the modules have fewer places.
     """
     random_numbers = random.Random(seed)
     texts = {module: (root / module).read_text(encoding="utf-8") for module in modules}
-    wanted = Counter(random_numbers.choices(modules, [1 + len(text) for text in texts.values()], k=count))
-    planted = []
-    for module in sorted(wanted):
-        sites = find_sites(texts[module])
-        chosen = random_numbers.sample(sites, min(wanted[module], len(sites)))
-        planted += [Planted(module, random_numbers.choice(site), texts[module]) for site in chosen]
-    random_numbers.shuffle(planted)
+    sites = {module: find_sites(text) for module, text in texts.items()}
+    planted: list[Planted] = []
+    while len(planted) < count and any(sites.values()):
+        (module,) = random_numbers.choices(modules, [len(texts[each]) if sites[each] else 0 for each in modules])
+        site = sites[module].pop(random_numbers.randrange(len(sites[module])))
+        each = Planted(module, random_numbers.choice(site), texts[module])
+        if each.texts not in equivalents:
+            planted.append(each)
     return planted
 
 

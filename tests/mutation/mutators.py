@@ -23,6 +23,10 @@ _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _NO_CONTEXT = '__import__("contextlib").nullcontext()'
 _SKIPPED_FIELDS = {"annotation", "returns", "decorator_list", "pattern"}
 """Fields of syntax nodes whose change has no effect at run time, or is no valid Python."""
+_WITHOUT_EFFECT = {"frozen", "slots", "repr", "kw_only", "timeout", "daemon", "stacklevel", "indent", "exc_info"}
+"""Keyword arguments whose change shows only in checks of types, in a reader's comfort, or after a long wait."""
+_LOGGING = {"debug", "info", "log"}
+_WAITING = {"sleep"}
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,14 @@ def find_sites(source: str) -> list[list[Mutant]]:
 
     Raises SyntaxError where the source cannot be parsed.
     """
-    offsets = _line_offsets(source)
+    offsets = line_offsets(source)
     changes = (list(_changes(node, source)) for node in _walk(ast.parse(source)))
     sites = ([_mutant(offsets, kind, target, text) for kind, target, text in site] for site in changes if site)
     return sorted(sites, key=lambda site: site[0].start)
 
 
-def _line_offsets(source: str) -> list[int]:
+def line_offsets(source: str) -> list[int]:
+    """Return the byte offset of each line, and the length of the source."""
     offsets = [0]
     for line in source.encode().splitlines(keepends=True):
         offsets.append(offsets[-1] + len(line))
@@ -63,8 +68,10 @@ def _line_offsets(source: str) -> list[int]:
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes that run. Parts of f-strings are left out: Python 3.11 records no positions for them."""
+    if _is_without_effect(node):
+        return
     yield node
-    if isinstance(node, ast.JoinedStr) or _is_for_type_checkers(node):
+    if isinstance(node, ast.JoinedStr):
         return
     for name, value in ast.iter_fields(node):
         if name not in _SKIPPED_FIELDS:
@@ -73,10 +80,26 @@ def _walk(node: ast.AST) -> Iterator[ast.AST]:
                     yield from _walk(child)
 
 
-def _is_for_type_checkers(node: ast.AST) -> bool:
-    if isinstance(node, ast.If):
-        return ast.unparse(node.test) == "TYPE_CHECKING"
-    return isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal"
+def _is_without_effect(node: ast.AST) -> bool:
+    """Return whether no change of a node has an effect that a user could notice."""
+    match node:
+        case ast.If(test=test):
+            return _is_type_checking(test)
+        case ast.Subscript(value=value):
+            return ast.unparse(value) == "Literal"
+        case ast.Assign(targets=[ast.Name(id="__all__" | "__slots__")]):
+            return True
+        case ast.keyword(arg=name):
+            return name in _WITHOUT_EFFECT
+        case ast.FunctionDef(body=[*_, ast.Expr(value=ast.Constant())]):
+            return True  # a method of a protocol: only its implementations run
+        case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name, value=owner))):
+            return name in _WAITING or (name in _LOGGING and ast.unparse(owner).rpartition(".")[2] in ("log", "logger"))
+    return False
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return ast.unparse(test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
 def _mutant(offsets: list[int], kind: str, target: ast.expr | ast.stmt, text: str) -> Mutant:
@@ -116,7 +139,7 @@ def _change_flow(node: ast.AST) -> Iterator[_Change]:
             yield "continue to break", node, "break"
         case ast.Break():
             yield "break to continue", node, "continue"
-        case ast.If() | ast.IfExp() if not _is_for_type_checkers(node):
+        case ast.If() | ast.IfExp():
             yield "guard removed", node.test, "False"
             yield "guard removed", node.test, "True"
         case ast.Expr(value=ast.Call() | ast.Await()):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 _UNREACHED = 8
 """Imports between a module and tests that do not import it by any path, as a step that is found by its folder."""
+_NAMED = 3
+"""The most imports between a module and tests that name it."""
 
 
 @dataclass(frozen=True)
@@ -22,18 +24,20 @@ class RelatedTests:
     def rank(self, module: str) -> list[Path]:
         """Return the test files, relative to the root: those first that import the module, directly or by few others.
 
-        Tests in the folder of the same room, and tests that name the module, count as nearer; attacks on the whole
-        program as farther.
+        Tests in the folder of the same room, and tests that name the module, as recipes name a step, count as nearer;
+        attacks on the whole program and tests in a browser as farther.
         """
         distances = self._distances(module)
-        word = re.compile(rf"\b{re.escape(module.rpartition('.')[2])}\b")
+        name = module.rpartition(".")[2]
+        word = re.compile(rf"\b{re.escape(name)}\b")
 
         def score(path: Path) -> tuple[int, str]:
-            distance = distances.get(_module_name(path), _UNREACHED)
+            is_named = bool(word.search(self._text(path)))
+            distance = min(distances.get(_module_name(path), _UNREACHED), _NAMED if is_named else _UNREACHED)
             room = sum(mine == theirs for mine, theirs in zip(path.parts[1:], module.split(".")[1:], strict=False))
-            named = 3 * (f"_{word.pattern[2:-2]}" in path.stem) + bool(word.search(self._text(path)))
-            attacks = 2 * ("reliability" in path.parts)
-            return distance - 2 * room - named + attacks, path.as_posix()
+            named = 3 * (f"_{name}" in path.stem) + is_named
+            costly = 2 * ("reliability" in path.parts or "_in_browser" in path.stem)
+            return distance - 2 * room - named + costly, path.as_posix()
 
         tests = (path for path in self._modules.values() if path.name.startswith("test_"))
         return sorted(tests, key=score)

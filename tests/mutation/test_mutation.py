@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.mutation.__main__ import choose, find_modules, main
+from tests.mutation.__main__ import ROOT, Planted, choose, find_modules, main, read_equivalents
 from tests.mutation.mutators import find_sites
+from tests.mutation.reach import add_probes, read_reached
 from tests.mutation.related_tests import RelatedTests
 from tests.mutation.trial import Copy, copy_project
 
@@ -79,6 +83,12 @@ def test_faults(source: str, kind: str, changed: str) -> None:
         "x = Literal[1]",
         "@dataclass(frozen=True)\nclass A:\n    b: int",
         "if TYPE_CHECKING:\n    x = 1",
+        "__all__ = [a, b]",
+        "class A:\n    def f(self, a: bool = True) -> int: ...",
+        "class A(B, frozen=True):\n    b: int",
+        "x = f(timeout=5)",
+        "time.sleep(0.5)",
+        "self.log.info(a)",
         'x = f"{a + 1} {b < c}"',
         "match x:\n    case 1:\n        y = z",
     ],
@@ -115,7 +125,7 @@ def test_the_nearest_tests_come_first(project: Path) -> None:
 @pytest.mark.thorough
 def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 60)
-    module, tests = Path("far/distance.py"), [Path("tests/distance/test_limits.py")]
+    module, tests = Path("far/distance.py"), ["tests/distance/test_limits.py"]
     assert copy.try_change(module, MODULE.replace("continue", "break"), tests) == (
         "caught",
         "tests/distance/test_limits.py::test_first",
@@ -126,11 +136,15 @@ def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_fault_that_hangs_is_unfinished(project: Path, tmp_path: Path) -> None:
+def test_a_test_without_end_catches_a_fault(project: Path, tmp_path: Path) -> None:
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 3)
     hangs = MODULE.replace("    return value >= 10", "    while True:\n        pass")
-    outcome, detail = copy.try_change(Path("far/distance.py"), hangs, [Path("tests/distance/test_limits.py")])
-    assert (outcome, detail) == ("unfinished", "no end within 3 s of CPU time")
+    outcome, detail = copy.try_change(Path("far/distance.py"), hangs, ["tests/distance/test_limits.py"])
+    assert (outcome, detail) == ("caught", "tests/distance/test_limits.py::test_far has no end")
+    copy = Copy(copy_project(project, tmp_path / "endless"), "not slow", 3)
+    (copy.root / "tests/distance/test_limits.py").write_text("def test_far():\n    while True:\n        pass\n")
+    outcome, _ = copy.try_change(Path("far/distance.py"), MODULE, ["tests/distance/test_limits.py"])
+    assert outcome == "survived"  # it has no end either way
 
 
 @pytest.mark.thorough
@@ -138,7 +152,7 @@ def test_tests_that_fail_by_themselves_catch_nothing(project: Path, tmp_path: Pa
     test = project / "tests/distance/test_limits.py"
     test.write_text(TESTS + "\n\ndef test_broken() -> None:\n    assert False\n")
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 60)
-    tests = [test.relative_to(project)]
+    tests = [str(test.relative_to(project))]
     assert copy.try_change(Path("far/distance.py"), MODULE.replace(">=", ">"), tests) == ("survived", "")
     test.write_text("import nowhere\n")
     copy = Copy(copy_project(project, tmp_path / "broken"), "not slow", 60)
@@ -189,3 +203,74 @@ def test_modules_that_differ_from_the_main_branch_are_changed_by_default(project
     git("commit", "-qam", "Change")
     (package / "new.py").write_text("x = 3\n")
     assert [path.name for path in find_modules(project, [], "main")] == ["changed.py", "new.py"]
+
+
+PROBED = """\"\"\"Docstring.\"\"\"
+from __future__ import annotations
+
+LIMIT = 3
+
+
+def outer(values, limit=4):
+    if not values:
+        return 0
+    elif len(values) > 5:
+        raise ValueError
+    try:
+        total = sum(value for value in values if value < LIMIT)
+    except TypeError:
+        total = 1
+
+    class Inner:
+        size = 7
+
+    return total + Inner.size
+"""
+
+
+def test_places_report_the_tests_that_reach_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = tmp_path / "reached.txt"
+    record.touch()
+    mutants = {site[0].apply(PROBED).splitlines()[site[0].line - 1].strip(): site[0] for site in find_sites(PROBED)}
+    texts = dict(enumerate(mutants))
+    probed = add_probes(PROBED, dict(enumerate(mutants.values())), record)
+    module: dict[str, Any] = {}
+    exec(compile(probed, "probed.py", "exec"), module)  # noqa: S102
+
+    def reached(test: str, *values: object) -> set[str]:
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", test)
+        with contextlib.suppress(ValueError):
+            module["outer"](*values)
+        return {texts[number] for number, tests in read_reached(record).items() if test.rpartition(" ")[0] in tests}
+
+    assert record.read_text() == ""
+    assert len(reached("tests/test_a.py::test[ é\n] (call)", [])) == 3
+    assert "total = (1 + 1)" in reached("tests/test_a.py::test_b (call)", ["a"])
+    every = reached("tests/test_a.py::test_c (call)", [1])
+    assert every >= {"size = (7 + 1)", "total = sum(value for value in values if value <= LIMIT)"}
+    assert not any("LIMIT = " in text or "limit=" in text for text in every)
+    assert reached("tests/test_a.py::test_d (setup)", [1]) == set()
+    assert {test for tests in read_reached(record).values() for test in tests} >= {"tests/test_a.py"}
+
+
+def test_listed_equivalents_are_replaced_and_change_no_other_choice(project: Path) -> None:
+    modules = find_modules(project, ["far"], "main")
+    planted = choose(project, modules, 3, 5)
+    (project / "tests/mutation").mkdir()
+    module, before, after = planted[1].texts
+    listed = f"[[equivalent]]\nmodule = '{module}'\nbefore = '{before}'\nafter = '{after}'\nreason = 'none'\n"
+    (project / "tests/mutation/equivalent.toml").write_text(listed)
+    chosen = choose(project, modules, 3, 5, read_equivalents(project))
+    assert chosen[:2] == [planted[0], planted[2]]
+    assert len(chosen) == 3
+    assert planted[1] not in chosen
+
+
+def test_listed_equivalents_are_changes_of_the_code_and_have_reasons() -> None:
+    entries = tomllib.loads((ROOT / "tests/mutation/equivalent.toml").read_text())["equivalent"]
+    for entry in entries:
+        source = (ROOT / entry["module"]).read_text()
+        mutants = [mutant for site in find_sites(source) for mutant in site]
+        changes = {Planted(Path(entry["module"]), mutant, source).texts for mutant in mutants}
+        assert (entry["module"], entry["before"], entry["after"]) in changes
+        assert entry["reason"].endswith(".")
