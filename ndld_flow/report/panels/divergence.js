@@ -1,5 +1,8 @@
 // Errors of two models layer by layer: a chart over the depth of the model, and a table.
 
+/** @import { DepthSight, ErrorScale, ErrorKind } from "../static/report/depth_panels.js" */
+/** @import { Column } from "../static/table.js" */
+
 import { drawAtWidth, scale, ticks } from "../static/charts.js";
 import { all, draw, make, shortened } from "../static/elements.js";
 import { count, plainNumber, share } from "../static/quantities.js";
@@ -11,9 +14,9 @@ import { DEPTH, DepthData, ERROR_SCALES, ErrorPanel, NOT_FINITE, RangePanel } fr
 
 class DepthChart {
   /**
-   * `pick(row)` is called for the layer that was selected.
    * @param {HTMLElement} host
    * @param {DepthData} data
+   * @param {{label: string, pick: (row: number) => void}} options `pick` is called for the layer that was selected
    */
   constructor(host, data, { label, pick }) {
     this.data = data;
@@ -22,10 +25,18 @@ class DepthChart {
     this.from = 0;
     this.to = data.length - 1;
     this.now = -1;
+    /** @type {{from: number, to: number, x: number, moved: boolean} | null} */
     this.drag = null;
+    /** @type {Set<number>} */
     this.marked = new Set();
     const [scaleName] = data.scales();
     this.scaleName = scaleName ?? "error";
+    /** @type {DepthSight} */
+    this.sight = { from: 0, to: this.to, x: Number, width: 0, pitch: 1, crowded: false };
+    this.svg = draw("svg");
+    this.cursor = draw("line", { class: "cursor depth-cursor", y1: DEPTH.top - 12, y2: this.height - DEPTH.axis, visibility: "hidden" });
+    this.brush = draw("rect", { class: "depth-brush", y: DEPTH.top - 12, height: this.height - DEPTH.axis - DEPTH.top + 12, visibility: "hidden" });
+    this.whole = make("button", { type: "button", onclick: () => this.zoomTo(0, data.length - 1) }, "Whole depth");
     this.room = make("div", { class: "depth-room" });
     this.status = make("output", { class: "quiet", "aria-live": "polite" });
     host.replaceChildren(this.tools(), make("figure", { class: "picture depth" }, this.room));
@@ -36,15 +47,15 @@ class DepthChart {
     const { data } = this;
     const scales = data.scales();
     const chooser = scales.length > 1 ? [makeSwitch("Error as", Object.fromEntries(scales.map((key) => [key, ERROR_SCALES[key].title])), this.scaleName, (key) => {
-      this.scaleName = key;
+      this.scaleName = /** @type {ErrorScale} */ (key);
       this.redraw();
     })] : [];
-    this.whole = make("button", { type: "button", onclick: () => this.zoomTo(0, data.length - 1) }, "Whole depth");
     return make("div", { class: "tools depth-tools" }, this.keys(), this.status, ...chooser, this.whole);
   }
 
   keys() {
     const { data } = this;
+    /** @type {(name: string, words: string) => HTMLElement} */
     const key = (name, words) => make("span", { class: `key ${name}` }, make("bdi", {}, shortened(words, 60)));
     const curves = data.curves.map((words, place) => key(`key-series series-${place}`, words));
     const kinds = new Set(data.ranges ? Array.from({ length: data.length }, (_, row) => data.rangeKind(row)) : []);
@@ -59,6 +70,7 @@ class DepthChart {
     return DEPTH.top + DEPTH.errors + ranges + DEPTH.axis;
   }
 
+  /** @param {number} width */
   draw(width) {
     const { data } = this;
     const inner = scale(this.from - 0.5, this.to + 0.5, DEPTH.left, width - DEPTH.right);
@@ -66,9 +78,8 @@ class DepthChart {
     this.sight = { from: this.from, to: this.to, x: inner, width, pitch, crowded: pitch < 1 };
     /** @type {(ErrorPanel | RangePanel)[]} */
     const panels = [new ErrorPanel(data, this.sight, this.scaleName, DEPTH.top)];
-    if (data.ranges) panels.push(new RangePanel(data, this.sight, DEPTH.top + DEPTH.errors + DEPTH.gap));
-    this.cursor = draw("line", { class: "cursor depth-cursor", y1: DEPTH.top - 12, y2: this.height - DEPTH.axis, visibility: "hidden" });
-    this.brush = draw("rect", { class: "depth-brush", y: DEPTH.top - 12, height: this.height - DEPTH.axis - DEPTH.top + 12, visibility: "hidden" });
+    if (data.ranges) panels.push(new RangePanel(data, data.ranges, this.sight, DEPTH.top + DEPTH.errors + DEPTH.gap));
+    this.cursor.setAttribute("visibility", "hidden");
     this.svg = draw("svg", {
       height: this.height, viewBox: `0 0 ${width} ${this.height}`, role: "application", "aria-roledescription": "divergence chart", tabindex: 0,
       "aria-label": `${this.label}: ${count(data.length)} layers in the order of execution. Arrow keys go through them, Enter selects, plus and minus zoom, Escape shows the whole depth.`,
@@ -88,13 +99,13 @@ class DepthChart {
     return [draw("path", { class: "depth-marked", d: rows.map((row) => `M${this.sight.x(row).toFixed(1)} ${DEPTH.top - 4}V${bottom}`).join("") })];
   }
 
+  /** @param {number[]} rows */
   mark(rows) {
     this.marked = new Set(rows);
-    if (!this.svg) return;
-    const old = this.svg.querySelector(".depth-marked");
-    old.replaceWith(...this.marks());
+    this.svg.querySelector(".depth-marked")?.replaceWith(...this.marks());
   }
 
+  /** @param {number} width */
   axis(width) {
     const y = this.height - DEPTH.axis + 17;
     const { position } = this.data;
@@ -109,9 +120,13 @@ class DepthChart {
   }
 
   redraw() {
-    if (this.sight) this.draw(this.sight.width);
+    if (this.sight.width) this.draw(this.sight.width);
   }
 
+  /**
+   * @param {number} from
+   * @param {number} to
+   */
   zoomTo(from, to) {
     const last = this.data.length - 1;
     const least = Math.min(last, 7);
@@ -125,11 +140,16 @@ class DepthChart {
     this.redraw();
   }
 
+  /**
+   * @param {number} factor
+   * @param {number} around a row, -1 for the middle
+   */
   zoomBy(factor, around) {
     const middle = around < 0 ? (this.from + this.to) / 2 : around;
     this.zoomTo(middle - (middle - this.from) * factor, middle + (this.to - middle) * factor);
   }
 
+  /** @param {number} clientX */
   rowAt(clientX) {
     const box = this.svg.getBoundingClientRect();
     const across = (clientX - box.left - DEPTH.left) / (box.width - DEPTH.left - DEPTH.right);
@@ -141,10 +161,11 @@ class DepthChart {
     const { svg } = this;
     svg.addEventListener("pointerdown", (event) => {
       if (event.button !== 0 || event.pointerType === "touch") return;
-      this.drag = { from: this.rowAt(event.clientX), x: event.clientX, moved: false };
+      const row = this.rowAt(event.clientX);
+      this.drag = { from: row, to: row, x: event.clientX, moved: false };
       svg.setPointerCapture(event.pointerId);
     });
-    svg.addEventListener("pointermove", (event) => (this.drag ? this.dragTo(event) : this.point(this.rowAt(event.clientX), event.clientY)));
+    svg.addEventListener("pointermove", (event) => (this.drag ? this.dragTo(this.drag, event) : this.point(this.rowAt(event.clientX), event.clientY)));
     svg.addEventListener("pointerup", (event) => this.release(event));
     svg.addEventListener("pointercancel", () => this.release(null));
     svg.addEventListener("pointerleave", () => this.hide());
@@ -154,8 +175,11 @@ class DepthChart {
     svg.addEventListener("keydown", (event) => this.key(event));
   }
 
-  dragTo(event) {
-    const { drag } = this;
+  /**
+   * @param {NonNullable<DepthChart["drag"]>} drag
+   * @param {PointerEvent} event
+   */
+  dragTo(drag, event) {
     if (!drag.moved && Math.abs(event.clientX - drag.x) < 5) return;
     drag.moved = true;
     tooltip.hide();
@@ -166,6 +190,7 @@ class DepthChart {
     this.status.textContent = `${count(high - low + 1)} layers`;
   }
 
+  /** @param {PointerEvent | null} event */
   release(event) {
     const { drag } = this;
     this.drag = null;
@@ -175,6 +200,7 @@ class DepthChart {
     else this.pick(this.rowAt(event.clientX));
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
     if (by) this.step(by);
@@ -187,7 +213,10 @@ class DepthChart {
     event.preventDefault();
   }
 
-  // Move from the current layer, or from the layer where divergence starts.
+  /**
+   * Move from the current layer, or from the layer where divergence starts.
+   * @param {number} by
+   */
   step(by) {
     const start = this.data.first ?? this.from;
     const row = this.now < 0 ? start : Math.min(this.data.length - 1, Math.max(0, this.now + by));
@@ -197,6 +226,10 @@ class DepthChart {
     this.point(row);
   }
 
+  /**
+   * @param {number} row
+   * @param {number} [clientY]
+   */
   point(row, clientY) {
     this.now = row;
     const box = this.svg.getBoundingClientRect();
@@ -207,32 +240,67 @@ class DepthChart {
 
   hide() {
     this.now = -1;
-    this.cursor?.setAttribute("visibility", "hidden");
+    this.cursor.setAttribute("visibility", "hidden");
     tooltip.hide();
   }
 }
 
 // The chart, and the table of all layers, which is built when it is first opened.
 
-/** @param {DepthData} data */
-function depthColumns(data) {
-  const known = (value) => (value === NOT_FINITE ? Infinity : value);
-  const errors = data.curves.flatMap((curve, place) => ["error", "distance"].filter((of) => data[of].some((values) => values.some((value) => value !== null))).map((of) => ({
+/**
+ * The error of a curve, if it was measured in this way for any layer.
+ * @param {DepthData} data
+ * @param {number} place
+ * @param {ErrorKind} of
+ * @returns {Column[]}
+ */
+function errorColumns(data, place, of) {
+  const [curve, values] = [data.curves[place], data[of][place]];
+  if (!data[of].some((known) => known.some((value) => value !== null))) return [];
+  const bound = of === "error" && data.bound ? data.bound.error : Infinity;
+  return [{
     key: `${of}${place}`, label: of === "error" ? `${shortened(curve, 14)}: error` : "1 − cosine", longLabel: `${shortened(curve, 40)}: ${ERROR_SCALES[of].title}`,
     csvLabel: `${curve} ${of === "error" ? "relative_error" : "1-cosine"}`, width: "minmax(112px, 0.7fr)", numeric: true, right: true, hidden: of === "distance" && place > 0,
-    value: (row) => known(data[of][place][row]), format: (_, row) => (data[of][place][row] === null ? "" : data.errorWords(place, row, of)),
-    tone: (row) => (data[of][place][row] === NOT_FINITE || (of === "error" && data.bound && data.error[place][row] > data.bound.error) ? "bad" : ""),
-    csv: (row) => (data[of][place][row] === NOT_FINITE ? "not finite" : data[of][place][row] ?? ""),
-  })));
-  const range = (key, label, format, tone = (_row) => "") => ({
+    value: (row) => (values[row] === NOT_FINITE ? Infinity : values[row]), format: (_, row) => (values[row] === null ? "" : data.errorWords(place, row, of)),
+    tone: (row) => (values[row] === NOT_FINITE || (values[row] ?? 0) > bound ? "bad" : ""),
+    csv: (row) => (values[row] === NOT_FINITE ? "not finite" : values[row] ?? ""),
+  }];
+}
+
+/** @param {number} value */
+const partText = (value) => (value === 0 ? "0" : value < 0.001 ? "< 0.1 %" : share(value));
+
+/**
+ * The ranges of the layers' values.
+ * @param {DepthData} data
+ * @returns {Column[]}
+ */
+function rangeColumns(data) {
+  const { ranges } = data;
+  if (!ranges) return [];
+  /** @type {(key: Exclude<keyof DepthRanges, "nonfinite">, label: string, format: (value: number) => string, tone?: (row: number) => string) => Column} */
+  const range = (key, label, format, tone) => ({
     key, label, width: "minmax(92px, 0.6fr)", numeric: true, right: true, hidden: key === "subnormal_share" || key === "rms",
-    value: (row) => data.ranges[key][row], format: (value) => (value === null ? "" : format(value)), csv: (row) => data.ranges[key][row] ?? "", tone,
+    value: (row) => ranges[key][row], format: (value) => (value === null ? "" : format(value)), csv: (row) => ranges[key][row] ?? "", tone,
   });
-  const part = (value) => (value === 0 ? "0" : value < 0.001 ? "< 0.1 %" : share(value));
-  const ranges = data.ranges ? [
-    range("largest_abs", "Largest", plainNumber, (row) => (data.rangeKind(row) === "over" ? "bad" : "")), range("smallest_abs", "Smallest", plainNumber), range("rms", "RMS", plainNumber),
-    ...(data.limits ? [range("beyond_share", "Beyond", part, (row) => (data.ranges.beyond_share[row] > 0 ? "bad" : "")), range("vanishing_share", "Vanish", part), range("subnormal_share", "Subnormal", part)] : []),
-  ] : [];
+  const values = [
+    range("largest_abs", "Largest", plainNumber, (row) => (data.rangeKind(row) === "over" ? "bad" : "")),
+    range("smallest_abs", "Smallest", plainNumber), range("rms", "RMS", plainNumber),
+  ];
+  if (!data.limits) return values;
+  return [
+    ...values,
+    range("beyond_share", "Beyond", partText, (row) => ((ranges.beyond_share[row] ?? 0) > 0 ? "bad" : "")),
+    range("vanishing_share", "Vanish", partText), range("subnormal_share", "Subnormal", partText),
+  ];
+}
+
+/**
+ * @param {DepthData} data
+ * @returns {Column[]}
+ */
+function depthColumns(data) {
+  /** @param {number} row */
   const marks = (row) => [row === data.first ? "starts here" : "", data.kept.has(row) ? "kept" : ""].filter(Boolean).join(", ");
   return [
     { key: "index", label: "#", width: "64px", numeric: true, right: true, position: true, value: (row) => data.position[row], format: count },
@@ -240,7 +308,8 @@ function depthColumns(data) {
     { key: "type", label: "Type", width: "minmax(120px, 0.8fr)", tally: true, value: (row) => data.op_type[row] },
     { key: "tensor", label: "Tensor", width: "minmax(150px, 1fr)", mono: true, hidden: true, value: (row) => data.tensor[row] },
     { key: "dims", label: "Dims", width: "minmax(120px, 0.7fr)", hidden: true, value: (row) => data.dims[row] },
-    ...errors, ...ranges,
+    ...data.curves.flatMap((_, place) => [...errorColumns(data, place, "error"), ...errorColumns(data, place, "distance")]),
+    ...rangeColumns(data),
     { key: "mark", label: "Mark", width: "minmax(96px, 0.5fr)", value: marks, element: (value) => make("span", { class: "point-mark tie" }, value) },
   ];
 }
@@ -255,6 +324,7 @@ function describeDepth(model, data) {
   }
   const [row] = model.selected;
   const list = make("dl");
+  /** @type {(label: string, value: string) => void} */
   const add = (label, value) => value && list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
   add("Layer", `#${data.position[row]} ${data.called(row)}`);
   add("Tensor", `${data.tensor[row]} ${data.dims[row]}`.trim());
@@ -271,7 +341,7 @@ class DepthPart {
    * @param {{label: string, file: string}} names
    */
   constructor(host, packed, texts, { label, file }) {
-    /** Made when it is first opened. */
+    /** @type {TableView | null} built when it is first opened */
     this.table = null;
     this.data = new DepthData(packed, texts);
     this.label = label;
@@ -285,34 +355,32 @@ class DepthPart {
   }
 
   build() {
-    this.table ??= new TableView(this.room, new TableModel(depthColumns(this.data), this.data.length), {
+    return this.table ??= new TableView(this.room, new TableModel(depthColumns(this.data), this.data.length), {
       label: "layers by divergence", file: this.file, describe: (model) => describeDepth(model, this.data), selected: (rows) => this.chart.mark(rows),
     });
   }
 
+  /** @param {number[]} rows */
   choose(rows) {
     this.folder.open = true;
-    this.build();
-    this.table.choose(rows);
-    this.table.tools.scrollIntoView({ block: "nearest" });
-  }
-
-  // The layer of a node, from elsewhere on the page.
-  rowOf(node) {
-    return this.data.node.indexOf(node);
+    const table = this.build();
+    table.choose(rows);
+    table.tools.scrollIntoView({ block: "nearest" });
   }
 }
 
 /** @param {ReportPayload} payload */
 export function show(payload) {
+  /** @type {Map<number, DepthPart>} */
   const parts = new Map();
   for (const host of all('[data-live="depth"]')) {
     const place = Number(host.dataset.depth);
-    parts.set(place, new DepthPart(host, payload.depths[place], payload.texts, { label: host.dataset.label, file: host.dataset.file }));
+    const depth = payload.depths[place];
+    if (depth) parts.set(place, new DepthPart(host, depth, payload.texts, { label: host.dataset.label ?? "", file: host.dataset.file ?? "layers.csv" }));
   }
   // From a kept node to its place in the chart.
   for (const button of all("[data-depth-row]")) {
-    const [depth, row] = button.dataset.depthRow.split(",").map(Number);
+    const [depth, row] = (button.dataset.depthRow ?? "").split(",").map(Number);
     button.addEventListener("click", () => parts.get(depth)?.choose([row]));
   }
 }

@@ -34,17 +34,11 @@ function findingsTable(host, findings, texts) {
     { key: "type", label: "Type", width: "140px", value: text("op_type") },
     { key: "message", label: "Message", width: "minmax(240px, 2.4fr)", value: text("message") },
   ];
-  const severityWord = { key: "level", label: "Level", width: "", value: text("severity") };
+  const severityWord = { key: "severity", label: "Severity", width: "", value: text("severity") };
   const model = new TableModel(columns, findings.severity.length);
   // The word is searched though the column sorts by rank.
-  model.haystack = function haystack(key) {
-    if (!this.haystacks.has(key)) {
-      const searched = key === "severity" ? [severityWord] : key ? [this.column(key) ?? severityWord] : [severityWord, ...columns.slice(1)];
-      this.haystacks.set(key, Array.from({ length: this.length }, (_, row) =>
-        searched.map((column) => column.value(row)).join("\n").toLowerCase()));
-    }
-    return this.haystacks.get(key);
-  };
+  const words = columns.map((column) => (column.key === "severity" ? severityWord : column));
+  model.searched = (key) => words.filter((column) => !key || column.key === key);
   return new TableView(host, model, {
     label: "findings",
     file: "findings.csv",

@@ -1,23 +1,33 @@
 // Latencies of timing passes: their distributions side by side, and every pass of each.
 
 import { axisUnit, commonRange, drawAtWidth, scale, SERIES, ticks, tickText } from "../static/charts.js";
-import { draw, live, make, shortened } from "../static/elements.js";
+import { draw, make, required, shortened } from "../static/elements.js";
 import { latencyDistribution } from "../static/latency_distribution.js";
 import { count, milliseconds, signedShare } from "../static/quantities.js";
 import { makeSwitch, tooltip } from "../static/widgets.js";
 
+/** @typedef {ProfilePayload & {series: number, detail: LatencySamples, samples: number[], shown: boolean}} PlottedProfile */
+
 // The samples of a timing pass, each with its process run, its start and whether it is an outlier.
 
-// Tukey's far fence of a process run: three interquartile ranges above the third quartile.
+/**
+ * Tukey's far fence of a process run: three interquartile ranges above the third quartile.
+ * @param {number[]} samples
+ */
 function farFence(samples) {
   const ordered = [...samples].sort((a, b) => a - b);
+  /** @param {number} part */
   const at = (part) => ordered[Math.min(ordered.length - 1, Math.floor(part * ordered.length))];
   return at(0.75) + 3 * (at(0.75) - at(0.25));
 }
 
+/** @param {number[]} values */
 const middleOf = (values) => [...values].sort((a, b) => a - b)[(values.length - 1) >> 1];
 
-// A moving median of a run, at most 60 points: its drift without its outliers.
+/**
+ * A moving median of a run, at most 60 points: its drift without its outliers.
+ * @param {number[]} samples
+ */
 function movingMedian(samples) {
   const reach = Math.max(6, Math.round(samples.length / 10));
   const step = Math.max(1, Math.floor(samples.length / 60));
@@ -28,7 +38,10 @@ function movingMedian(samples) {
   return middles;
 }
 
-// The relative change from the first to the last tenth of a run; null for a run that is too short.
+/**
+ * The relative change from the first to the last tenth of a run; null for a run that is too short.
+ * @param {number[]} samples
+ */
 function driftOf(samples) {
   const tenth = Math.floor(samples.length / 10);
   return tenth < 3 ? null : middleOf(samples.slice(-tenth)) / middleOf(samples.slice(0, tenth)) - 1;
@@ -40,15 +53,19 @@ class LatencySamples {
     this.runs = profile.runs;
     this.values = profile.runs.flat();
     this.runOf = profile.runs.flatMap((run, place) => run.map(() => place));
-    this.first = [];
-    profile.runs.reduce((first, run, place) => ((this.first[place] = first), first + run.length), 0);
+    let passes = 0;
+    /** The first pass of each run. */
+    this.first = profile.runs.map((run) => (passes += run.length) - run.length);
     const fences = profile.runs.map(farFence);
     this.standsOut = this.values.map((value, place) => value > fences[this.runOf[place]]);
     this.outliers = this.standsOut.filter(Boolean).length;
     this.times = this.timesOf(profile);
   }
 
-  // The start of each pass in ms since the first run; null where it was not recorded.
+  /**
+   * The start of each pass in ms since the first run; null where it was not recorded.
+   * @param {ProfilePayload} profile
+   */
   timesOf({ runs, gaps_ns: gaps, started_s: started }) {
     if (!gaps?.length || gaps.some((own, run) => own.length !== runs[run].length)) return null;
     return runs.flatMap((run, place) => {
@@ -75,17 +92,31 @@ const PASSES_TOP = 22;
 const PASSES_FLOOR = PASSES_HEIGHT - 30;
 
 class PassesPlot {
-  /** @param {HTMLElement} host */
+  /**
+   * @param {HTMLElement} host
+   * @param {ProfilePayload[]} profiles
+   */
   constructor(host, profiles) {
     this.profiles = profiles.map((profile, place) => {
       const detail = new LatencySamples(profile);
-      return { ...profile, series: profile.series ?? place % SERIES, detail, samples: detail.values, shown: true };
+      return { ...profile, series: place % SERIES, detail, samples: detail.values, shown: true };
     });
     this.legend = make("div", { class: "legend" });
     this.host = make("div");
     this.notes = make("p", { class: "quiet small" });
     const timed = this.profiles.every(({ detail }) => detail.times);
     this.along = "pass";
+    this.width = 0;
+    this.range = commonRange(profiles);
+    /** @type {(position: number) => number} */
+    this.x = Number;
+    /** @type {(ms: number) => number} */
+    this.y = Number;
+    this.svg = draw("svg");
+    this.mark = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
+    this.markGroup = draw("g", { class: "series" }, this.mark);
+    /** @type {{profile: PlottedProfile, pass: number} | null} */
+    this.current = null;
     this.choice = timed ? [makeSwitch("along", { pass: "passes", time: "time" }, "pass", (along) => {
       this.along = along;
       this.draw(this.width);
@@ -116,13 +147,18 @@ class PassesPlot {
       const drifts = drift === null ? "" : `, ${signedShare(drift)} from the first to the last tenth of a run`;
       return `${shortened(label, 40)}: ${count(outliers)} outlier${outliers === 1 ? "" : "s"} of ${count(values.length)} passes${drifts}.`;
     });
-    this.notes.textContent = `${words.join(" ")} Crosses are outliers of their run, triangles lie beyond the axis, lines are moving medians.`;
+    this.notes.textContent = `${words.join(" ")} Crosses are outliers of their run, triangles are beyond the axis, lines are moving medians.`;
   }
 
+  /**
+   * @param {PlottedProfile} profile
+   * @param {number} pass
+   */
   at(profile, pass) {
-    return this.along === "time" ? profile.detail.times[pass] : pass;
+    return this.along === "time" ? profile.detail.times?.[pass] ?? pass : pass;
   }
 
+  /** @param {number} width */
   draw(width) {
     if (!width) return;
     this.width = width;
@@ -142,13 +178,17 @@ class PassesPlot {
     this.axes(left, width, last);
     for (const profile of shown) this.svg.append(this.series(profile, left, width));
     if (this.along === "pass") this.runLabels(shown);
-    this.mark = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
-    this.markGroup = draw("g", { class: "series" }, this.mark);
+    this.mark.setAttribute("visibility", "hidden");
     this.svg.append(this.markGroup);
     this.listen(shown);
     this.host.replaceChildren(this.svg);
   }
 
+  /**
+   * @param {number} left
+   * @param {number} width
+   * @param {number} last
+   */
   axes(left, width, last) {
     const { unit, factor } = axisUnit(this.range.high);
     const marks = ticks(this.range.low, this.range.high, 5);
@@ -158,6 +198,7 @@ class PassesPlot {
         draw("line", { class: "grid", x1: left, x2: width, y1: this.y(mark), y2: this.y(mark) }),
         draw("text", { x: left - 8, y: this.y(mark) + 4, "text-anchor": "end" }, `${tickText(mark, step, factor)} ${unit}`));
     }
+    /** @type {(x: number, text: string) => SVGElement} */
     const label = (x, text) => draw("text", { x, y: PASSES_HEIGHT - 8, "text-anchor": x > width - 20 ? "end" : "middle" }, text);
     if (this.along === "time") {
       const time = axisUnit(last);
@@ -170,10 +211,16 @@ class PassesPlot {
     }
   }
 
-  // Thousands of dots are one path: a very short line with round caps is a dot.
-  // A line without any length would be a dash on paper.
+  /**
+   * Thousands of dots are one path: a very short line with round caps is a dot.
+   * A line without any length would be a dash on paper.
+   * @param {PlottedProfile} profile
+   * @param {number} left
+   * @param {number} width
+   */
   series(profile, left, width) {
     const { samples, latency, detail } = profile;
+    /** @type {[string[], string[], string[]]} */
     const [inside, out, beyond] = [[], [], []];
     samples.forEach((sample, pass) => {
       const x = this.x(this.at(profile, pass)).toFixed(1);
@@ -193,13 +240,17 @@ class PassesPlot {
       ...this.borders(profile));
   }
 
+  /** @param {PlottedProfile} profile */
   driftPath(profile) {
     const { detail } = profile;
     return detail.runs.map((run, place) => movingMedian(run).map(({ pass, value }, point) =>
       `${point ? "L" : "M"}${this.x(this.at(profile, detail.first[place] + pass)).toFixed(1)} ${this.y(value).toFixed(1)}`).join("")).join("");
   }
 
-  // Borders between process runs; along time, a bar below each run shows its extent.
+  /**
+   * Borders between process runs; along time, a bar below each run shows its extent.
+   * @param {PlottedProfile} profile
+   */
   borders(profile) {
     const { detail } = profile;
     if (this.along === "time") {
@@ -212,6 +263,7 @@ class PassesPlot {
       draw("line", { class: "border", x1: this.x(first - 0.5), x2: this.x(first - 0.5), y1: PASSES_TOP - 6, y2: PASSES_FLOOR }));
   }
 
+  /** @param {PlottedProfile[]} shown */
   runLabels(shown) {
     const [longest] = [...shown].sort((a, b) => b.detail.runs.length - a.detail.runs.length);
     if (!longest || longest.detail.runs.length < 2) return;
@@ -222,6 +274,7 @@ class PassesPlot {
     });
   }
 
+  /** @param {PlottedProfile[]} shown */
   listen(shown) {
     this.svg.addEventListener("pointermove", (event) => {
       const box = this.svg.getBoundingClientRect();
@@ -237,21 +290,32 @@ class PassesPlot {
     this.svg.addEventListener("keydown", (event) => this.key(event, shown));
   }
 
+  /**
+   * @param {PlottedProfile[]} shown
+   * @param {number} x
+   * @param {number} y
+   */
   nearest(shown, x, y) {
     let best = null;
+    let least = 40;
     for (const profile of shown) {
-      profile.samples.forEach((sample, pass) => {
+      for (const [pass, sample] of profile.samples.entries()) {
         const far = Math.hypot(this.x(this.at(profile, pass)) - x, this.height(sample) - y);
-        if (far < (best?.far ?? 40)) best = { profile, pass, far };
-      });
+        if (far < least) [best, least] = [{ profile, pass }, far];
+      }
     }
     return best;
   }
 
+  /** @param {number} sample */
   height(sample) {
     return sample <= this.range.high ? this.y(sample) : 10;
   }
 
+  /**
+   * @param {PlottedProfile} profile
+   * @param {number} pass
+   */
   point(profile, pass) {
     this.current = { profile, pass };
     const { detail } = profile;
@@ -268,13 +332,17 @@ class PassesPlot {
     tooltip.show(box.left + x, box.top + y, `${shortened(profile.label, 40)}, ${run}\n${milliseconds(sample)}, ${about}${detail.standsOut[pass] ? "\nan outlier of its run" : ""}`);
   }
 
+  /**
+   * @param {KeyboardEvent} event
+   * @param {PlottedProfile[]} shown
+   */
   key(event, shown) {
     if (shown.length === 0) return;
-    const now = shown.includes(this.current?.profile) ? this.current : { profile: shown[0], pass: shown[0].latency.median_pass };
+    const now = this.current && shown.includes(this.current.profile) ? this.current : { profile: shown[0], pass: shown[0].latency.median_pass };
     const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
     if (!sideways && !across) return;
-    const profile = across ? shown.at((shown.indexOf(now.profile) + across) % shown.length) : now.profile;
+    const profile = across ? shown[(shown.indexOf(now.profile) + across + shown.length) % shown.length] : now.profile;
     const last = profile.samples.length - 1;
     this.point(profile, Math.min(last, Math.max(0, now.pass + (this.current ? sideways ?? 0 : 0))));
     event.preventDefault();
@@ -284,6 +352,6 @@ class PassesPlot {
 /** @param {ReportPayload} payload */
 export function show({ profiles }) {
   if (!profiles.length) return;
-  latencyDistribution(live("distribution"), profiles);
-  new PassesPlot(live("passes"), profiles);
+  latencyDistribution(required("distribution"), profiles);
+  new PassesPlot(required("passes"), profiles);
 }

@@ -1,11 +1,12 @@
 // The layers of each profile and engine: table, graph, timeline and charts, linked with each other.
 
+/** @import { Column } from "../static/table.js" */
 /** @import { GraphMode } from "../static/graph/colours.js" */
 
 import { drawAtWidth } from "../static/charts.js";
 import { afterPrinting, beforePrinting } from "../static/conveniences.js";
 import { download } from "../static/downloads.js";
-import { all, live, make, shortened } from "../static/elements.js";
+import { all, live, make, required, shortened } from "../static/elements.js";
 import { familyMode, heatMode, kindsMode } from "../static/graph/colours.js";
 import { GraphView } from "../static/graph/view.js";
 import { count, milliseconds, share } from "../static/quantities.js";
@@ -19,58 +20,88 @@ import { LayerData, TensorTable } from "../static/report/layer_data.js";
 import { fileName, layersJson, layersMarkdown } from "../static/report/layer_exports.js";
 import { describeLayers, layerColumns, shareLabel, untimedColumns } from "../static/report/layer_table.js";
 
+/** @typedef {"provider" | "precision" | "unit" | "role"} Kind */
+
+/** @typedef {{texts: string[], tensors: TensorTable, graph: GraphPayload | null}} Shared */
+
 class LayersPart {
   /**
    * @param {HTMLElement} section
    * @param {LayersPayload} packed
-   * @param {{texts: string[], tensors: TensorTable, graph: GraphPayload | null}} shared
+   * @param {Shared} shared
    */
   constructor(section, packed, { texts, tensors, graph }) {
+    /** @type {GraphView | null} */
     this.graphView = null;
+    /** @type {Timeline | null} */
     this.timeline = null;
     /** True while a click on the timeline selects rows, so that it is not moved under the pointer. */
     this.fromTimeline = false;
-    /** Spans of the timeline. */
-    this.spans = null;
     this.section = section;
     this.packed = packed;
     this.texts = texts;
     this.graph = graph;
     this.data = new LayerData(packed, texts, tensors);
     this.heat = new Heat("linear");
+    this.basis = { of: "sum" };
+    this.spans = packed.timeline ? new TimelineData(packed.timeline, this.data, texts) : null;
+    this.table = this.buildTable();
     this.build();
     this.buildGraph();
     this.buildLinks();
     this.buildExports();
   }
 
-  // Of a profile and of an engine, each in its own way: `build` fills the section, `describe` words a layer, `modes` colours.
-  build() {}
+  // Columns, further parts, descriptions and colours of an engine without times, which a profile replaces.
 
-  /**
-   * @param {number} _row
-   * @returns {string}
-   */
-  describe(_row) {
-    return "";
+  /** @returns {Column[]} */
+  columns() {
+    return untimedColumns(this.data, this.heat);
   }
 
-  /** @returns {GraphMode[]} */
-  modes() {
+  get sorting() {
+    return "index";
+  }
+
+  /** @returns {Node[]} */
+  tableTools() {
     return [];
   }
 
-  live(name) {
-    return live(name, this.section);
+  build() {}
+
+  /**
+   * @param {number} row
+   * @returns {string}
+   */
+  describe(row) {
+    const nodes = this.data.onnxNodes[row];
+    return nodes.length ? `${nodes.length === 1 ? "ONNX node" : `${count(nodes.length)} ONNX nodes:`} ${shortened(nodes.join(", "), 160)}` : "";
   }
 
-  buildTable(columns, sorting, tools) {
-    const model = new TableModel(columns, this.data.length);
-    model.sortBy(sorting);
-    this.table = new TableView(this.live("layers"), model, {
+  /**
+   * @param {GraphPayload} graph
+   * @returns {GraphMode[]}
+   */
+  modes(graph) {
+    return [this.kinds("precision", "Precision"), this.kinds("role", "Role"), familyMode(graph, (row) => this.data.type[row])];
+  }
+
+  /**
+   * The element that the template left for a part of this section.
+   * @param {string} name
+   */
+  live(name) {
+    return required(name, this.section);
+  }
+
+  buildTable() {
+    const model = new TableModel(this.columns(), this.data.length);
+    model.sortBy(this.sorting);
+    return new TableView(this.live("layers"), model, {
       label: "layers",
       file: `layers-${fileName(this.data.step)}.csv`,
-      tools,
+      tools: this.tableTools(),
       describe: (table) => describeLayers(table, this.data, (rows) => this.choose(rows)),
       selected: (rows) => {
         this.timeline?.mark(rows, !this.fromTimeline);
@@ -81,19 +112,19 @@ class LayersPart {
 
   // A graph may have thousands of nodes: it is built when it comes near the screen.
   buildGraph() {
+    const { data, graph } = this;
+    if (!graph) return;
     const host = this.live("graph");
-    if (!this.graph) return;
-    const { data } = this;
     /** @type {HTMLElement} */ (host.previousElementSibling).hidden = false;
     host.classList.add("graph-room");
     drawAtWidth(host, () => {
-      this.graphView ??= new GraphView(host, this.graph, {
+      this.graphView ??= new GraphView(host, graph, {
         label: `layers of ${shortened(data.label, 60)}`,
         name: (row) => data.name[row],
         type: (row) => layerWord(data.type[row], data.name[row]),
         about: (row) => `${shortened(data.name[row], 120)}\n${shortened(data.type[row], 60)} ${data.dims[row]} ${shortened(data.precision[row], 40)} ${shortened(data.types(row), 60)} ${data.unit[row]}\n${this.describe(row)}`.trim(),
         search: (row) => `${data.name[row]} ${data.type[row]} ${data.onnxNodes[row].join(" ")}`,
-        modes: this.modes(),
+        modes: this.modes(graph),
         pick: (row) => this.table.choose(row < 0 ? [] : [row]),
       });
     });
@@ -102,35 +133,46 @@ class LayersPart {
   // Buttons in the page's findings and summaries select the layers that they name.
   buildLinks() {
     for (const button of all("[data-rows]", this.section)) {
-      const rows = button.dataset.rows.split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
+      const rows = (button.dataset.rows ?? "").split(",").map(Number).filter((row) => row >= 0 && row < this.data.length);
       button.addEventListener("click", () => this.choose(rows));
     }
     for (const button of all("[data-pick]", this.section)) {
-      button.addEventListener("click", () => this.only({ [button.dataset.pick]: button.dataset.value }));
+      const { pick = "", value = "" } = button.dataset;
+      button.addEventListener("click", () => this.only({ [pick]: value }));
     }
   }
 
   buildExports() {
     const name = fileName(this.data.step);
-    const button = (text, file, type, make_) => make("button", { type: "button", onclick: () => download(file, type, make_()) }, text);
+    const { spans } = this;
+    /** @type {(text: string, file: string, type: string, content: () => string) => HTMLElement} */
+    const button = (text, file, type, content) => make("button", { type: "button", onclick: () => download(file, type, content()) }, text);
     const buttons = [
-      button("JSON", `${name}.json`, "application/json", () => layersJson(this.data, this.spans)),
+      button("JSON", `${name}.json`, "application/json", () => layersJson(this.data, spans)),
       button("Markdown", `${name}.md`, "text/markdown;charset=utf-8", () => layersMarkdown(this.data)),
     ];
-    if (this.spans) buttons.push(button("Chrome trace", `${name}-trace.json`, "application/json", () => chromeTrace(this.spans, this.data.label)));
+    if (spans) buttons.push(button("Chrome trace", `${name}-trace.json`, "application/json", () => chromeTrace(spans, this.data.label)));
     this.live("exports").replaceChildren(make("span", { class: "quiet small" }, "Save as"), ...buttons);
   }
 
+  /**
+   * @param {Kind} key
+   * @param {string} title
+   */
   kinds(key, title) {
     return kindsMode({ key, title, of: (row) => this.data[key][row], layers: this.data.length });
   }
 
+  /** @param {number[]} rows */
   choose(rows) {
     this.table.choose(rows);
     this.toTable();
   }
 
-  // Show only the layers that have these values; the same click again shows all.
+  /**
+   * Show only the layers that have these values; the same click again shows all.
+   * @param {Record<string, string>} wanted
+   */
   only(wanted) {
     const words = Object.entries(wanted).map(([key, value]) => exactWord(key, value)).join(" ");
     this.table.filter(this.table.field.value === words ? "" : words);
@@ -144,9 +186,15 @@ class LayersPart {
 
 // A profile has times, so it has a timeline and charts, too.
 class ProfilePart extends LayersPart {
+  columns() {
+    return layerColumns(this.data, this.basis, this.heat);
+  }
+
+  get sorting() {
+    return "ms";
+  }
+
   build() {
-    this.basis = { of: "sum" };
-    this.buildTable(layerColumns(this.data, this.basis, this.heat), "ms", this.tableTools());
     if (this.packed.only_compute) this.table.filter(exactWord("role", "compute"));
     this.buildTimeline();
     this.buildCharts();
@@ -160,16 +208,15 @@ class ProfilePart extends LayersPart {
     if (!this.data.passMs) return [heat];
     return [makeSwitch("% of", { sum: "layer sum", pass: "pass" }, "sum", (of) => {
       this.basis.of = of;
-      this.table.model.column("share").csvLabel = shareLabel(this.basis);
+      const column = this.table.model.column("share");
+      if (column) column.csvLabel = shareLabel(this.basis);
       this.table.refresh();
     }), heat];
   }
 
   buildTimeline() {
-    const host = this.live("timeline");
-    if (!host || !this.packed.timeline) return;
-    this.spans = new TimelineData(this.packed.timeline, this.data, this.texts);
-    this.timeline = new Timeline(host, this.spans, {
+    if (!this.spans) return;
+    this.timeline = new Timeline(this.live("timeline"), this.spans, {
       label: this.data.label,
       pick: (row) => {
         this.fromTimeline = true;
@@ -184,55 +231,52 @@ class ProfilePart extends LayersPart {
     const report = { label: this.data.label, series: 0, types, wholeMs: this.data.sumMs };
     new TypeChart(this.live("types"), [report], { pick: (type) => this.only({ type }) });
     new NestedPie(this.live("pie"), types, { label: this.data.label, pick: (wanted) => this.only(wanted) });
-    const roofline = this.live("roofline");
+    const roofline = live("roofline", this.section);
     if (roofline) new Roofline(roofline, [{ label: this.data.label, layers: this.data }], { pick: (row) => this.choose([row]) });
   }
 
+  /** @param {number} row */
   describe(row) {
     return `${milliseconds(this.data.median[row])}, ${share(this.data.share(row))} of the layer sum`;
   }
 
-  modes() {
+  /** @param {GraphPayload} graph */
+  modes(graph) {
     const { data } = this;
     return [
       heatMode({ value: (row) => data.median[row], layers: data.length }),
       this.kinds("precision", "Precision"),
       ...(data.unit.some(Boolean) ? [this.kinds("unit", "Multiply unit")] : []),
-      familyMode(this.graph, (row) => data.type[row]),
+      familyMode(graph, (row) => data.type[row]),
     ];
   }
 }
 
-// Kernels of Myelin are called by the operations fused into them, layers of unknown type by their name.
+/**
+ * Kernels of Myelin are named by the operations fused into them, layers of unknown type by their name.
+ * @param {string} type
+ * @param {string} name
+ */
 const layerWord = (type, name) => /^__myl_(\w+?)_myl\d+_\d+$/.exec(name)?.[1] ?? (type === "unknown" ? name : type);
 
-// An engine that was not timed.
-class EnginePart extends LayersPart {
-  build() {
-    this.buildTable(untimedColumns(this.data, this.heat), "index", []);
-  }
-
-  describe(row) {
-    const nodes = this.data.onnxNodes[row];
-    return nodes.length ? `${nodes.length === 1 ? "ONNX node" : `${count(nodes.length)} ONNX nodes:`} ${shortened(nodes.join(", "), 160)}` : "";
-  }
-
-  modes() {
-    return [this.kinds("precision", "Precision"), this.kinds("role", "Role"), familyMode(this.graph, (row) => this.data.type[row])];
-  }
-}
-
-// A part is built when its tab is first opened: ten of 5,000 layers cost no more than one. Returns a function that
-// shows a layer.
+/**
+ * A part is built when its tab is first opened: ten of 5,000 layers cost no more than one.
+ * @param {ReportPayload} payload
+ * @param {HTMLElement} whole
+ * @param {typeof LayersPart} Part
+ * @returns {(place: number, row: number) => void} shows a layer of a part
+ */
 function layerTabs(payload, whole, Part) {
   const sections = all("[data-layers]", whole);
   const tensors = new TensorTable(payload.tensors, payload.texts);
+  /** @type {Map<number, LayersPart>} */
   const parts = new Map();
   const places = sections.map((section) => Number(section.dataset.layers));
+  /** @param {number} number */
   const build = (number) => {
     // An engine may have no recorded layers.
     if (parts.has(number) || payload.layers[places[number]].columns.name.length === 0) return;
-    const graph = payload.graphs[payload.graph_of[places[number]]] ?? null;
+    const graph = payload.graphs[payload.graph_of[places[number]] ?? -1] ?? null;
     parts.set(number, new Part(sections[number], payload.layers[places[number]], { texts: payload.texts, tensors, graph }));
   };
   const tabs = sections.map((section, number) => make("button", {
@@ -241,6 +285,7 @@ function layerTabs(payload, whole, Part) {
     id: `tab-${places[number]}`,
     "aria-controls": section.id,
   }, shortened(payload.layers[places[number]].label, 40)));
+  /** @param {number} place */
   const open = (place) => {
     tabs.forEach((tab, other) => {
       tab.setAttribute("aria-selected", String(other === place));
@@ -262,8 +307,8 @@ function layerTabs(payload, whole, Part) {
     });
   });
   const bar = whole.querySelector(".tabs");
-  if (tabs.length > 1) bar.replaceChildren(...tabs);
-  else bar.remove();
+  if (tabs.length > 1) bar?.replaceChildren(...tabs);
+  else bar?.remove();
   open(0);
   printAll(sections, build);
   return (place, row) => {
@@ -274,8 +319,13 @@ function layerTabs(payload, whole, Part) {
   };
 }
 
-// All profiles are printed.
+/**
+ * Before printing, show the parts of all tabs; afterwards hide them again.
+ * @param {HTMLElement[]} sections
+ * @param {(number: number) => void} build
+ */
 function printAll(sections, build) {
+  /** @type {HTMLElement[]} */
   let hidden = [];
   beforePrinting.push(() => {
     hidden = sections.filter((section) => section.hidden);
@@ -289,16 +339,19 @@ function printAll(sections, build) {
   });
 }
 
-// A layer named elsewhere on the page is shown in the profiles where there are any, otherwise in the engines.
-/** @param {ReportPayload} payload */
+/**
+ * A layer named elsewhere on the page is shown in the profiles where there are any, otherwise in the engines.
+ * @param {ReportPayload} payload
+ */
 export function show(payload) {
+  /** @type {((place: number, row: number) => void) | undefined} */
   let showLayer;
-  for (const [id, Part] of /** @type {[string, typeof LayersPart][]} */ ([["engines", EnginePart], ["layers", ProfilePart]])) {
+  for (const [id, Part] of /** @type {[string, typeof LayersPart][]} */ ([["engines", LayersPart], ["layers", ProfilePart]])) {
     const whole = document.getElementById(id);
     if (whole) showLayer = layerTabs(payload, whole, Part);
   }
   for (const button of all("[data-layer]")) {
-    const [place, row] = button.dataset.layer.split(",").map(Number);
+    const [place, row] = (button.dataset.layer ?? "").split(",").map(Number);
     button.addEventListener("click", () => showLayer?.(place, row));
   }
 }

@@ -1,5 +1,7 @@
 // The trials of a precision search: the metric and the kept nodes of each in a plot, and all of them in a table.
 
+/** @import { Column } from "../static/table.js" */
+
 import { drawAtWidth, scale } from "../static/charts.js";
 import { all, draw, make, shortened } from "../static/elements.js";
 import { count, plainNumber, seconds } from "../static/quantities.js";
@@ -17,6 +19,7 @@ class TrialsData {
    * @param {string[]} texts
    */
   constructor(packed, texts) {
+    /** @param {TextPlace[]} column */
     const text = (column) => column.map((place) => texts[place]);
     this.length = packed.number.length;
     this.step = packed.step;
@@ -35,7 +38,11 @@ class TrialsData {
     this.values = packed.metrics[packed.metric] ?? new Array(this.length).fill(null);
   }
 
-  // The error, so that less is better: 1 - x for a cosine, the noise for decibels.
+  /**
+   * The error, so that less is better: 1 - x for a cosine, the noise for decibels.
+   * @param {NumberText} value
+   * @returns {number | null}
+   */
   off(value) {
     if (value === null) return null;
     if (typeof value === "string") return NaN;
@@ -43,18 +50,22 @@ class TrialsData {
     return this.higher ? 1 - value : value;
   }
 
+  /** @param {NumberText | undefined} value */
   text(value) {
     return value === null || value === undefined ? "–" : typeof value === "string" ? value.replace("nan", "NaN") : plainNumber(value);
   }
 
+  /** @param {number} row */
   outcome(row) {
     return this.values[row] === null && !this.passed[row] ? "skipped" : this.passed[row] ? "passed" : "failed";
   }
 
+  /** @param {number} row */
   word(row) {
     return this.outcome(row) === "skipped" ? "not run" : this.outcome(row);
   }
 
+  /** @param {number} row */
   keptWords(row) {
     const ranges = this.ranges[row];
     if (!ranges) return `${count(this.kept[row])} in many ranges`;
@@ -63,6 +74,7 @@ class TrialsData {
     return words.join(", ");
   }
 
+  /** @param {number} row */
   about(row) {
     const metric = this.metric ? `${this.metric} ${this.text(this.values[row])}` : "";
     return [`trial ${this.number[row]}, ${this.phase[row]}: ${this.word(row)}`, shortened(this.what[row], 120), metric, `${count(this.kept[row])} nodes kept`, this.note[row]].filter(Boolean).join("\n");
@@ -73,15 +85,22 @@ class TrialsPlot {
   /**
    * @param {HTMLElement} host
    * @param {TrialsData} data
+   * @param {(row: number) => void} pick is called for a trial that was selected
    */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
     this.room = make("div");
     host.replaceChildren(make("figure", { class: "picture trials" }, this.room));
+    this.width = 0;
+    /** @type {(row: number) => number} */
+    this.x = Number;
+    /** @type {(power: number) => number} */
+    this.y = Number;
     drawAtWidth(this.room, (width) => this.draw(width));
   }
 
+  /** @param {number} width */
   draw(width) {
     const { data } = this;
     const rows = Array.from({ length: data.length }, (_, row) => row);
@@ -91,22 +110,29 @@ class TrialsPlot {
     this.x = scale(-0.5, data.length - 0.5, TRIALS.left, width - TRIALS.right);
     const offs = rows.map((row) => (Number(data.metrics.nonfinite?.[row]) > 0 ? NaN : data.off(data.values[row])));
     const bound = data.bound === null ? null : data.off(data.bound);
-    const powers = [...offs, bound].filter((value) => value > 0 && Number.isFinite(value)).map(Math.log10);
+    const powers = [...offs, bound].filter((value) => value !== null && value > 0 && Number.isFinite(value)).map((value) => Math.log10(Number(value)));
     const low = powers.length ? Math.floor(powers.reduce((a, b) => Math.min(a, b)) - 0.1) : -4;
     const high = powers.length ? Math.ceil(powers.reduce((a, b) => Math.max(a, b)) + 0.1) : 0;
     this.y = scale(low, high, bottom, TRIALS.top);
-    const place = (off) => (off === null ? null : Number.isNaN(off) || off === Infinity ? TRIALS.top - 6 : off <= 0 ? bottom : this.y(Math.log10(off)));
+    /** @param {number | null} off */
+    const place = (off) => (off === null || Number.isNaN(off) || off === Infinity ? TRIALS.top - 6 : off <= 0 ? bottom : this.y(Math.log10(off)));
     const svg = draw("svg", {
       height, viewBox: `0 0 ${width} ${height}`, role: "application", "aria-roledescription": "chart of trials", tabindex: 0,
       "aria-label": `${count(data.length)} trials of ${data.step}. Arrow keys go through them, Enter selects.`,
     }, ...this.grid(low, high, bottom), ...this.boundLine(bound), ...this.bars(rows, bottom + TRIALS.gap), ...this.phases(height), ...this.dots(rows, offs, place));
-    new Spots(svg, rows.map((row) => ({ x: this.x(row), y: place(offs[row]) ?? TRIALS.top - 6, row, text: data.about(row) })), { pick: (row) => this.pick(row) });
+    new Spots(svg, rows.map((row) => ({ x: this.x(row), y: place(offs[row]), row, text: data.about(row) })), { pick: (row) => this.pick(row) });
     this.room.replaceChildren(svg);
   }
 
+  /**
+   * @param {number} low
+   * @param {number} high
+   * @param {number} bottom
+   */
   grid(low, high, bottom) {
     const { metric, higher } = this.data;
     const title = metric.endsWith("_db") ? `↓ ${metric}` : higher ? `↑ 1 − ${metric}` : `↑ ${metric}`;
+    /** @type {(power: number) => string} */
     const text = metric.endsWith("_db") ? (power) => `${-20 * power} dB` : powerText;
     return [draw("text", { x: 0, y: TRIALS.top - 8 }, metric ? title : ""), ...decades(low, high, Math.floor((bottom - TRIALS.top) / 30)).flatMap((power) => [
       draw("line", { class: "grid", x1: TRIALS.left, x2: this.width - TRIALS.right, y1: this.y(power), y2: this.y(power) }),
@@ -114,20 +140,26 @@ class TrialsPlot {
     ])];
   }
 
+  /** @param {number | null} bound */
   boundLine(bound) {
-    if (!(bound > 0)) return [];
+    if (bound === null || !(bound > 0)) return [];
     const y = this.y(Math.log10(bound));
     const { data } = this;
     return [draw("line", { class: "bound limit-line", x1: TRIALS.left, x2: this.width - TRIALS.right, y1: y, y2: y }),
-      draw("text", { class: "bound-text", x: this.width - TRIALS.right, y: y - 5, "text-anchor": "end" }, `bound: ${data.metric} ${plainNumber(data.bound)}`)];
+      draw("text", { class: "bound-text", x: this.width - TRIALS.right, y: y - 5, "text-anchor": "end" }, `bound: ${data.metric} ${data.text(data.bound)}`)];
   }
 
-  // Bars below the dots: the number of kept nodes of each trial.
+  /**
+   * Bars below the dots: the number of kept nodes of each trial.
+   * @param {number[]} rows
+   * @param {number} top
+   */
   bars(rows, top) {
     const { data } = this;
     const most = data.kept.reduce((a, b) => Math.max(a, b), 1);
     const wide = Math.max(1, Math.min(14, (this.x(1) - this.x(0)) * 0.6));
     const base = top + TRIALS.bars;
+    /** @param {number} row */
     const high = (row) => (TRIALS.bars * Math.log1p(data.kept[row])) / Math.log1p(most);
     const path = rows.map((row) => `M${this.x(row).toFixed(1)} ${base}v${(-high(row)).toFixed(1)}`).join("");
     const apart = this.x(1) - this.x(0);
@@ -139,8 +171,10 @@ class TrialsPlot {
       draw("text", { x: 0, y: base }, "nodes kept")];
   }
 
+  /** @param {number} height */
   phases(height) {
     const { data } = this;
+    /** @type {SVGElement[]} */
     const shapes = [];
     let free = 0;
     data.phase.forEach((phase, row) => {
@@ -155,9 +189,15 @@ class TrialsPlot {
     return shapes;
   }
 
+  /**
+   * @param {number[]} rows
+   * @param {(number | null)[]} offs
+   * @param {(off: number | null) => number} place
+   */
   dots(rows, offs, place) {
     return ["failed", "passed"].map((outcome) => {
       const own = rows.filter((row) => offs[row] !== null && this.data.outcome(row) === outcome);
+      /** @param {number} row */
       const sign = (row) => {
         const [x, y] = [this.x(row), place(offs[row])];
         return outcome === "passed" ? `M${x.toFixed(1)} ${y.toFixed(1)}h.01` : `M${(x - 3.5).toFixed(1)} ${(y - 3.5).toFixed(1)}l7 7m0 -7l-7 7`;
@@ -167,8 +207,12 @@ class TrialsPlot {
   }
 }
 
-/** @param {TrialsData} data */
+/**
+ * @param {TrialsData} data
+ * @returns {Column[]}
+ */
 function trialColumns(data) {
+  /** @type {Column[]} */
   const metrics = Object.entries(data.metrics).map(([metric, values], place) => ({
     key: `metric${place}`, label: shortened(metric, 18), csvLabel: metric, width: "minmax(104px, 0.6fr)", numeric: true, right: true, position: metric === data.metric && data.higher, hidden: place > 2,
     value: (row) => (typeof values[row] === "string" ? Infinity : values[row]), format: (_, row) => data.text(values[row]), csv: (row) => values[row] ?? "",
@@ -195,6 +239,7 @@ function describeTrials(model, data) {
   if (!model.selected.size) return [make("p", {}, "Select a trial for the nodes that it kept.")];
   const [row] = model.selected;
   const list = make("dl");
+  /** @type {(label: string, value: string) => void} */
   const add = (label, value) => value && list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
   add("Trial", `${data.number[row]}, ${data.phase[row]}: ${data.word(row)}`);
   add("Tried", data.what[row]);

@@ -1,9 +1,14 @@
 // The differences between two models as a table: added, removed and changed parts.
 
+/** @import { Column } from "./table.js" */
+
 import { all, make } from "./elements.js";
 import { count } from "./quantities.js";
 import { TableModel, TableView } from "./table.js";
 
+/** @typedef {"part" | "sign" | "name" | "was" | "kind" | "scope" | "detail"} Field */
+
+/** @type {Record<string, string>} */
 const SIGN_WORDS = { "+": "added", "-": "removed", "~": "changed" };
 
 // The rows of a diff, with texts instead of positions.
@@ -18,25 +23,33 @@ class DiffRows {
     this.length = diff.sign.length;
   }
 
+  /**
+   * @param {Field} key
+   * @param {number} row
+   */
   text(key, row) {
     return this.texts[this.diff[key][row]];
   }
 
+  /** @param {number} row */
   name(row) {
     const was = this.text("was", row);
     return was ? `${was} → ${this.text("name", row)}` : this.text("name", row);
   }
 
+  /** @param {number} position */
   valueText(position) {
     return position < 0 ? "none" : this.texts[position] || "empty";
   }
 
+  /** @param {number} row */
   lines(row) {
     return this.diff.lines[row].map(([label, before, after, consequence]) => ({
       label: this.texts[label], before: this.valueText(before), after: this.valueText(after), consequence: Boolean(consequence),
     }));
   }
 
+  /** @param {number} row */
   changes(row) {
     const lines = this.lines(row).map(({ label, before, after, consequence }) =>
       `${label ? `${label}: ` : ""}${before} → ${after}${consequence ? " (in consequence)" : ""}`);
@@ -46,14 +59,21 @@ class DiffRows {
 
 /**
  * @param {HTMLElement} host
+ * @param {DiffPayload} diff
  * @param {string[]} texts
+ * @param {string} file
  */
 function diffTable(host, diff, texts, file) {
   const rows = new DiffRows(diff, texts);
+  /** @param {number} row */
   const tone = (row) => (diff.aside[row] ? "aside" : "");
+  /** @param {number} row */
   const sign = (row) => SIGN_WORDS[rows.text("sign", row)];
+  /** @param {number} row */
   const word = (row) => (rows.text("was", row) && !rows.changes(row) ? "renamed" : sign(row));
+  /** @type {(key: Field) => (row: number) => string} */
   const plain = (key) => (row) => rows.text(key, row);
+  /** @type {Column[]} */
   const columns = [
     {
       key: "change", label: "Change", width: "108px", value: word, tone,
@@ -94,8 +114,10 @@ function describeDifference(model, rows) {
   }
   const [row] = model.selected;
   const list = make("dl");
+  /** @type {(label: string, ...parts: (Node | string)[]) => void} */
   const add = (label, ...parts) => list.append(make("dt", {}, label), make("dd", {}, ...parts));
-  const [sign, was, kind, scope, detail] = ["sign", "was", "kind", "scope", "detail"].map((key) => rows.text(key, row));
+  const fields = /** @type {Field[]} */ (["sign", "was", "kind", "scope", "detail"]);
+  const [sign, was, kind, scope, detail] = fields.map((key) => rows.text(key, row));
   add(SIGN_WORDS[sign], make("bdi", { class: "mono" }, rows.text("name", row)));
   if (was) add("former name", make("bdi", { class: "mono" }, was));
   if (kind) add("type", make("bdi", {}, kind));
@@ -114,7 +136,9 @@ function describeDifference(model, rows) {
 export function diffTables(payload) {
   for (const host of all('[data-live="diff"]')) {
     const place = Number(host.dataset.diff);
-    const draw = () => host.firstChild || diffTable(host, payload.diffs[place], payload.texts, host.dataset.file);
+    const diff = payload.diffs[place];
+    if (!diff) continue;
+    const draw = () => host.firstChild || diffTable(host, diff, payload.texts, host.dataset.file ?? "diff.csv");
     /** @type {HTMLDetailsElement | null} */
     const folded = host.closest("details.diff");
     if (!folded || folded.open) draw();

@@ -47,6 +47,17 @@ export const draw = (tag, properties = {}, ...children) =>
 export const live = (name, root = document) => root.querySelector(`[data-live="${name}"]`);
 
 /**
+ * The element that the template always leaves for a part of the page.
+ * @param {string} name
+ * @param {ParentNode} [root]
+ */
+export function required(name, root = document) {
+  const element = live(name, root);
+  if (!element) throw new Error(`the page has no element for ${name}`);
+  return element;
+}
+
+/**
  * All elements that a selector matches.
  * @param {string} selector
  * @param {ParentNode} [root]

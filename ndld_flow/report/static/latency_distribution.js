@@ -5,18 +5,38 @@ import { draw, make, shortened } from "./elements.js";
 import { milliseconds, share } from "./quantities.js";
 import { tooltip } from "./widgets.js";
 
+/**
+ * The latencies of one profile.
+ * @typedef {object} LatencyProfile
+ * @property {string} label
+ * @property {Record<string, number>} latency
+ * @property {number[]} quartiles_ms
+ * @property {number[][]} runs
+ * @property {number} [series] its colour; default: its place
+ */
+
+/** @typedef {{low: number, high: number}} Range in ms */
+
 const DISTRIBUTION_ROW = 78;
 const DENSITY_BINS = 240;
 const NARROWEST_KERNEL = 1.2; // bins, about the width of a line
 
-// The width of the kernel in bins (Silverman, 1986, Density Estimation, section 3.4).
+/**
+ * The width of the kernel in bins (Silverman, 1986, Density Estimation, section 3.4).
+ * @param {LatencyProfile} profile
+ * @param {number} perBin ms
+ */
 function kernelWidth({ latency, quartiles_ms: [q1, q3] }, perBin) {
   const spread = Math.min(...[latency.std_ms, (q3 - q1) / 1.34].filter((width) => width > 0), Infinity);
   const wide = (0.9 * spread * latency.sample_count ** -0.2) / perBin;
   return Number.isFinite(wide) ? Math.max(wide, NARROWEST_KERNEL) : NARROWEST_KERNEL;
 }
 
-// The share of the passes in each bin: equal areas are equal shares.
+/**
+ * The share of the passes in each bin: equal areas are equal shares.
+ * @param {LatencyProfile} profile
+ * @param {Range} range
+ */
 function density(profile, range) {
   const bins = new Float64Array(DENSITY_BINS);
   const samples = profile.runs.flat();
@@ -33,18 +53,38 @@ function density(profile, range) {
   return Array.from(bins, (value) => value / mass);
 }
 
+/**
+ * @param {number[]} heights
+ * @param {number} x0
+ * @param {number} x1
+ * @param {number} base
+ * @param {number} height
+ */
 function silhouettePath(heights, x0, x1, base, height) {
   const at = scale(0, heights.length - 1, x0, x1);
   const points = heights.map((value, bin) => `${at(bin).toFixed(1)} ${(base - value * height).toFixed(1)}`);
   return `M${x0} ${base}L${points.join("L")}L${x1} ${base}Z`;
 }
 
+/**
+ * @param {Record<string, number>} latency
+ * @param {number} beyond
+ * @param {number} width
+ */
 function distributionNote(latency, beyond, width) {
   const middle = `median ${milliseconds(latency.median_ms)}`;
   if (!beyond) return middle;
   return width < 560 ? `${middle}, ${beyond} beyond` : `${middle}; ${beyond} slower than the axis, up to ${milliseconds(latency.max_ms)}`;
 }
 
+/**
+ * @param {LatencyProfile} profile
+ * @param {number[]} heights
+ * @param {(ms: number) => number} x
+ * @param {Range} range
+ * @param {number} width
+ * @param {number} top
+ */
 function distributionRow(profile, heights, x, range, width, top) {
   const { latency, quartiles_ms } = profile;
   const samples = profile.runs.flat();
@@ -65,6 +105,7 @@ function distributionRow(profile, heights, x, range, width, top) {
 
 /**
  * @param {HTMLElement} host
+ * @param {LatencyProfile[]} profiles
  * @param {number} width
  */
 function drawDistribution(host, profiles, width) {
@@ -114,7 +155,10 @@ function drawDistribution(host, profiles, width) {
     make("figcaption", { class: "quiet small" }, "Densities on one scale: equal areas are equal shares of the passes. The box holds the middle half; the line ends at p95.")));
 }
 
-/** @param {HTMLElement} host */
+/**
+ * @param {HTMLElement} host
+ * @param {LatencyProfile[]} profiles
+ */
 export function latencyDistribution(host, profiles) {
   drawAtWidth(host, (width) => drawDistribution(host, profiles, width));
 }

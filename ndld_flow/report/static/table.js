@@ -21,8 +21,8 @@ import { count } from "./quantities.js";
  * @property {string} [longLabel]
  * @property {string} [csvLabel]
  * @property {string} [summaryLabel]
- * @property {(value: any, row?: number) => string} [format]
- * @property {(value: any, row?: number) => string | Node} [element]
+ * @property {(value: any, row: number) => string} [format] the row is -1 in a summary
+ * @property {(value: any, row: number) => string | Node} [element]
  * @property {(row: number) => number} [heat] 0 to 1
  * @property {(row: number) => string} [tone] a class: a direction of the heat, or that a value is bad
  * @property {(row: number) => string | null} [about] the tooltip
@@ -35,7 +35,11 @@ import { count } from "./quantities.js";
 
 const FILTER_WORD = /(?:([a-z_]+)([:=]))?(?:"((?:[^"]|"")*)"|(\S+))/g;
 
-// A word of the filter that matches exactly one value in one column.
+/**
+ * A word of the filter that matches exactly one value in one column.
+ * @param {string} key
+ * @param {string} value
+ */
 export function exactWord(key, value) {
   const text = value.toLowerCase();
   return /^[^\s"]+$/.test(text) ? `${key}=${text}` : `${key}="${text.replaceAll('"', '""')}"`;
@@ -50,29 +54,41 @@ export class TableModel {
     this.columns = columns;
     this.length = length;
     this.shown = Array.from({ length }, (_, row) => row);
+    /** @type {Set<number>} */
     this.selected = new Set();
-    this.sorting = { key: null, descending: false };
+    this.sorting = { key: "", descending: false };
+    /** @type {{key: string, word: string, exact?: boolean}[]} */
     this.words = [];
-    this.keep = (_row) => true; // a filter in addition to the words
+    /** @type {(row: number) => boolean} a filter in addition to the words */
+    this.keep = () => true;
     this.active = -1; // position in `shown`
     this.anchor = -1; // where a range starts
+    /** @type {Map<string, string[]>} */
     this.haystacks = new Map();
   }
 
+  /** @param {string} key */
   column(key) {
     return this.columns.find((column) => column.key === key);
   }
 
-  // Amounts start with the largest, texts with A, positions with the first; sorting again reverses the order.
+  /**
+   * Amounts start with the largest, texts with A, positions with the first; sorting again reverses the order.
+   * @param {string} key
+   */
   sortBy(key) {
-    const { numeric, position } = this.column(key);
+    const column = this.column(key);
+    if (!column) return;
     const again = this.sorting.key === key;
-    this.sorting = { key, descending: again ? !this.sorting.descending : Boolean(numeric && !position) };
+    this.sorting = { key, descending: again ? !this.sorting.descending : Boolean(column.numeric && !column.position) };
     this.arrange();
   }
 
-  // All words must occur, in upper or lower case; `type:conv` searches one column, `type=conv` matches its whole value.
-  // Quotes group words: `type="a b"`; a quote inside is doubled.
+  /**
+   * All words must occur, in upper or lower case; `type:conv` searches one column, `type=conv` matches its whole value.
+   * Quotes group words: `type="a b"`; a quote inside is doubled.
+   * @param {string} text
+   */
   filter(text) {
     this.words = [...text.toLowerCase().matchAll(FILTER_WORD)].map(([whole, key, sign, quoted, plain]) => {
       const known = key !== undefined && this.columns.some((column) => column.key === key);
@@ -93,37 +109,58 @@ export class TableModel {
 
   order() {
     const column = this.column(this.sorting.key);
+    if (!column) return;
     const sign = this.sorting.descending ? -1 : 1;
     // Unknown values come last in both orders.
     const values = Array.from({ length: this.length }, (_, row) => column.value(row) ?? sign * Infinity);
     const texts = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+    /** @type {(a: number, b: number) => number} */
     const compare = column.numeric
       ? (a, b) => (values[a] === values[b] ? 0 : values[a] - values[b])
       : (a, b) => texts.compare(values[a], values[b]);
     this.shown.sort((a, b) => sign * compare(a, b) || a - b);
   }
 
+  /**
+   * The columns that a word of the filter searches: the named one, otherwise all that hold texts.
+   * @param {string} key
+   */
+  searched(key) {
+    return this.columns.filter((column) => (key ? column.key === key : !column.numeric));
+  }
+
+  /**
+   * The searched texts of all rows.
+   * @param {string} key a column; "" for all
+   */
   haystack(key) {
-    if (!this.haystacks.has(key)) {
-      const columns = key ? [this.column(key)] : this.columns.filter((column) => !column.numeric);
-      const texts = Array.from({ length: this.length }, (_, row) =>
-        columns.map((column) => column.value(row)).join("\n").toLowerCase());
-      this.haystacks.set(key, texts);
-    }
-    return this.haystacks.get(key);
+    const known = this.haystacks.get(key);
+    if (known) return known;
+    const columns = this.searched(key);
+    const texts = Array.from({ length: this.length }, (_, row) =>
+      columns.map((column) => column.value(row)).join("\n").toLowerCase());
+    this.haystacks.set(key, texts);
+    return texts;
   }
 
+  /** @param {number} row */
   matches(row) {
-    return this.words.every(({ key, word, exact }) =>
-      (exact ? this.haystack(key)[row] === word : this.haystack(key)[row].includes(word)));
+    return this.words.every(({ key, word, exact }) => {
+      const text = this.haystack(key)[row];
+      return exact ? text === word : text.includes(word);
+    });
   }
 
-  // Positions are those in `shown`, so that a selection matches the screen.
+  /**
+   * Positions are those in `shown`, so that a selection matches the screen.
+   * @param {number} position
+   */
   selectOnly(position) {
     this.selected = new Set([this.shown[position]]);
     this.active = this.anchor = position;
   }
 
+  /** @param {number} position */
   toggle(position) {
     const row = this.shown[position];
     this.selected = new Set(this.selected);
@@ -131,6 +168,7 @@ export class TableModel {
     this.active = this.anchor = position;
   }
 
+  /** @param {number} position */
   selectTo(position) {
     const start = Math.max(this.anchor, 0);
     const [low, high] = start < position ? [start, position] : [position, start];
@@ -143,7 +181,10 @@ export class TableModel {
     this.selected = new Set(this.shown);
   }
 
-  // Rows by their numbers; the first of them that is shown becomes the active one.
+  /**
+   * Rows by their numbers; the first of them that is shown becomes the active one.
+   * @param {number[]} rows
+   */
   selectRows(rows) {
     this.selected = new Set(rows);
     this.active = this.anchor = this.shown.findIndex((row) => this.selected.has(row));
@@ -167,8 +208,11 @@ const ROWS_BEYOND = 8;
 const MONO_LETTER = 7.3; // pixels; long names lose their middle
 let tableCount = 0;
 
-// The least width of a grid with these tracks, in pixels: the first number of `84px` and `minmax(170px, 2fr)`.
-const leastWidth = (columns) => columns.reduce((sum, { width }) => sum + Number(width.match(/\d+/)[0]), 0);
+/**
+ * The least width of a grid with these tracks, in pixels: the first number of `84px` and `minmax(170px, 2fr)`.
+ * @param {Column[]} columns
+ */
+const leastWidth = (columns) => columns.reduce((sum, { width }) => sum + Number(width.match(/\d+/)?.[0] ?? 0), 0);
 
 export class TableView {
   /**
@@ -191,16 +235,8 @@ export class TableView {
     this.reported = model.selected;
     this.least = least;
     this.id = `table-${tableCount++}`;
-    this.build(tools);
-    host.replaceChildren(this.tools, this.box, this.detail);
-    this.refresh();
-  }
-
-  get columns() {
-    return this.model.columns.filter((column) => !column.hidden);
-  }
-
-  build(tools) {
+    /** @type {HTMLElement[]} */
+    this.heads = [];
     this.field = make("input", {
       type: "search",
       placeholder: `Filter ${this.label}`,
@@ -208,7 +244,7 @@ export class TableView {
       title: "All words must occur; type:conv searches one column, type=conv matches its whole value",
       spellcheck: "false",
       oninput: () => this.filter(this.field.value),
-      onkeydown: (event) => this.keyInField(event),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.keyInField(event),
     });
     this.count = make("output", { "aria-live": "polite" });
     this.csv = make("button", { type: "button", onclick: () => this.save() });
@@ -222,14 +258,20 @@ export class TableView {
       tabindex: 0,
       "aria-label": this.label,
       "aria-multiselectable": "true",
-      onkeydown: (event) => this.key(event),
-      onmousedown: (event) => event.shiftKey && event.preventDefault(),
-      onclick: (event) => this.click(event),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event),
+      onmousedown: (/** @type {MouseEvent} */ event) => event.shiftKey && event.preventDefault(),
+      onclick: (/** @type {MouseEvent} */ event) => this.click(event),
     }, this.header, this.body);
     this.box.addEventListener("scroll", () => this.paint(), { passive: true });
     this.arrangeColumns();
     this.detail = make("div", { class: "detail", "aria-live": "polite" });
     new ResizeObserver(() => this.paint()).observe(this.box);
+    host.replaceChildren(this.tools, this.box, this.detail);
+    this.refresh();
+  }
+
+  get columns() {
+    return this.model.columns.filter((column) => !column.hidden);
   }
 
   arrangeColumns() {
@@ -265,6 +307,7 @@ export class TableView {
     return panel;
   }
 
+  /** @param {Column} column */
   head(column) {
     const button = make("button", { type: "button", tabindex: -1 }, column.label);
     button.addEventListener("click", () => this.sort(column.key));
@@ -273,6 +316,7 @@ export class TableView {
 
   // Actions
 
+  /** @param {string} text */
   filter(text) {
     if (this.field.value !== text) this.field.value = text;
     this.model.filter(text);
@@ -280,13 +324,17 @@ export class TableView {
     this.refresh();
   }
 
+  /** @param {string} key */
   sort(key) {
     this.model.sortBy(key);
     this.refresh();
     this.reveal();
   }
 
-  // Select rows from elsewhere on the page; rows that the filter hides are shown again.
+  /**
+   * Select rows from elsewhere on the page; rows that the filter hides are shown again.
+   * @param {number[]} rows
+   */
   choose(rows) {
     const hidden = rows.some((row) => !this.model.shown.includes(row));
     if (hidden) {
@@ -306,6 +354,7 @@ export class TableView {
     download(this.file, "text/csv;charset=utf-8", csvText([head, ...rows]));
   }
 
+  /** @param {MouseEvent} event */
   click(event) {
     const line = around(event, ".grid-row");
     if (!line) return;
@@ -316,6 +365,7 @@ export class TableView {
     this.refresh();
   }
 
+  /** @param {KeyboardEvent} event */
   keyInField(event) {
     if (event.key === "Escape" && this.field.value) this.filter("");
     else if (event.key === "Escape") this.field.blur();
@@ -324,11 +374,13 @@ export class TableView {
     event.preventDefault();
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     if (event.target !== this.box) return;
     const last = this.model.shown.length - 1;
     const page = Math.max(1, Math.floor(this.box.clientHeight / ROW_HEIGHT) - 2);
     const { active } = this.model;
+    /** @type {Record<string, number>} */
     const targets = {
       ArrowDown: active + 1, ArrowUp: active - 1, PageDown: active + page, PageUp: active - page, Home: 0, End: last,
     };
@@ -336,13 +388,18 @@ export class TableView {
     else if (event.key === " " && this.model.active >= 0) this.model.toggle(this.model.active);
     else if (event.key === "Escape") this.model.clear();
     else if (event.key === "a" && (event.ctrlKey || event.metaKey)) this.model.selectShown();
-    else if (/^[1-9]$/.test(event.key) && this.columns[event.key - 1]) this.model.sortBy(this.columns[event.key - 1].key);
+    else if (/^[1-9]$/.test(event.key) && this.columns[Number(event.key) - 1]) this.model.sortBy(this.columns[Number(event.key) - 1].key);
     else return;
     event.preventDefault();
     this.refresh();
     this.reveal();
   }
 
+  /**
+   * @param {number} target
+   * @param {number} last
+   * @param {boolean} extend
+   */
   move(target, last, extend) {
     const to = Math.min(last, Math.max(0, target));
     if (extend) this.model.selectTo(to);
@@ -381,13 +438,13 @@ export class TableView {
     }
     const first = Math.max(0, Math.floor(this.box.scrollTop / ROW_HEIGHT) - ROWS_BEYOND);
     const inSight = Math.ceil(this.box.clientHeight / ROW_HEIGHT) + 2 * ROWS_BEYOND;
+    const { columns } = this;
     const lines = [];
-    this.onScreen = this.columns;
-    for (const [place, column] of this.onScreen.entries()) {
+    for (const [place, column] of columns.entries()) {
       column.letters = column.mono ? Math.max(10, Math.floor((this.heads[place].offsetWidth - 20) / MONO_LETTER)) : 160;
     }
     for (let position = first; position < Math.min(shown.length, first + inSight); position++) {
-      lines.push(this.line(position));
+      lines.push(this.line(position, columns));
     }
     this.body.replaceChildren(...lines);
     const active = this.model.active;
@@ -395,7 +452,11 @@ export class TableView {
     else this.box.removeAttribute("aria-activedescendant");
   }
 
-  line(position) {
+  /**
+   * @param {number} position
+   * @param {Column[]} columns the shown ones
+   */
+  line(position, columns) {
     const row = this.model.shown[position];
     const line = make("div", {
       id: `${this.id}-${position}`,
@@ -404,15 +465,19 @@ export class TableView {
       "aria-rowindex": position + 2,
       "aria-selected": this.model.selected.has(row) ? "true" : "false",
       "data-position": position,
-    }, ...this.onScreen.map((column) => this.cell(column, row)));
+    }, ...columns.map((column) => this.cell(column, row)));
     line.style.top = `${position * ROW_HEIGHT}px`;
     return line;
   }
 
+  /**
+   * @param {Column} column
+   * @param {number} row
+   */
   cell(column, row) {
     const value = column.value(row);
-    const text = column.format ? column.format(value, row) : shortened(String(value), Math.max(10, column.letters - 2 * (column.indent?.(row) ?? 0)));
-    const classes = [...["right", "mono", "heat"].filter((name) => column[name]), column.tone?.(row)].filter(Boolean).join(" ");
+    const text = column.format ? column.format(value, row) : shortened(String(value), Math.max(10, (column.letters ?? 0) - 2 * (column.indent?.(row) ?? 0)));
+    const classes = [column.right && "right", column.mono && "mono", column.heat && "heat", column.tone?.(row)].filter(Boolean).join(" ");
     const cell = make("div", { role: "gridcell", class: classes || null, title: column.about?.(row) || (text.length > 16 || column.mono ? shortened(String(value), 400) : null) }, column.element ? column.element(value, row) : text);
     if (column.indent) cell.style.paddingLeft = `${10 + 14 * column.indent(row)}px`;
     if (column.heat) cell.style.setProperty("--hot", column.heat(row).toFixed(3));
@@ -430,40 +495,51 @@ export class TableView {
 
 // The heat of a number within its column: 0 to 1, on a scale that the reader chooses.
 
+/** @param {(number | null)[]} values */
+const known = (values) => values.filter((value) => value !== null);
+
+/** @type {Record<string, (values: (number | null)[]) => (value: number | null) => number>} */
 const HEAT_SCALES = {
   linear: (values) => {
-    const most = values.reduce((a, b) => Math.max(a, b ?? 0), 0) || 1;
-    return (value) => value / most;
+    const most = known(values).reduce((a, b) => Math.max(a, b), 0) || 1;
+    return (value) => (value ?? 0) / most;
   },
   log: (values) => {
-    const known = values.filter((value) => value > 0);
-    const most = known.reduce((a, b) => Math.max(a, b), 0);
-    const least = Math.max(known.reduce((a, b) => Math.min(a, b), Infinity), most / 1e4);
+    const positive = known(values).filter((value) => value > 0);
+    const most = positive.reduce((a, b) => Math.max(a, b), 0);
+    const least = Math.max(positive.reduce((a, b) => Math.min(a, b), Infinity), most / 1e4);
     const span = Math.log(most / least) || 1;
-    return (value) => (value > 0 ? Math.max(0, Math.log(value / least) / span) : 0);
+    return (value) => (value && value > 0 ? Math.max(0, Math.log(value / least) / span) : 0);
   },
   rank: (values) => {
-    const known = [...new Set(values.filter((value) => value !== null))].sort((a, b) => a - b);
-    const places = new Map(known.map((value, place) => [value, place / Math.max(known.length - 1, 1)]));
-    return (value) => places.get(value) ?? 0;
+    const levels = [...new Set(known(values))].sort((a, b) => a - b);
+    const places = new Map(levels.map((value, place) => [value, place / Math.max(levels.length - 1, 1)]));
+    return (value) => (value === null ? 0 : places.get(value) ?? 0);
   },
   none: () => () => 0,
 };
 
-// Scales of the columns, made when they are first painted.
+// Scales of the columns, computed when they are first painted.
 export class Heat {
   constructor(scale = "linear") {
     this.scale = scale;
+    /** @type {Map<string, (value: number | null) => number>} */
     this.scales = new Map();
   }
 
+  /** @param {string} scale */
   use(scale) {
     this.scale = scale;
     this.scales.clear();
   }
 
+  /**
+   * @param {string} key
+   * @param {(number | null)[]} values
+   */
   of(key, values) {
-    if (!this.scales.has(key)) this.scales.set(key, HEAT_SCALES[this.scale](values));
-    return this.scales.get(key);
+    const heat = this.scales.get(key) ?? HEAT_SCALES[this.scale](values);
+    this.scales.set(key, heat);
+    return heat;
   }
 }

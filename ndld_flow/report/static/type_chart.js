@@ -5,12 +5,16 @@ import { make, shortened } from "./elements.js";
 import { count, milliseconds, share } from "./quantities.js";
 import { makeSwitch } from "./widgets.js";
 
+/** @typedef {{label: string, series: number, types: {type: string, count: number, ms: number}[], wholeMs: number}} TypeReport */
+
+/** @typedef {{types: string[], values: {layers: number, value: number}[]}} TypeRow */
+
 const TYPES_IN_CHART = 14;
 
 export class TypeChart {
   /**
    * @param {HTMLElement} host
-   * @param {{label: string, series: number, types: {type: string, count: number, ms: number}[], wholeMs: number}[]} reports
+   * @param {TypeReport[]} reports
    * @param {{pick?: (type: string) => void}} [options] `pick` is called for a click
    */
   constructor(host, reports, { pick = () => {} } = {}) {
@@ -29,11 +33,16 @@ export class TypeChart {
   }
 
   longest() {
+    /** @type {Map<string, number>} */
     const sums = new Map();
     for (const { types } of this.reports) for (const { type, ms } of types) sums.set(type, (sums.get(type) ?? 0) + ms);
     return [...sums].sort((a, b) => b[1] - a[1]).map(([type]) => type);
   }
 
+  /**
+   * @param {TypeReport} report
+   * @param {string[]} types
+   */
   value(report, types) {
     const matching = report.types.filter(({ type }) => types.includes(type));
     const ms = matching.reduce((sum, group) => sum + group.ms, 0);
@@ -42,6 +51,7 @@ export class TypeChart {
     return { layers, value: (this.amount === "mean" ? ms / Math.max(layers, 1) : ms) / whole };
   }
 
+  /** @param {{amount?: string, unit?: string}} choice */
   show(choice) {
     Object.assign(this, choice);
     const names = this.types.slice(0, TYPES_IN_CHART).map((type) => [type]);
@@ -52,7 +62,10 @@ export class TypeChart {
     this.table.replaceChildren(this.head(most), make("tbody", {}, ...rows.map((row) => this.row(row, most))));
   }
 
-  // The grid lines of all bars are one background that repeats with the step of the axis.
+  /**
+   * The grid lines of all bars are one background that repeats with the step of the axis.
+   * @param {number} most
+   */
   head(most) {
     const { unit, factor } = this.unit === "share" ? { unit: "%", factor: 100 } : axisUnit(most);
     const marks = ticks(0, most, 5);
@@ -70,10 +83,15 @@ export class TypeChart {
       make("td", { class: "track axis-row", "aria-hidden": "true" }, ...labels)));
   }
 
+  /**
+   * @param {TypeRow} row
+   * @param {number} most
+   */
   row({ types, values }, most) {
     const [type] = types;
     const rest = types.length > 1;
     const name = rest ? `${count(types.length)} more types` : shortened(type, 60) || "(no type)";
+    /** @param {number} value */
     const text = (value) => (this.unit === "share" ? share(value) : milliseconds(value));
     const head = rest ? make("bdi", {}, name)
       : make("button", { type: "button", title: "Show only this type", onclick: () => this.pick(type) }, make("bdi", {}, name));

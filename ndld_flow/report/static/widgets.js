@@ -1,6 +1,6 @@
 // Small parts of every page: switches, the tooltip, the key of the filters, summaries of selected rows.
 
-/** @import { TableModel } from "./table.js" */
+/** @import { Column, TableModel } from "./table.js" */
 
 import { all, around, make, shortened } from "./elements.js";
 import { count } from "./quantities.js";
@@ -52,6 +52,7 @@ export const tooltip = {
 // The search field nearest to a third of the window's height.
 function nearestFilter() {
   const fields = /** @type {HTMLInputElement[]} */ (all(".tools input[type=search]")).filter((field) => field.offsetParent);
+  /** @param {HTMLElement} field */
   const far = (field) => Math.abs(field.getBoundingClientRect().top - innerHeight / 3);
   return fields.sort((a, b) => far(a) - far(b))[0];
 }
@@ -74,7 +75,12 @@ export function listenForFilterKey() {
 
 const TALLIES_SHOWN = 6;
 
+/**
+ * @param {number[]} rows
+ * @param {Column} column
+ */
 function tally(rows, column) {
+  /** @type {Map<string, number>} */
   const times = new Map();
   for (const row of rows) {
     const value = String(column.value(row));
@@ -83,6 +89,10 @@ function tally(rows, column) {
   return [...times].sort((a, b) => b[1] - a[1]);
 }
 
+/**
+ * @param {number[]} rows
+ * @param {Column} column
+ */
 function measure(rows, column) {
   const values = rows.map((row) => column.value(row)).filter((value) => value !== null && Number.isFinite(value));
   if (values.length === 0) return null;
@@ -95,6 +105,7 @@ function measure(rows, column) {
   };
 }
 
+/** @param {[string, number][]} tallies */
 function tallyText(tallies) {
   const shown = tallies.slice(0, TALLIES_SHOWN).map(([value, times]) => `${shortened(value, 40) || "none"}\u00a0(${count(times)})`);
   const rest = tallies.length - TALLIES_SHOWN;
@@ -110,12 +121,18 @@ export function selectionSummary(model) {
     if (tallies.length === 1 && tallies[0][0] === "") continue;
     list.append(make("dt", {}, column.label), make("dd", {}, make("bdi", {}, tallyText(tallies))));
   }
-  const lines = model.columns.filter((column) => column.measure).map((column) => ({ column, summary: measure(rows, column) })).filter(({ summary }) => summary);
-  const cell = (column, value) => make("td", { class: "n" }, value === null ? "–" : column.format(value));
+  /** @type {(column: Column, value: number | null) => HTMLElement} */
+  const cell = (column, value) => make("td", { class: "n" }, value === null ? "–" : (column.format ?? count)(value, -1));
+  const lines = model.columns.filter((column) => column.measure).flatMap((column) => {
+    const summary = measure(rows, column);
+    if (!summary) return [];
+    const { min, max, total, mean } = summary;
+    return [make("tr", {},
+      make("th", { scope: "row" }, column.summaryLabel ?? column.label),
+      ...[min, max, total, mean].map((value) => cell(column, value)))];
+  });
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }), ...["Min", "Max", "Total", "Mean"].map((head) => make("th", { scope: "col", class: "n" }, head)))),
-    make("tbody", {}, ...lines.map(({ column, summary: { min, max, total, mean } }) => make("tr", {},
-      make("th", { scope: "row" }, column.summaryLabel ?? column.label),
-      ...[min, max, total, mean].map((value) => cell(column, value))))));
+    make("tbody", {}, ...lines));
   return [make("div", { class: "summary" }, list, make("div", { class: "scroll" }, table))];
 }

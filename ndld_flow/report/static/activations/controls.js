@@ -1,5 +1,8 @@
 // The controls of the maps: mode, colours, shift and scale, and the settings of each mode.
 
+/** @import { State } from "./state.js" */
+/** @import { Inspector } from "./page.js" */
+
 import { clamp } from "../charts.js";
 import { all, make } from "../elements.js";
 import { share } from "../quantities.js";
@@ -8,14 +11,26 @@ import { BLENDS, COLOUR_NAMES, ODD_COLOURS, paintScale } from "./colours.js";
 import { GAIN, MODES } from "./state.js";
 import { valueText } from "./values.js";
 
+/**
+ * Conversions between a number and the slider's position, 0 to 1.
+ * @typedef {{position: (value: number) => number, value: (place: number) => number}} Slide
+ */
+
+/** @typedef {(changes: Partial<State>) => void} Set */
+
 const SCALE_ROOM = 4; // powers of ten on either side of what fits
 
-// A slider and a field for one number; `position` and `value` convert between the slider's position (0 to 1) and the
-// number.
+// A slider and a field for one number.
 class NumberControl {
+  /**
+   * @param {string} name
+   * @param {Slide & {changed: (value: number) => void, title: string}} options
+   */
   constructor(name, { position, value, changed, title }) {
     this.position = position;
     this.value = value;
+    this.now = 0;
+    /** @param {number} number */
     const hear = (number) => Number.isFinite(number) && changed(number);
     this.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": name, title, oninput: () => hear(this.value(Number(this.slider.value))) });
     this.slider.addEventListener("keydown", (event) => this.key(event, hear));
@@ -23,6 +38,10 @@ class NumberControl {
     this.element = make("span", { class: "number-control" }, make("span", { class: "quiet", "aria-hidden": "true" }, name), this.slider, this.field);
   }
 
+  /**
+   * @param {KeyboardEvent} event
+   * @param {(value: number) => void} hear
+   */
   key(event, hear) {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
     if (!by) return;
@@ -32,6 +51,7 @@ class NumberControl {
     hear(this.now);
   }
 
+  /** @param {number} value */
   show(value) {
     this.now = value;
     this.slider.value = String(clamp(this.position(value), 0, 1));
@@ -40,6 +60,11 @@ class NumberControl {
   }
 }
 
+/**
+ * @param {() => number} low
+ * @param {() => number} high
+ * @returns {Slide}
+ */
 const logControl = (low, high) => ({
   position: (value) => (Math.log10(value) - low()) / (high() - low()),
   value: (place) => 10 ** (low() + place * (high() - low())),
@@ -47,11 +72,12 @@ const logControl = (low, high) => ({
 
 export class Controls {
   /**
-   * `view` is the inspector: its state, its maps, and what changes them.
    * @param {HTMLElement} host
+   * @param {Inspector} view
    */
   constructor(host, view) {
     this.view = view;
+    /** @type {Set} */
     const set = (changes) => view.set(changes);
     this.shiftRoom = 1;
     this.scaleFits = 0; // power of ten
@@ -71,25 +97,31 @@ export class Controls {
       title: "Amplification of candidate minus reference", ...logControl(() => Math.log10(GAIN.least), () => Math.log10(GAIN.most)),
       changed: (gain) => gain > 0 && set({ gain: clamp(gain, GAIN.least, GAIN.most) }),
     });
-    host.replaceChildren(this.first(set), this.second(set), this.legend());
+    this.modes = this.switch("Show", view.data.two ? MODES : {}, (mode) => set({ mode }));
+    this.colours = this.switch("Colours", COLOUR_NAMES, (colours) => set({ colours, shift: null, scale: null }));
+    this.auto = make("button", { type: "button", onclick: () => set({ gain: null }), title: "Amplify the largest difference to the strongest colour" }, "Auto");
+    this.extra = make("span", { class: "mode-controls" }, this.split.element, this.mix.element, this.gain.element, this.auto);
+    this.hold = make("input", { type: "checkbox", onchange: () => set({ hold: this.hold.checked, shift: view.look.shift, scale: view.look.scale }) });
+    this.paper = make("span", { class: "on-paper", hidden: true });
+    this.bar = make("canvas", { class: "colour-bar", "aria-hidden": "true" });
+    this.ends = [0, 1, 2].map(() => make("span", {}));
+    const first = make("div", { class: "tools" }, ...(view.data.two ? [this.modes.element] : []), this.extra, this.colours.element);
+    host.replaceChildren(first, this.second(set), this.legend());
   }
 
+  /**
+   * @param {string} name
+   * @param {"split" | "mix"} key
+   * @param {string} title
+   */
   share(name, key, title) {
     return new NumberControl(name, { title, position: (value) => value, value: (place) => place, changed: (value) => this.view.set({ [key]: clamp(value, 0, 1) }) });
   }
 
-  first(set) {
-    const { data } = this.view;
-    this.modes = this.switch("Show", data.two ? MODES : {}, (mode) => set({ mode }));
-    this.colours = this.switch("Colours", COLOUR_NAMES, (colours) => set({ colours, shift: null, scale: null }));
-    this.auto = make("button", { type: "button", onclick: () => set({ gain: null }), title: "Amplify the largest difference to the strongest colour" }, "Auto");
-    this.extra = make("span", { class: "mode-controls" }, this.split.element, this.mix.element, this.gain.element, this.auto);
-    return make("div", { class: "tools" }, ...(data.two ? [this.modes.element] : []), this.extra, this.colours.element);
-  }
-
+  /** @param {Set} set */
   second(set) {
+    /** @type {(text: string, title: string, onclick: () => void) => HTMLElement} */
     const button = (text, title, onclick) => make("button", { type: "button", title, onclick }, text);
-    this.hold = make("input", { type: "checkbox", onchange: () => set({ hold: this.hold.checked, shift: this.view.look.shift, scale: this.view.look.scale }) });
     return make("div", { class: "tools" }, this.shift.element, this.scale.element,
       make("span", { class: "buttons" },
         button("Fit", "Colours span all values that are shown (f)", () => this.view.fit(1)),
@@ -98,18 +130,22 @@ export class Controls {
       make("label", { class: "hold", title: "If off, shift and scale are fitted to each tensor when it is opened" }, this.hold, "Keep for all tensors"));
   }
 
-  // Like `makeSwitch`, for a choice that other parts of the page change, too.
+  /**
+   * Like `makeSwitch`, for a choice that other parts of the page change, too.
+   * @param {string} label
+   * @param {Record<string, string>} choices
+   * @param {(choice: string) => void} changed
+   */
   switch(label, choices, changed) {
     const element = makeSwitch(label, choices, "", changed);
     const buttons = all("button", element);
+    /** @param {string} value */
     const show = (value) => Object.keys(choices).forEach((key, place) => buttons[place].setAttribute("aria-pressed", String(key === value)));
     return { element, show };
   }
 
   legend() {
-    this.paper = make("span", { class: "on-paper", hidden: true });
-    this.bar = make("canvas", { class: "colour-bar", "aria-hidden": "true" });
-    this.ends = [0, 1, 2].map(() => make("span", {}));
+    /** @type {(colour: keyof typeof ODD_COLOURS, word: string) => HTMLElement} */
     const swatch = (colour, word) => make("span", { class: "swatch" }, make("i", { style: `background:rgb(${ODD_COLOURS[colour].join(" ")})` }), word);
     return make("div", { class: "colour-legend" }, make("div", { class: "colour-scale" }, this.bar, make("div", { class: "ends" }, ...this.ends)),
       swatch("nan", "NaN"), swatch("plus", "+∞"), swatch("minus", "−∞"), this.paper);
@@ -140,6 +176,7 @@ export class Controls {
   showLegend() {
     const { look } = this.view;
     paintScale(this.bar, look.colours);
+    /** @type {Record<string, string>} */
     const more = { split: `, reference left of ${share(look.split)}`, mix: `, ${share(look.mix)} candidate`, difference: `, amplified ${valueText(look.gain, 3)} times` };
     this.paper.textContent = this.view.data.two ? `${MODES[look.mode]}${more[look.mode] ?? ""}` : "";
     const factor = look.mode === "difference" ? look.scale * look.gain : look.scale;

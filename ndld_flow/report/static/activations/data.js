@@ -1,16 +1,21 @@
 // The captured tensors. Maps are unpacked when they are first shown, so that the page is ready soon.
 
+/** @import { Side } from "./state.js" */
+/** @import { Tensor } from "./values.js" */
+
 import { unzipped } from "../payload.js";
 import { metricOf, namedFormat, unpackTensor } from "./values.js";
 
 export const LARGEST_CODE = 65532;
+/** @type {Record<number, number>} */
 const NOT_FINITE = { 65533: -Infinity, 65534: Infinity, 65535: NaN };
 const MAPS_KEPT = 12; // of tensors and samples
 
-export const chunkText = (chunk) => document.getElementById(`chunk-${chunk}`).textContent;
+/** @param {number} chunk */
+export const chunkText = (chunk) => document.getElementById(`chunk-${chunk}`)?.textContent ?? "";
 
 // The codes of one side of a tensor: channels x height x width.
-class SideMap {
+export class SideMap {
   /**
    * @param {Uint16Array} codes
    * @param {{low: number, high: number}} ends
@@ -22,6 +27,7 @@ class SideMap {
     this.step = 2 * (high / 2 / LARGEST_CODE - low / 2 / LARGEST_CODE);
   }
 
+  /** @param {number} place */
   value(place) {
     const code = this.codes[place];
     return code <= LARGEST_CODE ? this.low + this.step * code : NOT_FINITE[code];
@@ -42,8 +48,8 @@ export class TensorMaps {
     this.low = about.low;
     this.high = about.high;
     this.isStrip = height * width === 1 && channels > 1;
-    /** The largest difference, computed when it is first needed. */
-    this.most = /** @type {number | undefined} */ (undefined);
+    /** @type {number | undefined} the largest difference, computed when it is first needed */
+    this.most = undefined;
     this.width = this.isStrip ? channels : width;
     this.height = height;
     this.count = this.isStrip ? 1 : channels;
@@ -52,15 +58,18 @@ export class TensorMaps {
   }
 
   get sides() {
-    return [this.reference, this.candidate].filter(Boolean);
+    return [this.reference, this.candidate].filter((side) => side !== undefined);
   }
 
   // The least difference that the codes can represent.
   get resolution() {
-    return this.candidate?.step ?? this.reference.step;
+    return (this.candidate ?? this.reference)?.step ?? 0;
   }
 
-  // The largest finite difference, in all channels or in one.
+  /**
+   * The largest finite difference, in all channels or in one.
+   * @param {number} [channel]
+   */
   largestDifference(channel = -1) {
     const { reference, candidate, size } = this;
     if (!reference || !candidate) return 0;
@@ -73,7 +82,12 @@ export class TensorMaps {
     return most;
   }
 
-  // The ends of the middle part of all finite values: of all of them for 1.
+  /**
+   * The ends of the middle part of all finite values: of all of them for 1.
+   * @param {number} part
+   * @param {number} [channel]
+   * @returns {[number, number]}
+   */
   bounds(part, channel = -1) {
     const counts = new Uint32Array(LARGEST_CODE + 1);
     let total = 0;
@@ -86,14 +100,14 @@ export class TensorMaps {
     }
     if (!total) return [0, 0];
     const left = (total * (1 - part)) / 2;
+    /** @param {number[]} codes */
     const first = (codes) => {
       let seen = 0;
-      return codes.find((code) => { seen += counts[code]; return seen > left; });
+      return codes.find((code) => { seen += counts[code]; return seen > left; }) ?? 0;
     };
     const rising = Array.from(counts.keys());
-    const ends = [first(rising), first(rising.reverse())];
     const { low, step } = this.sides[0];
-    return ends.map((code) => low + step * code);
+    return [low + step * first(rising), low + step * first(rising.reverse())];
   }
 }
 
@@ -105,6 +119,7 @@ export class ActivationsData {
     this.samples = payload.samples;
     const format = namedFormat(payload.format);
     this.tensors = payload.tensors.map((tensor) => unpackTensor(tensor, format));
+    /** @type {Map<string, Promise<TensorMaps | null>>} */
     this.kept = new Map();
     this.two = this.reference !== "";
   }
@@ -117,6 +132,7 @@ export class ActivationsData {
     return Math.max(0, broken < 0 ? furthest : broken);
   }
 
+  /** @param {string | null} name */
   named(name) {
     return this.tensors.findIndex((tensor) => tensor.name === name);
   }
@@ -132,32 +148,44 @@ export class ActivationsData {
   /**
    * The maps of a tensor; null where there are none. The latest ones are cached.
    * @param {number} tensor
+   * @param {number} sample
    */
   maps(tensor, sample) {
     const key = `${tensor} ${sample}`;
     const unpacked = this.kept.get(key) ?? this.unpack(tensor, sample);
     this.kept.delete(key);
     this.kept.set(key, unpacked);
-    if (this.kept.size > MAPS_KEPT) this.kept.delete(this.kept.keys().next().value);
+    if (this.kept.size > MAPS_KEPT) this.kept.delete([...this.kept.keys()][0]);
     return unpacked;
   }
 
-  /** @param {number} tensor */
+  /**
+   * @param {number} tensor
+   * @param {number} sample
+   */
   async unpack(tensor, sample) {
     const held = this.tensors[tensor].maps.filter((candidate) => candidate.sample === sample);
     if (!held.length) return null;
-    const codes = new Map();
+    /** @type {Map<number, Uint16Array>} */
+    const chunks = new Map();
+    /** @type {Partial<Record<Side, SideMap>>} */
     const sides = {};
+    const { channels, height, width } = held[0];
     for (const packed of held) {
-      codes.set(packed.chunk, await this.codes(packed, codes.get(packed.over)));
-      const same = ["channels", "height", "width"].every((name) => packed[name] === held[0][name]);
-      if (same) sides[packed.side] = new SideMap(codes.get(packed.chunk), packed);
+      const codes = await this.codes(packed.chunk, chunks.get(packed.over));
+      chunks.set(packed.chunk, codes);
+      const same = packed.channels === channels && packed.height === height && packed.width === width;
+      if (same) sides[/** @type {Side} */ (packed.side)] = new SideMap(codes, packed);
     }
     return new TensorMaps(held[0], sides);
   }
 
-  // Unpack codes: low bytes, then high bytes, XORed with the codes of another map.
-  async codes({ chunk }, over) {
+  /**
+   * Unpack codes: low bytes, then high bytes, XORed with the codes of another map.
+   * @param {number} chunk
+   * @param {Uint16Array | undefined} over
+   */
+  async codes(chunk, over) {
     const bytes = new Uint8Array(await unzipped(chunkText(chunk)).arrayBuffer());
     const length = bytes.length >> 1;
     const codes = new Uint16Array(length);

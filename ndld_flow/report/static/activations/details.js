@@ -1,6 +1,8 @@
 // Facts about a tensor, and the table of its channels.
 
-/** @import { Tensor } from "./values.js" */
+/** @import { Look, State } from "./state.js" */
+/** @import { Column } from "../table.js" */
+/** @import { Range, Tensor } from "./values.js" */
 /** @import { ActivationsData, TensorMaps } from "./data.js" */
 
 import { make, shortened } from "../elements.js";
@@ -26,7 +28,11 @@ export function tensorHead(data, tensor) {
   ];
 }
 
-/** @param {ActivationsData} data */
+/**
+ * @param {ActivationsData} data
+ * @param {State} state
+ * @param {(sample: number) => void} choose
+ */
 export function tensorAbout(data, state, choose) {
   return [samplePart(data, state, choose), tensorFacts(data, state.tensor), ...arrayLinks(data, data.tensors[state.tensor], state.sample)];
 }
@@ -34,6 +40,8 @@ export function tensorAbout(data, state, choose) {
 /**
  * The sample that is shown, and buttons for others.
  * @param {ActivationsData} data
+ * @param {State} state
+ * @param {(sample: number) => void} choose
  */
 function samplePart(data, state, choose) {
   const sample = data.samples[state.sample];
@@ -51,12 +59,16 @@ function samplePart(data, state, choose) {
   return figure;
 }
 
-/** @param {ActivationsData} data */
+/**
+ * @param {ActivationsData} data
+ * @param {number} place
+ */
 function tensorFacts(data, place) {
   const tensor = data.tensors[place];
   const { range, reference_range: reference } = tensor;
   const sides = reference ? [reference, range] : [range];
   const names = reference ? [data.reference, data.model] : [data.model];
+  /** @type {(label: string, of: (range: Range) => string) => HTMLElement} */
   const row = (label, of) => make("tr", {}, make("th", { scope: "row" }, label), ...sides.map((side) => make("td", { class: "n" }, of(side))));
   const format = tensor.format.name;
   const rows = [row("Least", (values) => valueText(values.low, 5)), row("Most", (values) => valueText(values.high, 5)), row("RMS", (values) => valueText(values.rms, 5)), row("Nearest to 0", (values) => (values.smallest ? valueText(values.smallest, 3) : "–"))];
@@ -69,13 +81,17 @@ function tensorFacts(data, place) {
   return make("div", {}, table, metrics.length ? make("p", { class: "small quiet" }, make("bdi", {}, `Against the reference: ${metrics.join(", ")}`)) : "");
 }
 
-// A value close to 1 keeps its nines.
+/**
+ * A value close to 1 keeps its nines.
+ * @param {number} value
+ */
 const plainMetric = (value) => (value > 0.999 && value < 1 ? plainNumber(value) : valueText(value, 4));
 
 /**
  * Links to the files with all values at full precision.
  * @param {ActivationsData} data
  * @param {Tensor} tensor
+ * @param {number} sample
  */
 function arrayLinks(data, tensor, sample) {
   const held = tensor.maps.filter((candidate) => candidate.sample === sample && candidate.array);
@@ -84,7 +100,9 @@ function arrayLinks(data, tensor, sample) {
 
 /**
  * @param {ActivationsData} data
- * @param {TensorMaps} maps
+ * @param {TensorMaps | null} maps
+ * @param {number} place
+ * @param {Look} look
  */
 export function mapsNote(data, maps, place, look) {
   if (!maps) return "This page holds no map of this tensor.";
@@ -102,32 +120,50 @@ export function mapsNote(data, maps, place, look) {
 
 // The table of a tensor's channels; a row opens its channel.
 
+/** @type {["minimum" | "maximum" | "mean" | "rms" | "difference", string][]} */
 const CHANNEL_NUMBERS = [
   ["minimum", "Least"], ["maximum", "Most"], ["mean", "Mean"], ["rms", "RMS"], ["difference", "RMS difference"],
 ];
 
+/**
+ * @param {Tensor} tensor
+ * @returns {Column[]}
+ */
 export function channelColumns({ channels }) {
-  const tones = { nonfinite: "bad" };
-  const most = (name) => Math.max(...channels[name].filter(Number.isFinite).map(Math.abs), 0);
+  /** @type {Column[]} */
   const measured = CHANNEL_NUMBERS.filter(([name]) => channels[name].some((value) => value !== null)).map(([key, label]) => {
-    const top = most(key);
-    const heat = ["rms", "difference"].includes(key) && top > 0 ? (row) => (Number.isFinite(channels[key][row]) ? channels[key][row] / top : 0) : undefined;
-    return { key, label, width: key === "difference" ? "minmax(132px, 1fr)" : "minmax(104px, 1fr)", numeric: true, right: true, heat, measure: "mean", value: (row) => channels[key][row], format: (value) => (value === null ? "–" : valueText(value, 5)), csv: (row) => channels[key][row] ?? "" };
+    const values = channels[key];
+    const top = values.reduce((/** @type {number} */ most, value) => (Number.isFinite(value) ? Math.max(most, Math.abs(value ?? 0)) : most), 0);
+    const heated = (key === "rms" || key === "difference") && top > 0;
+    return {
+      key, label, width: key === "difference" ? "minmax(132px, 1fr)" : "minmax(104px, 1fr)", numeric: true, right: true, measure: "mean",
+      heat: heated ? (row) => (Number.isFinite(values[row]) ? (values[row] ?? 0) / top : 0) : undefined,
+      value: (row) => values[row], format: (value) => (value === null ? "–" : valueText(value, 5)), csv: (row) => values[row] ?? "",
+    };
   });
-  const counted = [["nonfinite", "Not finite"], ["saturated", "Saturated"]].map(([key, label]) => ({
-    key, label, width: "minmax(96px, 0.8fr)", numeric: true, right: true, measure: "sum", value: (row) => channels[key][row], format: count, tone: (row) => (channels[key][row] ? tones[key] : ""),
-  }));
-  return [{ key: "channel", label: "Channel", width: "96px", numeric: true, position: true, right: true, value: (row) => channels.number[row] }, ...measured, ...counted];
+  const { nonfinite, saturated } = channels;
+  const counted = { width: "minmax(96px, 0.8fr)", numeric: true, right: true, measure: "sum", format: count };
+  return [
+    { key: "channel", label: "Channel", width: "96px", numeric: true, position: true, right: true, value: (row) => channels.number[row] }, ...measured,
+    { key: "nonfinite", label: "Not finite", ...counted, value: (row) => nonfinite[row], tone: (row) => (nonfinite[row] ? "bad" : "") },
+    { key: "saturated", label: "Saturated", ...counted, value: (row) => saturated[row] },
+  ];
 }
 
 export class ChannelTable {
   /**
-   * `pick(channel)` is called for a row that was selected here.
    * @param {HTMLElement} host
+   * @param {(channel: number) => void} pick is called for a row that was selected here
    */
   constructor(host, pick) {
     this.host = host;
     this.pick = pick;
+    /** @type {Tensor | null} */
+    this.tensor = null;
+    /** @type {TableView | null} */
+    this.table = null;
+    /** True while the table follows a channel that was opened elsewhere. */
+    this.following = false;
   }
 
   /** @param {Tensor} tensor */
@@ -144,13 +180,18 @@ export class ChannelTable {
     const file = `${tensor.name.replace(/[^\w.-]+/g, "-").slice(0, 80) || "tensor"}-channels.csv`;
     this.table = new TableView(this.host, model, {
       label: "channels", file, describe: () => (model.selected.size > 1 ? selectionSummary(model) : []),
-      selected: (rows) => !this.following && rows.length === 1 && this.pick(number[rows[0]]),
+      selected: (rows) => {
+        if (!this.following && rows.length === 1) this.pick(number[rows[0]]);
+      },
     });
   }
 
-  // Select the row of a channel that was opened elsewhere; -1 for none.
+  /**
+   * Select the row of a channel that was opened elsewhere; -1 for none.
+   * @param {number} channel
+   */
   follow(channel) {
-    if (!this.table) return;
+    if (!this.table || !this.tensor) return;
     const row = this.tensor.channels.number.indexOf(channel);
     const { selected } = this.table.model;
     if (row < 0 ? selected.size !== 1 : selected.size === 1 && selected.has(row)) return;

@@ -1,10 +1,13 @@
 // The page of activations: the list, the strip and the view of one tensor follow one state, kept in the address.
 
+/** @import { Look, State } from "./state.js" */
+/** @import { Column } from "../table.js" */
+/** @import { TensorMaps } from "./data.js" */
 /** @import { Tensor } from "./values.js" */
 
 import { clamp } from "../charts.js";
 import { afterPrinting, beforePrinting, startConveniences } from "../conveniences.js";
-import { around, live, make, shortened } from "../elements.js";
+import { around, make, required, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
 import { count } from "../quantities.js";
 import { fittingLook, shownSides } from "./colours.js";
@@ -26,6 +29,10 @@ function channelsOnPaper(tensor) {
   const { channels } = tensor;
   const columns = channelColumns(tensor);
   const rows = [...channels.number.keys()].slice(0, CHANNELS_ON_PAPER);
+  /**
+   * @param {Column} column
+   * @param {number} row
+   */
   const text = (column, row) => String(column.format ? column.format(column.value(row), row) : column.value(row));
   return [
     make("h3", {}, `Channels${channels.number.length > CHANNELS_ON_PAPER ? `, the first ${CHANNELS_ON_PAPER} of ${channels.number.length}` : ""}`),
@@ -34,7 +41,10 @@ function channelsOnPaper(tensor) {
   ];
 }
 
-/** @param {HTMLElement} host */
+/**
+ * @param {HTMLElement} host
+ * @param {() => Tensor} tensorNow
+ */
 function preparePaper(host, tensorNow) {
   beforePrinting.push(() => host.replaceChildren(...(tensorNow().channels.number.length ? channelsOnPaper(tensorNow()) : [])));
   afterPrinting.push(() => host.replaceChildren());
@@ -42,24 +52,21 @@ function preparePaper(host, tensorNow) {
 
 // The state of the page, and all that follows it.
 
-class Inspector {
+export class Inspector {
   /** @param {ActivationsData} data */
   constructor(data) {
     this.data = data;
-    this.maps = null;
-    const pick = (tensor) => this.set({ tensor }, true);
-    this.list = new TensorList(live("list"), data, pick);
-    this.depth = new DepthStrip(live("depth"), data, pick);
-    this.build(live("tensor"));
     this.state = readState(location.hash, data);
-    addEventListener("hashchange", () => this.arrive());
-    document.addEventListener("keydown", (event) => this.key(event));
-    document.addEventListener("click", (event) => this.followLink(event));
-  }
-
-  /** @param {HTMLElement} host */
-  build(host) {
-    const part = (name) => make("div", { class: name });
+    /** @type {TensorMaps | null} */
+    this.maps = null;
+    /** @type {Tensor | null} the tensor that the page shows; `state` may be ahead of it */
+    this.shown = null;
+    this.arranged = "";
+    this.frame = 0;
+    const pick = (/** @type {number} */ tensor) => this.set({ tensor }, true);
+    this.list = new TensorList(required("list"), data, pick);
+    this.depth = new DepthStrip(required("depth"), data, pick);
+    const part = (/** @type {string} */ name) => make("div", { class: name });
     this.head = part("tensor-head");
     this.about = part("tensor-about");
     const [controls, pictures, spread, table, paper] = [part("controls only-screen"), part("maps"), part("histograms"), part("channel-table only-screen"), part("on-paper")];
@@ -69,9 +76,9 @@ class Inspector {
     this.largeHost = part("");
     this.note = make("p", { class: "small quiet" });
     pictures.append(this.orderTools, this.gridHost, this.largeHost, this.note);
-    const beside = make("aside", { class: "beside", "aria-label": "About this tensor" }, this.about, spread);
-    host.replaceChildren(this.head, controls, make("div", { class: "looking" }, pictures, beside), table, paper);
-    const open = (channel) => this.set({ channel }, true);
+    const aside = make("aside", { class: "beside", "aria-label": "About this tensor" }, this.about, spread);
+    required("tensor").replaceChildren(this.head, controls, make("div", { class: "looking" }, pictures, aside), table, paper);
+    const open = (/** @type {number} */ channel) => this.set({ channel }, true);
     this.controls = new Controls(controls, this);
     this.grid = new ChannelGrid(this.gridHost, open);
     this.large = new LargeView(this.largeHost, { leave: () => this.leave(), step: (by) => this.stepChannel(by), split: (split) => this.set({ split }), splitBy: (by) => this.set({ split: clamp(this.state.split + by, 0, 1) }) });
@@ -79,6 +86,9 @@ class Inspector {
     this.table = new ChannelTable(table, open);
     this.order = make("select", { "aria-label": "Order of channels", onchange: () => this.set({ order: this.order.value }) }, ...Object.entries(ORDERS).map(([value, text]) => make("option", { value }, `by ${text}`)));
     preparePaper(paper, () => this.tensor);
+    addEventListener("hashchange", () => this.arrive());
+    document.addEventListener("keydown", (event) => this.key(event));
+    document.addEventListener("click", (event) => this.followLink(event));
   }
 
   get tensor() {
@@ -91,7 +101,10 @@ class Inspector {
     return this.maps.count === 1 ? 0 : this.maps.numbers.indexOf(this.state.channel);
   }
 
-  // The colours and the scale in use: the chosen ones, or those that fit the values.
+  /**
+   * The colours and the scale in use: the chosen ones, or those that fit the values.
+   * @returns {Look}
+   */
   get look() {
     const { state, maps } = this;
     const fits = fittingLook(state.colours, maps ? [maps.low, maps.high] : [-1, 1]);
@@ -99,13 +112,18 @@ class Inspector {
     return { ...state, shift: state.shift ?? fits.shift, scale, gain: state.gain ?? this.autoGain(scale) };
   }
 
+  /** @param {number} scale */
   autoGain(scale) {
     if (this.state.mode !== "difference" || !this.maps) return GAIN.least;
     this.maps.most ??= this.maps.largestDifference();
     return this.maps.most > 0 ? clamp(1 / (this.maps.most * scale), GAIN.least, GAIN.most) : GAIN.least;
   }
 
-  // Another tensor gets a fitting scale, unless the reader holds the current one.
+  /**
+   * Another tensor gets a fitting scale, unless the reader holds the current one.
+   * @param {Partial<State>} changes
+   * @param {boolean} [isPlace] the browser's Back button returns here
+   */
   async set(changes, isPlace = false) {
     const before = this.state;
     const next = { ...before, ...changes };
@@ -129,10 +147,13 @@ class Inspector {
     await this.follow();
   }
 
-  // A link to a tensor keeps mode and colours.
+  /**
+   * A link to a tensor keeps mode and colours.
+   * @param {MouseEvent} event
+   */
   followLink(event) {
     const link = around(event, 'a[href^="#tensor="]');
-    const tensor = link ? this.data.named(new URLSearchParams(link.getAttribute("href").slice(1)).get("tensor")) : -1;
+    const tensor = link ? this.data.named(new URLSearchParams(link.getAttribute("href")?.slice(1)).get("tensor")) : -1;
     if (tensor < 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     this.set({ tensor }, true);
@@ -140,7 +161,7 @@ class Inspector {
   }
 
   comeIntoSight() {
-    const inspect = document.getElementById("inspect");
+    const inspect = document.getElementById("inspect") ?? document.body;
     const { top, bottom } = inspect.getBoundingClientRect();
     if (top > innerHeight / 2 || bottom < innerHeight / 3) inspect.scrollIntoView();
   }
@@ -172,10 +193,10 @@ class Inspector {
     this.gridHost.hidden = isLarge || !maps;
     this.largeHost.hidden = !isLarge;
     this.orderTools.hidden = isLarge || !maps;
-    if (isLarge) this.large.show(maps, this.place, { sides, title: this.titleOfPlace(), alone: maps.count === 1, spotted: this.names() });
-    else if (maps) this.grid.show(maps, this.channelOrder(), sides, (place) => this.describe(place));
+    if (maps && isLarge) this.large.show(maps, this.place, { sides, title: this.titleOfPlace(maps), alone: maps.count === 1, names: this.names() });
+    else if (maps) this.grid.show(maps, this.channelOrder(maps), sides, (place) => this.describe(maps, place));
     this.table.show(this.tensor);
-    this.table.follow(isLarge && maps.count > 1 ? state.channel : -1);
+    this.table.follow(isLarge && maps && maps.count > 1 ? state.channel : -1);
   }
 
   paint() {
@@ -191,6 +212,7 @@ class Inspector {
     this.note.textContent = mapsNote(this.data, maps, this.place, look);
   }
 
+  /** @param {number} part */
   fit(part) {
     if (!this.maps) return;
     const { colours } = this.state;
@@ -199,23 +221,29 @@ class Inspector {
   }
 
   leave() {
-    if (this.place < 0 || this.maps.count === 1) return;
+    if (this.place < 0 || this.maps?.count === 1) return;
     this.set({ channel: -1 }, true).then(() => this.grid.room.focus({ preventScroll: true }));
   }
 
+  /** @param {number} by */
   stepChannel(by) {
-    const order = this.channelOrder();
+    const { maps } = this;
+    if (!maps || maps.count === 1) return;
+    const order = this.channelOrder(maps);
     const at = order.indexOf(this.place);
-    if (this.maps.count > 1) this.set({ channel: this.maps.numbers[order[clamp(at + by, 0, order.length - 1)]] }, true);
+    this.set({ channel: maps.numbers[order[clamp(at + by, 0, order.length - 1)]] }, true);
   }
 
-  // Positions in the maps in the chosen order.
-  channelOrder() {
-    const { maps, state, tensor } = this;
+  /**
+   * Positions in the maps in the chosen order.
+   * @param {TensorMaps} maps
+   */
+  channelOrder(maps) {
+    const { state, tensor } = this;
     const all = [...Array(maps.count).keys()];
-    const values = tensor.channels[state.order];
+    const values = tensor.channels[/** @type {keyof Tensor["channels"]} */ (state.order)];
     if (state.order === "number" || !values) return all;
-    const of = (place) => values[tensor.channels.number.indexOf(maps.numbers[place])] ?? -1;
+    const of = (/** @type {number} */ place) => values[tensor.channels.number.indexOf(maps.numbers[place])] ?? -1;
     return all.sort((a, b) => of(b) - of(a) || a - b);
   }
 
@@ -223,21 +251,26 @@ class Inspector {
     return { reference: shortened(this.data.reference, 24), candidate: shortened(this.data.model, 24) };
   }
 
-  titleOfPlace() {
-    const { maps, tensor } = this;
+  /** @param {TensorMaps} maps */
+  titleOfPlace(maps) {
+    const { tensor } = this;
     if (maps.isStrip) return `${maps.numbers.length} channels of one value each`;
     if (maps.count === 1) return `${tensor.layout} ${tensor.shape}`;
     return `Channel ${maps.numbers[this.place]} of ${maps.about.total}`;
   }
 
-  describe(place) {
-    const { maps, tensor } = this;
-    const row = tensor.channels.number.indexOf(maps.numbers[place]);
-    const channels = tensor.channels;
+  /**
+   * @param {TensorMaps} maps
+   * @param {number} place
+   */
+  describe(maps, place) {
+    const { channels } = this.tensor;
+    const row = channels.number.indexOf(maps.numbers[place]);
     const lines = [`channel ${maps.numbers[place]}`];
-    if (row >= 0) lines.push(`${valueText(channels.minimum[row], 4)} to ${valueText(channels.maximum[row], 4)}, RMS ${valueText(channels.rms[row], 4)}`);
+    if (row >= 0) lines.push(`${valueText(channels.minimum[row] ?? NaN, 4)} to ${valueText(channels.maximum[row] ?? NaN, 4)}, RMS ${valueText(channels.rms[row] ?? NaN, 4)}`);
     if (channels.nonfinite[row]) lines.push(`${count(channels.nonfinite[row])} not finite`);
-    if (Number.isFinite(channels.difference[row]) && channels.difference[row] !== null) lines.push(`RMS difference ${valueText(channels.difference[row], 3)}`);
+    const difference = channels.difference[row] ?? NaN;
+    if (Number.isFinite(difference)) lines.push(`RMS difference ${valueText(difference, 3)}`);
     return lines.join("\n");
   }
 
@@ -253,10 +286,12 @@ class Inspector {
     this.orderTools.replaceChildren(make("span", { class: "quiet small" }, shown < total ? `${count(shown)} of ${count(total)} channels${by}` : `${count(total)} channels`), this.order);
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || around(event, "input:not([type=range], [type=checkbox]), textarea, select")) return;
     const samples = this.data.samplesOf(this.state.tensor);
     const modes = Object.keys(MODES);
+    /** @type {Record<string, () => void>} */
     const acts = {
       j: () => this.list.step(1), k: () => this.list.step(-1), f: () => this.fit(1), Escape: () => this.leave(),
       n: () => this.set({ sample: samples[(samples.indexOf(this.state.sample) + 1) % samples.length] ?? 0 }),

@@ -5,13 +5,44 @@
 import { clamp } from "../charts.js";
 import { COLOUR_STOPS } from "./colours.js";
 
+/** @typedef {"reference" | "candidate"} Side */
+
+/**
+ * @typedef {object} State
+ * @property {number} tensor
+ * @property {number} sample
+ * @property {number} channel the channel's number in the tensor, -1 for all
+ * @property {string} mode
+ * @property {string} colours
+ * @property {number | null} shift null for one that fits the values
+ * @property {number | null} scale
+ * @property {number} split
+ * @property {number} mix
+ * @property {number | null} gain
+ * @property {boolean} hold
+ * @property {string} order
+ */
+
+/**
+ * The state with the numbers that are in use.
+ * @typedef {Omit<State, "shift" | "scale" | "gain"> & {shift: number, scale: number, gain: number}} Look
+ */
+
+/** @type {Record<string, string>} */
 export const MODES = {
   reference: "Reference", candidate: "Candidate", side: "Side by side", split: "Split", mix: "Mix", difference: "Difference",
 };
+/** @type {Omit<State, "tensor" | "sample" | "channel">} */
 const LOOK_DEFAULTS = { mode: "side", colours: "red", shift: null, scale: null, split: 0.5, mix: 0.5, gain: null, hold: false, order: "number" };
+/** @type {Record<string, string>} */
 export const ORDERS = { number: "number", difference: "difference", rms: "RMS", nonfinite: "not finite" };
 export const GAIN = { least: 1, most: 1e6 };
 
+/**
+ * @param {string | null} text
+ * @param {number} least
+ * @param {number} most
+ */
 function readNumber(text, least, most) {
   const value = text === null || text === "" ? NaN : Number(text);
   return Number.isFinite(value) ? clamp(value, least, most) : null;
@@ -19,11 +50,17 @@ function readNumber(text, least, most) {
 
 /**
  * Read the state from an address; parts that are unknown or invalid have their defaults.
+ * @param {string} hash
  * @param {ActivationsData} data
+ * @returns {State}
  */
 export function readState(hash, data) {
   const asked = new URLSearchParams(hash.replace(/^#/, ""));
-  const among = (name, choices) => (Object.hasOwn(choices, asked.get(name)) ? asked.get(name) : LOOK_DEFAULTS[name]);
+  /** @type {(name: "mode" | "colours" | "order", choices: object) => string} */
+  const among = (name, choices) => {
+    const choice = asked.get(name) ?? "";
+    return Object.hasOwn(choices, choice) ? choice : LOOK_DEFAULTS[name];
+  };
   const named = data.named(asked.get("tensor"));
   const tensor = named < 0 ? data.opening : named;
   const samples = data.samplesOf(tensor);
@@ -45,15 +82,18 @@ export function readState(hash, data) {
   };
 }
 
-/** @param {ActivationsData} data */
+/**
+ * @param {State} state
+ * @param {ActivationsData} data
+ */
 export function writeState(state, data) {
   const address = new URLSearchParams({ tensor: data.tensors[state.tensor].name });
-  if (state.sample !== (data.samplesOf(state.tensor)[0] ?? 0)) address.set("sample", state.sample);
-  if (state.channel >= 0) address.set("channel", state.channel);
-  for (const [name, usual] of Object.entries(LOOK_DEFAULTS)) {
+  if (state.sample !== (data.samplesOf(state.tensor)[0] ?? 0)) address.set("sample", String(state.sample));
+  if (state.channel >= 0) address.set("channel", String(state.channel));
+  for (const name of /** @type {(keyof typeof LOOK_DEFAULTS)[]} */ (Object.keys(LOOK_DEFAULTS))) {
     const value = state[name];
-    if (value === usual || value === null) continue;
-    address.set(name, typeof value === "number" ? Number(value.toPrecision(6)) : value === true ? "1" : value);
+    if (value === LOOK_DEFAULTS[name] || value === null) continue;
+    address.set(name, typeof value === "number" ? String(Number(value.toPrecision(6))) : value === true ? "1" : String(value));
   }
   return `#${address}`;
 }

@@ -1,6 +1,6 @@
 // The list of captured tensors, and the strip that shows their errors over the depth of the model.
 
-/** @import { Tensor } from "./values.js" */
+/** @import { Range, Tensor } from "./values.js" */
 /** @import { ActivationsData } from "./data.js" */
 
 import { clamp, drawAtWidth, scale, ticks } from "../charts.js";
@@ -20,13 +20,26 @@ import {
   valueText,
 } from "./values.js";
 
+/**
+ * A quantity of the strip; one without a value shows the ranges of the tensors.
+ * @typedef {{label: string, value?: (tensor: Tensor) => number, unit?: string, log?: boolean, better?: string}} View
+ */
+
+/** @typedef {{y: (value: number) => number, marks: {value: number, text: string}[]}} Axis */
+
 // The list of captured tensors, with search, order and arrow keys.
 
 const BY_NAME = new Intl.Collator("en", { numeric: true, sensitivity: "base" });
+/** @param {Tensor} tensor */
 const notFinite = ({ range }) => range.nan + range.inf;
+/**
+ * @param {number} value
+ * @param {number} none
+ */
 const orNone = (value, none) => (Number.isNaN(value) ? none : value);
+/** @type {Record<string, [string, ((a: Tensor, b: Tensor) => number)?]>} */
 const TENSOR_ORDERS = {
-  execution: ["Order of execution", null],
+  execution: ["Order of execution"],
   noise: ["Lowest signal to noise", (a, b) => orNone(metricOf(a, "snr_db"), 1e9) - orNone(metricOf(b, "snr_db"), 1e9)],
   largest: ["Largest values", (a, b) => largestOf(b.range) - largestOf(a.range)],
   broken: ["Not finite", (a, b) => notFinite(b) - notFinite(a)],
@@ -36,32 +49,36 @@ const TENSOR_ORDERS = {
 
 export class TensorList {
   /**
-   * `pick(tensor)` is called for the tensor that was selected here.
    * @param {HTMLElement} host
    * @param {ActivationsData} data
+   * @param {(tensor: number) => void} pick is called for the tensor that was selected here
    */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
     this.order = "execution";
     this.chosen = -1;
+    this.shown = [...data.tensors.keys()];
     this.field = make("input", {
       type: "search", placeholder: "Find tensors", "aria-label": "Find tensors", spellcheck: "false", autocomplete: "off",
       title: "All words must occur in name, node, operator, type or what is wrong: relu nan",
-      oninput: () => this.arrange(), onkeydown: (event) => this.keyInField(event),
+      oninput: () => this.arrange(), onkeydown: (/** @type {KeyboardEvent} */ event) => this.keyInField(event),
     });
     const orders = Object.entries(TENSOR_ORDERS).filter(([name]) => data.two || name !== "noise");
     this.select = make("select", { "aria-label": "Order of the list", onchange: () => { this.order = this.select.value; this.arrange(); } },
-      ...orders.map(([name, [label]]) => make("option", { value: name }, /** @type {string} */ (label))));
+      ...orders.map(([name, [label]]) => make("option", { value: name }, label)));
     this.count = make("output", { "aria-live": "polite" });
-    this.box = make("div", { class: "tensor-list", role: "listbox", tabindex: 0, "aria-label": "Captured tensors", onkeydown: (event) => this.key(event), onclick: (event) => this.click(event) });
+    this.box = make("div", { class: "tensor-list", role: "listbox", tabindex: 0, "aria-label": "Captured tensors", onkeydown: (/** @type {KeyboardEvent} */ event) => this.key(event), onclick: (/** @type {MouseEvent} */ event) => this.click(event) });
     this.rows = data.tensors.map((tensor, place) => this.row(tensor, place));
     this.haystacks = data.tensors.map((tensor) => [tensor.name, tensor.node, tensor.op, tensor.dtype, tensor.layout, tensor.shape, ...tensorBadges(tensor).map(([word]) => word)].join("\n").toLowerCase());
     host.replaceChildren(make("div", { class: "tools list-tools" }, this.field, this.select, this.count), this.box);
     this.arrange();
   }
 
-  /** @param {Tensor} tensor */
+  /**
+   * @param {Tensor} tensor
+   * @param {number} place
+   */
   row(tensor, place) {
     const { two } = this.data;
     const snr = two ? make("span", { class: "snr", title: "Signal to noise against the reference" }, tensor.divergence ? decibels(metricOf(tensor, "snr_db")) : "–") : "";
@@ -82,6 +99,7 @@ export class TensorList {
     this.reveal();
   }
 
+  /** @param {number} place */
   choose(place) {
     this.rows[this.chosen]?.setAttribute("aria-selected", "false");
     this.rows[place].setAttribute("aria-selected", "true");
@@ -99,18 +117,23 @@ export class TensorList {
     else if (bottom > this.box.scrollTop + this.box.clientHeight) this.box.scrollTop = bottom - this.box.clientHeight;
   }
 
-  // Select the next or previous tensor of those shown.
+  /**
+   * Select the next or previous tensor of those shown.
+   * @param {number} by
+   */
   step(by) {
     if (!this.shown.length) return;
     const at = this.shown.indexOf(this.chosen);
     this.pick(this.shown[at < 0 ? 0 : clamp(at + by, 0, this.shown.length - 1)]);
   }
 
+  /** @param {MouseEvent} event */
   click(event) {
     const row = around(event, "[role=option]");
     if (row) this.pick(Number(row.dataset.place));
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const all = this.shown.length;
     const by = { ArrowDown: 1, ArrowUp: -1, PageDown: 8, PageUp: -8, Home: -all, End: all }[event.key];
@@ -119,6 +142,7 @@ export class TensorList {
     this.step(by);
   }
 
+  /** @param {KeyboardEvent} event */
   keyInField(event) {
     if (event.key === "Escape" && this.field.value) this.field.value = "";
     else if (event.key === "Escape") this.field.blur();
@@ -133,6 +157,7 @@ export class TensorList {
 // A strip of all captured tensors in order of execution, with their errors and the range of their values.
 
 const DEPTH = { height: 210, left: 58, right: 8, top: 12, bottom: 24 };
+/** @type {Record<string, View>} */
 const DEPTH_VIEWS = {
   snr_db: { label: "Signal to noise", value: (tensor) => metricOf(tensor, "snr_db"), unit: "dB", better: "↑" },
   slice_rms: { label: "Worst slice", value: (tensor) => metricOf(tensor, "slice_rms"), log: true, better: "↓" },
@@ -145,11 +170,16 @@ export class DepthStrip {
   /**
    * @param {HTMLElement} host
    * @param {ActivationsData} data
+   * @param {(tensor: number) => void} pick is called for the tensor that was selected here
    */
   constructor(host, data, pick) {
     this.data = data;
     this.pick = pick;
     this.chosen = -1;
+    this.across = 1; // pixels of a tensor
+    this.svg = draw("svg");
+    this.band = draw("rect", { class: "chosen-band", y: DEPTH.top - 6, height: DEPTH.height - DEPTH.top - DEPTH.bottom + 12, rx: 3 });
+    this.hint = draw("rect", { class: "hint-band", y: DEPTH.top, height: DEPTH.height - DEPTH.top - DEPTH.bottom, visibility: "hidden" });
     const views = Object.entries(DEPTH_VIEWS).filter(([name]) => name === "sizes" || data.tensors.some((tensor) => tensor.divergence?.metrics[name] !== undefined));
     this.view = views[0][0];
     const tools = make("div", { class: "tools" });
@@ -161,20 +191,21 @@ export class DepthStrip {
     this.picture = drawAtWidth(this.room, (width) => this.draw(width));
   }
 
+  /** @param {number} place */
   choose(place) {
     this.chosen = place;
     this.mark();
   }
 
+  /** @param {number} width */
   draw(width) {
     const { tensors } = this.data;
     const across = (width - DEPTH.left - DEPTH.right) / tensors.length;
     this.across = across;
-    const x = (place) => DEPTH.left + (place + 0.5) * across;
+    const x = (/** @type {number} */ place) => DEPTH.left + (place + 0.5) * across;
     const kind = DEPTH_VIEWS[this.view];
     const axis = this.axis(kind);
-    this.band = draw("rect", { class: "chosen-band", y: DEPTH.top - 6, height: DEPTH.height - DEPTH.top - DEPTH.bottom + 12, rx: 3 });
-    this.hint = draw("rect", { class: "hint-band", y: DEPTH.top, height: DEPTH.height - DEPTH.top - DEPTH.bottom, visibility: "hidden" });
+    this.hint.setAttribute("visibility", "hidden");
     const svg = draw("svg", {
       height: DEPTH.height, viewBox: `0 0 ${width} ${DEPTH.height}`, tabindex: 0, role: "slider", "aria-label": `${kind.label} of captured tensors, in order of execution`,
       "aria-valuemin": 1, "aria-valuemax": tensors.length,
@@ -182,17 +213,21 @@ export class DepthStrip {
       draw("line", { class: "grid", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
       draw("text", { x: DEPTH.left - 8, y: axis.y(value) + 4, "text-anchor": "end" }, text)]),
     draw("text", { x: DEPTH.left, y: DEPTH.height - 6 }, shortened(tensors[0].name, Math.floor(width / 20))),
-    draw("text", { x: width - DEPTH.right, y: DEPTH.height - 6, "text-anchor": "end" }, shortened(tensors.at(-1).name, Math.floor(width / 20))),
-    ...(this.view === "sizes" ? this.sizes(x, axis, width) : this.line(x, axis, kind)));
+    draw("text", { x: width - DEPTH.right, y: DEPTH.height - 6, "text-anchor": "end" }, shortened(tensors[tensors.length - 1].name, Math.floor(width / 20))),
+    ...(kind.value ? this.line(x, axis, kind.value, kind.log ?? false) : this.sizes(x, axis, width)));
     this.listen(svg);
     this.svg = svg;
     this.room.replaceChildren(svg);
     this.mark();
   }
 
+  /**
+   * @param {View} view
+   * @returns {Axis}
+   */
   axis({ value, log, unit }) {
     const [top, bottom] = [DEPTH.top, DEPTH.height - DEPTH.bottom];
-    if (this.view === "sizes") return logAxis(SIZE_AXIS.low, SIZE_AXIS.high, bottom, top);
+    if (!value) return logAxis(SIZE_AXIS.low, SIZE_AXIS.high, bottom, top);
     const values = this.data.tensors.map(value).filter((amount) => Number.isFinite(amount) && Math.abs(amount) < 300 && (!log || amount > 0));
     if (log) {
       const powers = values.map(Math.log10);
@@ -203,11 +238,17 @@ export class DepthStrip {
     return { y: (amount) => clamp(y(amount), top, bottom), marks: ticks(low, high, 5).map((tick) => ({ value: tick, text: `${valueText(tick)} ${unit}` })) };
   }
 
-  line(x, axis, { value, log }) {
+  /**
+   * @param {(place: number) => number} x
+   * @param {Axis} axis
+   * @param {(tensor: Tensor) => number} value
+   * @param {boolean} log
+   */
+  line(x, axis, value, log) {
     const { tensors } = this.data;
     // Equal tensors have no noise: they are at the best end, on a log scale, too.
     const spots = tensors.map((tensor, place) => ({ tensor, x: x(place), at: value(tensor) })).filter(({ at }) => !Number.isNaN(at));
-    const y = ({ at }) => axis.y(log && at <= 0 ? 1e-300 : at);
+    const y = (/** @type {{at: number}} */ { at }) => axis.y(log && at <= 0 ? 1e-300 : at);
     const path = spots.map((spot, place) => `${place ? "L" : "M"}${spot.x.toFixed(1)} ${y(spot).toFixed(1)}`).join("");
     const radius = clamp(this.across * 0.35, 1.5, 5);
     const marks = spots.map((spot) => {
@@ -218,13 +259,20 @@ export class DepthStrip {
     return [draw("path", { class: "depth-line", d: path }), ...marks];
   }
 
+  /**
+   * @param {(place: number) => number} x
+   * @param {Axis} axis
+   * @param {number} width
+   */
   sizes(x, axis, width) {
     const wide = clamp(this.across * 0.3, 1, 14);
     const { format } = this.data.tensors[0];
-    const isOnAxis = (value) => value >= 10 ** SIZE_AXIS.low && value <= 10 ** SIZE_AXIS.high;
-    const limit = (value, name, dy) => !isOnAxis(value) ? [] : [
+    const isOnAxis = (/** @type {number} */ value) => value >= 10 ** SIZE_AXIS.low && value <= 10 ** SIZE_AXIS.high;
+    /** @type {(value: number | undefined, name: string, dy: number) => SVGElement[]} */
+    const limit = (value, name, dy) => value === undefined || !isOnAxis(value) ? [] : [
       draw("line", { class: "border", x1: DEPTH.left, x2: width - DEPTH.right, y1: axis.y(value), y2: axis.y(value) }),
       draw("text", { class: "limit-name", x: width - DEPTH.right, y: axis.y(value) + dy, "text-anchor": "end" }, name)];
+    /** @type {(tensor: Tensor, range: Range, place: number, kind: string, shift: number) => SVGElement[]} */
     const bar = (tensor, range, place, kind, shift) => {
       const most = range.inf ? 1e300 : largestOf(range);
       if (!(most > 0)) return [];
@@ -241,9 +289,10 @@ export class DepthStrip {
     ];
   }
 
+  /** @param {SVGSVGElement} svg */
   listen(svg) {
     const { tensors } = this.data;
-    const at = (event) => clamp(Math.floor((event.clientX - svg.getBoundingClientRect().left - DEPTH.left) / this.across), 0, tensors.length - 1);
+    const at = (/** @type {MouseEvent} */ event) => clamp(Math.floor((event.clientX - svg.getBoundingClientRect().left - DEPTH.left) / this.across), 0, tensors.length - 1);
     svg.addEventListener("pointermove", (event) => {
       const place = at(event);
       this.place(this.hint, place);
@@ -269,20 +318,31 @@ export class DepthStrip {
     return [shortened(tensor.name, 80), `${tensor.op} ${tensor.shape}`, rangeText(tensor.range), ...metrics, ...tensorBadges(tensor).map(([word]) => word)].join("\n");
   }
 
+  /**
+   * @param {SVGElement} band
+   * @param {number} place
+   */
   place(band, place) {
     const wide = Math.max(this.across, 6);
-    for (const [name, value] of [["x", DEPTH.left + (place + 0.5) * this.across - wide / 2], ["width", wide], ["visibility", "visible"]]) band.setAttribute(name, value);
+    for (const [name, value] of [["x", DEPTH.left + (place + 0.5) * this.across - wide / 2], ["width", wide], ["visibility", "visible"]]) band.setAttribute(String(name), String(value));
   }
 
   mark() {
-    if (!this.svg || this.chosen < 0) return;
+    if (this.chosen < 0) return;
     this.place(this.band, this.chosen);
     this.svg.setAttribute("aria-valuenow", String(this.chosen + 1));
     this.svg.setAttribute("aria-valuetext", this.describe(this.data.tensors[this.chosen]).replaceAll("\n", ", "));
   }
 }
 
-// Powers of ten from bottom to top; values beyond are at the end.
+/**
+ * Powers of ten from bottom to top; values beyond are at the end.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} bottom
+ * @param {number} top
+ * @returns {Axis}
+ */
 function logAxis(low, high, bottom, top) {
   const place = scale(low, high, bottom, top);
   const step = Math.max(1, Math.ceil((high - low) / 7));

@@ -15,12 +15,21 @@ import { count, share } from "../quantities.js";
  */
 
 /**
+ * Statistics of channels, null where they are unknown.
+ * @typedef {{
+ *   number: number[], nonfinite: number[], saturated: number[],
+ *   minimum: (number | null)[], maximum: (number | null)[], mean: (number | null)[], rms: (number | null)[], difference: (number | null)[],
+ * }} Channels
+ */
+
+/**
  * A captured tensor with its numbers as numbers, and the format that its range is compared with.
  * @typedef {Omit<TensorPayload, "range" | "reference_range" | "channels"> & {
- *   format: Format, range: Range, reference_range: Range | null, channels: {[name in keyof ChannelColumns]: number[]}
+ *   format: Format, range: Range, reference_range: Range | null, channels: Channels
  * }} Tensor
  */
 
+/** @type {Record<string, {largest: number, normal: number, smallest: number}>} */
 const FORMATS = {
   fp16: { largest: 65504, normal: 2 ** -14, smallest: 2 ** -24 },
   bf16: { largest: 3.38953139e38, normal: 2 ** -126, smallest: 2 ** -133 },
@@ -28,20 +37,30 @@ const FORMATS = {
   fp8e4m3: { largest: 448, normal: 2 ** -6, smallest: 2 ** -9 },
   fp8e5m2: { largest: 57344, normal: 2 ** -14, smallest: 2 ** -16 },
 };
+/** @type {Record<string, Format>} */
 const INTEGERS = {
   int8: { name: "int8", low: -128, largest: 127 },
   uint8: { name: "uint8", low: 0, largest: 255 },
 };
 
-// The number format that ranges are compared with; an unknown format has no limits.
+/**
+ * The number format that ranges are compared with; an unknown format has no limits.
+ * @param {string} name
+ * @returns {Format}
+ */
 export const namedFormat = (name) => ({ name, ...(Object.hasOwn(FORMATS, name) ? FORMATS[name] : { largest: Infinity, normal: 0, smallest: 0 }) });
 
 /**
  * The limits of a tensor's values: 8-bit integers have limits of their own.
  * @param {Tensor} tensor
+ * @returns {Format}
  */
 export const formatOf = (tensor) => (Object.hasOwn(INTEGERS, tensor.dtype) ? INTEGERS[tensor.dtype] : tensor.format);
 
+/**
+ * @param {number} value
+ * @param {number} [digits]
+ */
 export function valueText(value, digits = 6) {
   if (Number.isNaN(value)) return "NaN";
   if (!Number.isFinite(value)) return value > 0 ? "+∞" : "−∞";
@@ -50,20 +69,26 @@ export function valueText(value, digits = 6) {
   return String(Number(value.toPrecision(digits))).replace("-", "−");
 }
 
+/** @param {number} value */
 export const decibels = (value) => (Number.isNaN(value) ? "–" : value >= 300 ? "equal" : value <= -300 ? "−∞ dB" : `${value.toFixed(1).replace("-", "−")} dB`);
 
+/** @param {number} fraction */
 export const smallShare = (fraction) => (fraction >= 0.0005 ? share(fraction) : "< 0.1 %");
 
-/** @param {Tensor} tensor */
+/**
+ * @param {Tensor} tensor
+ * @param {string} name
+ */
 export const metricOf = (tensor, name) => Number(tensor.divergence?.metrics[name] ?? NaN);
 
 /**
- * [word, what it means, how bad]
+ * The badges of a tensor: a word, its meaning, and a class.
  * @param {Tensor} tensor
  */
 export function tensorBadges(tensor) {
   const { range, saturated } = tensor;
   const { name } = tensor.format;
+  /** @type {[string, string, string][]} */
   const badges = [];
   if (range.nan) badges.push([`${count(range.nan)} NaN`, `${count(range.nan)} of ${count(range.elements)} values are NaN`, "bad"]);
   if (range.inf) badges.push([`${count(range.inf)} inf`, `${count(range.inf)} of ${count(range.elements)} values are infinite`, "bad"]);
@@ -79,13 +104,16 @@ export const makeBadges = (tensor) => tensorBadges(tensor).map(([word, meaning, 
 // The range of magnitudes on a log scale that all tensors share, with the limits of the format.
 export const SIZE_AXIS = { low: -10, high: 8 };
 
+/** @param {number} value */
 function sizePlace(value) {
   const at = (Math.log10(value) - SIZE_AXIS.low) / (SIZE_AXIS.high - SIZE_AXIS.low);
   return 100 * clamp(at, 0, 1);
 }
 
+/** @param {Range} range */
 export const largestOf = (range) => Math.max(Math.abs(range.low), Math.abs(range.high));
 
+/** @param {Range} range */
 export function rangeText(range) {
   return `${valueText(range.low, 4)} to ${valueText(range.high, 4)}, RMS ${valueText(range.rms, 4)}`;
 }
@@ -97,6 +125,7 @@ export function rangeBar(tensor) {
   const normal = format.normal || 1e-300;
   const bar = make("span", { class: "sizes", role: "img", "aria-label": `${rangeText(range)}; ${format.name} holds up to ${valueText(format.largest, 5)}`, title: `Sizes of values, 1e${SIZE_AXIS.low} to 1e${SIZE_AXIS.high}: ${rangeText(range)}${reference ? `; the reference ${rangeText(reference)}` : ""}. Shaded: what ${format.name} holds in full` },
     make("u", { style: `left:${sizePlace(normal)}%;right:${100 - sizePlace(format.largest)}%` }));
+  /** @type {(tag: "s" | "i", extent: Range, name?: string) => void} */
   const mark = (tag, extent, name = "") => {
     const most = extent.inf ? Infinity : largestOf(extent);
     if (most > 0) bar.append(make(tag, { class: `${name}${most > format.largest ? " beyond" : ""}`, style: `left:${sizePlace(extent.smallest || 1e-300)}%;right:${100 - sizePlace(most)}%` }));

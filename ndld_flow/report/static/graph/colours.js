@@ -17,23 +17,33 @@ export class GraphPalette {
   constructor(host) {
     this.probe = make("i", { hidden: true });
     host.append(this.probe);
+    /** @type {Map<string, string>} */
     this.known = new Map();
   }
 
-  // A token as `rgb(r, g, b)` or `rgba(r, g, b, a)` in the current theme.
+  /**
+   * A token as `rgb(r, g, b)` or `rgba(r, g, b, a)` in the current theme.
+   * @param {string} token
+   */
   css(token) {
-    if (!this.known.has(token)) {
-      this.probe.style.color = `var(${token})`;
-      this.known.set(token, getComputedStyle(this.probe).color);
-    }
-    return this.known.get(token);
+    const known = this.known.get(token);
+    if (known) return known;
+    this.probe.style.color = `var(${token})`;
+    const colour = getComputedStyle(this.probe).color;
+    this.known.set(token, colour);
+    return colour;
   }
 
+  /** @param {string} token */
   rgb(token) {
-    return this.css(token).match(/[\d.]+/g).slice(0, 3).map(Number);
+    return (this.css(token).match(/[\d.]+/g) ?? []).slice(0, 3).map(Number);
   }
 
-  // 0 to 1 along --name-0 ... --name-4.
+  /**
+   * 0 to 1 along --name-0 ... --name-4.
+   * @param {string} name
+   * @param {number} part
+   */
   along(name, part) {
     const at = Math.min(1, Math.max(0, part)) * 4;
     const low = Math.min(3, Math.floor(at));
@@ -47,9 +57,18 @@ export class GraphPalette {
   }
 }
 
+/**
+ * @param {string} token
+ * @param {string} text
+ */
 const legendSwatch = (token, text) =>
   make("span", { class: "graph-key" }, make("i", { style: `background:var(${token})` }), text);
 
+/**
+ * @param {string} name
+ * @param {string} low
+ * @param {string} high
+ */
 const legendScale = (name, low, high, middle = "") =>
   make("span", { class: "graph-key" }, low, make("i", { class: `graph-scale ${name}` }), middle, high);
 
@@ -76,13 +95,22 @@ export function heatMode({ key = "latency", title = "Latency", value, format = m
  * @returns {GraphMode}
  */
 export function deltaMode({ key = "delta", title = "Change", ratio, format = (value) => signedShare(value - 1), end = 2 }) {
-  const known = (layer) => Number.isFinite(ratio(layer)) && ratio(layer) > 0;
+  /** @param {number} layer */
+  const known = (layer) => {
+    const value = ratio(layer);
+    return value !== null && Number.isFinite(value) && value > 0 ? value : null;
+  };
   return {
     key,
     title,
-    colour: (layer, palette) => known(layer)
-      ? palette.along("graph-delta", 0.5 + Math.log(ratio(layer)) / Math.log(end) / 2) : palette.css("--graph-none"),
-    text: (layer) => (known(layer) ? format(ratio(layer)) : "no pair"),
+    colour: (layer, palette) => {
+      const value = known(layer);
+      return value === null ? palette.css("--graph-none") : palette.along("graph-delta", 0.5 + Math.log(value) / Math.log(end) / 2);
+    },
+    text: (layer) => {
+      const value = known(layer);
+      return value === null ? "no pair" : format(value);
+    },
     legend: () => [
       legendScale("graph-delta", `faster: ${format(1 / end)}`, `slower: ${format(end)}`),
       legendSwatch("--graph-none", "no pair"),
@@ -96,17 +124,17 @@ export function deltaMode({ key = "delta", title = "Change", ratio, format = (va
  * @returns {GraphMode}
  */
 export function kindsMode({ key, title, of, layers }) {
+  /** @type {Map<string, number>} */
   const counts = new Map();
   for (let layer = 0; layer < layers; layer++) counts.set(of(layer), (counts.get(of(layer)) ?? 0) + 1);
-  const untold = counts.get("") ?? 0;
+  const unrecorded = counts.get("") ?? 0;
   counts.delete("");
   const kinds = [...counts].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
   const tokens = new Map(kinds.slice(0, 9).map(([kind], place) => [kind, `--graph-kind-${place}`]));
   const rest = kinds.slice(9).reduce((sum, [, times]) => sum + times, 0);
-  const shown = kinds.slice(0, 9).map(([kind, times]) =>
-    [tokens.get(kind), `${shortened(kind, 24)} ${count(times)}`]);
+  const shown = kinds.slice(0, 9).map(([kind, times], place) => [`--graph-kind-${place}`, `${shortened(kind, 24)} ${count(times)}`]);
   if (rest) shown.push(["--graph-none", `others ${count(rest)}`]);
-  if (untold) shown.push(["--graph-none", `not recorded ${count(untold)}`]);
+  if (unrecorded) shown.push(["--graph-none", `not recorded ${count(unrecorded)}`]);
   return {
     key,
     title,
@@ -129,6 +157,7 @@ const FAMILY_TITLES = [
  */
 export function familyMode(graph, text = () => "") {
   const used = [...new Set(graph.family)].sort((a, b) => a - b);
+  /** @param {number} family */
   const token = (family) => (family === 9 ? "--graph-none" : `--graph-kind-${family}`);
   return {
     key: "family",

@@ -2,6 +2,10 @@
 //
 // Nodes 0 to layers - 1 are layers by position; inputs and outputs of the model follow.
 
+/**
+ * The running sums of the differences that a payload holds.
+ * @param {Iterable<Steps>} steps
+ */
 export const summed = (steps) => {
   let sum = 0;
   return Int32Array.from(steps, (step) => (sum += step));
@@ -31,37 +35,34 @@ export class GraphData {
     this.cornerX = summed(graph.corner_x);
     this.cornerY = summed(graph.corner_y);
     this.firstCorner = summed([0, ...graph.corners]);
-    this.buildNeighbours();
-    this.buildCells();
+    /** @type {number[][]} the edges into each node */
+    this.entering = Array.from(this.x, () => []);
+    /** @type {number[][]} */
+    this.leaving = Array.from(this.x, () => []);
+    this.source.forEach((source, edge) => {
+      this.leaving[source].push(edge);
+      this.entering[this.target[edge]].push(edge);
+    });
+    /** @type {Map<string, number[]>} a coarse grid that finds the nodes near a point */
+    this.cells = Map.groupBy(this.x.keys(), (node) => this.cellKey(this.x[node], this.y[node]));
   }
 
   get length() {
     return this.x.length;
   }
 
-  buildNeighbours() {
-    this.entering = Array.from(this.x, () => []);
-    this.leaving = Array.from(this.x, () => []);
-    this.source.forEach((source, edge) => {
-      this.leaving[source].push(edge);
-      this.entering[this.target[edge]].push(edge);
-    });
-  }
-
-  // A coarse grid that finds the nodes near a point.
-  buildCells() {
-    this.cells = new Map();
-    for (let node = 0; node < this.length; node++) {
-      const key = this.cellKey(this.x[node], this.y[node]);
-      if (!this.cells.has(key)) this.cells.set(key, []);
-      this.cells.get(key).push(node);
-    }
-  }
-
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   cellKey(x, y) {
     return `${Math.floor(x / 256)},${Math.floor(y / 256)}`;
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   nodeAt(x, y) {
     for (const dx of [0, -1]) {
       for (const dy of [0, -1]) {
@@ -74,11 +75,20 @@ export class GraphData {
     return -1;
   }
 
+  /**
+   * @param {number} node
+   * @returns {[number, number]}
+   */
   centre(node) {
     return [this.x[node] + this.nodeWidth / 2, this.y[node] + this.nodeHeight / 2];
   }
 
-  // The nearest node in one direction; distance sideways counts three times.
+  /**
+   * The nearest node in one direction; distance sideways counts three times.
+   * @param {number} node
+   * @param {number} dx
+   * @param {number} dy
+   */
   nearest(node, dx, dy) {
     const [x, y] = this.centre(node);
     let best = node;
@@ -92,7 +102,11 @@ export class GraphData {
     return best;
   }
 
-  // Add the route of one edge to a Path2D: curves where two corners differ in x and y, otherwise lines.
+  /**
+   * Add the route of one edge to a Path2D: curves where two corners differ in x and y, otherwise lines.
+   * @param {Path2D} path
+   * @param {number} edge
+   */
   trace(path, edge) {
     const first = this.firstCorner[edge];
     const end = this.firstCorner[edge + 1];
@@ -106,6 +120,10 @@ export class GraphData {
     }
   }
 
+  /**
+   * @param {Path2D} path
+   * @param {number} edge
+   */
   traceArrow(path, edge) {
     const last = this.firstCorner[edge + 1] - 1;
     if (last <= this.firstCorner[edge]) return;

@@ -1,18 +1,36 @@
 // Painting of a graph onto its canvas, and of the overview map.
 
+/** @import { GraphMode, GraphPalette } from "./colours.js" */
 /** @import { GraphData } from "./data.js" */
 
 import { shortened } from "../elements.js";
 
+/** @typedef {{x: number, y: number, scale: number}} Sight of the upper left corner */
+
+/**
+ * @typedef {object} GraphState
+ * @property {GraphMode} mode
+ * @property {number} hover a node, -1 for none
+ * @property {number} active
+ * @property {Set<number>} marked
+ * @property {Set<number> | null} found null without a search
+ * @property {(node: number) => string[]} words
+ * @property {(node: number) => string} [below]
+ */
+
 // Paints the visible part of a graph, with as much text as the scale permits.
 
 export class GraphPainter {
-  /** @param {GraphData} data */
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {GraphData} data
+   * @param {GraphPalette} palette
+   */
   constructor(canvas, data, palette) {
     this.canvas = canvas;
     this.data = data;
     this.palette = palette;
-    this.context = canvas.getContext("2d");
+    this.context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
     this.lines = new Path2D();
     this.faint = new Path2D();
     this.arrows = new Path2D();
@@ -22,7 +40,10 @@ export class GraphPainter {
     }
   }
 
-  // view: { x, y, scale } of the upper left corner; state: { mode, words, hover, active, marked, found }
+  /**
+   * @param {Sight} view
+   * @param {GraphState} state
+   */
   paint(view, state) {
     const { context, canvas } = this;
     const ratio = devicePixelRatio || 1;
@@ -40,6 +61,10 @@ export class GraphPainter {
     this.nodes(view.scale, state, sight);
   }
 
+  /**
+   * @param {number} scale
+   * @param {GraphState} state
+   */
   edges(scale, state) {
     const { context, palette } = this;
     const bright = state.hover >= 0 || state.active >= 0 || state.marked.size > 0;
@@ -56,6 +81,10 @@ export class GraphPainter {
     if (bright) this.brightEdges(scale, state);
   }
 
+  /**
+   * @param {number} scale
+   * @param {GraphState} state
+   */
   brightEdges(scale, state) {
     const { context, data, palette } = this;
     const path = new Path2D();
@@ -67,15 +96,20 @@ export class GraphPainter {
     context.stroke(path);
   }
 
+  /**
+   * @param {number} scale
+   * @param {GraphState} state
+   * @param {{left: number, top: number, right: number, bottom: number}} sight
+   */
   nodes(scale, state, sight) {
     const { data, context, palette } = this;
     const [wide, high] = [data.nodeWidth, data.nodeHeight];
-    const dimmed = state.found !== null;
+    
     for (let node = 0; node < data.length; node++) {
       const [x, y] = [data.x[node], data.y[node]];
       if (x > sight.right || y > sight.bottom || x + wide < sight.left || y + high < sight.top) continue;
       const layer = node < data.layers;
-      context.globalAlpha = dimmed && !state.found.has(node) ? 0.28 : 1;
+      context.globalAlpha = state.found && !state.found.has(node) ? 0.28 : 1;
       const colour = layer ? state.mode.colour(node, palette) : palette.css("--paper");
       context.fillStyle = colour;
       context.strokeStyle = palette.css("--graph-border");
@@ -94,7 +128,12 @@ export class GraphPainter {
     context.globalAlpha = 1;
   }
 
-  // A second outline marks a node that contains a graph.
+  /**
+   * A second outline marks a node that contains a graph.
+   * @param {number} x
+   * @param {number} y
+   * @param {number} scale
+   */
   sheet(x, y, scale) {
     const { context, data } = this;
     context.beginPath();
@@ -103,6 +142,11 @@ export class GraphPainter {
     if (scale > 0.16) context.stroke();
   }
 
+  /**
+   * @param {number} node
+   * @param {GraphState} state
+   * @param {number} scale
+   */
   outline(node, state, scale) {
     const { context, palette } = this;
     const strong = node === state.active;
@@ -112,6 +156,12 @@ export class GraphPainter {
     context.stroke();
   }
 
+  /**
+   * @param {number} node
+   * @param {GraphState} state
+   * @param {string} colour
+   * @param {number} scale
+   */
   words(node, state, colour, scale) {
     const { context, data, palette } = this;
     const [x, y] = data.centre(node);
@@ -120,7 +170,7 @@ export class GraphPainter {
     if (node >= data.layers) context.fillStyle = palette.css("--ink");
     context.textAlign = "center";
     context.textBaseline = "middle";
-    if (state.below && scale > 0.6) this.below(node, x, state);
+    if (state.below && scale > 0.6) this.below(node, x, state.below(node));
     const room = data.nodeWidth - 10;
     const both = second && scale > 0.5;
     context.font = "600 12px system-ui, sans-serif";
@@ -130,16 +180,25 @@ export class GraphPainter {
     context.fillText(this.cut(second, room), x, y + 8);
   }
 
-  below(node, x, state) {
+  /**
+   * @param {number} node
+   * @param {number} x
+   * @param {string} text
+   */
+  below(node, x, text) {
     const { context, data, palette } = this;
     const ink = context.fillStyle;
     context.font = "10px system-ui, sans-serif";
     context.fillStyle = palette.css("--quiet");
     const y = data.y[node] + data.nodeHeight + (data.composite.has(node) ? 13 : 9);
-    context.fillText(this.cut(state.below(node), data.nodeWidth + 20), x, y);
+    context.fillText(this.cut(text, data.nodeWidth + 20), x, y);
     context.fillStyle = ink;
   }
 
+  /**
+   * @param {string} text
+   * @param {number} room
+   */
   cut(text, room) {
     const short = shortened(text, 40);
     if (this.context.measureText(short).width <= room) return short;
@@ -149,9 +208,12 @@ export class GraphPainter {
   }
 }
 
-// Black or white, whichever is easier to read on a colour of a palette.
+/**
+ * Black or white, whichever is easier to read on a colour of a palette.
+ * @param {string} colour
+ */
 function inkOn(colour) {
-  const [red, green, blue] = colour.match(/[\d.]+/g).map((value) => (value / 255) ** 2.2);
+  const [red, green, blue] = (colour.match(/[\d.]+/g) ?? []).map((value) => (Number(value) / 255) ** 2.2);
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.2 ? "#15171a" : "#f4f5f6";
 }
 
@@ -161,7 +223,12 @@ const GRAPH_MAP_WIDTH = 180;
 const GRAPH_MAP_HEIGHT = 110;
 
 export class GraphMap {
-  /** @param {GraphData} data */
+  /**
+   * @param {HTMLCanvasElement} canvas
+   * @param {GraphData} data
+   * @param {GraphPalette} palette
+   * @param {(x: number, y: number) => void} go centre the view on a point of the graph
+   */
   constructor(canvas, data, palette, go) {
     this.canvas = canvas;
     this.data = data;
@@ -169,6 +236,9 @@ export class GraphMap {
     this.scale = Math.min(GRAPH_MAP_WIDTH / data.width, GRAPH_MAP_HEIGHT / data.height);
     canvas.style.width = `${Math.ceil(data.width * this.scale)}px`;
     canvas.style.height = `${Math.ceil(data.height * this.scale)}px`;
+    /** @type {HTMLCanvasElement | null} all nodes, kept until the colours change */
+    this.whole = null;
+    /** @param {PointerEvent} event */
     const move = (event) => event.buttons & 1 && go(event.offsetX / this.scale, event.offsetY / this.scale);
     canvas.addEventListener("pointerdown", (event) => {
       canvas.setPointerCapture(event.pointerId);
@@ -177,18 +247,18 @@ export class GraphMap {
     canvas.addEventListener("pointermove", move);
   }
 
-  // The nodes are painted once and kept until the colours change.
   forget() {
     this.whole = null;
   }
 
+  /** @param {GraphMode} mode */
   picture(mode) {
     const { data, palette } = this;
     const ratio = devicePixelRatio || 1;
     const whole = document.createElement("canvas");
     whole.width = Math.max(1, Math.ceil(data.width * this.scale * ratio));
     whole.height = Math.max(1, Math.ceil(data.height * this.scale * ratio));
-    const context = whole.getContext("2d");
+    const context = /** @type {CanvasRenderingContext2D} */ (whole.getContext("2d"));
     context.scale(this.scale * ratio, this.scale * ratio);
     for (let node = 0; node < data.layers; node++) {
       context.fillStyle = mode.colour(node, palette);
@@ -197,6 +267,11 @@ export class GraphMap {
     return whole;
   }
 
+  /**
+   * @param {Sight} view
+   * @param {{width: number, height: number}} size of the window onto the graph
+   * @param {GraphMode} mode
+   */
   paint(view, { width, height }, mode) {
     const [wide, high] = [width / view.scale, height / view.scale];
     const all = view.x <= 0 && view.y <= 0 && view.x + wide >= this.data.width && view.y + high >= this.data.height;
@@ -206,7 +281,7 @@ export class GraphMap {
     const ratio = devicePixelRatio || 1;
     this.canvas.width = this.whole.width;
     this.canvas.height = this.whole.height;
-    const context = this.canvas.getContext("2d");
+    const context = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
     context.drawImage(this.whole, 0, 0);
     const scale = this.scale * ratio;
     context.strokeStyle = this.palette.css("--accent");

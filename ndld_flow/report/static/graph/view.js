@@ -1,5 +1,6 @@
 // The view of a graph: search, mouse, keyboard and colour modes around one canvas.
 
+/** @import { GraphState } from "./paint.js" */
 /** @import { GraphMode } from "./colours.js" */
 
 import { all, make, shortened } from "../elements.js";
@@ -12,34 +13,37 @@ import { GraphMap, GraphPainter } from "./paint.js";
 // The search field of a graph: hits stay bright, Enter goes from one to the next.
 
 class GraphSearch {
-  // `view` is the GraphView that shows the hits.
+  /** @param {GraphView} view shows the hits */
   constructor(view) {
     this.view = view;
+    /** @type {number[]} */
     this.hits = [];
     this.hit = -1;
     this.field = make("input", {
       type: "search", placeholder: "Find in graph", "aria-label": `Find in graph of ${view.options.label}`, spellcheck: "false",
-      oninput: () => this.find(this.field.value), onkeydown: (event) => this.keyInField(event),
+      oninput: () => this.find(this.field.value), onkeydown: (/** @type {KeyboardEvent} */ event) => this.keyInField(event),
     });
   }
 
+  /** @param {string} text */
   find(text) {
     const { view } = this;
     const { data, state, options } = view;
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    state.found = words.length ? new Set() : null;
+    
     this.hits = [];
     for (let node = 0; words.length && node < data.length; node++) {
       const hay = (node < data.layers ? options.search(node) : data.terminals[node - data.layers]).toLowerCase();
       if (words.every((word) => hay.includes(word))) this.hits.push(node);
     }
-    for (const hit of this.hits) state.found.add(hit);
+    state.found = words.length ? new Set(this.hits) : null;
     this.hit = -1;
     view.status.textContent = words.length ? `${count(this.hits.length)} found` : "";
     view.map.forget();
     view.repaint();
   }
 
+  /** @param {number} by */
   nextHit(by) {
     const { view } = this;
     if (!this.hits.length) return;
@@ -53,6 +57,7 @@ class GraphSearch {
     view.status.textContent = `${count(this.hit + 1)} of ${count(this.hits.length)}`;
   }
 
+  /** @param {KeyboardEvent} event */
   keyInField(event) {
     if (event.key === "Enter") this.nextHit(event.shiftKey ? -1 : 1);
     else if (event.key === "Escape" && this.field.value) this.find((this.field.value = ""));
@@ -66,7 +71,7 @@ class GraphSearch {
 // Mouse, wheel and touch on a graph: drag to move, hover, click a node, zoom.
 
 class GraphMouse {
-  // `view` is the GraphView that is moved.
+  /** @param {GraphView} view is moved */
   constructor(view) {
     const { canvas } = view;
     this.view = view;
@@ -79,6 +84,7 @@ class GraphMouse {
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
   }
 
+  /** @param {PointerEvent} event */
   press(event) {
     if (event.button !== 0) return;
     const start = [event.clientX, event.clientY];
@@ -86,11 +92,13 @@ class GraphMouse {
     let dragged = false;
     this.canvas.setPointerCapture(event.pointerId);
     this.dragging = true;
+    /** @param {PointerEvent} now */
     const move = (now) => {
       dragged ||= Math.hypot(now.clientX - start[0], now.clientY - start[1]) > 4;
       if (dragged) this.view.panBy(now.clientX - last[0], now.clientY - last[1]);
       last = [now.clientX, now.clientY];
     };
+    /** @param {PointerEvent} now */
     const end = (now) => {
       this.canvas.removeEventListener("pointermove", move);
       this.dragging = false;
@@ -101,17 +109,20 @@ class GraphMouse {
     this.canvas.addEventListener("pointercancel", end, { once: true });
   }
 
+  /** @param {MouseEvent} event */
   click(event) {
     const node = this.view.data.nodeAt(...this.view.world(event.offsetX, event.offsetY));
     if (node < 0 && this.view.state.active < 0) return;
     this.view.activate(node, true);
   }
 
+  /** @param {MouseEvent} event */
   clickTwice(event) {
     const node = this.view.data.nodeAt(...this.view.world(event.offsetX, event.offsetY));
     if (node < 0 || !this.view.options.open(node)) this.view.zoomBy(1.8, event.offsetX, event.offsetY);
   }
 
+  /** @param {PointerEvent} event */
   hover(event) {
     if (this.dragging) {
       tooltip.hide();
@@ -132,6 +143,7 @@ class GraphMouse {
     this.view.repaint();
   }
 
+  /** @param {WheelEvent} event */
   wheel(event) {
     if (!this.view.options.wheelZooms && !event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
     event.preventDefault();
@@ -143,18 +155,21 @@ class GraphMouse {
 // The keyboard on a graph: from node to node along the edges, zoom, move, choose.
 
 class GraphKeys {
-  // `view` is a GraphView; its `state.active` is the node where the keyboard is.
+  /** @param {GraphView} view its `state.active` is the node that has the keyboard's focus */
   constructor(view) {
     this.view = view;
     view.canvas.addEventListener("keydown", (event) => this.key(event));
     view.canvas.addEventListener("blur", () => tooltip.hide());
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const { view } = this;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    /** @type {Record<string, [number, number]>} */
     const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
     const arrow = arrows[event.key];
+    /** @type {Record<string, () => void>} */
     const acts = {
       "+": () => view.zoomBy(1.4), "=": () => view.zoomBy(1.4), "-": () => view.zoomBy(1 / 1.4), 0: () => view.fit(), f: () => view.fit(),
       Home: () => view.activate(0, false), End: () => view.activate(view.data.layers - 1, false),
@@ -168,7 +183,11 @@ class GraphKeys {
     event.preventDefault();
   }
 
-  // Up and down follow the edges, the other keys go to the nearest node on that side.
+  /**
+   * Up and down follow the edges, the other keys go to the nearest node on that side.
+   * @param {number} dx
+   * @param {number} dy
+   */
   step(dx, dy) {
     const { view } = this;
     const { data, state } = view;
@@ -212,11 +231,27 @@ export class GraphView {
    */
   constructor(host, graph, options) {
     this.data = new GraphData(graph);
+    /** @type {GraphOptions & Required<Pick<GraphOptions, "search" | "about" | "pick" | "pickTerminal" | "open">>} */
     this.options = { search: (layer) => `${options.name(layer)} ${options.type(layer)}`, about: options.name, pick: () => {}, pickTerminal: () => {}, open: () => false, finds: true, ...options };
     this.view = { x: 0, y: 0, scale: 1 };
+    /** @type {GraphState} */
     this.state = { mode: options.modes[0], hover: -1, active: -1, marked: new Set(), found: null, words: (node) => this.words(node), below: this.options.below };
     this.moved = false;
-    this.build(host);
+    this.waiting = 0;
+    /** @type {GraphMode[]} */
+    this.modes = [];
+    const { data } = this;
+    this.status = make("output", { "aria-live": "polite" });
+    this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
+    this.canvas = make("canvas", {
+      tabindex: 0, role: "application", "aria-roledescription": "graph",
+      "aria-label": `Graph of ${this.options.label}: ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter picks.`,
+    });
+    this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
+    this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
+    this.legend = make("div", { class: "graph-legend" });
+    this.element = make("div", { class: "graph" }, this.tools(), this.stage, this.legend, this.hint());
+    host.replaceChildren(this.element);
     this.palette = new GraphPalette(this.element);
     this.painter = new GraphPainter(this.canvas, this.data, this.palette);
     this.map = new GraphMap(this.minimap, this.data, this.palette, (x, y) => this.centreOn(x, y));
@@ -230,28 +265,20 @@ export class GraphView {
     }).observe(this.stage);
   }
 
-  /** @param {HTMLElement} host */
-  build(host) {
-    const { data } = this;
+  tools() {
     const field = this.options.finds ? new GraphSearch(this).field : "";
-    this.status = make("output", { "aria-live": "polite" });
-    this.choice = make("div", { class: "graph-modes", role: "group", "aria-label": "Colour by" });
+    /** @type {(text: string, label: string, act: () => void) => HTMLElement} */
     const button = (text, label, act) => make("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     const zoom = make("div", { class: "graph-zoom" },
       button("+", "Zoom in", () => this.zoomBy(1.4)), button("−", "Zoom out", () => this.zoomBy(1 / 1.4)),
       button("Fit", "Show all", () => this.fit()), button("Full screen", "Full screen", () => this.fullScreen()));
-    this.canvas = make("canvas", {
-      tabindex: 0, role: "application", "aria-roledescription": "graph",
-      "aria-label": `Graph of ${this.options.label}: ${count(data.layers)} nodes. Arrow keys follow the edges, Shift and arrow keys move the picture, plus and minus zoom, 0 shows all, Enter picks.`,
-    });
-    this.minimap = make("canvas", { class: "graph-map", "aria-hidden": "true" });
-    this.hint = make("p", { class: "graph-hint" }, this.options.wheelZooms ? "" : "Drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms.");
-    this.stage = make("div", { class: "graph-stage" }, this.canvas, this.minimap);
-    this.legend = make("div", { class: "graph-legend" });
-    this.element = make("div", { class: "graph" },
-      make("div", { class: "tools graph-tools" }, field, this.status, this.choice, zoom), this.stage, this.legend, this.hint);
-    if (data.byOrder) this.hint.append(" This profile does not record which tensors its layers read: the edges follow the order of execution.");
-    host.replaceChildren(this.element);
+    return make("div", { class: "tools graph-tools" }, field, this.status, this.choice, zoom);
+  }
+
+  hint() {
+    const mouse = this.options.wheelZooms ? "" : "Drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms.";
+    const order = this.data.byOrder ? " This profile does not record which tensors its layers read: the edges follow the order of execution." : "";
+    return make("p", { class: "graph-hint" }, mouse, order);
   }
 
   listen() {
@@ -270,6 +297,7 @@ export class GraphView {
 
   // For callers
 
+  /** @param {number[]} layers */
   mark(layers) {
     this.state.marked = new Set(layers);
     const first = layers[0];
@@ -277,6 +305,7 @@ export class GraphView {
     this.repaint();
   }
 
+  /** @param {string} key */
   setMode(key) {
     const mode = this.modes.find((known) => known.key === key);
     if (!mode) return;
@@ -288,6 +317,7 @@ export class GraphView {
     this.repaint();
   }
 
+  /** @param {GraphMode[]} modes */
   setModes(modes) {
     this.modes = modes;
     this.choice.replaceChildren(...modes.map((mode) =>
@@ -331,6 +361,10 @@ export class GraphView {
     this.resize();
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   centreOn(x, y) {
     const { width, height } = this.size();
     this.view.x = x - width / 2 / this.view.scale;
@@ -338,6 +372,10 @@ export class GraphView {
     this.repaint();
   }
 
+  /**
+   * @param {number} dx
+   * @param {number} dy
+   */
   panBy(dx, dy) {
     this.moved = true;
     this.view.x -= dx / this.view.scale;
@@ -345,7 +383,10 @@ export class GraphView {
     this.repaint();
   }
 
-  // Zoom around a point of the canvas, its centre by default.
+  /**
+   * Zoom around a point of the canvas, its centre by default.
+   * @param {number} factor
+   */
   zoomBy(factor, px = this.size().width / 2, py = this.size().height / 2) {
     this.moved = true;
     const [x, y] = this.world(px, py);
@@ -357,10 +398,16 @@ export class GraphView {
     this.repaint();
   }
 
+  /**
+   * @param {number} px
+   * @param {number} py
+   * @returns {[number, number]}
+   */
   world(px, py) {
     return [this.view.x + px / this.view.scale, this.view.y + py / this.view.scale];
   }
 
+  /** @param {number} node */
   inSight(node) {
     const { width, height } = this.size();
     const [x, y] = this.data.centre(node);
@@ -378,16 +425,22 @@ export class GraphView {
     });
   }
 
+  /** @param {number} node */
   words(node) {
     const { data } = this;
     if (node < data.layers) return [this.options.type(node), this.state.mode.text(node)];
     return [data.terminals[node - data.layers], node - data.layers < data.inputs ? "input" : "output"];
   }
 
+  /** @param {number} node */
   about(node) {
     return node < this.data.layers ? shortened(this.options.about(node), 600) : this.words(node).map((text) => shortened(text, 200)).join("\n");
   }
 
+  /**
+   * @param {number} node
+   * @param {boolean} pick
+   */
   activate(node, pick) {
     this.state.active = node;
     if (node >= 0 && !this.inSight(node)) this.centreOn(...this.data.centre(node));

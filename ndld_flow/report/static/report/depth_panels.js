@@ -5,11 +5,29 @@ import { draw, shortened } from "../elements.js";
 import { count, plainNumber, share } from "../quantities.js";
 import { fromSteps } from "./layer_data.js";
 
+/** @typedef {"error" | "distance"} ErrorKind */
+
+/** @typedef {"error" | "snr" | "distance"} ErrorScale */
+
+/**
+ * The visible rows, from `from` to `to`.
+ * @typedef {object} DepthSight
+ * @property {number} from
+ * @property {number} to
+ * @property {(row: number) => number} x
+ * @property {number} width
+ * @property {number} pitch pixels of a row
+ * @property {boolean} crowded
+ */
+
 // Layers with their errors on each curve, in the order of execution; a row is a position in that order.
 
 export const NOT_FINITE = -1; // an error that is NaN or infinite
 
-// The measures that a curve can show. `distance` is 1 - cosine.
+/**
+ * The measures that a curve can show. `distance` is 1 - cosine.
+ * @type {Record<ErrorScale, {title: string, of: ErrorKind, text: (value: number) => string}>}
+ */
 export const ERROR_SCALES = {
   error: { title: "relative error", of: "error", text: plainNumber },
   snr: { title: "SNR", of: "error", text: (value) => `${(-20 * Math.log10(value)).toFixed(1)} dB` },
@@ -22,6 +40,7 @@ export class DepthData {
    * @param {string[]} texts
    */
   constructor(packed, texts) {
+    /** @param {TextPlace[]} column */
     const text = (column) => column.map((place) => texts[place]);
     this.length = packed.node.length;
     this.curves = packed.curves;
@@ -44,36 +63,51 @@ export class DepthData {
 
   // The measures that have any values.
   scales() {
-    const there = (of) => this[of].some((curve) => curve.some((value) => value !== null));
-    return Object.entries(ERROR_SCALES).filter(([, { of }]) => there(of)).map(([key]) => key);
+    const scales = /** @type {ErrorScale[]} */ (Object.keys(ERROR_SCALES));
+    return scales.filter((key) => this[ERROR_SCALES[key].of].some((curve) => curve.some((value) => value !== null)));
   }
 
+  /** @param {number} row */
   called(row) {
     return `${this.op_type[row]} ${this.node[row] || this.tensor[row]}`.trim();
   }
 
-  // The range of a tensor against the format: `over` its largest number, or `under` where more than 1 % become 0.
+  /**
+   * The range of a tensor against the format: `over` its largest number, or `under` where more than 1 % become 0.
+   * @param {number} row
+   */
   rangeKind(row) {
     const { ranges, limits } = this;
-    if (!ranges || ranges.largest_abs[row] === null) return "";
+    const largest = ranges?.largest_abs[row] ?? null;
+    if (!ranges || largest === null) return "";
     if (ranges.nonfinite[row]) return "over";
     if (!limits) return "within";
-    if (ranges.beyond_share[row] > 0 || ranges.largest_abs[row] > limits[2]) return "over";
-    return ranges.vanishing_share[row] >= 0.01 || (ranges.largest_abs[row] > 0 && ranges.largest_abs[row] < limits[1]) ? "under" : "within";
+    if ((ranges.beyond_share[row] ?? 0) > 0 || largest > limits[2]) return "over";
+    return (ranges.vanishing_share[row] ?? 0) >= 0.01 || (largest > 0 && largest < limits[1]) ? "under" : "within";
   }
 
+  /** @param {number} row */
   rangeWords(row) {
     const { ranges } = this;
-    if (!ranges || ranges.largest_abs[row] === null) return "";
-    const parts = [`|values| ${plainNumber(ranges.smallest_abs[row])} to ${plainNumber(ranges.largest_abs[row])}`];
-    for (const [key, words] of [["beyond_share", `beyond ${this.precision}'s largest`], ["vanishing_share", "become 0"], ["subnormal_share", "subnormal"]]) {
-      const part = ranges[key][row];
-      if (part > 0) parts.push(`${part < 0.001 ? "< 0.1 %" : share(part)} ${words}`);
+    const [smallest, largest] = [ranges?.smallest_abs[row] ?? null, ranges?.largest_abs[row] ?? null];
+    if (!ranges || smallest === null || largest === null) return "";
+    const parts = [`|values| ${plainNumber(smallest)} to ${plainNumber(largest)}`];
+    /** @type {[OptionalNumber, string][]} */
+    const shares = [
+      [ranges.beyond_share[row], `beyond ${this.precision}'s largest`], [ranges.vanishing_share[row], "become 0"], [ranges.subnormal_share[row], "subnormal"],
+    ];
+    for (const [part, words] of shares) {
+      if (part !== null && part > 0) parts.push(`${part < 0.001 ? "< 0.1 %" : share(part)} ${words}`);
     }
     if (ranges.nonfinite[row]) parts.push(`${count(ranges.nonfinite[row])} NaN or infinite`);
     return parts.join(", ");
   }
 
+  /**
+   * @param {number} curve
+   * @param {number} row
+   * @param {ErrorScale} [measure]
+   */
   errorWords(curve, row, measure = "error") {
     const value = this[ERROR_SCALES[measure].of][curve][row];
     if (value === null) return "not measured";
@@ -82,6 +116,10 @@ export class DepthData {
     return elements ? `${count(elements)} NaN or infinite` : "not finite";
   }
 
+  /**
+   * @param {number} row
+   * @param {ErrorScale} measure
+   */
   about(row, measure) {
     const lines = this.curves.map((label, curve) => `${label}: ${this.errorWords(curve, row, measure)}`);
     const marks = [this.kept.has(row) ? "kept at higher precision" : "", row === this.first ? "divergence starts here" : ""].filter(Boolean);
@@ -93,7 +131,12 @@ export class DepthData {
 
 export const DEPTH = { left: 74, right: 14, errors: 270, ranges: 170, gap: 34, axis: 30, top: 38 };
 
-// Powers of ten for an axis, as many as there is room for.
+/**
+ * Powers of ten for an axis, as many as there is room for.
+ * @param {number} low
+ * @param {number} high
+ * @param {number} most
+ */
 export function decades(low, high, most) {
   const step = Math.max(1, Math.ceil((high - low) / most));
   const powers = [];
@@ -101,19 +144,23 @@ export function decades(low, high, most) {
   return powers;
 }
 
+/** @param {number} power */
 export const powerText = (power) => (power >= -3 && power <= 4 ? plainNumber(10 ** power) : `1e${power}`);
 
-// One panel: log10 of values over rows. The visible rows are `sight.from` to `sight.to`, at `sight.x(row)`.
+// One panel: log10 of values over rows.
 class DepthPanel {
-  /** @param {DepthData} data */
-  constructor(data, sight, top, height) {
+  /**
+   * @param {DepthData} data
+   * @param {DepthSight} sight
+   * @param {number} top
+   * @param {number} height
+   * @param {[number, number]} powers the ends of the scale
+   */
+  constructor(data, sight, top, height, [low, high]) {
     this.data = data;
     this.sight = sight;
     this.top = top;
     this.height = height;
-  }
-
-  setScale(low, high) {
     this.low = low;
     this.high = high > low ? high : low + 1;
     this.y = scale(this.low, this.high, this.top + this.height, this.top);
@@ -127,6 +174,11 @@ class DepthPanel {
     ]);
   }
 
+  /**
+   * @param {number} power
+   * @param {string} kind
+   * @param {string} words
+   */
   line(power, kind, words) {
     const y = this.y(power);
     const { width } = this.sight;
@@ -134,9 +186,13 @@ class DepthPanel {
       draw("text", { class: "bound-text", x: width - DEPTH.right, y: y - 5, "text-anchor": "end" }, words)];
   }
 
-  // The least and the largest value in each column of pixels, so that 5,000 layers are drawn quickly.
+  /**
+   * The least and the largest value in each column of pixels, so that 5,000 layers are drawn quickly.
+   * @param {(row: number) => number | [number, number] | null} values
+   */
   columns(values) {
     const { sight } = this;
+    /** @type {Map<number, [number, number]>} */
     const spans = new Map();
     for (let row = sight.from; row <= sight.to; row++) {
       const value = values(row);
@@ -151,17 +207,23 @@ class DepthPanel {
 }
 
 export class ErrorPanel extends DepthPanel {
-  /** @param {DepthData} data */
+  /**
+   * @param {DepthData} data
+   * @param {DepthSight} sight
+   * @param {ErrorScale} scaleName
+   * @param {number} top
+   */
   constructor(data, sight, scaleName, top) {
-    super(data, sight, top, DEPTH.errors);
-    this.name = scaleName;
-    this.values = data[ERROR_SCALES[scaleName].of];
-    this.bound = data.bound && (scaleName === "distance" ? 1 - 1 / Math.sqrt(1 + data.bound.error ** 2) : data.bound.error);
-    const powers = this.values.flat().filter((value) => value > 0).map(Math.log10);
-    const known = this.bound > 0 ? [...powers, Math.log10(this.bound)] : powers;
+    const values = data[ERROR_SCALES[scaleName].of];
+    const error = data.bound?.error ?? 0;
+    const bound = scaleName === "distance" ? 1 - 1 / Math.sqrt(1 + error ** 2) : error;
+    const known = [...values.flat(), bound].filter((value) => value !== null && value > 0).map((value) => Math.log10(Number(value)));
     const least = known.reduce((a, b) => Math.min(a, b), Infinity);
     const most = known.reduce((a, b) => Math.max(a, b), -Infinity);
-    this.setScale(known.length ? Math.floor(least - 0.05) : -6, known.length ? Math.ceil(most + 0.05) : 0);
+    super(data, sight, top, DEPTH.errors, known.length ? [Math.floor(least - 0.05), Math.ceil(most + 0.05)] : [-6, 0]);
+    this.name = scaleName;
+    this.values = values;
+    this.bound = bound;
   }
 
   get edge() {
@@ -169,25 +231,36 @@ export class ErrorPanel extends DepthPanel {
   }
 
   parts() {
+    /** @type {(power: number) => string} */
     const text = this.name === "snr" ? (power) => `${-20 * power} dB` : powerText;
     const title = this.name === "snr" ? "↓ SNR" : `↑ ${ERROR_SCALES[this.name].title}`;
     return [
       draw("text", { x: 0, y: 12 }, title),
       ...this.grid(text), ...this.keptMarks(),
       ...this.values.map((values, curve) => this.curve(values, curve)),
-      ...(this.bound > 0 ? this.line(Math.log10(this.bound), "limit-line", `bound: ${this.data.bound.words}`) : []),
+      ...(this.bound > 0 ? this.line(Math.log10(this.bound), "limit-line", `bound: ${this.data.bound?.words}`) : []),
       ...this.firstMark(),
     ];
   }
 
-  // Equal values have no logarithm: they are drawn at the bottom.
+  /**
+   * Equal values have no logarithm: they are drawn at the bottom.
+   * @param {number} value
+   */
   power(value) {
     return value === 0 ? this.low : Math.log10(value);
   }
 
+  /**
+   * @param {OptionalNumber[]} values
+   * @param {number} curve
+   */
   curve(values, curve) {
     const { sight } = this;
-    const columns = this.columns((row) => (values[row] === null || values[row] === NOT_FINITE ? null : this.power(values[row])));
+    const columns = this.columns((row) => {
+      const value = values[row];
+      return value === null || value === NOT_FINITE ? null : this.power(value);
+    });
     let last = -Infinity;
     const path = [...columns].map(([x, [low, high]]) => {
       const isNext = x - last < 1.5 * Math.max(1, sight.pitch); // a line does not cross a gap
@@ -204,7 +277,11 @@ export class ErrorPanel extends DepthPanel {
     return group;
   }
 
-  // Values that are not finite are crosses at the top edge.
+  /**
+   * Values that are not finite are crosses at the top edge.
+   * @param {number[]} places
+   * @param {number} curve
+   */
   brokenMarks(places, curve) {
     const y = this.edge + 6 * curve;
     const path = places.map((x) => `M${(x - 2.5).toFixed(1)} ${y - 2.5}l5 5m0 -5l-5 5`).join("");
@@ -236,16 +313,21 @@ export class ErrorPanel extends DepthPanel {
 }
 
 export class RangePanel extends DepthPanel {
-  /** @param {DepthData} data */
-  constructor(data, sight, top) {
-    super(data, sight, top, DEPTH.ranges);
-    const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
-    const powers = [...largest, ...smallest, ...(data.limits ?? [])].filter((value) => value > 0).map(Math.log10);
+  /**
+   * @param {DepthData} data
+   * @param {DepthRanges} ranges those of the data
+   * @param {DepthSight} sight
+   * @param {number} top
+   */
+  constructor(data, ranges, sight, top) {
+    const known = [...ranges.largest_abs, ...ranges.smallest_abs, ...(data.limits ?? [])].filter((value) => value !== null && value > 0);
+    const powers = known.map((value) => Math.log10(Number(value)));
     const most = powers.reduce((a, b) => Math.max(a, b), -Infinity);
     // A single value near 0 must not flatten all others: values far below the format, or the largest, are cut off.
     const floor = data.limits ? Math.log10(data.limits[0]) - 3 : most - 16;
     const least = powers.reduce((a, b) => Math.min(a, Math.max(b, floor)), Infinity);
-    this.setScale(powers.length ? Math.floor(least - 0.3) : -1, powers.length ? Math.ceil(most + 0.3) : 1);
+    super(data, sight, top, DEPTH.ranges, powers.length ? [Math.floor(least - 0.3), Math.ceil(most + 0.3)] : [-1, 1]);
+    this.ranges = ranges;
   }
 
   parts() {
@@ -256,13 +338,14 @@ export class RangePanel extends DepthPanel {
     return [draw("text", { x: 0, y: this.top - 9 }, "↑ |values|, smallest to largest"), ...this.grid(), ...bars, ...lines];
   }
 
+  /** @param {string} kind */
   bars(kind) {
-    const { data } = this;
-    const { largest_abs: largest, smallest_abs: smallest } = data.ranges;
+    const power = (/** @type {number} */ value) => Math.max(this.low, Math.log10(value));
     const columns = this.columns((row) => {
-      if (data.rangeKind(row) !== kind || !(largest[row] > 0)) return null;
-      const ends = [smallest[row] > 0 ? smallest[row] : largest[row], largest[row]];
-      return ends.map((value) => Math.max(this.low, Math.log10(value)));
+      const largest = this.ranges.largest_abs[row] ?? 0;
+      if (this.data.rangeKind(row) !== kind || !(largest > 0)) return null;
+      const smallest = this.ranges.smallest_abs[row] ?? 0;
+      return [power(smallest > 0 ? smallest : largest), power(largest)];
     });
     const path = [...columns].map(([x, [low, high]]) => `M${x.toFixed(1)} ${(this.y(low) + 0.5).toFixed(1)}V${(this.y(high) - 0.5).toFixed(1)}`).join("");
     const wide = Math.max(1, Math.min(7, this.sight.pitch * 0.6));

@@ -7,15 +7,35 @@ import { draw, make, shortened } from "../elements.js";
 import { count, milliseconds, share, threeDigits } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 
+/** @typedef {ReturnType<LayerData["byType"]>[number]} LayerType */
+
+/** @typedef {{precision: string, count: number, ms: number}} Part */
+
+/** @typedef {{name: string, type: string | null, count: number, ms: number, color: number | null, parts: Part[]}} Group */
+
+/** @typedef {Group & {precision?: string, ring: "type" | "precision", from: number, to: number, shade: number, words: string[]}} Slice with its angles in radians */
+
+/** @typedef {{row: number, label: string, series: number, name: string, x: number, y: number, ms: number, share: number}} RooflinePoint */
+
 // Time as two rings: types within, the precisions of each type around them.
 
 const PIE_TYPES = 7;
 const PIE_COLORS = [0, 4, 2, 3, 6, 1, 9];
+/** @type {Record<"type" | "precision", [number, number]>} the inner and the outer radius */
 const RINGS = { type: [44, 84], precision: [86, 118] };
 
+/**
+ * @param {number} from
+ * @param {number} to
+ * @param {[number, number]} radii
+ */
 function ringSlice(from, to, [inner, outer]) {
   // A whole ring cannot be one arc: its ends would meet.
   const end = Math.min(to, from + 2 * Math.PI - 1e-4);
+  /**
+   * @param {number} angle
+   * @param {number} radius
+   */
   const at = (angle, radius) => `${(Math.sin(angle) * radius).toFixed(2)} ${(-Math.cos(angle) * radius).toFixed(2)}`;
   const large = end - from > Math.PI ? 1 : 0;
   return `M${at(from, outer)}A${outer} ${outer} 0 ${large} 1 ${at(end, outer)}L${at(end, inner)}A${inner} ${inner} 0 ${large} 0 ${at(from, inner)}Z`;
@@ -24,7 +44,7 @@ function ringSlice(from, to, [inner, outer]) {
 export class NestedPie {
   /**
    * @param {HTMLElement} host
-   * @param {ReturnType<LayerData["byType"]>} types
+   * @param {LayerType[]} types
    * @param {{label: string, pick?: (chosen: {type: string, precision?: string}) => void}} options `pick` is called for a click
    */
   constructor(host, types, { label, pick = () => {} }) {
@@ -48,32 +68,42 @@ export class NestedPie {
     host.replaceChildren(make("figure", { class: "picture pie" }, this.svg, this.legend()));
   }
 
-  // The longest types, and one slice for the rest, so that no slice is a hair.
+  /**
+   * The longest types, and one slice for the rest, so that no slice is a hair.
+   * @param {LayerType[]} types
+   * @returns {Group[]}
+   */
   together(types) {
     const shown = types.length > PIE_TYPES + 1 ? types.slice(0, PIE_TYPES) : types.slice(0, PIE_TYPES + 1);
+    /** @type {Group[]} */
     const groups = shown.map((group, place) => ({
       name: group.type || "(no type)", type: group.type, count: group.count, ms: group.ms, color: PIE_COLORS[place] ?? null,
       parts: [...group.precisions.values()],
     }));
     const rest = types.slice(shown.length);
     if (rest.length === 0) return groups;
+    /** @type {Map<string, Part>} */
     const parts = new Map();
     for (const entry of rest.flatMap(({ precisions }) => [...precisions.values()])) {
       const part = parts.get(entry.precision) ?? { precision: entry.precision, count: 0, ms: 0 };
       parts.set(entry.precision, { ...part, count: part.count + entry.count, ms: part.ms + entry.ms });
     }
+    /** @param {"count" | "ms"} key */
     const sum = (key) => rest.reduce((all, entry) => all + entry[key], 0);
     return [...groups, { name: `${count(rest.length)} more types`, type: null, count: sum("count"), ms: sum("ms"), color: null, parts: [...parts.values()] }];
   }
 
   longestPrecisions() {
+    /** @type {Map<string, number>} */
     const sums = new Map();
     for (const { precision, ms } of this.groups.flatMap(({ parts }) => parts)) sums.set(precision, (sums.get(precision) ?? 0) + ms);
     return [...sums].sort((a, b) => b[1] - a[1]).map(([precision]) => precision);
   }
 
   layOut() {
+    /** @type {Slice[]} */
     const types = [];
+    /** @type {Slice[]} */
     const precisions = [];
     const turn = (2 * Math.PI) / (this.total || 1);
     let angle = 0;
@@ -88,6 +118,10 @@ export class NestedPie {
     return [...types, ...precisions];
   }
 
+  /**
+   * @param {Slice} slice
+   * @param {number} place
+   */
   path(slice, place) {
     const path = draw("path", {
       class: `slice ${slice.color === null ? "rest" : `series-${slice.color}`} shade-${Math.min(slice.shade, 3)}`,
@@ -101,6 +135,7 @@ export class NestedPie {
     return path;
   }
 
+  /** @param {Slice} slice */
   describe({ words, count: layers, ms }) {
     return `${words.map((word) => shortened(word, 60)).join(", ")}\n${count(layers)} layer${layers === 1 ? "" : "s"}, ${milliseconds(ms)}, ${share(ms / (this.total || 1))}`;
   }
@@ -113,6 +148,7 @@ export class NestedPie {
     return make("div", {}, make("ul", { class: "pie-keys" }, ...types), make("p", { class: "quiet small" }, "Around: precision"), make("ul", { class: "pie-keys" }, ...shades));
   }
 
+  /** @param {number} place */
   point(place) {
     this.paths[this.now]?.classList.remove("now");
     this.now = place;
@@ -128,11 +164,12 @@ export class NestedPie {
     tooltip.hide();
   }
 
-  choose({ type, precision, ring }) {
-    if (type === null) return;
-    this.pick(ring === "type" ? { type } : { type, precision });
+  /** @param {Slice} slice */
+  choose({ type, precision }) {
+    if (type !== null) this.pick(precision === undefined ? { type } : { type, precision });
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const by = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key];
     const { slices } = this;
@@ -143,6 +180,7 @@ export class NestedPie {
     event.preventDefault();
   }
 
+  /** @param {number} place */
   pointByKey(place) {
     this.point(place);
     const box = this.paths[place].getBoundingClientRect();
@@ -168,6 +206,13 @@ export class Roofline {
     this.roofs = reports.map(({ layers }) => layers.roofs).find(Boolean) ?? null;
     this.host = make("div");
     host.replaceChildren(make("figure", { class: "picture" }, this.host));
+    /** @type {(value: number) => number} */
+    this.x = Number;
+    /** @type {(value: number) => number} */
+    this.y = Number;
+    this.svg = draw("svg");
+    this.ring = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
+    this.ringGroup = draw("g", { class: "series" }, this.ring);
     drawAtWidth(this.host, (width) => this.draw(width));
   }
 
@@ -180,14 +225,20 @@ export class Roofline {
       xs.push(this.roofs.macs_per_s / this.roofs.bytes_per_s);
       ys.push(peak);
     }
+    /**
+     * @param {number[]} values
+     * @returns {[number, number]}
+     */
     const decades = (values) => [
       10 ** Math.floor(Math.log10(values.reduce((a, b) => Math.min(a, b))) - 0.05),
       10 ** Math.ceil(Math.log10(values.reduce((a, b) => Math.max(a, b))) + 0.05)];
     return { x: decades(xs), y: decades(ys) };
   }
 
+  /** @param {number} width */
   draw(width) {
     const { x: [x0, x1], y: [y0, y1] } = this.ranges();
+    /** @type {(low: number, high: number, from: number, to: number) => (value: number) => number} */
     const log = (low, high, from, to) => {
       const at = scale(Math.log10(low), Math.log10(high), from, to);
       return (value) => at(Math.log10(value));
@@ -200,13 +251,17 @@ export class Roofline {
     });
     this.grid([x0, x1], [y0, y1], width);
     this.svg.append(...this.dots());
-    if (this.roofs) this.svg.append(this.roofPath(x0, x1, y0));
-    this.ring = draw("circle", { class: "ring", r: 6, visibility: "hidden" });
-    this.svg.append(draw("g", { class: "series" }, this.ring));
+    if (this.roofs) this.svg.append(this.roofPath(this.roofs, x0, x1, y0));
+    this.svg.append(this.ringGroup);
     this.listen();
     this.host.replaceChildren(this.svg);
   }
 
+  /**
+   * @param {[number, number]} x
+   * @param {[number, number]} y
+   * @param {number} width
+   */
   grid([x0, x1], [y0, y1], width) {
     const bottom = ROOFLINE_HEIGHT - 42;
     // A label for each decade, or for some where there is no room.
@@ -224,9 +279,15 @@ export class Roofline {
       draw("text", { x: 0, y: ROOFLINE_HEIGHT - 6 }, "↑ GMAC/s"));
   }
 
-  roofPath(x0, x1, y0) {
-    const peak = this.roofs.macs_per_s / 1e9;
-    const slope = this.roofs.bytes_per_s / 1e9;
+  /**
+   * @param {RoofsPayload} roofs
+   * @param {number} x0
+   * @param {number} x1
+   * @param {number} y0
+   */
+  roofPath(roofs, x0, x1, y0) {
+    const peak = roofs.macs_per_s / 1e9;
+    const slope = roofs.bytes_per_s / 1e9;
     const ridge = peak / slope;
     const left = Math.max(x0, y0 / slope);
     const from = left < ridge ? `M${this.x(left)} ${this.y(slope * left)}L${this.x(ridge)} ${this.y(peak)}` : `M${this.x(x0)} ${this.y(peak)}`;
@@ -237,6 +298,7 @@ export class Roofline {
 
   // Dots in three sizes by share of time, one path for each size.
   dots() {
+    /** @type {Map<string, string>} */
     const paths = new Map();
     for (const { x, y, share: part, series } of this.points) {
       const key = `series-${series} dot-${part >= 0.05 ? 3 : part >= 0.01 ? 2 : 1}`;
@@ -264,6 +326,7 @@ export class Roofline {
     this.svg.addEventListener("keydown", (event) => this.key(event));
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (by && this.points.length) this.point(Math.min(this.points.length - 1, Math.max(0, this.now + by)));
@@ -272,15 +335,20 @@ export class Roofline {
     event.preventDefault();
   }
 
+  /** @param {number} place */
   point(place) {
     this.now = place;
     const { x, y, name, ms, share: part, series } = this.points[place];
     const box = this.svg.getBoundingClientRect();
-    this.ring.parentElement.setAttribute("class", `series series-${series}`);
+    this.ringGroup.setAttribute("class", `series series-${series}`);
     for (const [key, value] of [["cx", this.x(x)], ["cy", this.y(y)], ["visibility", "visible"]]) this.ring.setAttribute(String(key), String(value));
     tooltip.show(box.left + this.x(x), box.top + this.y(y), [shortened(name, 120), `${threeDigits(y)} GMAC/s at ${threeDigits(x)} MACs a byte${this.best(x, y)}`, `${milliseconds(ms)}, ${share(part)} of the layer sum`].join("\n"));
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   best(x, y) {
     if (!this.roofs) return "";
     const roof = Math.min(this.roofs.macs_per_s, this.roofs.bytes_per_s * x) / 1e9;
@@ -294,17 +362,22 @@ export class Roofline {
   }
 }
 
-// The layers whose operations and bytes are known, the longest first.
+/**
+ * The layers whose operations and bytes are known, the longest first.
+ * @param {{label: string, series?: number, layers: LayerData}} report
+ */
 function rooflinePoints({ label, series = 0, layers }) {
+  /** @type {RooflinePoint[]} */
   const points = [];
   for (let row = 0; row < layers.length; row++) {
     const speed = layers.gmacs(row);
     const bytes = layers.bytes(row);
-    const work = layers.macs[row] / bytes;
-    if (!(speed > 1e-9 && speed < 1e9 && work > 1e-9 && work < 1e9)) continue;
+    const work = (layers.macs[row] ?? 0) / bytes;
+    if (speed === null || !(speed > 1e-9 && speed < 1e9 && work > 1e-9 && work < 1e9)) continue;
     points.push({ row, label, series, name: layers.name[row], x: work, y: speed, ms: layers.median[row], share: layers.share(row) });
   }
   return points.sort((a, b) => b.ms - a.ms);
 }
 
+/** @param {number} value */
 const decadeText = (value) => (value >= 1e4 ? `10^${Math.round(Math.log10(value))}` : value >= 1 ? count(Math.round(value)) : String(Number(value.toPrecision(1))));

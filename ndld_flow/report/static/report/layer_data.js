@@ -55,9 +55,11 @@ export class LayerData {
     this.isTimed = sum_ms !== undefined;
     this.sumMs = sum_ms ?? 0;
     this.passMs = pass_ms ?? 0;
+    /** @type {<T>(fallback: T) => T[]} */
     const absent = (fallback) => new Array(this.length).fill(fallback);
-    const milliseconds = (values) => values.map((value) => value / 1e6);
+    const milliseconds = (/** @type {number[]} */ values) => values.map((value) => value / 1e6);
     const median = columns.median_ns ?? absent(0);
+    /** @type {(values: number[] | undefined, sign: number) => number[]} */
     const apart = (values, sign) => milliseconds(median.map((value, row) => value + sign * (values?.[row] ?? 0)));
     this.index = columns.index ? fromSteps(columns.index) : absent(0);
     this.median = milliseconds(median);
@@ -65,7 +67,7 @@ export class LayerData {
     this.max = apart(columns.above_ns, 1);
     this.name = fromSteps(columns.name).map((place) => texts[place]);
     // A column that was left out has the same text everywhere, which is the first of all.
-    const text = (column) => column?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
+    const text = (/** @type {TextPlace[] | undefined} */ column) => column?.map((place) => texts[place]) ?? absent(texts[0] ?? "");
     this.type = text(columns.type);
     this.dims = text(columns.dims);
     this.provider = text(columns.provider);
@@ -82,76 +84,92 @@ export class LayerData {
     // Empty for profiles that reveal the multiply unit of no layer.
     this.unit = columns.unit?.map((place) => texts[place]) ?? absent("");
     this.depth = columns.depth ?? absent(0);
+    /** @type {(number | null)[]} */
     this.stream = columns.stream ?? absent(null);
+    /** @type {(number | null)[]} */
     this.macs = columns.macs ?? absent(null);
     this.read_bytes = columns.read_bytes ?? absent(0);
     this.written_bytes = columns.written_bytes ?? absent(0);
     this.weight_bytes = columns.weight_bytes ?? absent(0);
-    /** Layers that write and that read a tensor, by its name; found when they are first needed. */
+    /** @type {Record<"producers" | "consumers", Map<string, number[]>> | null} rows that write and that read a tensor, by its name; found when they are first needed */
     this.ends = null;
     this.inputs = this.lists(columns.inputs);
     this.outputs = this.lists(columns.outputs);
     this.onnxNodes = this.lists(columns.onnx_nodes).map((places) => places.map((place) => texts[place]));
   }
 
+  /** @param {RaggedColumn} column */
   lists({ counts, places }) {
     const all = fromSteps(places);
     let at = 0;
     return counts.map((many) => all.slice(at, (at += many)));
   }
 
-  // `int8 + float16 → float16`; empty where both are the type that the layer computes in.
+  /**
+   * `int8 + float16 → float16`; empty where both are the type that the layer computes in.
+   * @param {number} row
+   */
   types(row) {
     const ends = [this.input_precision[row], this.output_precision[row]];
     return ends.every((end) => !end || end === this.precision[row]) ? "" : ends.map((end) => end || "unknown").join(" → ");
   }
 
-  // Of its first output.
+  /**
+   * The format of its first output.
+   * @param {number} row
+   */
   format(row) {
     return this.outputs[row].length ? this.tensors.format(this.outputs[row][0]) : "";
   }
 
+  /** @param {number} row */
   bytes(row) {
     return this.read_bytes[row] + this.written_bytes[row];
   }
 
-  // Multiply-accumulate operations in a second, in units of 10^9; null where they are not known.
+  /**
+   * Multiply-accumulate operations in a second, in units of 10^9; null where they are not known.
+   * @param {number} row
+   */
   gmacs(row) {
-    return this.macs[row] === null || !this.median[row] ? null : this.macs[row] / this.median[row] / 1e6;
+    const macs = this.macs[row];
+    return macs === null || !this.median[row] ? null : macs / this.median[row] / 1e6;
   }
 
+  /** @param {number} row */
   share(row) {
     return this.sumMs ? this.median[row] / this.sumMs : 0;
   }
 
-  // Layers before and after this one, by the tensors that lead from one to the other.
+  /**
+   * Layers before and after this one, by the tensors that lead from one to the other.
+   * @param {number} row
+   * @param {"producers" | "consumers"} side
+   */
   neighbours(row, side) {
     this.ends ??= { producers: this.byTensor(this.outputs), consumers: this.byTensor(this.inputs) };
+    const ends = this.ends[side];
     const own = side === "producers" ? this.inputs[row] : this.outputs[row];
-    const rows = new Set(own.flatMap((tensor) => this.ends[side].get(this.tensors.name(tensor)) ?? []));
+    const rows = new Set(own.flatMap((tensor) => ends.get(this.tensors.name(tensor)) ?? []));
     rows.delete(row);
     return [...rows];
   }
 
+  /** @param {number[][]} lists */
   byTensor(lists) {
-    const rowsOf = new Map();
-    lists.forEach((tensors, row) => {
-      for (const tensor of tensors) {
-        const name = this.tensors.name(tensor);
-        if (rowsOf.has(name)) rowsOf.get(name).push(row);
-        else rowsOf.set(name, [row]);
-      }
-    });
-    return rowsOf;
+    const ends = lists.flatMap((tensors, row) => tensors.map((tensor) => ({ name: this.tensors.name(tensor), row })));
+    const groups = Map.groupBy(ends, ({ name }) => name);
+    return new Map([...groups].map(([name, group]) => [name, group.map(({ row }) => row)]));
   }
 
   // Time, layers and precisions by type, the longest first.
   byType() {
+    /** @type {Map<string, {type: string, count: number, ms: number, precisions: Map<string, {precision: string, count: number, ms: number}>}>} */
     const groups = new Map();
     for (let row = 0; row < this.length; row++) {
       const type = this.type[row];
-      if (!groups.has(type)) groups.set(type, { type, count: 0, ms: 0, precisions: new Map() });
-      const group = groups.get(type);
+      const group = groups.get(type) ?? { type, count: 0, ms: 0, precisions: new Map() };
+      groups.set(type, group);
       const part = group.precisions.get(this.precision[row]) ?? { precision: this.precision[row], count: 0, ms: 0 };
       for (const counted of [group, part]) {
         counted.count += 1;

@@ -1,5 +1,6 @@
 // Exports of one profile's layers as JSON and Markdown. CSV is exported by the table.
 
+/** @import { TimelineData } from "../timeline/data.js" */
 /** @import { LayerData } from "./layer_data.js" */
 
 import { shortened } from "../elements.js";
@@ -7,7 +8,10 @@ import { count, milliseconds, share } from "../quantities.js";
 
 const UNTIMED = new Set(["sum_ms", "pass_ms", "median_ms", "min_ms", "max_ms", "timeline"]);
 
-/** @param {LayerData} data */
+/**
+ * @param {LayerData} data
+ * @param {TimelineData | null} timeline
+ */
 export function layersJson(data, timeline) {
   const layers = Array.from({ length: data.length }, (_, row) => ({
     index: data.index[row], name: data.name[row], type: data.type[row], dims: data.dims[row],
@@ -26,13 +30,21 @@ export function layersJson(data, timeline) {
   return JSON.stringify(whole, (key, value) => (!data.isTimed && UNTIMED.has(key) ? undefined : value), 1);
 }
 
-// Names come from models: none may become a link, a tag or another column of the table.
+/**
+ * Names come from models: none may become a link, a tag or another column of the table.
+ * @param {string} text
+ */
 const markdownText = (text) => shortened(text, 80)
   .replaceAll(/[\r\n]+/g, " ")
   .replaceAll(/[\\`*_{}[\]()#+!|~:@]/g, "\\$&")
   .replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
+/**
+ * @param {string[]} heads
+ * @param {string[][]} rows
+ */
 function markdownTable(heads, rows) {
+  /** @param {string[]} cells */
   const line = (cells) => `| ${cells.join(" | ")} |`;
   return [line(heads), line(heads.map((_, place) => (place ? "--:" : ":--"))), ...rows.map(line)].join("\n");
 }
@@ -54,7 +66,16 @@ export function layersMarkdown(data) {
 
 /** @param {LayerData} data */
 function untimedMarkdown(data) {
-  const counts = (key) => [...Map.groupBy(data[key], (value) => value)].map(([value, all]) => [value, all.length]).sort((a, b) => b[1] - a[1]).slice(0, 12);
+  /** @typedef {"precision" | "type" | "role"} Field */
+  /**
+   * @param {Field} key
+   * @returns {[string, number][]}
+   */
+  const counts = (key) => [...Map.groupBy(data[key], (value) => value)].map(([value, all]) => /** @type {[string, number]} */ ([value, all.length])).sort((a, b) => b[1] - a[1]).slice(0, 12);
+  /**
+   * @param {string} title
+   * @param {Field} key
+   */
   const table = (title, key) => [markdownTable([title, "Layers", "%"], counts(key).map(([value, times]) =>
     [markdownText(value) || "not recorded", count(times), share(times / data.length)])), ""];
   return [
@@ -63,4 +84,5 @@ function untimedMarkdown(data) {
   ].join("\n");
 }
 
+/** @param {string} text */
 export const fileName = (text) => text.replaceAll(/[^\w.-]+/g, "_").slice(0, 60) || "profile";

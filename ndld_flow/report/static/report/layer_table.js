@@ -1,27 +1,40 @@
 // Columns of the table of layers, and details of the selected ones.
 
 /** @import { LayerData } from "./layer_data.js" */
-/** @import { TableModel } from "../table.js" */
+/** @import { Column, Heat, TableModel } from "../table.js" */
 
 import { make, shortened } from "../elements.js";
 import { amount, count, milliseconds, share, size, threeDigits } from "../quantities.js";
 import { selectionSummary } from "../widgets.js";
 
+/**
+ * The whole that shares are of: `sum` of all layers, or the `pass`, including the time between them.
+ * @typedef {{of: string}} Basis
+ */
+
+/** @typedef {(rows: number[]) => void} Choose */
+
 // Columns of the layer table, from LayerData. Columns without information start hidden.
 
+/** @param {Iterable<unknown>} values */
 const saysMore = (values) => new Set(values).size > 1;
 
+/** @type {(key: string, label: string, width: string, value: (row: number) => number | null, format: (value: number) => string, more: Partial<Column>) => Column} */
 const numberColumn = (key, label, width, value, format, more) => ({
   key, label, width, numeric: true, right: true, value, format: (given) => (given === null ? "–" : format(given)), ...more,
 });
 
+/** @type {(key: string, label: string, width: string, value: (row: number) => string, more: Partial<Column>) => Column} */
 const textColumn = (key, label, width, value, more) => ({ key, label, width, value, ...more });
 
-// `int8 + float16 → float16` as `int8+fp16→fp16`.
+/**
+ * `int8 + float16 → float16` as `int8+fp16→fp16`.
+ * @param {string} types
+ */
 const shortTypes = (types) => types.replaceAll("bfloat16", "bf16").replaceAll(/float(\d+)\w*/g, "fp$1").replaceAll(/ ?([+→]) ?/g, "$1");
 
 /**
- * Beside the precision that a layer got: `float32 ≠ fp16`.
+ * The requested precision, marked where the layer got another: `≠ fp16`.
  * @param {LayerData} data
  */
 const askedColumn = (data) => textColumn("asked", "Asked", "76px", (row) => data.asked[row], {
@@ -32,8 +45,10 @@ const askedColumn = (data) => textColumn("asked", "Asked", "76px", (row) => data
 
 /** @param {LayerData} data */
 function layerTextColumns(data) {
+  /** @type {(key: "type" | "dims" | "provider" | "role" | "tactic", label: string, width: string, hidden: boolean) => Column} */
   const tallied = (key, label, width, hidden) =>
     textColumn(key, label, width, (row) => data[key][row], { tally: true, hidden });
+  /** @param {number} row */
   const nodes = (row) => data.onnxNodes[row].join(", ");
   // Conversions name both types already, and an operator of ONNX Runtime reads indices and scales besides.
   // A few layers that differ have it in their details: a column of blanks would take the names' room.
@@ -65,24 +80,29 @@ function layerTextColumns(data) {
   };
 }
 
+/** @param {Basis} basis */
 export const shareLabel = (basis) => (basis.of === "pass" ? "percent of pass" : "percent of layer sum");
 
 /**
- * `basis.of` is the whole that shares are of: `sum` of all layers, or the `pass`, including the time between them.
  * @param {LayerData} data
+ * @param {Basis} basis
+ * @param {Heat} heat
  */
 function layerNumberColumns(data, basis, heat) {
   const whole = () => (basis.of === "pass" ? data.passMs : data.sumMs) || 1;
   const rows = Array.from({ length: data.length }, (_, row) => row);
+  /** @type {(key: string, value: (row: number) => number | null) => (row: number) => number} */
   const heated = (key, value) => {
     const values = rows.map(value);
     return (row) => heat.of(key, values)(values[row]);
   };
+  /** @type {Record<string, (row: number) => number | null>} */
   const plain = {
     ms: (row) => data.median[row], macs: (row) => data.macs[row], gmacs: (row) => data.gmacs(row), bytes: (row) => data.bytes(row),
   };
   const worked = data.macs.some((value) => value);
   const moved = rows.some((row) => data.bytes(row));
+  /** @param {number} row */
   const percent = (row) => data.median[row] / whole();
   return {
     index: numberColumn("index", "#", "56px", (row) => data.index[row], String, { position: true, hidden: false }),
@@ -102,7 +122,11 @@ function layerNumberColumns(data, basis, heat) {
   };
 }
 
-/** @param {LayerData} data */
+/**
+ * @param {LayerData} data
+ * @param {Basis} basis
+ * @param {Heat} heat
+ */
 export function layerColumns(data, basis, heat) {
   const texts = layerTextColumns(data);
   const numbers = layerNumberColumns(data, basis, heat);
@@ -116,6 +140,7 @@ export function layerColumns(data, basis, heat) {
 /**
  * Without times there are none to show; formats and ONNX nodes are what people look for.
  * @param {LayerData} data
+ * @param {Heat} heat
  */
 export function untimedColumns(data, heat) {
   const texts = layerTextColumns(data);
@@ -141,6 +166,7 @@ export function untimedColumns(data, heat) {
 /**
  * @param {TableModel} model
  * @param {LayerData} data
+ * @param {Choose} choose
  */
 export function describeLayers(model, data, choose) {
   if (model.selected.size === 0) {
@@ -167,8 +193,9 @@ function layerTimes(row, data) {
 function layerWork(row, data) {
   const speed = data.gmacs(row);
   const moved = data.bytes(row);
+  const macs = data.macs[row];
   return [
-    data.macs[row] === null ? "" : `${amount(data.macs[row])} MACs${speed ? ` at ${threeDigits(speed)} GMAC/s` : ""}`,
+    macs === null ? "" : `${amount(macs)} MACs${speed ? ` at ${threeDigits(speed)} GMAC/s` : ""}`,
     moved ? `${size(data.read_bytes[row])} read, ${size(data.written_bytes[row])} written${data.weight_bytes[row] ? `, ${size(data.weight_bytes[row])} of it weights` : ""}` : "",
   ].filter(Boolean).join("; ");
 }
@@ -188,6 +215,7 @@ const NEIGHBOURS_SHOWN = 12;
 /**
  * @param {number[]} rows
  * @param {LayerData} data
+ * @param {Choose} choose
  */
 function neighbourButtons(rows, data, choose) {
   const shown = rows.slice(0, NEIGHBOURS_SHOWN).map((row) => make("button", { type: "button", class: "link mono", onclick: () => choose([row]) }, make("bdi", {}, shortened(data.name[row], 60) || `#${data.index[row]}`)));
@@ -198,9 +226,11 @@ function neighbourButtons(rows, data, choose) {
 /**
  * @param {number} row
  * @param {LayerData} data
+ * @param {Choose} choose
  */
 function describeLayer(row, data, choose) {
   const list = make("dl");
+  /** @param {number[]} places */
   const tensors = (places) => places.map((place) => data.tensors.text(place)).join(", ");
   const lines = [
     ["Name", data.name[row]],
@@ -219,7 +249,9 @@ function describeLayer(row, data, choose) {
   for (const [label, value] of lines) {
     if (value) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, value)));
   }
-  for (const [label, side] of [["Reads from", "producers"], ["Read by", "consumers"]]) {
+  /** @type {[string, "producers" | "consumers"][]} */
+  const sides = [["Reads from", "producers"], ["Read by", "consumers"]];
+  for (const [label, side] of sides) {
     const rows = data.neighbours(row, side);
     if (rows.length) list.append(make("dt", {}, label), make("dd", {}, ...neighbourButtons(rows, data, choose)));
   }

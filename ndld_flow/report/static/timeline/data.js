@@ -1,7 +1,15 @@
 // Spans of a timeline, and the part of it that is in sight.
 
+
+/** @typedef {"layer" | "moving" | "overhead" | "transfer" | "pass"} SpanKind */
+
+/**
+ * One row of the canvas; `longest` is in ms.
+ * @typedef {{lane: number, depth: number, spans: number[], longest: number}} SpanRow
+ */
 // The spans of one pass, each with its start, duration, lane and layer.
 
+/** @type {SpanKind[]} */
 const SPAN_KINDS = ["layer", "overhead", "transfer", "pass"];
 const MOVING_ROLES = new Set(["reformat", "cast", "quantize", "copy"]);
 
@@ -23,14 +31,12 @@ export class TimelineData {
     this.total = this.start.reduce((most, start, span) => Math.max(most, start + this.duration[span]), 0) || 1;
     this.kind = packed.kind.map((kind, span) => this.kindOf(kind, layers.role[this.layer[span]]));
     this.name = packed.name.map((place, span) => texts[place] || layers.name[this.layer[span]] || "");
-    this.ofLayer = new Map();
-    this.layer.forEach((row, span) => {
-      if (row < 0) return;
-      if (this.ofLayer.has(row)) this.ofLayer.get(row).push(span);
-      else this.ofLayer.set(row, [span]);
-    });
+    /** @type {Map<number, number[]>} the spans of each layer */
+    this.ofLayer = Map.groupBy(this.layer.keys(), (span) => this.layer[span]);
+    this.ofLayer.delete(-1);
   }
 
+  /** @param {TimelinePayload} packed */
   starts({ gap_ns, duration_ns }) {
     let end = 0;
     return gap_ns.map((gap, span) => {
@@ -40,7 +46,10 @@ export class TimelineData {
     });
   }
 
-  // Steps are differences from the layer that is expected next: 0 where one layer follows another. -1 is none.
+  /**
+   * Steps are differences from the layer that is expected next: 0 where one layer follows another. -1 is none.
+   * @param {(number | null)[]} steps
+   */
   layersOf(steps) {
     let expected = 0;
     return steps.map((step) => {
@@ -51,21 +60,27 @@ export class TimelineData {
     });
   }
 
+  /**
+   * @param {number} kind
+   * @param {string | undefined} role
+   */
   kindOf(kind, role) {
-    return SPAN_KINDS[kind] === "layer" && MOVING_ROLES.has(role) ? "moving" : SPAN_KINDS[kind];
+    return SPAN_KINDS[kind] === "layer" && MOVING_ROLES.has(role ?? "") ? "moving" : SPAN_KINDS[kind];
   }
 
+  /** @param {number} span */
   end(span) {
     return this.start[span] + this.duration[span];
   }
 
   // One row of the canvas for each depth of each lane, spans in order of start.
   rows() {
+    /** @type {Map<string, SpanRow>} */
     const byLane = new Map();
     for (let span = 0; span < this.length; span++) {
       const key = `${this.lane[span]} ${this.depth[span]}`;
-      if (!byLane.has(key)) byLane.set(key, { lane: this.lane[span], depth: this.depth[span], spans: [], longest: 0 });
-      const row = byLane.get(key);
+      const row = byLane.get(key) ?? { lane: this.lane[span], depth: this.depth[span], spans: [], longest: 0 };
+      byLane.set(key, row);
       row.spans.push(span);
       row.longest = Math.max(row.longest, this.duration[span]);
     }
@@ -75,7 +90,12 @@ export class TimelineData {
   }
 }
 
-// The first position in `spans` of a span that starts at `time` or later.
+/**
+ * The first position in `spans` of a span that starts at `time` or later.
+ * @param {number[]} spans
+ * @param {number[]} start
+ * @param {number} time
+ */
 export function firstFrom(spans, start, time) {
   let [low, high] = [0, spans.length];
   while (low < high) {
@@ -116,7 +136,7 @@ const MOST_ROWS = 48;
 
 export class TimelineSight {
   /**
-   * `data` is a TimelineData. All of it is visible at first; there are no pixels before `resize`.
+   * All of it is visible at first; there are no pixels before `resize`.
    * @param {TimelineData} data
    */
   constructor(data) {
@@ -124,27 +144,39 @@ export class TimelineSight {
     this.from = 0;
     this.to = data.total;
     this.rows = data.rows().slice(0, MOST_ROWS);
-    this.rowOf = new Map(this.rows.flatMap((row, place) => row.spans.map((span) => [span, place])));
+    /** @type {Map<number, number>} */
+    this.rowOf = new Map();
+    this.rows.forEach((row, place) => row.spans.forEach((span) => this.rowOf.set(span, place)));
     this.height = RULER + this.rows.length * SPAN_ROW + OVERVIEW;
+    this.left = 0;
+    this.width = 0;
   }
 
+  /** @param {number} width */
   resize(width) {
     this.left = width < 560 ? 58 : 92;
     this.width = width;
   }
 
+  /** @param {number} time */
   x(time) {
     return this.left + ((time - this.from) / (this.to - this.from)) * (this.width - this.left);
   }
 
+  /** @param {number} x */
   time(x) {
     return this.from + ((x - this.left) / (this.width - this.left)) * (this.to - this.from);
   }
 
+  /** @param {number} span */
   top(span) {
     return RULER + (this.rowOf.get(span) ?? 0) * SPAN_ROW;
   }
 
+  /**
+   * @param {number} from
+   * @param {number} to
+   */
   set(from, to) {
     const least = this.data.total / 2e6;
     const span = Math.min(Math.max(to - from, least), this.data.total);
@@ -152,19 +184,32 @@ export class TimelineSight {
     this.to = this.from + span;
   }
 
-  // The part that is visible after a zoom around a time.
+  /**
+   * The part that is visible after a zoom around a time.
+   * @param {number} factor
+   * @param {number} [center]
+   * @returns {[number, number]}
+   */
   zoomed(factor, center = (this.from + this.to) / 2) {
     const from = center - (center - this.from) * factor;
     return [from, from + (this.to - this.from) * factor];
   }
 
-  // The part that is visible after a move by a fraction of the width.
+  /**
+   * The part that is visible after a move by a fraction of the width.
+   * @param {number} by
+   * @returns {[number, number]}
+   */
   moved(by) {
     const span = this.to - this.from;
     const from = Math.min(Math.max(0, this.from + by * span), this.data.total - span);
     return [from, from + span];
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   spanAt(x, y) {
     const row = this.rows[Math.floor((y - RULER) / SPAN_ROW)];
     if (!row || x < this.left) return -1;
@@ -181,7 +226,11 @@ export class TimelineSight {
     return best;
   }
 
-  // The edge of a span that the pointer is close to.
+  /**
+   * The edge of a span that the pointer is close to.
+   * @param {number} x
+   * @param {number} y
+   */
   snapped(x, y) {
     const span = this.spanAt(x, y);
     const edges = span < 0 ? [] : [this.data.start[span], this.data.end(span)];

@@ -1,24 +1,36 @@
 // Paints a pass on a canvas: the ruler, lanes of spans, marks and measurements, and an overview.
 
-/** @import { TimelineData, TimelineSight } from "./data.js" */
+/** @import { SpanKind, SpanRow, TimelineData, TimelineSight } from "./data.js" */
 
 import { axisUnit, colorsAt, ticks, tickText } from "../charts.js";
 import { shortened } from "../elements.js";
 import { firstFrom, OVERVIEW, RULER, SPAN_ROW } from "./data.js";
 
+/**
+ * @typedef {object} Chosen
+ * @property {number[]} marked spans
+ * @property {number} cursor the span that has the keyboard's focus, -1 for none
+ * @property {[number, number] | null} measured times in ms
+ */
+
+/** @type {Record<SpanKind, string>} */
 export const SPAN_TONES = { layer: "series", moving: "moving", overhead: "overhead", transfer: "transfer", pass: "before" };
 
 export class TimelinePainter {
   /**
-   * `sight` is a TimelineSight; `series` is the colour of the report.
+   * @param {HTMLCanvasElement} canvas
    * @param {TimelineData} data
    * @param {TimelineSight} sight
+   * @param {number} series the colour of the report
    */
   constructor(canvas, data, sight, series) {
     this.canvas = canvas;
     this.data = data;
     this.sight = sight;
     this.series = series;
+    this.dots = 1;
+    /** @type {Record<string, string>} */
+    this.colors = {};
     canvas.style.height = `${sight.height}px`;
   }
 
@@ -28,14 +40,14 @@ export class TimelinePainter {
     this.dots = globalThis.devicePixelRatio || 1;
     this.canvas.width = Math.round(sight.width * this.dots);
     this.canvas.height = Math.round(sight.height * this.dots);
-    this.colors = colorsAt(this.canvas.parentElement, ["ink", "quiet", "line", "paper", "accent", "moving", "overhead", "transfer", "before", `series-${this.series}`]);
+    this.colors = colorsAt(this.canvas.parentElement ?? document.body, ["ink", "quiet", "line", "paper", "accent", "moving", "overhead", "transfer", "before", `series-${this.series}`]);
     this.colors.series = this.colors[`series-${this.series}`];
   }
 
-  // `chosen`: { marked: spans, cursor: span or -1, measured: [low, high] or null }
+  /** @param {Chosen} chosen */
   paint(chosen) {
     const { sight } = this;
-    const paper = this.canvas.getContext("2d");
+    const paper = /** @type {CanvasRenderingContext2D} */ (this.canvas.getContext("2d"));
     paper.setTransform(this.dots, 0, 0, this.dots, 0, 0);
     paper.clearRect(0, 0, sight.width, sight.height);
     paper.font = "12px system-ui, sans-serif";
@@ -48,6 +60,7 @@ export class TimelinePainter {
     this.paintOverview(paper);
   }
 
+  /** @param {CanvasRenderingContext2D} paper */
   paintRuler(paper) {
     const { sight, colors } = this;
     const { unit, factor } = axisUnit(sight.to - sight.from < 1 ? sight.to - sight.from : sight.to);
@@ -64,6 +77,11 @@ export class TimelinePainter {
     }
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} paper
+   * @param {SpanRow} row
+   * @param {number} top
+   */
   paintRow(paper, row, top) {
     const { sight } = this;
     const { start, kind, name } = this.data;
@@ -86,6 +104,13 @@ export class TimelinePainter {
     }
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} paper
+   * @param {string} name
+   * @param {number} x
+   * @param {number} wide
+   * @param {number} top
+   */
   paintName(paper, name, x, wide, top) {
     const letters = Math.floor((wide - 10) / 6.4);
     paper.fillStyle = this.colors.paper;
@@ -98,6 +123,7 @@ export class TimelinePainter {
     paper.restore();
   }
 
+  /** @param {CanvasRenderingContext2D} paper */
   paintLabels(paper) {
     const { sight, colors } = this;
     paper.fillStyle = colors.paper;
@@ -111,6 +137,12 @@ export class TimelinePainter {
     });
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} paper
+   * @param {number} span
+   * @param {string} color
+   * @param {number} thick
+   */
   outline(paper, span, color, thick) {
     const { sight } = this;
     const top = sight.top(span);
@@ -130,6 +162,10 @@ export class TimelinePainter {
     paper.fill();
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} paper
+   * @param {Chosen} chosen
+   */
   paintMarks(paper, { marked, cursor }) {
     const { colors } = this;
     for (const span of marked.slice(0, 2000)) this.outline(paper, span, colors.ink, 2);
@@ -140,6 +176,10 @@ export class TimelinePainter {
     }
   }
 
+  /**
+   * @param {CanvasRenderingContext2D} paper
+   * @param {[number, number]} times
+   */
   paintMeasure(paper, [low, high]) {
     const { sight } = this;
     const [x0, x1] = [Math.max(sight.left, sight.x(low)), Math.min(sight.width, sight.x(high))];
@@ -152,6 +192,7 @@ export class TimelinePainter {
     paper.fillRect(x1 - 1, 16, 1, sight.height - OVERVIEW - 16);
   }
 
+  /** @param {CanvasRenderingContext2D} paper */
   paintOverview(paper) {
     const { sight, colors } = this;
     const top = sight.height - OVERVIEW + 4;

@@ -1,6 +1,6 @@
 // A timeline on a canvas, moved and read by mouse and keyboard.
 
-/** @import { TimelineData } from "./data.js" */
+/** @import { SpanKind, TimelineData } from "./data.js" */
 
 import { drawAtWidth } from "../charts.js";
 import { make, shortened } from "../elements.js";
@@ -12,18 +12,20 @@ import { SPAN_TONES, TimelinePainter } from "./paint.js";
 // Mouse, wheel and touch on a timeline: drag to measure or to move, hover, click a span, zoom.
 
 class TimelineMouse {
-  // `timeline` is the Timeline that is moved.
+  /** @param {Timeline} timeline is moved */
   constructor(timeline) {
     this.timeline = timeline;
     this.canvas = timeline.canvas;
     this.data = timeline.data;
     this.sight = timeline.sight;
+    /** @type {{x: number, y: number, last: number, moving: boolean, moved: boolean} | null} */
     this.drag = null;
     this.listen();
   }
 
   listen() {
     const { canvas } = this;
+    /** @type {(event: MouseEvent) => [number, number]} */
     const place = (event) => {
       const box = canvas.getBoundingClientRect();
       return [event.clientX - box.left, event.clientY - box.top];
@@ -36,7 +38,7 @@ class TimelineMouse {
     });
     canvas.addEventListener("pointermove", (event) => {
       const [x, y] = place(event);
-      if (this.drag) this.dragTo(x, y);
+      if (this.drag) this.dragTo(this.drag, x, y);
       else this.hover(event, x, y);
     });
     canvas.addEventListener("pointerup", () => {
@@ -54,19 +56,29 @@ class TimelineMouse {
     canvas.addEventListener("wheel", (event) => this.wheel(event, place(event)[0]), { passive: false });
   }
 
-  dragTo(x, y) {
-    const { drag, sight, timeline } = this;
+  /**
+   * @param {NonNullable<TimelineMouse["drag"]>} drag
+   * @param {number} x
+   * @param {number} y
+   */
+  dragTo(drag, x, y) {
+    const { sight, timeline } = this;
     if (!drag.moved && Math.abs(x - drag.x) < 4) return;
     tooltip.hide();
     if (!drag.moved && !drag.moving) timeline.ruler = [sight.snapped(drag.x, drag.y), 0];
     drag.moved = true;
     if (drag.moving) timeline.move((drag.last - x) / (sight.width - sight.left));
-    else timeline.ruler[1] = sight.snapped(x, y);
+    else if (timeline.ruler) timeline.ruler[1] = sight.snapped(x, y);
     drag.last = x;
     timeline.showStatus();
     timeline.repaint();
   }
 
+  /**
+   * @param {PointerEvent} event
+   * @param {number} x
+   * @param {number} y
+   */
   hover(event, x, y) {
     const span = this.sight.spanAt(x, y);
     this.canvas.style.cursor = span >= 0 && this.data.layer[span] >= 0 ? "pointer" : "crosshair";
@@ -74,16 +86,23 @@ class TimelineMouse {
     else tooltip.show(event.clientX, event.clientY, this.timeline.describe(span));
   }
 
+  /**
+   * @param {number} x
+   * @param {number} y
+   */
   click(x, y) {
     const span = this.sight.spanAt(x, y);
     if (span >= 0) this.timeline.choose(span);
   }
 
-  // Scrolling the page must not stop at a timeline: the wheel zooms with Ctrl, or after a click on the timeline.
+  /**
+   * Scrolling the page must not stop at a timeline: the wheel zooms with Ctrl, or after a click on the timeline.
+   * @param {WheelEvent} event
+   * @param {number} x
+   */
   wheel(event, x) {
     const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY) || event.shiftKey;
-    const meant = event.ctrlKey || event.metaKey || document.activeElement === this.canvas;
-    if (!meant) return;
+    if (!event.ctrlKey && !event.metaKey && document.activeElement !== this.canvas) return;
     event.preventDefault();
     const by = (sideways && event.deltaX) || event.deltaY;
     if (sideways) this.timeline.move(by / 1000);
@@ -94,11 +113,12 @@ class TimelineMouse {
 // The keyboard on a timeline: from span to span, zoom, move, choose, and measure from one span to another.
 
 class TimelineKeys {
-  // `timeline` is a Timeline; its `cursor` is the keyboard's span.
+  /** @param {Timeline} timeline its `cursor` is the span that has the keyboard's focus */
   constructor(timeline) {
     this.timeline = timeline;
     this.data = timeline.data;
     this.sight = timeline.sight;
+    /** @type {number | undefined} the time in ms from which is measured */
     this.measuring = undefined;
     timeline.canvas.addEventListener("keydown", (event) => this.key(event));
     timeline.canvas.addEventListener("focus", () => timeline.repaint());
@@ -108,11 +128,13 @@ class TimelineKeys {
     });
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     const { timeline } = this;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const sideways = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     const across = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    /** @type {Record<string, () => void>} */
     const acts = {
       "+": () => timeline.zoom(0.5, this.here()), "=": () => timeline.zoom(0.5, this.here()), "-": () => timeline.zoom(2, this.here()),
       0: () => timeline.show(0, this.data.total),
@@ -134,6 +156,7 @@ class TimelineKeys {
     return inSight ? data.start[timeline.cursor] + data.duration[timeline.cursor] / 2 : (sight.from + sight.to) / 2;
   }
 
+  /** @param {number} by */
   step(by) {
     const { timeline, sight } = this;
     const row = sight.rows[sight.rowOf.get(timeline.cursor) ?? 0];
@@ -142,6 +165,7 @@ class TimelineKeys {
     this.point(row.spans[next]);
   }
 
+  /** @param {number} by */
   changeRow(by) {
     const { timeline, sight, data } = this;
     const now = sight.rowOf.get(timeline.cursor) ?? -by;
@@ -150,7 +174,10 @@ class TimelineKeys {
     this.point(row.spans[Math.min(at, row.spans.length - 1)]);
   }
 
-  // Outline the span of the keyboard, describe it, and scroll it into view.
+  /**
+   * Outline the span of the keyboard, describe it, and scroll it into view.
+   * @param {number} span
+   */
   point(span) {
     const { timeline, sight, data } = this;
     timeline.cursor = span;
@@ -193,6 +220,7 @@ class TimelineKeys {
 
 // One pass on a canvas: lanes, zoom, pan, measuring, and spans that are linked with their layers.
 
+/** @type {Record<SpanKind, string>} */
 const SPAN_WORDS = { layer: "layer", moving: "reformat, quantize, cast or copy", overhead: "overhead", transfer: "transfer", pass: "whole pass" };
 
 export class Timeline {
@@ -207,74 +235,91 @@ export class Timeline {
     this.label = label;
     this.series = series;
     this.pick = pick;
+    /** @type {number[]} */
     this.marked = [];
     this.cursor = -1;
+    /** @type {[number, number] | null} */
     this.ruler = null;
+    this.frame = 0;
     this.sight = new TimelineSight(data);
-    this.build(host);
-    this.painter = new TimelinePainter(this.canvas, data, this.sight, series);
-    new TimelineMouse(this);
-    new TimelineKeys(this);
-    this.picture = drawAtWidth(this.canvas.parentElement, (width) => this.resize(width));
-    this.showStatus();
-  }
-
-  /** @param {HTMLElement} host */
-  build(host) {
     const help = `keys-${Math.random().toString(36).slice(2)}`;
     this.canvas = make("canvas", {
       tabindex: 0,
       role: "application",
       "aria-roledescription": "timeline",
-      "aria-label": `Timeline of ${shortened(this.label, 60)}: ${count(this.data.length)} spans in ${milliseconds(this.data.total)}`,
+      "aria-label": `Timeline of ${shortened(label, 60)}: ${count(data.length)} spans in ${milliseconds(data.total)}`,
       "aria-describedby": help,
     });
     this.output = make("output", { class: "small", "aria-live": "polite" });
+    const room = make("div", { class: "timeline" }, this.canvas);
+    host.replaceChildren(this.tools(), room,
+      make("div", { class: "timeline-help quiet small", id: help },
+        make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
+        make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter picks, M measures from here, Escape clears, 0 shows all.")));
+    this.painter = new TimelinePainter(this.canvas, data, this.sight, series);
+    new TimelineMouse(this);
+    new TimelineKeys(this);
+    drawAtWidth(room, (width) => this.resize(width));
+    this.showStatus();
+  }
+
+  tools() {
+    /** @type {(text: string, title: string, act: () => void) => HTMLElement} */
     const button = (text, title, act) => make("button", { type: "button", title, "aria-label": title, onclick: act }, text);
-    this.tools = make("div", { class: "tools" },
+    return make("div", { class: "tools" },
       this.legend(),
       this.output,
       button("−", "Zoom out", () => this.zoom(2)),
       button("+", "Zoom in", () => this.zoom(0.5)),
       button("Whole pass", "Show the whole pass", () => this.show(0, this.data.total)));
-    host.replaceChildren(this.tools,
-      make("div", { class: "timeline" }, this.canvas),
-      make("div", { class: "timeline-help quiet small", id: help },
-        make("p", {}, "Drag to measure, click a span for its layer, Shift and drag to move, Ctrl and wheel to zoom; after a click the wheel alone zooms."),
-        make("p", {}, "Arrows go from span to span, + and − zoom, Shift and arrows move, Enter picks, M measures from here, Escape clears, 0 shows all.")));
   }
 
   legend() {
-    const kinds = Object.keys(SPAN_WORDS).filter((kind) => this.data.kind.includes(kind));
+    const kinds = /** @type {SpanKind[]} */ (Object.keys(SPAN_WORDS)).filter((kind) => this.data.kind.includes(kind));
     return make("span", { class: "keys" }, ...kinds.map((kind) =>
       make("span", { class: `key key-${SPAN_TONES[kind]} series-${this.series}` }, SPAN_WORDS[kind])));
   }
 
+  /** @param {number} width */
   resize(width) {
     this.sight.resize(width);
     this.painter.resize();
     this.painter.paint(this);
   }
 
-  // Every change of the visible part goes through here.
+  /**
+   * Every change of the visible part goes through here.
+   * @param {number} from
+   * @param {number} to
+   */
   show(from, to) {
     this.sight.set(from, to);
     this.repaint();
     this.showStatus();
   }
 
+  /**
+   * @param {number} factor
+   * @param {number} [center]
+   */
   zoom(factor, center) {
     this.show(...this.sight.zoomed(factor, center));
   }
 
+  /** @param {number} by */
   move(by) {
     this.show(...this.sight.moved(by));
   }
 
-  // Animate the change, unless the reader prefers reduced motion.
+  /**
+   * Animate the change, unless the reader prefers reduced motion.
+   * @param {number} from
+   * @param {number} to
+   */
   glide(from, to) {
     const begin = { from: this.sight.from, to: this.sight.to, at: performance.now() };
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return this.show(from, to);
+    /** @param {number} now */
     const step = (now) => {
       const part = Math.min(1, (now - begin.at) / 160);
       const eased = 1 - (1 - part) ** 3;
@@ -284,6 +329,7 @@ export class Timeline {
     return requestAnimationFrame(step);
   }
 
+  /** @param {number} span */
   reveal(span) {
     const long = this.data.duration[span];
     const { from, to, width } = this.sight;
@@ -302,7 +348,11 @@ export class Timeline {
     });
   }
 
-  // Outline the spans of the rows that are selected in the table, and scroll a single one into view.
+  /**
+   * Outline the spans of the rows that are selected in the table, and scroll a single one into view.
+   * @param {number[]} rows
+   * @param {boolean} [reveal]
+   */
   mark(rows, reveal = false) {
     this.marked = rows.flatMap((row) => this.data.ofLayer.get(row) ?? []);
     const [first] = this.marked;
@@ -310,6 +360,7 @@ export class Timeline {
     this.repaint();
   }
 
+  /** @param {number} span */
   choose(span) {
     this.cursor = span;
     this.marked = [span];
@@ -318,13 +369,17 @@ export class Timeline {
     if (this.data.layer[span] >= 0) this.pick(this.data.layer[span]);
   }
 
-  // The two times of the ruler in order, or null.
+  /**
+   * The two times of the ruler in order, or null.
+   * @returns {[number, number] | null}
+   */
   get measured() {
     return this.ruler && [Math.min(...this.ruler), Math.max(...this.ruler)];
   }
 
+  /** @param {string} [text] */
   showStatus(text) {
-    if (text === undefined && this.ruler) {
+    if (text === undefined && this.measured) {
       const [low, high] = this.measured;
       text = `${milliseconds(low)} to ${milliseconds(high)}: ${milliseconds(high - low)}`;
     }
@@ -333,6 +388,7 @@ export class Timeline {
     this.output.textContent = text ?? (whole ? `${milliseconds(this.data.total)} in all` : `${milliseconds(from)} to ${milliseconds(to)} of ${milliseconds(this.data.total)}`);
   }
 
+  /** @param {number} span */
   describe(span) {
     const { data } = this;
     const lines = [shortened(data.name[span], 120) || "(no name)",
