@@ -1,15 +1,17 @@
 // A page with a view of a graph and nothing else. Tests find `view`, `picked`, `kinds` and the modes in its global scope.
 
+import { byId } from "../../ndld_flow/report/static/elements.js";
 import { deltaMode, familyMode, heatMode, kindsMode } from "../../ndld_flow/report/static/graph/colours.js";
 import { GraphView } from "../../ndld_flow/report/static/graph/view.js";
 import { milliseconds } from "../../ndld_flow/report/static/quantities.js";
 
 export function start() {
-  const { graph, layers } = JSON.parse(document.getElementById("data").textContent);
+  const { graph, layers } = JSON.parse(byId("data").textContent);
+  /** @type {number[]} */
   const picked = [];
-  const kinds = (key) => kindsMode({ key, title: key, of: (layer) => layers[layer][key], layers: layers.length });
-  const ratio = (layer) => [null, 1, 2, 0.5][layer % 4];
-  const view = new GraphView(document.getElementById("host"), graph, {
+  const kinds = (/** @type {string} */ key) => kindsMode({ key, title: key, of: (layer) => layers[layer][key], layers: layers.length });
+  const ratio = (/** @type {number} */ layer) => [null, 1, 2, 0.5][layer % 4];
+  const view = new GraphView(byId("host"), graph, {
     label: "test",
     name: (layer) => layers[layer].name,
     type: (layer) => layers[layer].type,

@@ -1,8 +1,7 @@
-"""The scripts of the pages pass ESLint and TypeScript, which reads their JSDoc and the types of the page data."""
+"""The scripts of the pages pass ESLint and TypeScript, which checks their JSDoc strictly with the types of the data."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -24,20 +23,6 @@ def test_the_scripts_pass_the_linters(script: str) -> None:
     command = [npm, "run", "--silent", script]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_all_scripts_are_strictly_typed_except_those_that_are_listed() -> None:
-    """`loose.txt` lists the scripts with parameters or null values that TypeScript does not check yet."""
-    npm = shutil.which("npm")
-    if npm is None or not (FOLDER / "node_modules").is_dir():
-        pytest.skip("TypeScript is not installed: run `npm ci` in tests/javascript")
-    command = [npm, "run", "--silent", "strict"]
-    done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False, timeout=120)
-    faults = re.findall(r"^(\S+\.js)\(\d+,\d+\): error", done.stdout, re.MULTILINE)
-    faulty = {path.removeprefix("../../ndld_flow/report/") for path in faults}
-    loose = set((FOLDER / "loose.txt").read_text().split())
-    assert faulty - loose == set(), done.stdout
-    assert loose - faulty == set(), "these scripts are strict now: take them off the list"
 
 
 def test_typescript_knows_the_page_data() -> None:

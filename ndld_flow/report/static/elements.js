@@ -58,6 +58,16 @@ export function required(name, root = document) {
 }
 
 /**
+ * The element with an id that the template always has.
+ * @param {string} id
+ */
+export function byId(id) {
+  const element = document.getElementById(id);
+  if (!element) throw new Error(`the page has no element #${id}`);
+  return element;
+}
+
+/**
  * All elements that a selector matches.
  * @param {string} selector
  * @param {ParentNode} [root]

@@ -8,7 +8,7 @@ import { count } from "./quantities.js";
  * A column of a table. A row is its number, 0 to length - 1.
  * @typedef {object} Column
  * @property {string} key
- * @property {string} label
+ * @property {string | Node} label an element needs `longLabel` and `csvLabel` besides
  * @property {(row: number) => any} value a number or a text
  * @property {string} width a track of a CSS grid
  * @property {boolean} [numeric]
@@ -348,7 +348,7 @@ export class TableView {
 
   save() {
     const { columns } = this.model;
-    const head = columns.map((column) => column.csvLabel ?? column.label);
+    const head = columns.map((column) => column.csvLabel ?? String(column.label));
     const rows = this.model.exported().map((row) =>
       columns.map((column) => (column.csv ?? column.value)(row)));
     download(this.file, "text/csv;charset=utf-8", csvText([head, ...rows]));

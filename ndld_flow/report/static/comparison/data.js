@@ -3,6 +3,13 @@
 import { make, shortened } from "../elements.js";
 import { milliseconds } from "../quantities.js";
 
+/** @typedef {NonNullable<ReturnType<typeof verdictOf>>} Verdict */
+
+/**
+ * A text of a layer.
+ * @typedef {"name" | "type" | "precision" | "dims" | "role" | "tactic" | "provider"} Field
+ */
+
 // The choice of profile, base and candidate, kept in the address.
 
 export const WORST_FIRST = ["incomparable", "regressed", "inconclusive", "improved", "unchanged"];
@@ -14,14 +21,19 @@ export class Choice {
     this.profile = 0;
     this.base = 0;
     this.candidate = Math.min(1, payload.subjects.length - 1);
+    /** @type {((choice: Choice) => void)[]} */
     this.followers = [];
   }
 
+  /** @param {(choice: Choice) => void} follower */
   follow(follower) {
     this.followers.push(follower);
   }
 
-  // Base and candidate are never the same: choosing one as the other swaps them.
+  /**
+   * Base and candidate are never the same: choosing one as the other swaps them.
+   * @param {{profile?: number, base?: number, candidate?: number}} places
+   */
   set({ profile = this.profile, base = this.base, candidate = this.candidate }) {
     if (base === candidate) {
       if (base !== this.base) candidate = this.base;
@@ -38,6 +50,7 @@ export class Choice {
     for (const follower of this.followers) follower(this);
   }
 
+  /** @param {number} by */
   nextBase(by) {
     const { length } = this.payload.subjects;
     this.set({ base: (this.base + by + length) % length });
@@ -61,6 +74,7 @@ export class Choice {
     /** @type {Map<string, string>} */
     const given = new Map(location.hash.slice(1).split("&").map((part) => /** @type {[string, string]} */ (part.split("="))));
     const { subjects, profiles } = this.payload;
+    /** @type {(key: string, usual: number) => number} */
     const place = (key, usual) => {
       const position = subjects.findIndex((subject) => subject.letter === given.get(key));
       return position < 0 ? usual : position;
@@ -81,7 +95,7 @@ export class View {
     this.payload = payload;
     this.texts = payload.texts;
     this.profile = payload.profiles[choice.profile];
-    const at = (subject) => this.profile.subjects.indexOf(subject);
+    const at = (/** @type {number} */ subject) => this.profile.subjects.indexOf(subject);
     this.base = Math.max(at(choice.base), 0);
     const wanted = at(choice.candidate);
     this.candidate = wanted < 0 || wanted === this.base ? Number(this.base === 0) : wanted;
@@ -89,10 +103,12 @@ export class View {
     this.first = this.base === 0; // the base that the comparison was made against
   }
 
+  /** @param {number} place */
   subject(place) {
     return this.payload.subjects[this.profile.subjects[place]];
   }
 
+  /** @param {number} place */
   report(place) {
     return this.profile.reports[place];
   }
@@ -101,11 +117,16 @@ export class View {
     return this.profile.metrics.findIndex((metric) => metric.key === this.profile.decided_by);
   }
 
+  /**
+   * @param {number} metric
+   * @param {number} candidate
+   */
   verdict(metric, candidate) {
     return verdictOf(this.profile, this.texts, metric, this.base, candidate);
   }
 }
 
+/** @type {WeakMap<ComparedProfile, Map<string, number>>} */
 const verdictPlaces = new WeakMap();
 
 /**
@@ -118,11 +139,10 @@ const verdictPlaces = new WeakMap();
  */
 export function verdictOf(profile, texts, metric, base, candidate) {
   const columns = profile.verdicts;
-  if (!verdictPlaces.has(profile)) {
-    verdictPlaces.set(profile, new Map(columns.base.map((_, row) =>
-      [`${columns.metric[row]}/${columns.base[row]}/${columns.candidate[row]}`, row])));
-  }
-  const row = verdictPlaces.get(profile).get(`${metric}/${base}/${candidate}`);
+  const places = verdictPlaces.get(profile)
+    ?? new Map(columns.base.map((_, row) => [`${columns.metric[row]}/${columns.base[row]}/${columns.candidate[row]}`, row]));
+  verdictPlaces.set(profile, places);
+  const row = places.get(`${metric}/${base}/${candidate}`);
   if (row === undefined) return undefined;
   return {
     base_value: columns.base_value[row],
@@ -138,6 +158,7 @@ export function verdictOf(profile, texts, metric, base, candidate) {
 
 // Rows of matched layers: the time of each row in each report.
 
+/** @param {number | number[]} cell */
 export const layerPlaces = (cell) => (Array.isArray(cell) ? cell : [cell]);
 
 class ComparedRows {
@@ -152,48 +173,70 @@ class ComparedRows {
     this.methods = methods;
     this.length = profile.rows.layers[0].length;
     this.times = profile.reports.map((report, place) => this.timesOf(report, place));
-    this.sums = this.times.map((times) => times.reduce((sum, ms) => sum + (ms ?? 0), 0));
+    this.sums = this.times.map((times) => times.reduce((/** @type {number} */ sum, ms) => sum + (ms ?? 0), 0));
     this.verdicts = this.verdictsByRow();
-    /** For each report the row of each layer, computed when it is first needed. */
+    /** @type {Map<number, number>[] | null} for each report the row of each layer, computed when it is first needed */
     this.homes = null;
   }
 
-  // Milliseconds of each row; null where the report has no layer in it.
+  /**
+   * Milliseconds of each row; null where the report has no layer in it.
+   * @param {ComparedReport} report
+   * @param {number} place
+   */
   timesOf({ layers }, place) {
     return this.profile.rows.layers[place].map((cell) => {
       const places = layerPlaces(cell);
-      return places.length ? places.reduce((sum, layer) => sum + layers.ms[layer], 0) : null;
+      return places.length ? places.reduce((sum, layer) => sum + (layers.ms[layer] ?? 0), 0) : null;
     });
   }
 
   // For each candidate a column of positions among the layer verdicts, which are against the first base.
   verdictsByRow() {
     const { row, candidate } = this.profile.layer_verdicts;
+    /** @type {Map<number, Map<number, number>>} */
     const positions = new Map();
     row.forEach((layer, position) => {
-      if (!positions.has(candidate[position])) positions.set(candidate[position], new Map());
-      positions.get(candidate[position]).set(layer, position);
+      const own = positions.get(candidate[position]) ?? new Map();
+      positions.set(candidate[position], own.set(layer, position));
     });
     return positions;
   }
 
-  // The row that contains a layer of one report.
+  /**
+   * The row that contains a layer of one report.
+   * @param {number} place
+   * @param {number} layer
+   */
   rowOf(place, layer) {
-    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((own) => [own, row]))));
+    this.homes ??= this.profile.rows.layers.map((cells) => new Map(cells.flatMap((cell, row) => layerPlaces(cell).map((own) => /** @type {[number, number]} */ ([own, row])))));
     return this.homes[place].get(layer) ?? -1;
   }
 
+  /**
+   * @param {number} place
+   * @param {number} row
+   */
   has(place, row) {
     return this.times[place][row] !== null;
   }
 
-  // The distinct texts of a row's layers in one report.
+  /**
+   * The distinct texts of a row's layers in one report.
+   * @param {Field} key
+   * @param {number} place
+   * @param {number} row
+   */
   text(key, place, row) {
     const column = this.profile.reports[place].layers[key];
     const texts = layerPlaces(this.profile.rows.layers[place][row]).map((layer) => this.texts[column[layer]]);
     return [...new Set(texts)].join(" + ");
   }
 
+  /**
+   * @param {number} place
+   * @param {number} row
+   */
   onnxNodes(place, row) {
     const { onnx } = this.profile.reports[place].layers;
     return [...new Set(layerPlaces(this.profile.rows.layers[place][row]).flatMap((layer) => onnx[layer]))].map((text) => this.texts[text]);
@@ -214,63 +257,93 @@ export class RowPair {
     this.length = rows.length;
   }
 
+  /** @param {number} row */
   from(row) {
     return this.rows.times[this.base][row];
   }
 
+  /** @param {number} row */
   to(row) {
     return this.rows.times[this.candidate][row];
   }
 
+  /** @param {number} row */
   both(row) {
     return this.rows.has(this.base, row) && this.rows.has(this.candidate, row);
   }
 
+  /** @param {number} row */
   either(row) {
     return this.rows.has(this.base, row) || this.rows.has(this.candidate, row);
   }
 
+  /** @param {number} row */
   delta(row) {
     return (this.to(row) ?? 0) - (this.from(row) ?? 0);
   }
 
-  // Infinity for an added row, 0 for a removed one.
+  /**
+   * Infinity for an added row, 0 for a removed one.
+   * @param {number} row
+   */
   ratio(row) {
-    if (!this.both(row)) return this.rows.has(this.candidate, row) ? Infinity : 0;
-    return this.to(row) / this.from(row);
+    const [from, to] = [this.from(row), this.to(row)];
+    if (from === null || to === null) return to === null ? 0 : Infinity;
+    return to / from;
   }
 
-  // The text in the base, or in the candidate where the base has no such row.
+  /**
+   * The text in the base, or in the candidate where the base has no such row.
+   * @param {Field} key
+   * @param {number} row
+   */
   text(key, row) {
     return this.rows.text(key, this.rows.has(this.base, row) ? this.base : this.candidate, row);
   }
 
+  /**
+   * @param {Field} key
+   * @param {number} row
+   */
   change(key, row) {
     if (!this.both(row)) return this.text(key, row);
     const [before, after] = [this.rows.text(key, this.base, row), this.rows.text(key, this.candidate, row)];
     return before === after ? before : `${before || "–"} → ${after || "–"}`;
   }
 
-  // A value that one of the two does not record counts as equal.
+  /**
+   * A value that one of the two does not record counts as equal.
+   * @param {Field} key
+   * @param {number} row
+   */
   changed(key, row) {
     if (!this.both(row)) return false;
     const [before, after] = [this.rows.text(key, this.base, row), this.rows.text(key, this.candidate, row)];
     return before !== after && ![before, after].includes("unknown");
   }
 
-  // The weaker of the methods by which base and candidate were matched.
+  /**
+   * The weaker of the methods by which base and candidate were matched.
+   * @param {number} row
+   */
   method(row) {
     const { methods, profile } = this.rows;
     return methods[Math.max(profile.rows.methods[this.base][row], profile.rows.methods[this.candidate][row])];
   }
 
-  // The confidence of a report is that of its match with the first report of the row.
+  /**
+   * The confidence of a report is that of its match with the first report of the row.
+   * @param {number} row
+   */
   confidence(row) {
     const { confidences } = this.rows.profile.rows;
-    return Math.min(confidences[this.base][row], confidences[this.candidate][row]);
+    return Math.min(confidences[this.base][row] ?? 0, confidences[this.candidate][row] ?? 0);
   }
 
-  // The verdict of a row; undefined for another base than the first.
+  /**
+   * The verdict of a row; undefined for another base than the first.
+   * @param {number} row
+   */
   verdict(row) {
     if (this.base !== 0) return undefined;
     const position = this.rows.verdicts.get(this.candidate)?.get(row);
@@ -279,25 +352,34 @@ export class RowPair {
     return { verdict: this.rows.texts[verdict[position]], q: q_value[position], p: p_value[position] };
   }
 
-  // Time by layer type of one report.
+  /**
+   * Time by layer type of one report.
+   * @param {number} place
+   */
   types(place) {
     const { layers } = this.rows.profile.reports[place];
+    /** @type {Map<string, {type: string, count: number, ms: number}>} */
     const totals = new Map();
     layers.ms.forEach((ms, layer) => {
       const type = this.rows.texts[layers.type[layer]];
       const total = totals.get(type) ?? { type, count: 0, ms: 0 };
-      totals.set(type, { type, count: total.count + 1, ms: total.ms + ms });
+      totals.set(type, { type, count: total.count + 1, ms: total.ms + (ms ?? 0) });
     });
     return [...totals.values()];
   }
 
-  // Layer time of one report, grouped by a text of its layers.
+  /**
+   * Layer time of one report, grouped by a text of its layers.
+   * @param {"type" | "precision"} key
+   * @param {number} place
+   */
   timeBy(key, place) {
     const { layers } = this.rows.profile.reports[place];
+    /** @type {Map<string, number>} */
     const sums = new Map();
     layers.ms.forEach((ms, layer) => {
       const text = this.rows.texts[layers[key][layer]];
-      sums.set(text, (sums.get(text) ?? 0) + ms);
+      sums.set(text, (sums.get(text) ?? 0) + (ms ?? 0));
     });
     return sums;
   }
@@ -316,29 +398,43 @@ export class RowPair {
   }
 }
 
+/** @type {WeakMap<ComparedProfile, ComparedRows>} */
 const rowsOfProfile = new WeakMap();
 
 /**
- * Rows are worked out when a profile is first looked at.
+ * The rows of the chosen base and candidate; those of a profile are computed when it is first shown.
  * @param {View} view
  */
 export function pairOf(view) {
   const { profile, payload } = view;
-  if (!rowsOfProfile.has(profile)) rowsOfProfile.set(profile, new ComparedRows(profile, payload.texts, payload.methods));
-  return new RowPair(rowsOfProfile.get(profile), view.base, view.candidate);
+  const rows = rowsOfProfile.get(profile) ?? new ComparedRows(profile, payload.texts, payload.methods);
+  rowsOfProfile.set(profile, rows);
+  return new RowPair(rows, view.base, view.candidate);
 }
 
 // The badge and the name of a report.
 
+/** @param {SubjectPayload} subject */
 export const badge = (subject) =>
   make("b", { class: `badge series series-${subject.series}`, title: subject.label }, subject.letter);
 
+/** @param {SubjectPayload} subject */
 export const named = (subject) =>
   make("span", { class: "report" }, badge(subject), " ", make("bdi", {}, shortened(subject.label, 40)));
 
+/**
+ * @param {string} word
+ * @param {string} [text]
+ */
 export const verdictWord = (word, text = word) => make("span", { class: `outcome verdict ${word}` }, text);
 
-// A group of radio buttons.
+/**
+ * A group of radio buttons.
+ * @param {string} name
+ * @param {string} label
+ * @param {{content: Node, value: number}[]} options
+ * @param {(value: number) => void} choose
+ */
 export function chooser(name, label, options, choose) {
   const inputs = options.map(({ content, value }) => {
     const input = make("input", { type: "radio", name, value, onchange: () => choose(value) });
@@ -346,10 +442,12 @@ export function chooser(name, label, options, choose) {
   });
   const element = make("fieldset", { class: "choice", role: "radiogroup", "aria-label": label }, make("span", { class: "quiet" }, label),
     ...inputs.map((input) => input.element));
+  /** @param {number} value */
   const show = (value) => {
     for (const { input } of inputs) input.checked = input.value === String(value);
   };
   return { element, show };
 }
 
+/** @param {number} value */
 export const signedMs = (value) => (value === 0 ? "±0" : `${value < 0 ? "−" : "+"}${milliseconds(Math.abs(value))}`);

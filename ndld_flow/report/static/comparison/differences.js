@@ -8,6 +8,10 @@ import { changeText, milliseconds, share } from "../quantities.js";
 import { makeSwitch, tooltip } from "../widgets.js";
 import { badge, named, signedMs } from "./data.js";
 
+/** @typedef {ReturnType<RowPair["deltasBy"]>[number]} Change */
+
+/** @typedef {"type" | "precision"} Key */
+
 // A waterfall from the layer sum of the base over the change of each layer type to the layer sum of the candidate.
 
 const WATERFALL_ROW = 26;
@@ -19,13 +23,17 @@ function waterfallSteps(pair) {
   const shown = all.slice(0, WATERFALL_TYPES);
   const rest = all.slice(WATERFALL_TYPES);
   if (rest.length) {
-    const sum = (key) => rest.reduce((total, change) => total + change[key], 0);
+    const sum = (/** @type {"before" | "after" | "delta"} */ key) => rest.reduce((total, change) => total + change[key], 0);
     shown.push({ text: `${rest.length} more types`, before: sum("before"), after: sum("after"), delta: sum("delta"), rest: true });
   }
   return shown;
 }
 
-// The axis starts at zero unless the changes would be too small to see; a cut axis is marked.
+/**
+ * The axis starts at zero unless the changes would be too small to see; a cut axis is marked.
+ * @param {number} start
+ * @param {Change[]} steps
+ */
 function waterfallRange(start, steps) {
   let [sum, low, high] = [start, start, start];
   for (const { delta } of steps) {
@@ -37,12 +45,20 @@ function waterfallRange(start, steps) {
   return { low: cut ? Math.max(0, low - (high - low) * 0.5 - high * 0.001) : 0, high: high || 1, cut };
 }
 
+/**
+ * @param {number} from
+ * @param {number} to
+ * @param {(ms: number) => number} at
+ * @param {number} top
+ * @param {Record<string, unknown>} properties
+ */
 function waterfallBar(from, to, at, top, properties) {
   const [x0, x1] = [Math.min(from, to), Math.max(from, to)];
   return draw("rect", { x: at(x0), y: top + 5, width: Math.max(1.5, at(x1) - at(x0)), height: WATERFALL_ROW - 10, rx: 1, ...properties });
 }
 
 /**
+ * @param {HTMLElement} figure
  * @param {View} view
  * @param {RowPair} pair
  * @param {number} width
@@ -59,9 +75,11 @@ function drawWaterfallAt(figure, view, pair, width) {
     height, viewBox: `0 0 ${width} ${height}`, role: "img",
     "aria-label": `From ${milliseconds(start)} of ${base.letter} to ${milliseconds(pair.rows.sums[pair.candidate])} of ${candidate.letter}: ${steps.map((step) => `${shortened(step.text, 40)} ${signedMs(step.delta)}`).join(", ")}`,
   });
-  const line = (row, label, value, strong) => svg.append(
+  /** @type {(row: number, label: string, value: string, strong?: boolean) => void} */
+  const line = (row, label, value, strong = false) => svg.append(
     draw("text", { class: strong ? "strong" : null, x: left - 12, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, shortened(label, Math.max(8, Math.floor(left / 7.2)))),
     draw("text", { class: strong ? "strong" : null, x: width, y: WATERFALL_ROW * row + 18, "text-anchor": "end" }, value));
+  /** @type {(row: number, place: number, subject: SubjectPayload) => void} */
   const total = (row, place, subject) => {
     const ms = pair.rows.sums[place];
     line(row, `${subject.letter} ${subject.label}`, milliseconds(ms), true);
@@ -75,7 +93,7 @@ function drawWaterfallAt(figure, view, pair, width) {
     svg.append(draw("line", { class: "grid", x1: at(sum), x2: at(sum), y1: WATERFALL_ROW * row - 5, y2: WATERFALL_ROW * (row + 1) - 5 }),
       waterfallBar(sum, sum + step.delta, at, WATERFALL_ROW * row, {
         class: step.delta < 0 ? "faster" : "slower",
-        onpointermove: step.rest ? null : (event) => tooltip.show(event.clientX, event.clientY, `${shortened(step.text, 80)}\n${milliseconds(step.before)} → ${milliseconds(step.after)}\n${signedMs(step.delta)}, ${changeText(step.before ? step.after / step.before : null)}`),
+        onpointermove: step.rest ? null : (/** @type {PointerEvent} */ event) => tooltip.show(event.clientX, event.clientY, `${shortened(step.text, 80)}\n${milliseconds(step.before)} → ${milliseconds(step.after)}\n${signedMs(step.delta)}, ${changeText(step.before ? step.after / step.before : null)}`),
         onpointerleave: step.rest ? null : () => tooltip.hide(),
       }));
     sum += step.delta;
@@ -89,8 +107,11 @@ export class Waterfall {
   /** @param {HTMLElement} host */
   constructor(host) {
     this.title = make("h4");
-    this.figure = make("figure", { class: "picture waterfall" });
-    host.replaceChildren(this.title, this.figure);
+    const figure = make("figure", { class: "picture waterfall" });
+    /** @type {{view: View, pair: RowPair} | null} */
+    this.shown = null;
+    host.replaceChildren(this.title, figure);
+    this.picture = drawAtWidth(figure, (width) => this.shown && drawWaterfallAt(figure, this.shown.view, this.shown.pair, width));
   }
 
   /**
@@ -98,13 +119,11 @@ export class Waterfall {
    * @param {RowPair} pair
    */
   draw(view, pair) {
-    this.view = view;
-    this.pair = pair;
+    this.shown = { view, pair };
     const { cut, low } = waterfallRange(pair.rows.sums[pair.base], waterfallSteps(pair));
     this.title.replaceChildren("From ", named(view.subject(view.base)), " to ", named(view.subject(view.candidate)),
       make("span", { class: "quiet" }, cut ? `, by type; bars begin at ${milliseconds(low)}` : ", by type"));
-    if (this.picture) this.picture.again();
-    else this.picture = drawAtWidth(this.figure, (width) => drawWaterfallAt(this.figure, this.view, this.pair, width));
+    this.picture.again();
   }
 }
 
@@ -112,7 +131,12 @@ export class Waterfall {
 
 const DELTAS_SHOWN = 12;
 
-// In percent, a new group has no bar: its ratio is infinite.
+/**
+ * In percent, a new group has no bar: its ratio is infinite.
+ * @param {Change} change
+ * @param {string} unit
+ * @param {number} most
+ */
 function deltaBar(change, unit, most) {
   const relative = change.before ? change.delta / change.before : null;
   const amount = unit === "ms" ? change.delta : relative;
@@ -125,12 +149,22 @@ function deltaBar(change, unit, most) {
   return track;
 }
 
+/**
+ * @param {Change} change
+ * @param {string} unit
+ */
 function deltaText(change, unit) {
   if (unit === "ms") return signedMs(change.delta);
   if (change.before === 0) return "new";
   return change.after === 0 ? "gone" : changeText(change.after / change.before);
 }
 
+/**
+ * @param {Change} change
+ * @param {string} unit
+ * @param {number} most
+ * @param {(text: string) => void} pick
+ */
 function deltaRow(change, unit, most, pick) {
   const name = make("bdi", {}, shortened(change.text, 60) || "(none)");
   return make("tr", {},
@@ -139,7 +173,13 @@ function deltaRow(change, unit, most, pick) {
     make("td", { class: "n" }, deltaText(change, unit)), make("td", { class: "track" }, deltaBar(change, unit, most)));
 }
 
-/** @param {View} view */
+/**
+ * @param {string} title
+ * @param {Change[]} deltas
+ * @param {string} unit
+ * @param {View} view
+ * @param {(text: string) => void} pick
+ */
 function deltaTable(title, deltas, unit, view, pick) {
   const shown = deltas.slice(0, DELTAS_SHOWN);
   const amounts = shown.map((change) => (unit === "ms" ? change.delta : change.before ? change.delta / change.before : 0));
@@ -153,14 +193,19 @@ function deltaTable(title, deltas, unit, view, pick) {
 }
 
 export class Deltas {
-  /** @param {HTMLElement} host */
+  /**
+   * @param {HTMLElement} host
+   * @param {(key: Key, text: string) => void} pick is called for a group that was selected
+   */
   constructor(host, pick) {
     this.pick = pick;
     this.unit = "ms";
+    /** @type {{view: View, pair: RowPair} | null} */
+    this.shown = null;
     this.tables = make("div", { class: "columns" });
     const units = makeSwitch("Deltas in", { ms: "ms", "%": "%" }, this.unit, (unit) => {
       this.unit = unit;
-      this.draw(this.view, this.pair);
+      if (this.shown) this.draw(this.shown.view, this.shown.pair);
     });
     host.replaceChildren(units, this.tables);
   }
@@ -170,9 +215,8 @@ export class Deltas {
    * @param {RowPair} pair
    */
   draw(view, pair) {
-    this.view = view;
-    this.pair = pair;
-    /** @type {["type" | "precision", string][]} */
+    this.shown = { view, pair };
+    /** @type {[Key, string][]} */
     const groups = [["type", "By type"], ["precision", "By precision"]];
     this.tables.replaceChildren(...groups.map(([key, title]) =>
       deltaTable(title, pair.deltasBy(key), this.unit, view, (text) => this.pick(key, text))));
@@ -181,12 +225,15 @@ export class Deltas {
 
 // The share of both layer sums that is matched, by method.
 
-/** @param {RowPair} pair */
+/**
+ * @param {RowPair} pair
+ * @param {number} place
+ */
 function coverageOf(pair, place) {
   const sums = new Map([...pair.rows.methods].map((method) => [method, 0]));
   for (let row = 0; row < pair.length; row++) {
     const ms = pair.rows.times[place][row];
-    if (ms !== null) sums.set(pair.method(row), sums.get(pair.method(row)) + ms);
+    if (ms !== null) sums.set(pair.method(row), (sums.get(pair.method(row)) ?? 0) + ms);
   }
   return sums;
 }
@@ -194,23 +241,26 @@ function coverageOf(pair, place) {
 /**
  * @param {View} view
  * @param {RowPair} pair
+ * @param {number} place
+ * @param {(method: string) => void} pick
  */
 function coverageBar(view, pair, place, pick) {
   const sums = coverageOf(pair, place);
   const total = pair.rows.sums[place] || 1;
   const bar = make("div", { class: "coverage-bar" });
   for (const [number, method] of pair.rows.methods.entries()) {
-    const part = sums.get(method) / total;
-    if (part === 0) continue;
-    const text = `${method}: ${share(part)}, ${milliseconds(sums.get(method))}`;
+    const ms = sums.get(method) ?? 0;
+    if (ms === 0) continue;
+    const part = ms / total;
+    const text = `${method}: ${share(part)}, ${milliseconds(ms)}`;
     const piece = make("button", {
       type: "button", class: `method-${number}`, "aria-label": `Show ${text}`, onclick: () => pick(method),
-      onpointermove: (event) => tooltip.show(event.clientX, event.clientY, text), onpointerleave: () => tooltip.hide(),
+      onpointermove: (/** @type {PointerEvent} */ event) => tooltip.show(event.clientX, event.clientY, text), onpointerleave: () => tooltip.hide(),
     }, part > 0.16 ? `${method} ${share(part)}` : "");
     piece.style.flexGrow = part.toFixed(5);
     bar.append(piece);
   }
-  const matched = 1 - sums.get("unmatched") / total;
+  const matched = 1 - (sums.get("unmatched") ?? 0) / total;
   return make("tr", {}, make("th", { scope: "row" }, named(view.subject(place))),
     make("td", { class: "n" }, share(matched)), make("td", { class: "track" }, bar));
 }
@@ -227,6 +277,7 @@ function coverageKeys(pair) {
  * @param {HTMLElement} host
  * @param {View} view
  * @param {RowPair} pair
+ * @param {(method: string) => void} pick
  */
 export function drawCoverage(host, view, pair, pick) {
   host.replaceChildren(make("h4", {}, "Layer time that is matched in the other"),

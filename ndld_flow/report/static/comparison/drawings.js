@@ -1,5 +1,6 @@
 // Timelines and graphs of both subjects of a comparison.
 
+/** @import { GraphMode } from "../graph/colours.js" */
 /** @import { View, RowPair } from "./data.js" */
 
 import { drawAtWidth } from "../charts.js";
@@ -13,12 +14,18 @@ import { TypeChart } from "../type_chart.js";
 import { makeSwitch } from "../widgets.js";
 import { layerPlaces, named } from "./data.js";
 
+/** @typedef {{view: View, pair: RowPair}} Compared */
+
 // The passes of all reports on one scale: they zoom and move together.
 
 class LinkedTimeline extends Timeline {
-  /** @type {LinkedTimeline[] | undefined} */
+  /** @type {LinkedTimeline[] | undefined} undefined while the base class is built */
   peers;
 
+  /**
+   * @param {number} from
+   * @param {number} to
+   */
   show(from, to) {
     super.show(from, to);
     for (const peer of this.peers ?? []) if (peer !== this) Timeline.prototype.show.call(peer, from, to);
@@ -27,13 +34,17 @@ class LinkedTimeline extends Timeline {
 
 export class Timelines {
   /**
-   * `choose(row)` is called for the row of the layer that was clicked.
    * @param {HTMLElement} host
+   * @param {(row: number) => void} choose is called for the row of the layer that was clicked
    */
   constructor(host, choose) {
     this.host = host;
     this.choose = choose;
+    /** @type {Compared | null} */
+    this.shown = null;
+    /** @type {Map<number, LinkedTimeline>} */
     this.lines = new Map();
+    this.picture = drawAtWidth(host, () => this.shown && this.lines.size === 0 && this.build(this.shown.view));
   }
 
   /**
@@ -42,29 +53,28 @@ export class Timelines {
    * @param {RowPair} pair
    */
   draw(view, pair) {
-    const same = this.view?.profile === view.profile;
-    this.view = view;
-    this.pair = pair;
+    const same = this.shown?.view.profile === view.profile;
+    this.shown = { view, pair };
     if (same) return;
-    this.lines = new Map();
-    if (this.picture) this.picture.again();
-    else this.picture = drawAtWidth(this.host, () => this.lines.size === 0 && this.build());
+    this.lines.clear();
+    this.picture.again();
   }
 
-  build() {
-    const { view } = this;
-    const timed = view.profile.reports.map((report, place) => ({ report, place })).filter(({ report }) => report.timeline);
+  /** @param {View} view */
+  build(view) {
+    const timed = view.profile.reports.flatMap(({ layers, timeline }, place) => (timeline ? [{ layers, timeline, place }] : []));
     const rooms = timed.map(() => make("div", { "data-live": "timeline" }));
     this.host.replaceChildren(...timed.flatMap(({ place }, number) => [make("h4", {}, named(view.subject(place))), rooms[number]]));
     if (timed.length === 0) this.host.replaceChildren(make("p", { class: "quiet" }, "These profiles have no timeline."));
-    const spans = timed.map(({ report }) => new TimelineData(report.timeline, this.layersOf(report), view.texts));
+    const texts = (/** @type {TextPlace[]} */ column) => column.map((place) => view.texts[place]);
+    const spans = timed.map(({ layers, timeline }) => new TimelineData(timeline, { role: texts(layers.role), name: texts(layers.name) }, view.texts));
     const total = Math.max(...spans.map((span) => span.total));
     const peers = timed.map(({ place }, number) => {
       spans[number].total = total;
       const subject = view.subject(place);
       const line = new LinkedTimeline(rooms[number], spans[number], {
         label: `${subject.letter} ${subject.label}`, series: subject.series,
-        pick: (layer) => this.choose(this.pair.rows.rowOf(place, layer)),
+        pick: (layer) => this.choose(this.shown?.pair.rows.rowOf(place, layer) ?? -1),
       });
       this.lines.set(place, line);
       return line;
@@ -72,14 +82,11 @@ export class Timelines {
     for (const line of peers) line.peers = peers;
   }
 
-  layersOf({ layers }) {
-    const texts = (key) => layers[key].map((place) => this.view.texts[place]);
-    return { role: texts("role"), name: texts("name") };
-  }
-
+  /** @param {number[]} rows */
   mark(rows) {
+    if (!this.shown) return;
+    const { layers } = this.shown.view.profile.rows;
     for (const [place, line] of this.lines) {
-      const { layers } = this.view.profile.rows;
       line.mark(rows.flatMap((row) => layerPlaces(layers[place][row])));
     }
   }
@@ -89,13 +96,17 @@ export class Timelines {
 
 export class ComparedGraph {
   /**
-   * `choose(row)` is called for the row of the layer that was selected.
    * @param {HTMLElement} host
+   * @param {(row: number) => void} choose is called for the row of the layer that was selected
    */
   constructor(host, choose) {
     this.choose = choose;
     this.side = "base";
-    this.shown = new Map();
+    /** @type {Compared | null} */
+    this.shown = null;
+    this.place = 0;
+    /** @type {Map<number, {room: HTMLElement, graph: GraphView}>} */
+    this.graphs = new Map();
     const sides = makeSwitch("Layers of", { base: "base", candidate: "candidate" }, this.side, (side) => {
       this.side = side;
       this.show();
@@ -103,6 +114,7 @@ export class ComparedGraph {
     this.about = make("span", { class: "quiet small" });
     this.rooms = make("div", { class: "graph-room" });
     host.replaceChildren(make("div", { class: "tools" }, sides, this.about), this.rooms);
+    this.picture = drawAtWidth(this.rooms, () => this.show());
   }
 
   /**
@@ -110,76 +122,96 @@ export class ComparedGraph {
    * @param {RowPair} pair
    */
   draw(view, pair) {
-    if (this.view && this.view.profile !== view.profile) this.shown.clear();
-    this.view = view;
-    this.pair = pair;
-    if (this.picture) this.picture.again();
-    else this.picture = drawAtWidth(this.rooms, () => this.show());
+    if (this.shown && this.shown.view.profile !== view.profile) this.graphs.clear();
+    this.shown = { view, pair };
+    this.picture.again();
   }
 
-  graphOf(place) {
-    const { payload, profile } = this.view;
+  /**
+   * @param {View} view
+   * @param {number} place
+   */
+  graphOf({ payload, profile }, place) {
     const before = payload.profiles.slice(0, payload.profiles.indexOf(profile)).reduce((sum, earlier) => sum + earlier.reports.length, 0);
-    return payload.graphs[payload.graph_of[before + place]];
+    return payload.graphs[payload.graph_of[before + place] ?? -1];
   }
 
   // The graph of the other one where this one has none.
   show() {
-    const wanted = this.side === "base" ? [this.view.base, this.view.candidate] : [this.view.candidate, this.view.base];
-    const place = wanted.find((candidate) => this.graphOf(candidate));
+    if (!this.shown) return;
+    const { view, pair } = this.shown;
+    const wanted = this.side === "base" ? [view.base, view.candidate] : [view.candidate, view.base];
+    const place = wanted.find((candidate) => this.graphOf(view, candidate));
     if (place === undefined) {
       this.rooms.replaceChildren(make("p", { class: "quiet" }, "These profiles have no graph, or too large a one."));
       return;
     }
-    this.about.replaceChildren(named(this.view.subject(place)), ", coloured by ", named(this.view.subject(this.view.candidate)), " against ", named(this.view.subject(this.view.base)));
+    this.about.replaceChildren(named(view.subject(place)), ", coloured by ", named(view.subject(view.candidate)), " against ", named(view.subject(view.base)));
     this.place = place;
-    if (!this.shown.has(place)) this.build(place);
-    this.rooms.replaceChildren(this.shown.get(place).room);
-    this.shown.get(place).graph.setModes(this.modes(place));
+    const built = this.graphs.get(place) ?? this.build(view, pair, place);
+    this.graphs.set(place, built);
+    this.rooms.replaceChildren(built.room);
+    built.graph.setModes(this.modes(view, pair, place));
   }
 
-  build(place) {
-    const { layers } = this.view.profile.reports[place];
-    const { texts } = this.view;
-    const textOf = (key, layer) => texts[layers[key][layer]];
-    const subject = this.view.subject(place);
+  /**
+   * @param {View} view
+   * @param {RowPair} pair
+   * @param {number} place
+   */
+  build(view, pair, place) {
+    const { texts } = view;
+    const { layers } = view.profile.reports[place];
+    const subject = view.subject(place);
     const room = make("div");
     this.rooms.replaceChildren(room);
-    const graph = new GraphView(room, this.graphOf(place), {
+    const graph = new GraphView(room, this.graphOf(view, place), {
       label: `layers of ${subject.letter} ${shortened(subject.label, 40)}`,
-      name: (layer) => textOf("name", layer),
-      type: (layer) => textOf("type", layer),
-      about: (layer) => this.describe(place, layer, textOf),
-      modes: this.modes(place),
-      pick: (layer) => this.choose(layer < 0 ? -1 : this.pair.rows.rowOf(place, layer)),
+      name: (layer) => texts[layers.name[layer]],
+      type: (layer) => texts[layers.type[layer]],
+      about: (layer) => this.describe(place, layer),
+      modes: this.modes(view, pair, place),
+      pick: (layer) => this.choose(layer < 0 ? -1 : this.shown?.pair.rows.rowOf(place, layer) ?? -1),
     });
-    this.shown.set(place, { room, graph });
+    return { room, graph };
   }
 
-  describe(place, layer, textOf) {
-    const { pair } = this;
+  /**
+   * @param {number} place
+   * @param {number} layer
+   */
+  describe(place, layer) {
+    if (!this.shown) return "";
+    const { view: { profile, texts }, pair } = this.shown;
+    const { layers } = profile.reports[place];
     const row = pair.rows.rowOf(place, layer);
     const change = pair.both(row)
-      ? `${milliseconds(pair.from(row))} → ${milliseconds(pair.to(row))}, ${changeText(pair.ratio(row))}` : "no pair";
-    return `${shortened(textOf("name", layer), 120)}\n${shortened(textOf("type", layer), 60)} ${textOf("dims", layer)} ${shortened(pair.change("precision", row), 60)}\n${change}`;
+      ? `${milliseconds(pair.from(row) ?? 0)} → ${milliseconds(pair.to(row) ?? 0)}, ${changeText(pair.ratio(row))}` : "no pair";
+    return `${shortened(texts[layers.name[layer]], 120)}\n${shortened(texts[layers.type[layer]], 60)} ${texts[layers.dims[layer]]} ${shortened(pair.change("precision", row), 60)}\n${change}`;
   }
 
-  modes(place) {
-    const { pair, view } = this;
+  /**
+   * @param {View} view
+   * @param {RowPair} pair
+   * @param {number} place
+   * @returns {GraphMode[]}
+   */
+  modes(view, pair, place) {
     const { layers } = view.profile.reports[place];
     const length = layers.ms.length;
-    const row = (layer) => pair.rows.rowOf(place, layer);
+    const row = (/** @type {number} */ layer) => pair.rows.rowOf(place, layer);
     return [
       deltaMode({ ratio: (layer) => (pair.both(row(layer)) ? pair.ratio(row(layer)) : null), format: changeText }),
-      heatMode({ value: (layer) => layers.ms[layer], layers: length }),
+      heatMode({ value: (layer) => layers.ms[layer] ?? 0, layers: length }),
       kindsMode({ key: "precision", title: "Precision", of: (layer) => view.texts[layers.precision[layer]], layers: length }),
-      familyMode(this.graphOf(place), (layer) => view.texts[layers.type[layer]]),
+      familyMode(this.graphOf(view, place), (layer) => view.texts[layers.type[layer]]),
     ];
   }
 
+  /** @param {number[]} rows */
   mark(rows) {
-    const layers = this.view?.profile.rows.layers[this.place];
-    if (layers) this.shown.get(this.place)?.graph.mark(rows.flatMap((row) => layerPlaces(layers[row])));
+    const layers = this.shown?.view.profile.rows.layers[this.place];
+    if (layers) this.graphs.get(this.place)?.graph.mark(rows.flatMap((row) => layerPlaces(layers[row])));
   }
 }
 
@@ -188,6 +220,7 @@ export class ComparedGraph {
  * @param {HTMLElement} host
  * @param {View} view
  * @param {RowPair} pair
+ * @param {(type: string) => void} pick
  */
 export function drawTypes(host, view, pair, pick) {
   const places = view.profile.subjects.length <= 3 ? [...view.profile.subjects.keys()] : [view.base, view.candidate];

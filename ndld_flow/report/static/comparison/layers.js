@@ -1,5 +1,6 @@
 // The table of matched layers: columns, selection, filters.
 
+/** @import { Column } from "../table.js" */
 /** @import { View, RowPair } from "./data.js" */
 
 import { make, shortened } from "../elements.js";
@@ -10,19 +11,24 @@ import { badge, named, signedMs, verdictWord } from "./data.js";
 
 // The columns of the layer table: the time in each report, and the change from the base to the candidate.
 
+/** @type {<T>(value: number, otherwise: T) => number | T} */
 const finite = (value, otherwise) => (Number.isFinite(value) ? value : otherwise);
 
 /**
  * With two reports there is room for shares; the CSV file always has them.
  * @param {View} view
  * @param {RowPair} pair
+ * @returns {Column[]}
  */
 function timeColumns(view, pair) {
   return view.profile.subjects.flatMap((_, place) => {
     const { letter, label } = view.subject(place);
     const { [place]: times } = pair.rows.times;
     const sum = pair.rows.sums[place] || 1;
-    const part = (row) => (times[row] === null ? null : times[row] / sum);
+    const part = (/** @type {number} */ row) => {
+      const ms = times[row];
+      return ms === null ? null : ms / sum;
+    };
     const key = letter.toLowerCase();
     const long = `${letter} ${shortened(label, 30)}`;
     return [
@@ -35,18 +41,22 @@ function timeColumns(view, pair) {
         key: `${key}_share`, label: "%", longLabel: `${long}, %`, csvLabel: `${letter} ${label} percent of layer sum`,
         width: "68px", numeric: true, right: true, hidden: view.profile.subjects.length > 2,
         value: part, format: (value) => (value === null ? "–" : share(value)),
-        csv: (row) => (times[row] === null ? "" : Number((part(row) * 100).toPrecision(5))),
+        csv: (row) => (times[row] === null ? "" : Number(((part(row) ?? 0) * 100).toPrecision(5))),
       },
     ];
   });
 }
 
-/** @param {RowPair} pair */
+/**
+ * @param {RowPair} pair
+ * @param {Heat} heat
+ * @returns {Column[]}
+ */
 function changeColumns(pair, heat) {
-  const size = (row) => Math.abs(pair.delta(row));
+  const size = (/** @type {number} */ row) => Math.abs(pair.delta(row));
   const sizes = Array.from({ length: pair.length }, (_, row) => size(row));
-  const direction = (row) => (pair.delta(row) < 0 ? "faster" : "slower");
-  const word = (row) => (pair.rows.has(pair.candidate, row) ? "new" : "gone");
+  const direction = (/** @type {number} */ row) => (pair.delta(row) < 0 ? "faster" : "slower");
+  const word = (/** @type {number} */ row) => (pair.rows.has(pair.candidate, row) ? "new" : "gone");
   return [
     {
       key: "delta", label: "Delta", csvLabel: "delta ms", width: "86px", numeric: true, right: true, measure: "sum",
@@ -73,14 +83,20 @@ function changeColumns(pair, heat) {
 
 const LAYER_VERDICTS = ["incomparable", "unchanged", "inconclusive", "improved", "regressed"];
 
-/** @param {RowPair} pair */
+/**
+ * @param {RowPair} pair
+ * @returns {Column[]}
+ */
 function verdictColumns(pair) {
-  const q = (row) => pair.verdict(row)?.q ?? null;
-  const qText = (value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
+  const q = (/** @type {number} */ row) => pair.verdict(row)?.q ?? null;
+  const qText = (/** @type {number | null} */ value) => (value === null ? "" : value < 0.001 ? "< 0.001" : value.toFixed(3));
   return [
     {
       key: "verdict", label: "Verdict", width: "122px", numeric: true,
-      value: (row) => (pair.verdict(row) ? LAYER_VERDICTS.indexOf(pair.verdict(row).verdict) : null),
+      value: (row) => {
+        const verdict = pair.verdict(row);
+        return verdict ? LAYER_VERDICTS.indexOf(verdict.verdict) : null;
+      },
       csv: (row) => pair.verdict(row)?.verdict ?? "",
       format: (value) => (value === null ? "–" : LAYER_VERDICTS[value]),
       element: (value) => (value === null ? "–" : verdictWord(LAYER_VERDICTS[value])),
@@ -92,7 +108,10 @@ function verdictColumns(pair) {
   ];
 }
 
-/** @param {RowPair} pair */
+/**
+ * @param {RowPair} pair
+ * @returns {Column[]}
+ */
 function confidenceColumns(pair) {
   return [
     { key: "precision", label: "Precision", width: "140px", tally: true, value: (row) => pair.change("precision", row) },
@@ -115,6 +134,8 @@ function confidenceColumns(pair) {
 /**
  * @param {View} view
  * @param {RowPair} pair
+ * @param {Heat} heat
+ * @returns {Column[]}
  */
 function comparedColumns(view, pair, heat) {
   return [
@@ -131,6 +152,8 @@ function comparedColumns(view, pair, heat) {
 
 // The text about the selected rows: one in full, several as sums.
 
+const FIELDS = /** @type {const} */ (["name", "type", "dims", "precision", "tactic", "provider"]);
+
 /**
  * @param {View} view
  * @param {RowPair} pair
@@ -139,20 +162,20 @@ function comparedColumns(view, pair, heat) {
 function describeRow(view, pair, row) {
   const list = make("dl");
   const both = pair.both(row)
-    ? `${milliseconds(pair.from(row))} → ${milliseconds(pair.to(row))}: ${signedMs(pair.delta(row))}, ${changeText(pair.ratio(row))}, speed-up ${threeDigits(1 / pair.ratio(row))}×`
+    ? `${milliseconds(pair.from(row) ?? 0)} → ${milliseconds(pair.to(row) ?? 0)}: ${signedMs(pair.delta(row))}, ${changeText(pair.ratio(row))}, speed-up ${threeDigits(1 / pair.ratio(row))}×`
     : pair.either(row) ? `${pair.rows.has(pair.base, row) ? "only in the base" : "only in the candidate"}: ${signedMs(pair.delta(row))}` : "in neither of the two";
   /** @type {[string | Node, string][]} */
   const lines = [["Change", both]];
   for (const place of view.profile.subjects.keys()) {
     if (!pair.rows.has(place, row)) continue;
-    const words = ["name", "type", "dims", "precision", "tactic", "provider"].map((key) => pair.rows.text(key, place, row)).filter(Boolean);
-    lines.push([badge(view.subject(place)), `${words.join(" · ")} · ${milliseconds(pair.rows.times[place][row])}`]);
+    const words = FIELDS.map((key) => pair.rows.text(key, place, row)).filter(Boolean);
+    lines.push([badge(view.subject(place)), `${words.join(" · ")} · ${milliseconds(pair.rows.times[place][row] ?? 0)}`]);
     const nodes = pair.rows.onnxNodes(place, row);
     if (nodes.length && place === pair.base) lines.push(["ONNX nodes", nodes.join(", ")]);
   }
   if (pair.both(row)) lines.push(["Matched by", `${pair.method(row)}, confidence ${pair.confidence(row).toFixed(2)}`]);
   const verdict = pair.verdict(row);
-  if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p === null ? "" : `, p ${threeDigits(verdict.p)}, q ${threeDigits(verdict.q)} over all rows`}: it advises and does not gate`]);
+  if (verdict) lines.push(["Verdict", `${verdict.verdict}${verdict.p === null ? "" : `, p ${threeDigits(verdict.p)}, q ${threeDigits(verdict.q ?? NaN)} over all rows`}: it advises and does not gate`]);
   for (const [label, text] of lines) list.append(make("dt", {}, label), make("dd", {}, make("bdi", {}, text)));
   return [list];
 }
@@ -165,7 +188,7 @@ function describeRow(view, pair, row) {
  */
 function describeRows(view, pair, model) {
   const rows = [...model.selected];
-  const sum = (time) => rows.reduce((total, row) => total + (time(row) ?? 0), 0);
+  const sum = (/** @type {(row: number) => number | null} */ time) => rows.reduce((total, row) => total + (time(row) ?? 0), 0);
   const [before, after] = [sum((row) => pair.from(row)), sum((row) => pair.to(row))];
   const change = make("p", {}, make("b", {}, `${milliseconds(before)} → ${milliseconds(after)}`), `: ${signedMs(after - before)}`,
     before ? `, ${changeText(after / before)}` : "", after ? `, speed-up ${threeDigits(before / after)}×` : "");
@@ -182,12 +205,13 @@ function describeCompared(view, pair, model) {
   if (model.selected.size > 1) return describeRows(view, pair, model);
   const advice = [make("p", {}, "Select rows to add them up: click, Shift or Ctrl and click, or the arrow keys and Space. ",
     make("kbd", {}, "1"), " to ", make("kbd", {}, "9"), " sort by a column, ", make("kbd", {}, "b"), " makes the next report the base.")];
-  if (!view.first) advice.push(make("p", {}, "Verdicts of layers were worked out against ", named(view.subject(0)), ": make it the base to see them."));
+  if (!view.first) advice.push(make("p", {}, "Verdicts of layers were computed against ", named(view.subject(0)), ": make it the base to see them."));
   return advice;
 }
 
 // The table of the matched layers of all reports, with the filters of its rows.
 
+/** @type {Record<string, {label: string, keep: (pair: RowPair, limit: number) => (row: number) => boolean}>} */
 const LAYER_CHOICES = {
   precision: { label: "precision changed", keep: (pair) => (row) => pair.changed("precision", row) },
   tactic: { label: "tactic changed", keep: (pair) => (row) => pair.changed("tactic", row) },
@@ -198,14 +222,21 @@ const LAYER_CHOICES = {
 
 export class ComparedLayers {
   /**
-   * `selected(rows)` is called when the selection changes.
    * @param {HTMLElement} host
+   * @param {View} view
+   * @param {RowPair} pair
+   * @param {(rows: number[]) => void} selected is called when the selection changes
    */
-  constructor(host, selected) {
+  constructor(host, view, pair, selected) {
+    this.view = view;
+    this.pair = pair;
     this.selected = selected;
+    /** @type {Set<string>} */
     this.chosen = new Set();
     this.method = "";
     this.scale = "linear";
+    this.limit = 0;
+    this.heat = new Heat(this.scale);
     this.buttons = Object.entries(LAYER_CHOICES).map(([key, { label }]) => make("button", {
       type: "button", "aria-pressed": "false", "data-choice": key, onclick: () => this.toggle(key),
     }, label));
@@ -215,6 +246,8 @@ export class ComparedLayers {
     this.about = make("p", { class: "quiet small" });
     this.inner = make("div", { "data-live": "compared-layers" });
     host.replaceChildren(this.choices, this.about, this.inner);
+    this.model = this.newModel(comparedColumns(view, pair, this.heat));
+    this.table = this.newTable();
   }
 
   /**
@@ -222,7 +255,7 @@ export class ComparedLayers {
    * @param {RowPair} pair
    */
   draw(view, pair) {
-    const sameProfile = this.view?.profile === view.profile;
+    const sameProfile = this.view.profile === view.profile;
     this.view = view;
     this.pair = pair;
     // A layer is slower or faster by the threshold of the deciding metric.
@@ -231,43 +264,48 @@ export class ComparedLayers {
     this.offerMethods();
     this.heat = new Heat(this.scale);
     const columns = comparedColumns(view, pair, this.heat);
-    if (!sameProfile) this.begin(columns);
-    else this.follow(columns);
+    const { field } = this.table;
+    const top = sameProfile ? this.table.box.scrollTop : 0;
+    if (sameProfile) this.follow(columns);
+    else this.model = this.newModel(columns);
     this.keep();
-    this.show();
+    this.table = this.newTable();
+    this.table.filter(sameProfile ? field.value : "");
+    this.table.box.scrollTop = top;
   }
 
-  begin(columns) {
-    this.model = new TableModel(columns, this.pair.length);
-    this.model.sorting = { key: "size", descending: true };
-    this.text = "";
-    this.top = 0;
+  /** @param {Column[]} columns */
+  newModel(columns) {
+    const model = new TableModel(columns, this.pair.length);
+    model.sorting = { key: "size", descending: true };
+    return model;
   }
 
-  // Another base keeps rows, selection, order, filter and hidden columns.
+  /**
+   * Another base keeps rows, selection, order, filter and hidden columns.
+   * @param {Column[]} columns
+   */
   follow(columns) {
     const hidden = new Map(this.model.columns.map((column) => [column.key, column.hidden]));
     for (const column of columns) if ("hidden" in column) column.hidden = hidden.get(column.key);
     this.model.columns = columns;
     this.model.haystacks.clear();
-    this.text = this.table.field.value;
-    this.top = this.table.box.scrollTop;
   }
 
-  show() {
+  newTable() {
     const { subjects, name } = this.view.profile;
-    this.table = new TableView(this.inner, this.model, {
+    const table = new TableView(this.inner, this.model, {
       label: "layers",
       file: `layers-${name.replaceAll(/[^\w.-]+/g, "_").slice(0, 60)}-${this.view.subject(this.pair.candidate).letter}-against-${this.view.subject(this.pair.base).letter}.csv`,
       describe: (model) => describeCompared(this.view, this.pair, model),
       selected: (rows) => this.selected(rows),
       tools: [makeSwitch("Heat", { linear: "linear", log: "log", rank: "rank", none: "off" }, this.scale, (scale) => this.warm(scale))],
     });
-    this.table.filter(this.text);
-    this.table.box.scrollTop = this.top;
-    this.table.box.dataset.reports = String(subjects.length);
+    table.box.dataset.reports = String(subjects.length);
+    return table;
   }
 
+  /** @param {string} scale */
   warm(scale) {
     this.scale = scale;
     this.heat.use(scale);
@@ -276,7 +314,7 @@ export class ComparedLayers {
 
   namePair() {
     this.about.replaceChildren("Delta, %, speed-up and changes: ", named(this.view.subject(this.pair.candidate)), " against ", named(this.view.subject(this.pair.base)),
-      this.view.first ? "; the largest change comes first." : "; the largest change comes first. Verdicts were worked out against another base.");
+      this.view.first ? "; the largest change comes first." : "; the largest change comes first. Verdicts were computed against another base.");
   }
 
   offerMethods() {
@@ -285,10 +323,14 @@ export class ComparedLayers {
       ...present.map((method) => make("option", { value: method }, `matched by ${method}`)));
     this.methods.value = this.method;
     const tactics = Array.from({ length: this.pair.length }, (_, row) => row).some((row) => this.pair.changed("tactic", row));
-    this.buttons.find((button) => button.dataset.choice === "tactic").hidden = !tactics && !this.chosen.has("tactic");
+    const tactic = this.buttons.find((button) => button.dataset.choice === "tactic");
+    if (tactic) tactic.hidden = !tactics && !this.chosen.has("tactic");
   }
 
-  // Slower and faster exclude each other; all other filters combine.
+  /**
+   * Slower and faster exclude each other; all other filters combine.
+   * @param {string} key
+   */
   toggle(key) {
     if (!this.chosen.delete(key)) this.chosen.add(key);
     if (this.chosen.has(key) && key === "slower") this.chosen.delete("faster");
@@ -296,6 +338,7 @@ export class ComparedLayers {
     this.apply();
   }
 
+  /** @param {string} method */
   showMethod(method) {
     this.chosen.delete("unmatched");
     this.method = method === "unmatched" ? "" : method;
@@ -304,7 +347,11 @@ export class ComparedLayers {
     this.apply();
   }
 
-  // Filter by a type or precision that was selected elsewhere; selected again, the filter is removed.
+  /**
+   * Filter by a type or precision that was selected elsewhere; selected again, the filter is removed.
+   * @param {string} key
+   * @param {string} text
+   */
   pick(key, text) {
     const word = exactWord(key, text);
     this.table.filter(this.table.field.value === word ? "" : word);
@@ -316,7 +363,7 @@ export class ComparedLayers {
   }
 
   keep() {
-    for (const button of this.buttons) button.setAttribute("aria-pressed", String(this.chosen.has(button.dataset.choice)));
+    for (const button of this.buttons) button.setAttribute("aria-pressed", String(this.chosen.has(button.dataset.choice ?? "")));
     const tests = [...this.chosen].map((key) => LAYER_CHOICES[key].keep(this.pair, this.limit));
     const byMethod = this.method;
     this.model.keep = (row) => tests.every((test) => test(row)) && (!byMethod || this.pair.method(row) === byMethod);

@@ -1,7 +1,7 @@
 // The page of a comparison: all parts follow the choice of profile, base and candidate.
 
 import { startConveniences } from "../conveniences.js";
-import { all, around, live, make, shortened } from "../elements.js";
+import { all, around, byId, live, make, required, shortened } from "../elements.js";
 import { readPayload } from "../payload.js";
 import { badge, Choice, chooser, pairOf, View } from "./data.js";
 import { Deltas, drawCoverage, Waterfall } from "./differences.js";
@@ -13,11 +13,11 @@ import { drawDecision, drawHeadline, drawMetrics } from "./verdicts.js";
 /** @param {Choice} choice */
 function baseControls(choice) {
   const { subjects } = choice.payload;
-  const option = (subject, value) => ({ content: badge(subject), value });
-  const base = chooser("bar-base", "Base", subjects.map(option), (value) => choice.set({ base: value }));
-  const candidate = chooser("bar-candidate", "Candidate", subjects.map(option), (value) => choice.set({ candidate: value }));
+  const options = () => subjects.map((subject, value) => ({ content: badge(subject), value }));
+  const base = chooser("bar-base", "Base", options(), (value) => choice.set({ base: value }));
+  const candidate = chooser("bar-candidate", "Candidate", options(), (value) => choice.set({ candidate: value }));
   candidate.element.hidden = subjects.length < 3;
-  live("controls").replaceChildren(base.element, candidate.element);
+  required("controls").replaceChildren(base.element, candidate.element);
   const inputs = /** @type {HTMLInputElement[]} */ (all('.subjects input[name="base"]'));
   for (const input of inputs) {
     input.addEventListener("change", () => choice.set({ base: Number(input.value) }));
@@ -36,7 +36,7 @@ function profileTabs(choice) {
   if (!host) return;
   const tabs = profiles.map((profile, place) => make("button", {
     type: "button", role: "tab", onclick: () => choice.set({ profile: place }),
-    onkeydown: (event) => {
+    onkeydown: (/** @type {KeyboardEvent} */ event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
       if (!by) return;
       choice.set({ profile: (place + by + profiles.length) % profiles.length });
@@ -55,44 +55,57 @@ function profileTabs(choice) {
  * @param {View} view
  */
 function drawMeasured(view) {
-  drawRuns(live("runs"), view);
-  drawSpread(live("distribution"), view);
+  drawRuns(required("runs"), view);
+  drawSpread(required("distribution"), view);
+}
+
+/**
+ * The parts about layers, linked with their table.
+ * @param {HTMLElement} host of the table
+ * @param {View} first
+ * @returns {(view: View) => void} draws all of them
+ */
+function layerParts(host, first) {
+  /** @type {(Timelines | ComparedGraph)[]} */
+  const drawings = [];
+  const layers = new ComparedLayers(host, first, pairOf(first), (rows) => drawings.forEach((drawing) => drawing.mark(rows)));
+  const goToLayers = () => byId("layers").scrollIntoView();
+  /** @type {(key: string, text: string) => void} */
+  const pick = (key, text) => {
+    layers.pick(key, text);
+    goToLayers();
+  };
+  const choose = (/** @type {number} */ row) => layers.table.choose(row < 0 ? [] : [row]);
+  const waterfall = new Waterfall(required("waterfall"));
+  const deltas = new Deltas(required("deltas"), pick);
+  const [timelines, graph] = [live("timelines"), live("graph")];
+  if (timelines) drawings.push(new Timelines(timelines, choose));
+  if (graph) drawings.push(new ComparedGraph(graph, choose));
+  return (view) => {
+    const pair = pairOf(view);
+    waterfall.draw(view, pair);
+    deltas.draw(view, pair);
+    drawCoverage(required("coverage"), view, pair, (method) => {
+      layers.showMethod(method);
+      goToLayers();
+    });
+    drawTypes(required("types"), view, pair, (type) => pick("type", type));
+    layers.draw(view, pair);
+    for (const drawing of drawings) drawing.draw(view, pair);
+  };
 }
 
 /** @param {Choice} choice */
 function followProfile(choice) {
-  const parts = [];
-  const layers = live("layers") && new ComparedLayers(live("layers"), (rows) => parts.forEach((part) => part.mark(rows)));
-  const goToLayers = () => document.getElementById("layers").scrollIntoView();
-  const deltas = layers && new Deltas(live("deltas"), (key, text) => {
-    layers.pick(key, text);
-    goToLayers();
-  });
-  const pickMethod = (method) => {
-    layers.showMethod(method);
-    goToLayers();
-  };
-  const choose = (row) => layers.table.choose(row < 0 ? [] : [row]);
-  if (live("timelines")) parts.push(new Timelines(live("timelines"), choose));
-  if (live("graph")) parts.push(new ComparedGraph(live("graph"), choose));
-  const waterfall = layers && new Waterfall(live("waterfall"));
+  const host = live("layers");
+  const drawLayers = host && layerParts(host, new View(choice));
   let shown = -1;
   choice.follow(() => {
     const view = new View(choice);
-    drawMetrics(live("metrics"), live("metrics-about"), view);
+    drawMetrics(required("metrics"), required("metrics-about"), view);
     if (shown !== choice.profile) drawMeasured(view);
     shown = choice.profile;
-    if (!layers) return;
-    const pair = pairOf(view);
-    waterfall.draw(view, pair);
-    deltas.draw(view, pair);
-    drawCoverage(live("coverage"), view, pair, pickMethod);
-    drawTypes(live("types"), view, pair, (type) => {
-      layers.pick("type", type);
-      goToLayers();
-    });
-    layers.draw(view, pair);
-    for (const part of parts) part.draw(view, pair);
+    drawLayers?.(view);
   });
 }
 
@@ -113,8 +126,8 @@ export async function start() {
     baseControls(choice);
     profileTabs(choice);
     choice.follow(() => {
-      drawHeadline(live("headline"), choice);
-      drawDecision(live("decision"), choice);
+      drawHeadline(required("headline"), choice);
+      drawDecision(required("decision"), choice);
     });
     followProfile(choice);
     listenToKeys(choice);

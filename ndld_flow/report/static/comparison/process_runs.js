@@ -8,38 +8,48 @@ import { latencyDistribution } from "../latency_distribution.js";
 import { count, quantityText } from "../quantities.js";
 import { tooltip } from "../widgets.js";
 
+/** @typedef {{place: number, run: number, value: number, started: number}} RunPoint */
+
 const RUNS_HEIGHT = 168;
 
 /**
  * Where all reports were measured in turns, each round is one position; otherwise each report has positions of its own.
  * @param {View} view
+ * @param {MetricPayload} metric
  */
 function runPoints(view, metric) {
   const sittings = new Set(view.profile.reports.map((report) => report.sitting));
   const inTurns = sittings.size === 1 && !sittings.has("");
-  const points = view.profile.subjects.flatMap((_, place) => (metric.runs[place] ?? []).map((value, run) =>
-    ({ place, run, value, started: view.report(place).started_s[run] ?? run })));
-  const shown = points.filter((point) => point.value !== null);
-  if (inTurns) shown.sort((a, b) => a.started - b.started || a.place - b.place);
-  return { points: shown, inTurns };
+  /** @type {RunPoint[]} */
+  const points = view.profile.subjects.flatMap((_, place) => (metric.runs[place] ?? []).flatMap((value, run) =>
+    (value === null ? [] : [{ place, run, value, started: view.report(place).started_s[run] ?? run }])));
+  if (inTurns) points.sort((a, b) => a.started - b.started || a.place - b.place);
+  return { points, inTurns };
 }
 
 /**
  * Letters, so that reports can be distinguished without colours.
  * @param {View} view
+ * @param {RunPoint} point
+ * @param {string} value
+ * @param {number} x
+ * @param {number} y
  */
-function runPoint(view, point, x, y) {
+function runPoint(view, point, value, x, y) {
   const subject = view.subject(point.place);
-  const text = `${subject.letter} ${subject.label}, run ${point.run + 1}\n${point.text}`;
+  const text = `${subject.letter} ${subject.label}, run ${point.run + 1}\n${value}`;
   return draw("g", {
     class: `series series-${subject.series} run`,
-    onpointermove: (event) => tooltip.show(event.clientX, event.clientY, text),
+    onpointermove: (/** @type {PointerEvent} */ event) => tooltip.show(event.clientX, event.clientY, text),
     onpointerleave: () => tooltip.hide(),
   }, draw("circle", { cx: x, cy: y, r: 8 }), draw("text", { x, y: y + 4, "text-anchor": "middle" }, subject.letter));
 }
 
 /**
+ * @param {HTMLElement} figure
  * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {RunPoint[]} points
  * @param {number} width
  */
 function drawRunsAt(figure, view, metric, points, width) {
@@ -60,10 +70,10 @@ function drawRunsAt(figure, view, metric, points, width) {
   }
   for (const place of view.profile.subjects.keys()) {
     const own = points.map((point, order) => ({ ...point, order })).filter((point) => point.place === place);
-    const way = own.map((point) => `${x(point.order).toFixed(1)} ${y(point.value).toFixed(1)}`);
-    if (own.length > 1) svg.append(draw("path", { class: `series series-${view.subject(place).series} thread`, d: `M${way.join("L")}` }));
+    const path = own.map((point) => `${x(point.order).toFixed(1)} ${y(point.value).toFixed(1)}`);
+    if (own.length > 1) svg.append(draw("path", { class: `series series-${view.subject(place).series} thread`, d: `M${path.join("L")}` }));
   }
-  points.forEach((point, order) => svg.append(runPoint(view, { ...point, text: quantityText(point.value, metric.unit) }, x(order), y(point.value))));
+  points.forEach((point, order) => svg.append(runPoint(view, point, quantityText(point.value, metric.unit), x(order), y(point.value))));
   figure.replaceChildren(svg);
 }
 
@@ -73,7 +83,7 @@ function drawRunsAt(figure, view, metric, points, width) {
  */
 export function drawRuns(host, view) {
   const metric = view.profile.metrics[view.deciding];
-  const { points, inTurns } = metric ? runPoints(view, metric) : { points: [] };
+  const { points, inTurns } = metric ? runPoints(view, metric) : { points: [], inTurns: false };
   if (points.length < 3 || points.length > 400) {
     host.replaceChildren();
     return;
@@ -99,7 +109,7 @@ export function drawSpread(host, view) {
   const most = Math.max(...measured.map(({ report }) => report.sample_count));
   host.replaceChildren(make("h4", {}, `Passes of the timing pass, up to ${count(most)} of each`), inner);
   latencyDistribution(inner, measured.map(({ report, subject }) => ({
-    label: `${subject.letter}  ${subject.label}`, series: subject.series, latency: report.latency,
-    quartiles_ms: report.quartiles_ms, runs: [report.samples],
+    label: `${subject.letter}  ${subject.label}`, series: subject.series, latency: /** @type {Record<string, number>} */ (report.latency),
+    quartiles_ms: /** @type {number[]} */ (report.quartiles_ms), runs: [report.samples.filter((ms) => ms !== null)],
   })));
 }

@@ -1,6 +1,6 @@
 // Verdicts of a comparison: intervals, the decision, and the table of metrics.
 
-/** @import { Choice, View } from "./data.js" */
+/** @import { Choice, Verdict, View } from "./data.js" */
 
 import { make } from "../elements.js";
 import { changeText, quantityText, ratioText, threeDigits } from "../quantities.js";
@@ -13,10 +13,12 @@ const RATIO_TICKS = [0.001, 0.01, 0.1, 0.2, 0.25, 1 / 3, 0.5, 0.6, 0.7, 0.8, 0.9
 
 // A logarithmic scale, so that twice and half are equally far from one; by the rules of interval_scale.py.
 class RatioScale {
+  /** @param {Pick<Verdict, "low" | "high" | "ratio" | "threshold">[]} verdicts */
   constructor(verdicts) {
     const ends = [1];
     for (const { low, high, ratio, threshold } of verdicts) {
-      ends.push(1 + 2 * threshold, 1 / (1 + 2 * threshold), ...[low, high, ratio].filter((end) => end > 0));
+      const band = 1 + 2 * (threshold ?? 0);
+      ends.push(band, 1 / band, ...[low, high, ratio].filter((end) => end !== null && end > 0).map(Number));
     }
     const held = ends.map((end) => Math.min(Math.max(end, 1e-3), 1e3));
     const [least, most] = [Math.min(...held), Math.max(...held)];
@@ -25,13 +27,17 @@ class RatioScale {
     this.high = most * margin;
   }
 
-  // 0 to 100
+  /**
+   * 0 to 100
+   * @param {number} ratio
+   */
   place(ratio) {
     if (this.high <= this.low) return 50;
     const held = Math.min(Math.max(ratio, this.low), this.high);
     return (100 * Math.log(held / this.low)) / Math.log(this.high / this.low);
   }
 
+  /** @param {number} apart */
   ticks(apart) {
     const both = [...new Set([...RATIO_TICKS, ...RATIO_TICKS.map((tick) => 1 / tick)])];
     const kept = [1];
@@ -43,11 +49,17 @@ class RatioScale {
   }
 }
 
+/**
+ * @param {Verdict} verdict
+ * @param {RatioScale} ratios
+ */
 function intervalBar(verdict, ratios) {
-  const { ratio, low, high, threshold } = verdict;
-  if (!(ratio > 0)) return "";
-  const at = (value) => `${ratios.place(value).toFixed(2)}%`;
-  const until = (value) => `${(100 - ratios.place(value)).toFixed(2)}%`;
+  const { ratio, low, high } = verdict;
+  const threshold = verdict.threshold ?? 0;
+  if (ratio === null || !(ratio > 0)) return "";
+  const at = (/** @type {number} */ value) => `${ratios.place(value).toFixed(2)}%`;
+  const until = (/** @type {number} */ value) => `${(100 - ratios.place(value)).toFixed(2)}%`;
+  /** @type {(tag: "u" | "b" | "i" | "em", left: number, right?: number) => HTMLElement} */
   const piece = (tag, left, right) => {
     const mark = make(tag);
     mark.style.left = at(left);
@@ -59,12 +71,13 @@ function intervalBar(verdict, ratios) {
     class: `interval ${verdict.verdict}`,
     role: "img",
     "aria-label": `${spread}, against a threshold of ±${threeDigits(threshold * 100)} %`,
-    onpointermove: (event) => tooltip.show(event.clientX, event.clientY,
+    onpointermove: (/** @type {PointerEvent} */ event) => tooltip.show(event.clientX, event.clientY,
       `${spread}\nthreshold ±${threeDigits(threshold * 100)} %\n${verdict.verdict}`),
     onpointerleave: () => tooltip.hide(),
   }, piece("u", 1 / (1 + threshold), 1 + threshold), piece("b", 1), piece("i", low ?? ratio, high ?? ratio), piece("em", ratio));
 }
 
+/** @param {RatioScale} ratios */
 function intervalAxis(ratios) {
   const axis = make("div", { class: "interval-axis", "aria-hidden": "true" });
   for (const tick of ratios.ticks(13)) {
@@ -91,6 +104,7 @@ function deciding(choice) {
   });
 }
 
+/** @param {{verdict: string}[]} decisions */
 const worstOf = (decisions) => WORST_FIRST.find((word) => decisions.some((decision) => decision.verdict === word));
 
 /**
@@ -110,8 +124,9 @@ function comparedTitle(choice) {
  */
 export function drawHeadline(host, choice) {
   const { payload } = choice;
-  document.querySelector(".compared-head h1 bdi").textContent = comparedTitle(choice);
-  const capital = (word) => word[0].toUpperCase() + word.slice(1);
+  const title = document.querySelector(".compared-head h1 bdi");
+  if (title) title.textContent = comparedTitle(choice);
+  const capital = (/** @type {string} */ word) => word[0].toUpperCase() + word.slice(1);
   if (choice.base === 0) {
     const why = payload.why.replaceAll("->", "→");
     host.replaceChildren(verdictWord(payload.verdict, capital(payload.verdict)), " ", make("span", { class: "result" }, make("bdi", {}, why)));
@@ -143,45 +158,64 @@ export function drawDecision(host, choice) {
       make("td", {}, named(decision.subject)), make("td", {}, verdictWord(decision.verdict)),
       make("td", { class: "n" }, make("b", {}, ratioText(decision.ratio))), make("td", { class: "n" }, changeText(decision.ratio)),
       make("td", { class: "plot" }, intervalBar(decision, ratios)),
-    ].filter(Boolean)),
+    ].filter((cell) => cell !== false)),
     make("tr", { class: "why" }, make("td", { colspan: several ? 6 : 5 }, make("bdi", {}, decision.why))),
   ]);
   host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "decisions" },
-    make("thead", {}, make("tr", {}, ...heads.filter(Boolean))), make("tbody", {}, ...rows))));
+    make("thead", {}, make("tr", {}, ...heads.filter((head) => head !== false))), make("tbody", {}, ...rows))));
 }
 
 // The table of metrics against the base: change, verdict and interval, all on one axis.
 
+/**
+ * @param {MetricPayload} metric
+ * @param {number} place
+ */
 const valueOf = (metric, place) => make("span", { class: "value" }, quantityText(metric.values[place], metric.unit));
 
 /**
  * The value behind the ratio of a verdict: with paired runs, the medians of both sides have another ratio.
  * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {Verdict | undefined} verdict
+ * @param {number} place
  */
 const pairedValue = (view, metric, verdict, place) => {
   const value = verdict?.[place === view.base ? "base_value" : "candidate_value"];
   return make("span", { class: "value" }, quantityText(value ?? metric.values[place], metric.unit));
 };
 
-/** @param {View} view */
+/**
+ * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {Verdict} verdict
+ * @param {number} place
+ */
 const agrees = (view, metric, verdict, place) => {
-  const medians = metric.values[place] / metric.values[view.base] / verdict.ratio;
-  return !Number.isFinite(medians) || Math.abs(medians - 1) <= Math.max(verdict.threshold / 10, 1e-4);
+  const medians = (metric.values[place] ?? NaN) / (metric.values[view.base] ?? NaN) / (verdict.ratio ?? NaN);
+  return !Number.isFinite(medians) || Math.abs(medians - 1) <= Math.max((verdict.threshold ?? 0) / 10, 1e-4);
 };
 
 /**
  * Several reports share the column of the base, so the values of a pair are given where the medians contradict its
  * ratio.
  * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {Verdict} verdict
+ * @param {number} place
  */
 const pairFigures = (view, metric, verdict, place) => verdict.base_value == null || agrees(view, metric, verdict, place) ? ""
   : make("div", { class: "quiet small" }, `in pairs ${quantityText(verdict.base_value, metric.unit)} → ${quantityText(verdict.candidate_value, metric.unit)}`);
 
+/** @param {Verdict} verdict */
 const changeOf = (verdict) => verdictWord(verdict.verdict, changeText(verdict.ratio) || verdict.verdict);
 
 /**
  * With two reports there is room for the interval next to the values.
  * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {Verdict | undefined} verdict
+ * @param {RatioScale} ratios
  */
 function pairCells(view, metric, verdict, ratios) {
   return [
@@ -192,7 +226,12 @@ function pairCells(view, metric, verdict, ratios) {
   ];
 }
 
-/** @param {View} view */
+/**
+ * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {number} number
+ * @param {RatioScale} ratios
+ */
 function severalCells(view, metric, number, ratios) {
   return view.profile.subjects.map((_, place) => {
     const verdict = place === view.base ? undefined : view.verdict(number, place);
@@ -202,10 +241,14 @@ function severalCells(view, metric, number, ratios) {
   });
 }
 
-/** @param {View} view */
+/**
+ * @param {View} view
+ * @param {MetricPayload} metric
+ * @param {RatioScale} ratios
+ */
 function metricRow(view, metric, ratios) {
   const number = view.profile.metrics.indexOf(metric);
-  const verdicts = view.candidates.map((place) => view.verdict(number, place)).filter(Boolean);
+  const verdicts = view.candidates.map((place) => view.verdict(number, place)).filter((verdict) => verdict !== undefined);
   const differs = verdicts.some((verdict) => verdict.verdict !== "unchanged");
   const decides = number === view.deciding;
   const cells = view.candidates.length === 1
@@ -216,16 +259,17 @@ function metricRow(view, metric, ratios) {
 
 /**
  * @param {HTMLElement} host
+ * @param {HTMLElement} about
  * @param {View} view
  */
 export function drawMetrics(host, about, view) {
   const { metrics, subjects, decided_by } = view.profile;
   about.replaceChildren("each against ", named(view.subject(view.base)));
   const ordered = [...metrics].sort((a, b) => Number(b.key === decided_by) - Number(a.key === decided_by));
-  const verdicts = metrics.flatMap((_, number) => view.candidates.map((place) => view.verdict(number, place))).filter(Boolean);
+  const verdicts = metrics.flatMap((_, number) => view.candidates.map((place) => view.verdict(number, place))).filter((verdict) => verdict !== undefined);
   const ratios = new RatioScale(verdicts);
   const single = view.candidates.length === 1;
-  const head = (place) => make("th", { scope: "col", class: "n" }, named(view.subject(place)), place === view.base ? make("span", { class: "quiet" }, " base") : "");
+  const head = (/** @type {number} */ place) => make("th", { scope: "col", class: "n" }, named(view.subject(place)), place === view.base ? make("span", { class: "quiet" }, " base") : "");
   host.replaceChildren(make("div", { class: "scroll" }, make("table", { class: "compared-metrics" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Metric"), ...subjects.map((_, place) => head(place)),
       ...(single ? [make("th", { scope: "col", class: "n" }, "Change"), make("th", { scope: "col" }, "Verdict"), make("th", { scope: "col", class: "plot" }, intervalAxis(ratios))] : []))),

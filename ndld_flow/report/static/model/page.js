@@ -1,6 +1,9 @@
 // The page of a model: shows one graph at a time and describes the selection, which the address keeps.
 
-import { all, around, make, shortened } from "../elements.js";
+/** @import { Hit } from "./search.js" */
+/** @import { Place } from "./data.js" */
+
+import { all, around, byId, make, shortened } from "../elements.js";
 import { familyMode, kindsMode } from "../graph/colours.js";
 import { GraphView } from "../graph/view.js";
 import { readPayload } from "../payload.js";
@@ -11,15 +14,21 @@ import { ModelLinks, nodePanel, scopePanel, tensorPanel } from "./panel.js";
 import { ModelSearch } from "./search.js";
 
 class ModelView {
+  /** @param {ModelPayload} payload */
   constructor(payload) {
     this.data = new ModelData(payload);
     this.places = new ModelPlaces(this.data);
     this.links = new ModelLinks(this.data, this.places);
-    this.place = { scope: -1, node: -1, tensor: -1 };
+    this.place = this.places.read(location.hash);
+    /** @type {Set<number> | null} */
     this.found = null;
-    this.stage = document.getElementById("stage");
+    /** @type {string | undefined} */
+    this.theme = undefined;
+    this.stage = byId("stage");
     this.search = new ModelSearch(this.data, { go: (hit) => this.goToHit(hit), show: (nodes) => this.showFound(nodes) });
     this.listBodies();
+    this.view = this.graphOf(this.place.scope);
+    this.showScope(this.place.scope);
     this.listen();
     this.arrive();
   }
@@ -48,6 +57,7 @@ class ModelView {
     });
   }
 
+  /** @param {HTMLElement} name */
   makeLink(name) {
     const tensor = this.data.scopes[0].terminals.find((terminal) => this.data.tensors.name[terminal] === name.dataset.tensor);
     if (tensor !== undefined) name.replaceWith(this.links.to({ scope: 0, tensor }, name.textContent, name.textContent));
@@ -56,12 +66,15 @@ class ModelView {
   listBodies() {
     const functions = this.data.scopes.flatMap((scope, place) => (place && scope.parent < 0 ? [place] : []));
     const bodies = this.data.scopes.flatMap((scope, place) => (scope.parent >= 0 ? [place] : []));
-    const host = document.getElementById("bodies");
+    const host = byId("bodies");
     if (functions.length) host.append(make("h2", {}, `Functions ${count(functions.length)}`), this.links.list(functions, (scope) => this.links.scopeLink(scope)));
     if (bodies.length) host.append(make("h2", {}, `Bodies ${count(bodies.length)}`), this.links.list(bodies, (scope) => this.bodyLink(scope)));
   }
 
-  // Nested bodies are indented.
+  /**
+   * Nested bodies are indented.
+   * @param {number} scope
+   */
   bodyLink(scope) {
     const depth = this.data.trail(scope).length - 2;
     return make("span", { style: `display:block;padding-left:${Math.min(depth, 8) + 1}em;text-indent:-1em` }, this.links.scopeLink(scope, this.data.scopeTitle(scope)));
@@ -72,7 +85,10 @@ class ModelView {
     const place = this.places.read(location.hash);
     const before = this.place;
     this.place = place;
-    if (place.scope !== before.scope) this.openScope(place.scope);
+    if (place.scope !== before.scope) {
+      this.view = this.graphOf(place.scope);
+      this.showScope(place.scope);
+    }
     const local = this.localOf(place);
     if (local !== this.view.state.active) {
       if (local >= 0) this.moveTo(local);
@@ -83,6 +99,7 @@ class ModelView {
     this.showPanel(place);
   }
 
+  /** @param {{scope: number, node?: number, tensor?: number}} place */
   go(place) {
     const hash = this.places.write(place);
     if (location.hash === hash || (hash === "#" && !location.hash)) this.arrive();
@@ -90,18 +107,23 @@ class ModelView {
     else location.hash = hash;
   }
 
+  /** @param {Hit} hit */
   goToHit({ node, tensor }) {
     if (node >= 0) this.go({ scope: this.data.scopeOf[node], node });
     else this.go({ scope: Math.max(0, this.data.home[tensor]), tensor });
   }
 
-  // The node or terminal of the shown graph for a place; -1 for none.
+  /**
+   * The node or terminal of the shown graph for a place; -1 for none.
+   * @param {Place} place
+   */
   localOf({ scope, node, tensor }) {
     if (node >= 0) return this.data.local(node);
     const terminal = tensor < 0 ? -1 : this.data.scopes[scope].terminals.indexOf(tensor);
     return terminal < 0 ? -1 : this.data.scopes[scope].length + terminal;
   }
 
+  /** @param {number} local */
   moveTo(local) {
     const { view } = this;
     if (view.inSight(local) && view.view.scale > 0.45) return;
@@ -110,27 +132,30 @@ class ModelView {
     view.centreOn(...view.data.centre(local));
   }
 
-  // Mark the producer and the consumers of a tensor.
+  /**
+   * Mark the producer and the consumers of a tensor.
+   * @param {Place} place
+   */
   markReaders({ scope, tensor }) {
-    if (tensor < 0) return this.view.mark([]);
-    const near = [this.data.producer[tensor], ...this.data.consumers[tensor]].filter((node) => node >= 0 && this.data.scopeOf[node] === scope);
+    const ends = tensor < 0 ? [] : [this.data.producer[tensor], ...this.data.consumers[tensor]];
+    const near = ends.filter((node) => node >= 0 && this.data.scopeOf[node] === scope);
     this.view.mark(near.map((node) => this.data.local(node)));
   }
 
-  openScope(scope) {
+  /** @param {number} scope */
+  graphOf(scope) {
     const { data } = this;
     const { first, length, graph, address, terminals } = data.scopes[scope];
-    const of = (column) => (local) => column[first + local];
-    const output = (local) => (local < length ? data.nodes.outputs[first + local][0] : terminals[local - length]);
-    const dtype = (local) => data.tensors.dtype[output(local)] ?? "";
+    const output = (/** @type {number} */ local) => (local < length ? data.nodes.outputs[first + local][0] : terminals[local - length]);
+    const dtype = (/** @type {number} */ local) => data.tensors.dtype[output(local)] ?? "";
     const modes = [
       familyMode(graph, (local) => data.nodes.details[first + local] || data.nameOf(first + local)),
       kindsMode({ key: "dtype", title: "Dtype", of: dtype, layers: length }),
     ];
-    if (data.nodes.precision.some(Boolean)) modes.push(kindsMode({ key: "precision", title: "Asked precision", of: of(data.nodes.precision), layers: length }));
+    if (data.nodes.precision.some(Boolean)) modes.push(kindsMode({ key: "precision", title: "Asked precision", of: (local) => data.nodes.precision[first + local], layers: length }));
     this.links.scope = scope;
     tooltip.hide();
-    this.view = new GraphView(this.stage, graph, {
+    return new GraphView(this.stage, graph, {
       label: address || "the model", modes, finds: false, wheelZooms: true,
       name: (local) => data.nameOf(first + local),
       type: (local) => data.operatorName(first + local),
@@ -140,17 +165,23 @@ class ModelView {
       pickTerminal: (terminal) => this.go({ scope, tensor: terminals[terminal] }),
       open: (local) => this.enter(local < length ? first + local : -1),
     });
+  }
+
+  /** @param {number} scope */
+  showScope(scope) {
     this.view.fit(); // before anything is scrolled into view
-    this.tellTrail(scope);
+    this.showTrail(scope);
     this.showFound(this.found);
   }
 
+  /** @param {number} node */
   about(node) {
     const { data } = this;
     const outputs = data.nodes.outputs[node].map((tensor) => data.tensorText(tensor)).filter(Boolean);
     return [data.nameOf(node), data.nodes.operator[node], data.nodes.details[node], ...outputs].filter(Boolean).join("\n");
   }
 
+  /** @param {number} node */
   enter(node) {
     const body = node >= 0 ? this.data.nodes.bodies[node][0] : undefined;
     if (body === undefined) return false;
@@ -165,30 +196,34 @@ class ModelView {
     if (scope > 0) this.go(caller === undefined ? { scope: 0 } : { scope: this.data.scopeOf[caller], node: caller });
   }
 
-  tellTrail(scope) {
+  /** @param {number} scope */
+  showTrail(scope) {
     const trail = this.data.trail(scope);
     const parts = trail.map((step) => (step === scope ? make("b", { "aria-current": "page" }, make("bdi", {}, shortened(this.data.scopeTitle(step), 48))) : this.links.scopeLink(step, this.data.scopeTitle(step))));
     const others = this.data.siblings(scope).filter((sibling) => sibling !== scope);
     const siblings = others.map((other) => this.links.scopeLink(other, this.data.bodyName(other)));
+    /** @type {(items: HTMLElement[], sign: string) => HTMLElement[]} */
     const apart = (items, sign) => items.flatMap((item, place) => (place ? [make("span", { class: "quiet", "aria-hidden": "true" }, sign), item] : [item]));
-    document.querySelector(".trail").replaceChildren(...(trail.length > 1 ? apart(parts, " › ") : []), ...(siblings.length ? [make("span", { class: "quiet" }, " also "), ...apart(siblings, ", ")] : []));
+    document.querySelector(".trail")?.replaceChildren(...(trail.length > 1 ? apart(parts, " › ") : []), ...(siblings.length ? [make("span", { class: "quiet" }, " also "), ...apart(siblings, ", ")] : []));
   }
 
+  /** @param {Place} place */
   showPanel({ scope, node, tensor }) {
-    const chosen = document.getElementById("chosen");
-    const summary = document.getElementById("summary");
+    const chosen = byId("chosen");
+    const summary = byId("summary");
     const parts = node >= 0 ? nodePanel(this.data, this.links, node)
       : tensor >= 0 ? tensorPanel(this.data, this.links, tensor)
         : scope > 0 ? scopePanel(this.data, this.links, scope) : [];
-    const way = this.links.scopeLink(scope, scope > 0 && (node >= 0 || tensor >= 0) ? "‹ this graph" : "‹ the model");
-    const back = make("p", { class: "back" }, way);
-    if (scope > 0 && node < 0 && tensor < 0) way.setAttribute("href", this.places.write({ scope: 0 }));
+    const link = this.links.scopeLink(scope, scope > 0 && (node >= 0 || tensor >= 0) ? "‹ this graph" : "‹ the model");
+    const back = make("p", { class: "back" }, link);
+    if (scope > 0 && node < 0 && tensor < 0) link.setAttribute("href", this.places.write({ scope: 0 }));
     chosen.replaceChildren(...(parts.length ? [back, ...parts] : []));
     chosen.hidden = !parts.length;
     summary.hidden = parts.length > 0;
-    document.getElementById("panel").scrollTop = 0;
+    byId("panel").scrollTop = 0;
   }
 
+  /** @param {Set<number> | null} nodes */
   showFound(nodes) {
     this.found = nodes;
     const { first, length } = this.data.scopes[this.place.scope];

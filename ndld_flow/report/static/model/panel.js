@@ -1,6 +1,6 @@
 // The panel about a node, a tensor or a scope of a model, with links between them.
 
-/** @import { ModelData } from "./data.js" */
+/** @import { ModelData, ModelPlaces } from "./data.js" */
 
 import { all, draw, make, shortened } from "../elements.js";
 import { count, share, size } from "../quantities.js";
@@ -8,17 +8,25 @@ import { count, share, size } from "../quantities.js";
 // Links from one part of a model to another: real links, so that they can be copied or opened in another tab.
 
 export class ModelLinks {
-  /** @param {ModelData} data */
+  /**
+   * @param {ModelData} data
+   * @param {ModelPlaces} places
+   */
   constructor(data, places) {
     this.data = data;
     this.places = places;
     this.scope = 0; // the one that is shown
   }
 
+  /**
+   * @param {{scope: number, node?: number, tensor?: number}} place
+   * @param {string} text
+   */
   to(place, text, title = "") {
     return make("a", { href: this.places.write(place), title: title || null }, make("bdi", {}, shortened(text, 80)));
   }
 
+  /** @param {number} node */
   node(node) {
     const { data } = this;
     const scope = data.scopeOf[node];
@@ -27,17 +35,23 @@ export class ModelLinks {
     return make("span", {}, link, " ", make("span", { class: "quiet" }, make("bdi", {}, data.nodes.operator[node]), ...where));
   }
 
+  /** @param {number} tensor */
   tensor(tensor) {
     const { data } = this;
     const link = this.to({ scope: this.scope, tensor }, data.tensors.name[tensor] || "(no name)", data.tensors.name[tensor]);
     return make("span", {}, link, " ", make("span", { class: "quiet" }, make("bdi", {}, data.tensorText(tensor))));
   }
 
+  /** @param {number} scope */
   scopeLink(scope, text = this.data.scopes[scope].address || "model") {
     return this.to({ scope }, text);
   }
 
-  // A limited number at first, the rest on demand.
+  /**
+   * A limited number at first, the rest on demand.
+   * @param {number[]} items
+   * @param {(entry: number) => Node} item
+   */
   list(items, item, most = 12) {
     const list = make("ul", {}, ...items.slice(0, most).map((entry) => make("li", {}, item(entry))));
     if (items.length <= most) return list;
@@ -49,11 +63,19 @@ export class ModelLinks {
   }
 }
 
+/**
+ * @param {string} name
+ * @param {...(Node | string)} value
+ */
 const factRow = (name, ...value) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, name)), make("td", {}, ...value));
 
+/** @param {...Node} rows */
 const factTable = (...rows) => make("table", { class: "facts" }, make("tbody", {}, ...rows));
 
-// A long text that is folded at first.
+/**
+ * A long text that is folded at first.
+ * @param {string} text
+ */
 function longText(text, limit = 140) {
   if (text.length <= limit) return make("bdi", {}, text);
   const shown = make("bdi", {}, `${text.slice(0, limit)}…`);
@@ -68,15 +90,17 @@ function longText(text, limit = 140) {
 
 const TENSOR_KINDS = ["computed", "input", "initializer", "constant"];
 
+/** @param {number | null | undefined} value */
 function significant(value) {
   if (value === null || value === undefined) return "–";
   return Number.isInteger(value) ? count(value) : String(Number(value.toPrecision(6)));
 }
 
+/** @param {HeldPayload} held */
 function histogram(held) {
   const counts = held.histogram;
-  if (!counts || counts.length < 2) return null;
-  const [low, high] = held.range;
+  if (!counts || counts.length < 2 || !held.range) return null;
+  const [low, high] = held.range.map(Number);
   const most = Math.max(...counts);
   const wide = 10;
   const bars = counts.map((times, place) => {
@@ -92,7 +116,10 @@ function histogram(held) {
     make("figcaption", {}, make("span", {}, significant(low)), make("span", {}, significant(high))));
 }
 
-// Rows about a tensor that the model holds: size and statistics.
+/**
+ * Rows about a tensor that the model holds: size and statistics.
+ * @param {HeldPayload} held
+ */
 function heldRows(held) {
   const rows = [
     factRow("Elements", count(held.elements)),
@@ -102,7 +129,7 @@ function heldRows(held) {
   if (held.unread) rows.push(factRow("Statistics", `none: ${held.unread}`));
   if (!held.range || !held.elements) return rows;
   const [low, high, mean, deviation] = held.range;
-  const [nans, infinities, zeros] = held.counts;
+  const [nans, infinities, zeros] = held.counts ?? [0, 0, 0];
   if (held.elements > 1) {
     rows.push(factRow("Range", `${significant(low)} to ${significant(high)}`), factRow("Mean, deviation", `${significant(mean)}, ${significant(deviation)}`));
     rows.push(factRow("Zeros", zeros ? `${count(zeros)} (${share(zeros / held.elements)})` : "0"));
@@ -112,6 +139,10 @@ function heldRows(held) {
   return rows;
 }
 
+/**
+ * @param {HeldPayload} held
+ * @param {...Node} rows
+ */
 function heldParts(held, ...rows) {
   /** @type {Element[]} */
   const parts = [factTable(...rows, ...heldRows(held))];
@@ -128,6 +159,7 @@ function heldParts(held, ...rows) {
 /**
  * @param {ModelData} data
  * @param {ModelLinks} links
+ * @param {number} tensor
  */
 export function tensorPanel(data, links, tensor) {
   const { tensors } = data;
@@ -154,7 +186,10 @@ export function tensorPanel(data, links, tensor) {
 
 // Facts about one node, and about the graph that is shown.
 
-/** @param {ModelData} data */
+/**
+ * @param {ModelData} data
+ * @param {number} node
+ */
 function attributeRows(data, node) {
   const shown = data.attributes(node).filter(({ type }) => type !== "graph" && type !== "graphs"); // these are links to the bodies
   return shown.map(({ name, type, text, isDefault, held }) => {
@@ -168,6 +203,8 @@ function attributeRows(data, node) {
 /**
  * @param {ModelData} data
  * @param {ModelLinks} links
+ * @param {number[]} tensors
+ * @param {string} empty
  */
 function portList(data, links, tensors, empty) {
   if (!tensors.length) return make("p", { class: "quiet" }, empty);
@@ -179,7 +216,10 @@ function portList(data, links, tensors, empty) {
   }));
 }
 
-/** @param {ModelData} data */
+/**
+ * @param {ModelData} data
+ * @param {number} node
+ */
 function neighbours(data, node) {
   const before = new Set([...data.nodes.inputs[node], ...data.nodes.outside[node]].filter((tensor) => tensor >= 0).map((tensor) => data.producer[tensor]));
   const after = new Set(data.nodes.outputs[node].flatMap((tensor) => data.consumers[tensor]));
@@ -190,6 +230,7 @@ function neighbours(data, node) {
 /**
  * @param {ModelData} data
  * @param {ModelLinks} links
+ * @param {number} node
  */
 export function nodePanel(data, links, node) {
   const { nodes } = data;
@@ -221,6 +262,7 @@ export function nodePanel(data, links, node) {
  * A body or a function: its inputs, outputs and callers.
  * @param {ModelData} data
  * @param {ModelLinks} links
+ * @param {number} scope
  */
 export function scopePanel(data, links, scope) {
   const { terminals, graph, doc, address, length } = data.scopes[scope];

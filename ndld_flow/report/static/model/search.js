@@ -2,31 +2,38 @@
 
 /** @import { ModelData } from "./data.js" */
 
-import { all, make, shortened } from "../elements.js";
+import { all, byId, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
+
+/**
+ * Either a node or a tensor; the other is -1.
+ * @typedef {{node: number, tensor: number}} Hit
+ */
 
 const MOST_HITS_SHOWN = 200;
 
 export class ModelSearch {
   /**
-   * `go(place)` shows one hit; `show(nodes)` gets the nodes that are found, or null.
    * @param {ModelData} data
+   * @param {{go: (hit: Hit) => void, show: (nodes: Set<number> | null) => void}} options `go` shows one hit; `show` gets the
+   *   nodes that are found, null without a search
    */
   constructor(data, { go, show }) {
     this.data = data;
     this.go = go;
     this.show = show;
+    /** @type {Hit[]} */
     this.hits = [];
     this.hit = -1;
-    this.field = /** @type {HTMLInputElement} */ (document.getElementById("find"));
-    /** Names in lower case, filled by the first search. */
+    this.field = /** @type {HTMLInputElement} */ (byId("find"));
+    /** @type {{nodes: string[], tensors: string[]} | null} texts in lower case, filled by the first search */
     this.lowered = null;
-    this.status = document.getElementById("found");
-    this.list = document.getElementById("hits");
+    this.status = byId("found");
+    this.list = byId("hits");
     this.field.addEventListener("input", () => this.find(this.field.value));
     this.field.addEventListener("keydown", (event) => this.key(event));
-    document.getElementById("previous").addEventListener("click", () => this.step(-1));
-    document.getElementById("next").addEventListener("click", () => this.step(1));
+    byId("previous").addEventListener("click", () => this.step(-1));
+    byId("next").addEventListener("click", () => this.step(1));
   }
 
   get hay() {
@@ -38,6 +45,7 @@ export class ModelSearch {
     return this.lowered;
   }
 
+  /** @param {string} text */
   find(text) {
     this.field.value = text;
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -48,17 +56,24 @@ export class ModelSearch {
     this.paint();
   }
 
+  /**
+   * @param {string} text
+   * @param {string[]} words
+   * @returns {Hit[]}
+   */
   search(text, words) {
     const { nodes } = this.data;
     if (text.startsWith("type:")) {
       const wanted = text.slice(5);
       return nodes.operator.flatMap((operator, node) => (operator === wanted ? [{ node, tensor: -1 }] : []));
     }
-    const fits = (hay) => words.every((word) => hay.includes(word));
+    const fits = (/** @type {string} */ hay) => words.every((word) => hay.includes(word));
+    /** @type {Hit[]} */
     const ofNodes = this.hay.nodes.flatMap((hay, node) => (fits(hay) ? [{ node, tensor: -1 }] : []));
     return ofNodes.concat(this.hay.tensors.flatMap((hay, tensor) => (hay && fits(hay) ? [{ node: -1, tensor }] : [])));
   }
 
+  /** @param {number} by */
   step(by) {
     if (!this.hits.length) return;
     this.hit = this.hit < 0 ? (by > 0 ? 0 : this.hits.length - 1) : (this.hit + by + this.hits.length) % this.hits.length;
@@ -67,6 +82,7 @@ export class ModelSearch {
     this.go(this.hits[this.hit]);
   }
 
+  /** @param {number} place */
   choose(place) {
     this.hit = place - 1;
     this.step(1);
@@ -84,6 +100,10 @@ export class ModelSearch {
     if (current) this.list.scrollTop = Math.max(0, current.offsetTop - this.list.clientHeight / 2);
   }
 
+  /**
+   * @param {Hit} hit
+   * @param {number} place
+   */
   item({ node, tensor }, place) {
     const { data } = this;
     const [name, what] = node >= 0 ? [data.nameOf(node), data.nodes.operator[node]] : [data.tensors.name[tensor], "tensor"];
@@ -93,6 +113,7 @@ export class ModelSearch {
       make("bdi", {}, shortened(name, 70)), " ", make("span", { class: "quiet" }, make("bdi", {}, what + where))));
   }
 
+  /** @param {KeyboardEvent} event */
   key(event) {
     if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
     else if (event.key === "Escape" && this.field.value) this.find("");

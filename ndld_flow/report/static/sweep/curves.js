@@ -8,18 +8,29 @@ import { count, plainNumber, quantityText } from "../quantities.js";
 import { Spots } from "../scatter_points.js";
 import { binaryUnit } from "./data.js";
 
+/** @typedef {{row: number, x: number, y: number}} CurvePoint */
+
+/**
+ * Scales from values to pixels; `low` and `high` are the ends of the vertical one.
+ * @typedef {{x: (value: number) => number, y: (value: number) => number, low: number, high: number}} Scales
+ */
+
 const CURVE = { height: 260, left: 66, right: 18, top: 26, bottom: 40 };
 
 export class CurvePlot {
   /**
    * @param {HTMLElement} host
    * @param {SweepData} data
+   * @param {CurvePayload} curve
+   * @param {(row: number, more: boolean) => void} pick is called for a point that was selected
    */
   constructor(host, data, curve, pick) {
     this.data = data;
     this.curve = curve;
     this.pick = pick;
     this.dimension = data.dimensions[curve.dimension];
+    /** @type {{x: number, y: number}[]} */
+    this.labels = [];
     this.room = make("div");
     host.append(make("div", {}, make("h3", {}, make("bdi", {}, this.dimension.label), make("span", { class: "quiet" }, " by "), make("bdi", {}, curve.axis)),
       make("figure", { class: "picture curve" }, this.room), this.legend()));
@@ -33,10 +44,15 @@ export class CurvePlot {
     return make("p", { class: "keys" }, ...keys, ...more);
   }
 
+  /** @param {number} width */
   draw(width) {
     const { lines, log } = this.curve;
     this.labels = [];
-    const points = lines.map(({ rows, x }) => rows.map((row, place) => ({ row, x: x[place], y: this.dimension.numbers[row] })).filter(({ y }) => y !== null));
+    /** @type {CurvePoint[][]} */
+    const points = lines.map(({ rows, x }) => rows.flatMap((row, place) => {
+      const y = this.dimension.numbers[row];
+      return y === null ? [] : [{ row, x: x[place], y }];
+    }));
     const at = this.scales(points.flat(), width, log);
     const svg = draw("svg", {
       height: CURVE.height, viewBox: `0 0 ${width} ${CURVE.height}`, role: "application", "aria-roledescription": "line chart", tabindex: 0,
@@ -51,12 +67,19 @@ export class CurvePlot {
     this.room.replaceChildren(svg);
   }
 
+  /** @param {CurveLinePayload} line */
   words({ label, rows, x, saturated }) {
     const end = saturated === null ? "not saturated" : `saturated at ${x[saturated]}`;
-    return `${label ? `${label}: ` : ""}${this.dimension.text(rows[0])} to ${this.dimension.text(rows.at(-1))}, ${end}.`;
+    return `${label ? `${label}: ` : ""}${this.dimension.text(rows[0])} to ${this.dimension.text(rows[rows.length - 1])}, ${end}.`;
   }
 
-  // The axis starts at zero unless all values would be at the top.
+  /**
+   * The axis starts at zero unless all values would be at the top.
+   * @param {CurvePoint[]} points
+   * @param {number} width
+   * @param {boolean} log
+   * @returns {Scales}
+   */
   scales(points, width, log) {
     const xs = points.map(({ x }) => x);
     const ys = points.map(({ y }) => y);
@@ -64,23 +87,26 @@ export class CurvePlot {
     const [low, high] = [Math.min(...ys), Math.max(...ys)];
     const margin = (high - low) * 0.08 || Math.abs(high) * 0.05 || 1;
     const from = low >= 0 && low < 0.6 * high ? 0 : low - margin;
-    this.range = [from, high + margin];
     const along = log ? Math.log : Number;
+    const across = scale(along(x0), along(x1) === along(x0) ? along(x0) + 1 : along(x1), CURVE.left + 14, width - CURVE.right - 14);
     return {
-      x: scale(along(x0), along(x1) === along(x0) ? along(x0) + 1 : along(x1), CURVE.left + 14, width - CURVE.right - 14),
-      along, y: scale(from, high + margin, CURVE.height - CURVE.bottom, CURVE.top),
+      x: (value) => across(along(value)), y: scale(from, high + margin, CURVE.height - CURVE.bottom, CURVE.top),
+      low: from, high: high + margin,
     };
   }
 
+  /**
+   * @param {CurvePoint[]} points
+   * @param {Scales} at
+   * @param {number} width
+   */
   grid(points, at, width) {
     const bottom = CURVE.height - CURVE.bottom;
     const own = [...new Set(points.map(({ x }) => x))].sort((a, b) => a - b);
     const every = Math.ceil(own.length / Math.max(2, Math.floor(width / 70)));
-    at.plain = at.x;
-    at.x = (value) => at.plain(at.along(value));
-    const factor = this.dimension.unit === "bytes" ? binaryUnit(this.range[1]).factor : 1;
+    const factor = this.dimension.unit === "bytes" ? binaryUnit(at.high).factor : 1;
     return [
-      ...ticks(this.range[0] / factor, this.range[1] / factor, 5).map((tick) => tick * factor).flatMap((tick) => [
+      ...ticks(at.low / factor, at.high / factor, 5).map((tick) => tick * factor).flatMap((tick) => [
         draw("line", { class: "grid", x1: CURVE.left, x2: width - CURVE.right, y1: at.y(tick), y2: at.y(tick) }),
         draw("text", { x: CURVE.left - 8, y: at.y(tick) + 4, "text-anchor": "end" }, tick === 0 ? "0" : quantityText(tick, this.dimension.unit))]),
       ...own.filter((_, place) => place % every === 0).map((value) =>
@@ -89,13 +115,23 @@ export class CurvePlot {
     ];
   }
 
-  // Rings may be close to each other: a label is placed where it covers no other.
+  /**
+   * Rings may be close to each other: a label is placed where it covers no other.
+   * @param {number} x
+   * @param {number} y
+   */
   hasRoom(x, y) {
     if (this.labels.some((label) => Math.abs(label.y - y) < 14 && Math.abs(label.x - x) < 100)) return false;
     this.labels.push({ x, y });
     return true;
   }
 
+  /**
+   * @param {CurvePoint[]} points
+   * @param {CurveLinePayload} line
+   * @param {number} place
+   * @param {Scales} at
+   */
   line(points, { rows, saturated }, place, at) {
     const path = points.map(({ x, y }, number) => `${number ? "L" : "M"}${at.x(x).toFixed(1)} ${at.y(y).toFixed(1)}`).join("");
     const dots = points.map(({ x, y }) => `M${at.x(x).toFixed(1)} ${at.y(y).toFixed(1)}h.01`).join("");

@@ -5,7 +5,7 @@ import { shortened } from "../elements.js";
 import { quantityText } from "../quantities.js";
 
 // One column over all points: numbers, or positions among the texts of an axis.
-class Dimension {
+export class Dimension {
   /**
    * @param {DimensionPayload} column
    * @param {string[]} texts
@@ -18,31 +18,37 @@ class Dimension {
     this.direction = column.direction;
     this.log = column.log;
     this.isDefault = column.is_default;
-    this.numbers = column.numbers;
-    this.levels = column.levels;
-    this.texts = column.texts?.map((place) => texts[place]);
-    this.isText = this.numbers === null;
+    this.numbers = column.numbers ?? [];
+    this.levels = column.levels ?? [];
+    this.texts = (column.texts ?? []).map((place) => texts[place]);
+    this.isText = column.numbers === null;
     this.short = this.label;
-    const known = this.isText ? [] : this.numbers.filter((number) => number !== null);
+    const known = this.numbers.filter((number) => number !== null);
     this.low = known.reduce((a, b) => Math.min(a, b), Infinity);
     this.high = known.reduce((a, b) => Math.max(a, b), -Infinity);
     this.isLog = this.log && !this.isText && this.low > 0;
   }
 
+  /** @param {number} row */
   value(row) {
     return this.isText ? this.levels[row] : this.numbers[row];
   }
 
+  /** @param {number} row */
   text(row) {
     return this.kind === "axis" ? this.texts[this.levels[row]] : quantityText(this.numbers[row], this.unit);
   }
 
-  // The position between the lowest value (0) and the highest (1); null for an unknown value, 0.5 if all are equal.
+  /**
+   * The position between the lowest value (0) and the highest (1); null for an unknown value, 0.5 if all are equal.
+   * @param {number} row
+   */
   fraction(row) {
     const value = this.value(row);
     return value === null ? null : this.fractionOf(value);
   }
 
+  /** @param {number} value */
   fractionOf(value) {
     const [low, high] = this.isText ? [0, this.texts.length - 1] : [this.low, this.high];
     if (high === low) return 0.5;
@@ -51,14 +57,20 @@ class Dimension {
     return (value / 2 - low / 2) / (high / 2 - low / 2); // the difference would be infinite
   }
 
-  // The text of the value at a position between 0 and 1.
+  /**
+   * The text of the value at a position between 0 and 1.
+   * @param {number} fraction
+   */
   at(fraction) {
     if (this.isText) return this.texts[Math.round(fraction * (this.texts.length - 1))];
     const value = this.isLog ? this.low * (this.high / this.low) ** fraction : this.low + fraction * (this.high - this.low);
     return quantityText(this.kind === "axis" ? Number(value.toPrecision(3)) : value, this.unit);
   }
 
-  // Values of tick marks: all values if they are few, otherwise round ones.
+  /**
+   * Values of tick marks: all values if they are few, otherwise round ones.
+   * @param {number} most
+   */
   marks(most) {
     if (this.isText) return this.texts.map((text, place) => ({ value: place, text }));
     if (this.low > this.high) return [];
@@ -70,23 +82,33 @@ class Dimension {
   }
 }
 
+/** @param {number} value */
 export function binaryUnit(value) {
   const power = Math.min(4, Math.max(0, Math.floor(Math.log2(Math.max(Math.abs(value), 1)) / 10)));
   return { factor: 1024 ** power, name: ["B", "KiB", "MiB", "GiB", "TiB"][power] };
 }
 
-// For neighbours that are equal in three digits.
+/**
+ * For neighbours that are equal in three digits.
+ * @param {number} value
+ * @param {string} unit
+ */
 function exactText(value, unit) {
-  const { factor, name } = unit === "bytes" ? binaryUnit(value) : { factor: 1, name: { "1/s": "/s" }[unit] ?? unit };
+  const { factor, name } = unit === "bytes" ? binaryUnit(value) : { factor: 1, name: unit === "1/s" ? "/s" : unit };
   return `${(value / factor).toLocaleString("en-US", { maximumSignificantDigits: 7 })} ${name}`.trim();
 }
 
-// Round numbers for tick marks; bytes are round in their binary unit.
+/**
+ * Round numbers for tick marks; bytes are round in their binary unit.
+ * @param {Dimension} dimension
+ * @param {number} most
+ */
 function roundMarks({ low, high, isLog, unit }, most) {
   if (low === high) return [low];
   if (!(high - low > 1e-300 && high - low < 1e300)) return [low, high];
-  const inside = (value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
+  const inside = (/** @type {number} */ value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
   if (isLog) {
+    /** @type {number[]} */
     const marks = [];
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power++) {
       marks.push(...(high / low > 10 ** most ? [1] : high / low > 200 ? [1, 3] : [1, 2, 5]).map((digit) => digit * 10 ** power));
@@ -126,46 +148,63 @@ export class SweepData {
     return this.texts[this.payload[key][row]];
   }
 
+  /** @param {string} kind */
   of(kind) {
     return this.dimensions.filter((dimension) => dimension.kind === kind);
   }
 
+  /** @param {string} key */
   byKey(key) {
     return this.dimensions.find((dimension) => dimension.key === key);
   }
 
   // Shorten `speed.threads` to `threads` where that is unique.
   shorten() {
-    const tail = (label) => label.split(".").slice(1).join(".") || label;
+    const tail = (/** @type {string} */ label) => label.split(".").slice(1).join(".") || label;
+    /** @type {Map<string, number>} */
     const times = new Map();
     for (const dimension of this.dimensions) times.set(tail(dimension.label), (times.get(tail(dimension.label)) ?? 0) + 1);
     for (const dimension of this.dimensions) dimension.short = times.get(tail(dimension.label)) === 1 ? tail(dimension.label) : dimension.label;
   }
 
+  /** @param {number} row */
   passed(row) {
     return this.text("outcome", row) === "passed";
   }
 
-  // `point 17: best`
+  /**
+   * `point 17: best`
+   * @param {number} row
+   */
   title(row) {
     const mark = this.text("mark", row) || (this.passed(row) ? "" : this.text("outcome", row));
     return `point ${this.number[row]}${mark ? `: ${mark === "front" ? "on the front" : mark}` : ""}`;
   }
 
-  // `measured again: latency.min 899 µs`, for points that were.
+  /**
+   * `measured again: latency.min 899 µs`, for points that were.
+   * @param {number} row
+   */
   againWords(row) {
     const again = this.again[row];
     return again ? [`measured again: ${this.of("objective").map((dimension, place) => `${dimension.short} ${quantityText(again.objectives[place], dimension.unit)}`).join(", ")}`] : [];
   }
 
+  /** @param {number} row */
   settings(row) {
     return this.of("axis").filter((dimension) => dimension.texts.length > 1).map((dimension) => `${dimension.short} ${shortened(dimension.text(row), 30)}`).join(", ");
   }
 }
 
-// The points that no other point dominates. Each axis is minimized or maximized.
+/**
+ * The points that no other point dominates.
+ * @template {{x: number, y: number}} T
+ * @param {T[]} points
+ * @param {[number, number]} signs 1 for an axis that is minimized, -1 for one that is maximized
+ */
 export function paretoFront(points, [xSign, ySign]) {
   const ordered = [...points].sort((a, b) => xSign * (a.x - b.x) || ySign * (a.y - b.y));
+  /** @type {T[]} */
   const front = [];
   for (const point of ordered) {
     const last = front.at(-1);

@@ -1,6 +1,6 @@
 // Points of a sweep as lines over parallel axes, and the brushes that filter them.
 
-/** @import { SweepData } from "./data.js" */
+/** @import { Dimension, SweepData } from "./data.js" */
 
 import { colorsAt, drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
@@ -10,15 +10,26 @@ import { tooltip } from "../widgets.js";
 // The brushes on the axes of the parallel coordinates: ranges between 0 and 1 that points must be in.
 
 class Brushes {
+  /** @param {() => void} changed */
   constructor(changed) {
     this.changed = changed;
+    /** @type {Map<Dimension, [number, number]>} */
     this.parts = new Map();
   }
 
+  /**
+   * @param {Dimension} dimension
+   * @returns {[number, number]}
+   */
   of(dimension) {
     return this.parts.get(dimension) ?? [0, 1];
   }
 
+  /**
+   * @param {Dimension} dimension
+   * @param {number} low
+   * @param {number} high
+   */
   set(dimension, low, high) {
     const [from, to] = [Math.max(0, Math.min(low, high)), Math.min(1, Math.max(low, high))];
     if (from <= 0 && to >= 1) this.parts.delete(dimension);
@@ -26,12 +37,14 @@ class Brushes {
     this.changed();
   }
 
+  /** @param {Dimension} [dimension] default: all */
   clear(dimension) {
     if (dimension ? !this.parts.delete(dimension) : this.parts.size === 0) return;
     if (!dimension) this.parts.clear();
     this.changed();
   }
 
+  /** @param {number} row */
   keeps(row) {
     for (const [part, [low, high]] of this.parts) {
       const place = part.fraction(row);
@@ -40,7 +53,10 @@ class Brushes {
     return true;
   }
 
-  // `from 2 to 8`, for screen readers.
+  /**
+   * `from 2 to 8`, for screen readers.
+   * @param {Dimension} dimension
+   */
   words(dimension) {
     const [low, high] = this.of(dimension);
     if (!this.parts.has(dimension)) return "every value";
@@ -48,14 +64,18 @@ class Brushes {
     return from === to ? from : `${from} to ${to}`;
   }
 
-  // Up and down move the upper end, with Shift the lower one: by a value of the axis, or a twentieth of it.
+  /**
+   * Up and down move the upper end, with Shift the lower one: by a value of the axis, or a twentieth of it.
+   * @param {Dimension} dimension
+   * @param {KeyboardEvent} event
+   */
   key(dimension, event) {
     const by = { ArrowUp: 1, ArrowDown: -1 }[event.key];
     if (["Escape", "Delete", "Backspace"].includes(event.key)) this.clear(dimension);
     else if (by) {
       const step = dimension.isText ? 1 / Math.max(1, dimension.texts.length - 1) : 0.05;
       const [low, high] = this.of(dimension);
-      const move = (end) => Math.round((end + by * step) * 1e6) / 1e6;
+      const move = (/** @type {number} */ end) => Math.round((end + by * step) * 1e6) / 1e6;
       if (event.shiftKey) this.set(dimension, Math.min(move(low), high), high);
       else this.set(dimension, low, Math.max(move(high), low));
     } else return;
@@ -69,16 +89,28 @@ const PARALLEL = { height: 380, top: 54, bottom: 34, side: 70, least: 104 };
 
 export class Parallel {
   /**
-   * `pick(row, more)` is called for a line that was clicked, `changed()` when the brushes change.
    * @param {HTMLElement} host
    * @param {SweepData} data
+   * @param {{pick: (row: number, more: boolean) => void, changed: () => void}} options `pick` is called for a line that
+   *   was clicked, `changed` when the brushes change
    */
   constructor(host, data, { pick, changed }) {
     this.data = data;
     this.pick = pick;
+    /** @type {number[]} */
     this.selected = [];
-    this.alive = (_row) => true;
+    /** @type {(row: number) => boolean} */
+    this.alive = () => true;
     this.near = -1;
+    this.width = 0;
+    /** @type {number[]} */
+    this.x = [];
+    /** @type {number[][]} the heights of each row's line at the axes */
+    this.rows = [];
+    /** @type {Map<Dimension, {mark: SVGElement, group: SVGElement}>} */
+    this.brushMarks = new Map();
+    this.canvas = make("canvas");
+    this.svg = draw("svg");
     this.shown = new Set(data.dimensions.filter((dimension) => dimension.isDefault).slice(0, 12));
     this.brushes = new Brushes(() => {
       this.paint();
@@ -112,11 +144,15 @@ export class Parallel {
     return make("details", { class: "chooser" }, make("summary", {}, "Axes"), make("div", {}, ...choices));
   }
 
+  /**
+   * @param {(row: number) => boolean} alive
+   * @param {number[]} selected
+   */
   follow(alive, selected) {
     this.alive = alive;
     this.selected = selected;
     this.showStatus();
-    if (this.canvas) this.paint();
+    this.paint();
   }
 
   showStatus() {
@@ -126,6 +162,7 @@ export class Parallel {
       : [...parts.keys()].map((part) => `${part.short}: ${this.brushes.words(part)}`).join("; ");
   }
 
+  /** @param {number} width */
   draw(width) {
     const { axes } = this;
     this.width = Math.max(width, 2 * PARALLEL.side + (axes.length - 1) * PARALLEL.least);
@@ -136,7 +173,7 @@ export class Parallel {
     this.canvas.style.height = `${PARALLEL.height}px`;
     this.svg = draw("svg", { width: this.width, height: PARALLEL.height, viewBox: `0 0 ${this.width} ${PARALLEL.height}` });
     this.svg.style.width = `${this.width}px`;
-    this.brushMarks = new Map();
+    this.brushMarks.clear();
     this.svg.append(...axes.map((axis, place) => this.axis(axis, this.x[place], gap || 200)));
     this.svg.addEventListener("pointermove", (event) => this.hover(event));
     this.svg.addEventListener("pointerleave", () => this.hoverAt(-1));
@@ -147,6 +184,7 @@ export class Parallel {
     this.paint();
   }
 
+  /** @param {number} fraction */
   y(fraction) {
     const low = PARALLEL.height - PARALLEL.bottom;
     return low - fraction * (low - PARALLEL.top);
@@ -164,16 +202,21 @@ export class Parallel {
     if (lacking >= 0) this.svg.append(draw("text", { x: this.x[lacking], y: none + 11, "text-anchor": "middle" }, "not reached"));
   }
 
+  /**
+   * @param {Dimension} dimension
+   * @param {number} x
+   * @param {number} gap
+   */
   axis(dimension, x, gap) {
     const [top, bottom] = [PARALLEL.top, PARALLEL.height - PARALLEL.bottom];
     const letters = Math.max(8, Math.floor(gap / 7.4));
-    const better = dimension.kind === "objective" ? { minimize: " ↓", maximize: " ↑" }[dimension.direction] : "";
+    const better = dimension.kind === "objective" ? { minimize: " ↓", maximize: " ↑" }[dimension.direction] ?? "" : "";
     const mark = draw("rect", { class: "brush", x: x - 9, width: 18, rx: 3 });
     const hit = draw("rect", { class: "brush-hit", x: x - 20, width: 40, y: top - 8, height: bottom - top + 16 });
     const group = draw("g", {
       class: `axis${dimension.kind === "objective" ? " goal" : ""}`, tabindex: 0, role: "slider", "aria-orientation": "vertical", "aria-label": dimension.label,
       "aria-valuemin": 0, "aria-valuemax": 100,
-      onkeydown: (event) => this.brushes.key(dimension, event),
+      onkeydown: (/** @type {KeyboardEvent} */ event) => this.brushes.key(dimension, event),
     },
     draw("title", {}, dimension.label),
     draw("line", { class: "axis-line", x1: x, x2: x, y1: top, y2: bottom }),
@@ -185,6 +228,11 @@ export class Parallel {
     return group;
   }
 
+  /**
+   * @param {Dimension} dimension
+   * @param {number} x
+   * @param {number} letters
+   */
   marks(dimension, x, letters) {
     const all = dimension.marks(6);
     const every = Math.ceil(all.length / 14);
@@ -195,18 +243,26 @@ export class Parallel {
     });
   }
 
+  /**
+   * @param {Dimension} dimension
+   * @param {PointerEvent} event
+   * @param {SVGElement} hit
+   */
   drag(dimension, event, hit) {
     const box = this.svg.getBoundingClientRect();
-    const place = (moved) => (this.y(0) - (moved.clientY - box.top)) / (this.y(0) - this.y(1));
+    const place = (/** @type {PointerEvent} */ moved) => (this.y(0) - (moved.clientY - box.top)) / (this.y(0) - this.y(1));
     const start = place(event);
     hit.setPointerCapture(event.pointerId);
-    this.brushMarks.get(dimension).group.focus({ preventScroll: true });
-    const move = (moved) => Math.abs(place(moved) - start) > 0.01 && this.brushes.set(dimension, start, place(moved));
+    this.brushMarks.get(dimension)?.group.focus({ preventScroll: true });
+    const move = (/** @type {PointerEvent} */ moved) => Math.abs(place(moved) - start) > 0.01 && this.brushes.set(dimension, start, place(moved));
     hit.addEventListener("pointermove", move);
     hit.addEventListener("pointerup", () => hit.removeEventListener("pointermove", move), { once: true });
   }
 
-  // The line that passes nearest to the pointer.
+  /**
+   * The line that passes nearest to the pointer.
+   * @param {PointerEvent} event
+   */
   hover(event) {
     if (event.buttons) return;
     const box = this.svg.getBoundingClientRect();
@@ -219,11 +275,16 @@ export class Parallel {
       const away = Math.abs(line[right - 1] + part * (line[right] - line[right - 1]) - y);
       if (away < far && this.alive(row)) [best, far] = [row, away];
     });
-    this.hoverAt(best, event);
+    if (best < 0) this.hoverAt(-1);
+    else this.hoverAt(best, event);
   }
 
+  /**
+   * @param {number} row
+   * @param {PointerEvent} [event]
+   */
   hoverAt(row, event) {
-    if (row >= 0) tooltip.show(event.clientX, event.clientY, [this.data.title(row), ...this.axes.map((axis) => `${axis.short} ${shortened(axis.text(row), 40)}`), ...this.data.againWords(row)].join("\n"));
+    if (event) tooltip.show(event.clientX, event.clientY, [this.data.title(row), ...this.axes.map((axis) => `${axis.short} ${shortened(axis.text(row), 40)}`), ...this.data.againWords(row)].join("\n"));
     else tooltip.hide();
     if (row === this.near) return;
     this.near = row;
@@ -231,20 +292,26 @@ export class Parallel {
   }
 
   paint() {
-    if (!this.canvas) return;
+    if (!this.width) return;
     for (const [dimension, { mark, group }] of this.brushMarks) {
       const [low, high] = this.brushes.of(dimension);
       const on = this.brushes.parts.has(dimension);
-      mark.setAttribute("y", this.y(high) - 2);
-      mark.setAttribute("height", on ? this.y(low) - this.y(high) + 4 : 0);
+      mark.setAttribute("y", String(this.y(high) - 2));
+      mark.setAttribute("height", String(on ? this.y(low) - this.y(high) + 4 : 0));
       group.setAttribute("aria-valuetext", this.brushes.words(dimension));
-      group.setAttribute("aria-valuenow", Math.round(high * 100));
+      group.setAttribute("aria-valuenow", String(Math.round(high * 100)));
     }
     paintLines(this);
   }
 }
 
-// A long name on two lines, split at a dot; near the edges it moves inwards.
+/**
+ * A long name on two lines, split at a dot; near the edges it moves inwards.
+ * @param {string} text
+ * @param {number} x
+ * @param {number} letters
+ * @param {number} width
+ */
 function axisName(text, x, letters, width) {
   const dot = text.lastIndexOf(".", text.length - 2);
   const parts = text.length <= letters ? [text] : dot > 0 ? [text.slice(0, dot + 1), text.slice(dot + 1)] : [text.slice(0, letters), text.slice(letters)];
@@ -255,15 +322,19 @@ function axisName(text, x, letters, width) {
   });
 }
 
-// The better the rank of a point, the stronger its line; filtered points stay as a shadow.
+/**
+ * The better the rank of a point, the stronger its line; filtered points stay as a shadow.
+ * @param {Parallel} view
+ */
 function paintLines(view) {
   const { canvas, data, rows, x } = view;
   const dots = Math.max(1, devicePixelRatio || 1);
   canvas.width = view.width * dots;
   canvas.height = PARALLEL.height * dots;
-  const pen = canvas.getContext("2d");
+  const pen = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   pen.scale(dots, dots);
   const colors = colorsAt(view.room, ["series-0", "series-1", "series-7", "strong-line", "ink"]);
+  /** @type {(row: number, color: string, alpha: number, width: number, dash?: number[]) => void} */
   const line = (row, color, alpha, width, dash = []) => {
     Object.assign(pen, { strokeStyle: color, globalAlpha: alpha, lineWidth: width, lineJoin: "round" });
     pen.setLineDash(dash);
@@ -278,7 +349,7 @@ function paintLines(view) {
   const ranked = data.rank.filter((rank) => rank !== null).length;
   const dense = Math.min(1, (80 / Math.max(1, alive.length)) ** 0.7);
   const least = alive.length <= 40 ? 0.35 : 0.14;
-  const strength = (row) => (ranked ? least + (0.8 - least) * (1 - (data.rank[row] ?? ranked) / ranked) ** 2 : 0.5);
+  const strength = (/** @type {number} */ row) => (ranked ? least + (0.8 - least) * (1 - (data.rank[row] ?? ranked) / ranked) ** 2 : 0.5);
   for (const row of alive.sort((a, b) => (data.rank[b] ?? Infinity) - (data.rank[a] ?? Infinity))) {
     if (data.passed(row)) line(row, colors["series-0"], Math.max(0.03, strength(row) * dense), 1.3);
     else line(row, colors["series-7"], Math.max(0.1, 0.6 * dense), 1.2, [2, 4]);

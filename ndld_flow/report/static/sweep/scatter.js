@@ -1,12 +1,24 @@
 // A scatter plot of any two quantities, with the Pareto front.
 
-/** @import { SweepData } from "./data.js" */
+/** @import { Dimension, SweepData } from "./data.js" */
 
 import { drawAtWidth } from "../charts.js";
 import { draw, make, shortened } from "../elements.js";
 import { count } from "../quantities.js";
 import { Spots } from "../scatter_points.js";
 import { paretoFront } from "./data.js";
+
+/**
+ * A point with its values and its position in pixels.
+ * @typedef {{row: number, x: number, y: number, left: number, top: number}} Placed
+ */
+
+/**
+ * The sign is 1 where less is better.
+ * @typedef {{dimension: Dimension, sign: number}} ScatterAxis
+ */
+
+/** @typedef {{x: (value: number) => number, y: (value: number) => number}} Scales */
 
 const SCATTER = { height: 400, left: 74, right: 26, top: 18, bottom: 46 };
 
@@ -26,22 +38,46 @@ function scatterChoice(data) {
   return y && across ? { x: across, y } : null;
 }
 
-export class Scatter {
+/**
+ * @param {Dimension} dimension
+ * @returns {ScatterAxis}
+ */
+const axisOf = (dimension) => ({ dimension, sign: dimension.direction === "maximize" ? -1 : 1 });
+
+/**
+ * The scatter plot; null where no measured quantity differs.
+ * @param {HTMLElement} host
+ * @param {SweepData} data
+ * @param {(row: number, more: boolean) => void} pick is called for a point that was selected
+ */
+export function drawScatter(host, data, pick) {
+  const choice = scatterChoice(data);
+  if (choice) return new Scatter(host, data, choice, pick);
+  host.replaceChildren(make("p", { class: "quiet" }, "No measured quantity differs."));
+  return null;
+}
+
+class Scatter {
   /**
    * @param {HTMLElement} host
    * @param {SweepData} data
+   * @param {{x: Dimension, y: Dimension}} choice shown first
+   * @param {(row: number, more: boolean) => void} pick is called for a point that was selected
    */
-  constructor(host, data, pick) {
+  constructor(host, data, choice, pick) {
     this.data = data;
     this.pick = pick;
+    /** @type {Set<number>} */
     this.selected = new Set();
-    this.alive = (_row) => true;
-    const choice = scatterChoice(data);
-    if (!choice) {
-      host.replaceChildren(make("p", { class: "quiet" }, "No measured quantity differs."));
-      return;
-    }
-    this.axes = Object.fromEntries(Object.entries(choice).map(([side, dimension]) => [side, { dimension, sign: dimension.direction === "maximize" ? -1 : 1 }]));
+    /** @type {(row: number) => boolean} */
+    this.alive = () => true;
+    this.axes = { x: axisOf(choice.x), y: axisOf(choice.y) };
+    this.marks = draw("g");
+    /** @type {Placed[]} */
+    this.placed = [];
+    /** @type {Placed[]} */
+    this.front = [];
+    this.width = 0;
     this.room = make("div");
     this.about = make("p", { class: "quiet small", "aria-live": "polite" });
     host.replaceChildren(
@@ -50,41 +86,46 @@ export class Scatter {
     this.picture = drawAtWidth(this.room, (width) => this.draw(width));
   }
 
+  /**
+   * @param {"x" | "y"} side
+   * @param {string} label
+   */
   choice(side, label) {
     const options = this.data.dimensions.filter((dimension) => !dimension.isText && dimension.low <= dimension.high);
     const select = make("select", {
       "aria-label": `${label}: quantity`,
       onchange: () => {
         const dimension = this.data.byKey(select.value);
-        this.axes[side] = { dimension, sign: dimension.direction === "maximize" ? -1 : 1 };
+        if (dimension) this.axes[side] = axisOf(dimension);
         sign.value = String(this.axes[side].sign);
-        this.again();
+        this.picture.again();
       },
     }, ...options.map((option) => make("option", { value: option.key, selected: option === this.axes[side].dimension }, shortened(option.label, 48))));
     const sign = make("select", {
       "aria-label": `${label}: which way is better`,
       onchange: () => {
         this.axes[side].sign = Number(sign.value);
-        this.again();
+        this.picture.again();
       },
     }, make("option", { value: "1" }, "less is better"), make("option", { value: "-1" }, "more is better"));
     sign.value = String(this.axes[side].sign);
     return make("span", { class: "scatter-choice" }, make("span", { class: "quiet" }, label), select, sign);
   }
 
-  again() {
-    this.picture?.again();
-  }
-
-  // Dim and mark points as the table does.
+  /**
+   * Dim and mark points as the table does.
+   * @param {(row: number) => boolean} alive
+   * @param {number[]} selected
+   */
   follow(alive, selected) {
     this.alive = alive;
     this.selected = new Set(selected);
-    if (this.marks) this.paint();
+    this.paint();
   }
 
   points() {
     const { x, y } = this.axes;
+    /** @type {{row: number, x: number, y: number}[]} */
     const points = [];
     for (let row = 0; row < this.data.length; row++) {
       const [a, b] = [x.dimension.numbers[row], y.dimension.numbers[row]];
@@ -93,6 +134,7 @@ export class Scatter {
     return points;
   }
 
+  /** @param {number} width */
   draw(width) {
     const points = this.points();
     const { x, y } = this.axes;
@@ -103,7 +145,6 @@ export class Scatter {
       height: SCATTER.height, viewBox: `0 0 ${width} ${SCATTER.height}`, role: "application", "aria-roledescription": "scatter plot", tabindex: 0,
       "aria-label": `${y.dimension.label} against ${x.dimension.label}, ${count(points.length)} points, ${count(front.length)} on the front: ${front.slice(0, 12).map(({ row }) => this.data.number[row]).join(", ")}. Arrow keys move through points, Enter selects.`,
     });
-    this.marks = draw("g");
     this.placed = placed;
     this.front = front;
     this.width = width;
@@ -126,14 +167,20 @@ export class Scatter {
     this.marks.replaceChildren(...this.dots(placed, new Set(front.map(({ row }) => row))), ...this.labels(placed, front, width));
   }
 
+  /** @param {number} row */
   describe(row) {
     const { x, y } = this.axes;
     return [this.data.title(row), this.data.settings(row), `${y.dimension.short} ${y.dimension.text(row)}`, `${x.dimension.short} ${x.dimension.text(row)}`, ...this.data.againWords(row)].join("\n");
   }
 
+  /**
+   * @param {number} width
+   * @param {Scales} at
+   */
   grid(width, at) {
     const bottom = SCATTER.height - SCATTER.bottom;
     const { x, y } = this.axes;
+    /** @type {(sign: number, less: string, more: string) => string} */
     const better = (sign, less, more) => (sign > 0 ? less : more);
     return [
       ...x.dimension.marks(Math.max(2, Math.floor(width / 130))).flatMap(({ value, text }) => [
@@ -147,8 +194,13 @@ export class Scatter {
     ];
   }
 
-  // One path for each kind of mark.
+  /**
+   * One path for each kind of mark.
+   * @param {Placed[]} placed
+   * @param {Set<number>} front
+   */
   dots(placed, front) {
+    /** @type {Map<string, string>} */
     const paths = new Map();
     for (const { row, left, top } of placed) {
       const dim = this.alive(row) ? "" : " dim";
@@ -162,6 +214,10 @@ export class Scatter {
       ...chosen.slice(0, 200).map(({ left, top }) => draw("circle", { class: "chosen", cx: left, cy: top, r: 9 }))];
   }
 
+  /**
+   * @param {number} row
+   * @param {Set<number>} front
+   */
   kind(row, front) {
     const mark = this.data.text("mark", row);
     if (mark === "best" || mark === "tie") return mark;
@@ -169,9 +225,15 @@ export class Scatter {
     return front.has(row) ? "front" : "plain";
   }
 
-  // Numbers of the important points, where there is room.
+  /**
+   * Numbers of the important points, where there is room.
+   * @param {Placed[]} placed
+   * @param {Placed[]} front
+   * @param {number} width
+   */
   labels(placed, front, width) {
     const named = placed.filter(({ row }) => ["best", "tie"].includes(this.data.text("mark", row)) || this.selected.has(row));
+    /** @type {{x: number, y: number, wide: number}[]} */
     const taken = [];
     const texts = [];
     named.sort((a, b) => (this.data.rank[a.row] ?? Infinity) - (this.data.rank[b.row] ?? Infinity));
@@ -188,6 +250,7 @@ export class Scatter {
 }
 
 // Shapes carry the same information as colours.
+/** @type {Record<string, (x: number, y: number) => string>} */
 const MARKS = {
   plain: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
   front: (x, y) => `M${x.toFixed(1)} ${y.toFixed(1)}h.01`,
@@ -206,20 +269,31 @@ const MARK_KEYS = { best: "best", tie: "tie: inside the noise", front: "on the f
  */
 function scatterLegend(data) {
   const there = new Set(data.number.flatMap((_, row) => [data.text("mark", row), data.passed(row) ? "plain" : data.text("outcome", row)]).concat("front"));
-  const key = ([kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
+  const key = (/** @type {[string, string]} */ [kind, text]) => make("span", {}, draw("svg", { width: 20, height: 20, viewBox: "0 0 20 20", "aria-hidden": "true" }, draw("path", { class: `mark mark-${kind}`, d: MARKS[kind](10, 10) })), text);
   return make("p", { class: "small quiet mark-keys" }, ...Object.entries(MARK_KEYS).filter(([kind]) => there.has(kind)).map(key));
 }
 
-// A scale from values to pixels, with room at both ends.
+/**
+ * A scale from values to pixels, with room at both ends.
+ * @param {Dimension} dimension
+ * @param {number} from
+ * @param {number} to
+ * @returns {(value: number) => number}
+ */
 function spread(dimension, from, to) {
   const room = 0.05;
   return (value) => from + (to - from) * (room + (1 - 2 * room) * dimension.fractionOf(value));
 }
 
-// The front as steps: every point behind them is dominated.
+/**
+ * The front as steps: every point behind them is dominated.
+ * @param {Placed[]} front
+ * @param {number} width
+ * @param {[number, number]} signs
+ */
 function frontPath(front, width, [xSign, ySign]) {
   if (front.length === 0) return draw("g");
-  const [first, last] = [front[0], front.at(-1)];
+  const [first, last] = [front[0], front[front.length - 1]];
   const steps = front.slice(1).map(({ left, top }) => `H${left.toFixed(1)}V${top.toFixed(1)}`).join("");
   const begin = ySign > 0 ? SCATTER.top : SCATTER.height - SCATTER.bottom;
   const end = xSign > 0 ? width - SCATTER.right : SCATTER.left;

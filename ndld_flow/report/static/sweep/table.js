@@ -1,7 +1,7 @@
 // The table of a sweep's points, and copying the recipe lines of a point.
 
 /** @import { Column } from "../table.js" */
-/** @import { SweepData } from "./data.js" */
+/** @import { Dimension, SweepData } from "./data.js" */
 
 import { copy } from "../conveniences.js";
 import { make, shortened } from "../elements.js";
@@ -11,21 +11,33 @@ import { selectionSummary } from "../widgets.js";
 
 // Columns of the table of points, from SweepData.
 
-// Room for the whole label and the arrow of the sort order.
+/**
+ * Room for the whole label and the arrow of the sort order.
+ * @param {string} label
+ */
 const wideEnough = (label) => Math.max(88, Math.round(36 + 6.7 * label.length));
 
+/**
+ * @param {Dimension} dimension
+ * @param {boolean} hidden
+ * @returns {Column}
+ */
 function dimensionColumn(dimension, hidden) {
   const label = shortened(dimension.short, 26);
   // Room for its values, too, where they are texts: up to 22 letters.
   const longest = dimension.isText ? dimension.texts.reduce((most, text) => (text.length > most.length ? text : most), "").slice(0, 22) : "";
   const wide = `minmax(${Math.max(wideEnough(label), wideEnough(longest))}px, ${dimension.isText ? 1 : 0.8}fr)`;
   const spread = /\.latency\.(spread|cov)$/.test(dimension.label);
-  const format = (_, row) => (spread && dimension.numbers[row] !== null ? share(dimension.numbers[row]) : shortened(dimension.text(row), 60));
+  /** @type {(value: unknown, row: number) => string} */
+  const format = (_, row) => {
+    const number = dimension.numbers[row];
+    return spread && number !== null ? share(number) : shortened(dimension.text(row), 60);
+  };
   const shared = { key: dimension.key, label, longLabel: shortened(dimension.label, 60), csvLabel: dimension.unit ? `${dimension.label} ${dimension.unit}` : dimension.label, width: wide, hidden };
   if (dimension.kind === "axis" && dimension.isText) {
     return { ...shared, tally: true, value: (row) => dimension.text(row), format: (value) => shortened(value, 60) };
   }
-  const csv = (row) => (dimension.kind === "axis" ? dimension.text(row) : dimension.numbers[row] ?? "");
+  const csv = (/** @type {number} */ row) => (dimension.kind === "axis" ? dimension.text(row) : dimension.numbers[row] ?? "");
   return {
     ...shared, numeric: true, right: true, position: dimension.direction === "minimize" || dimension.kind === "axis",
     measure: dimension.kind === "axis" ? undefined : "mean", value: (row) => dimension.numbers[row], format, csv,
@@ -36,6 +48,7 @@ function dimensionColumn(dimension, hidden) {
 /**
  * Columns for the values that were measured again.
  * @param {SweepData} data
+ * @returns {Column[]}
  */
 function againColumns(data) {
   if (!data.again.some(Boolean)) return [];
@@ -46,8 +59,8 @@ function againColumns(data) {
     value: (row) => data.again[row]?.objectives[place] ?? null,
     format: (value) => (value === null ? "" : quantityText(value, objective.unit)), csv: (row) => data.again[row]?.objectives[place] ?? "",
   }));
-  const interval = (row) => data.again[row]?.ratio ?? [null, null, null];
-  const reasonOf = (row) => {
+  const interval = (/** @type {number} */ row) => data.again[row]?.ratio ?? [null, null, null];
+  const reasonOf = (/** @type {number} */ row) => {
     const [ratio, low, high] = interval(row);
     return ratio === null ? "" : low === null ? ratioText(ratio) : `${ratioText(low)} to ${ratioText(high)}`;
   };
@@ -58,32 +71,40 @@ function againColumns(data) {
   return columns;
 }
 
-/** @param {SweepData} data */
+/**
+ * @param {SweepData} data
+ * @returns {Column}
+ */
 function constraintColumn(data) {
-  const broken = (row) => data.constraints[row].filter(([, holds]) => !holds).map(([gate]) => data.texts[gate]);
-  const value = (row) => {
+  const broken = (/** @type {number} */ row) => data.constraints[row].filter(([, holds]) => !holds).map(([gate]) => data.texts[gate]);
+  const value = (/** @type {number} */ row) => {
     const { length } = data.constraints[row];
     return length === 0 ? "" : broken(row).length ? `broken: ${broken(row).join("; ")}` : "hold";
   };
   return { key: "constraints", label: "Constraints", width: "minmax(92px, 0.7fr)", value, tone: (row) => (broken(row).length ? "bad" : ""), hidden: !data.constraints.some((constraint) => constraint.length) };
 }
 
+/** @type {Record<string, string>} */
 const MARK_WORDS = { best: "best", tie: "tie", front: "front", "": "" };
 
-/** @param {SweepData} data */
+/**
+ * @param {SweepData} data
+ * @returns {Column[]}
+ */
 function pointColumns(data) {
-  const varies = (dimension) => (dimension.isText ? new Set(dimension.levels).size > 1 : dimension.low < dimension.high);
+  const varies = (/** @type {Dimension} */ dimension) => (dimension.isText ? new Set(dimension.levels).size > 1 : dimension.low < dimension.high);
   const axes = data.of("axis").map((dimension) => dimensionColumn(dimension, data.length > 1 && !varies(dimension)));
   const goals = data.of("objective").map((dimension) => dimensionColumn(dimension, false));
   const metrics = data.of("metric").map((dimension) => dimensionColumn(dimension, !(dimension.isDefault || /\.latency\.spread$/.test(dimension.label))));
   const ranked = data.rank.some((rank) => rank !== null);
+  /** @type {Column} */
   const number = {
     key: "number", label: "#", width: "62px", numeric: true, position: true, right: true, hidden: false, value: (row) => data.number[row],
     element: (value, row) => (data.text("report", row) ? make("a", { href: data.text("report", row), title: "This point's own report" }, String(value)) : String(value)),
   };
   return [
     number,
-    { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => value ?? "–", csv: (row) => data.rank[row] ?? "" },
+    { key: "rank", label: "Rank", width: "68px", numeric: true, position: true, right: true, hidden: !ranked, value: (row) => data.rank[row], format: (value) => String(value ?? "–"), csv: (row) => data.rank[row] ?? "" },
     { key: "mark", label: "Mark", width: "70px", hidden: !ranked, tally: true, value: (row) => MARK_WORDS[data.text("mark", row)], element: (value) => make("span", { class: `point-mark ${value}` }, value) },
     ...axes, ...goals, ...againColumns(data), constraintColumn(data),
     {
@@ -99,22 +120,27 @@ function pointColumns(data) {
 
 let copyBoxes = 0;
 
+/** @param {string} text */
 function copyBox(text) {
   const id = `copied-${copyBoxes++}`;
   const button = make("button", { type: "button", "data-copy": id, onclick: () => copy(button) }, "Copy");
   return make("div", { class: "with-copy" }, make("pre", { id }, make("bdi", {}, text)), button);
 }
 
-// A text as one word of a POSIX shell.
+/**
+ * A text as one word of a POSIX shell.
+ * @param {string} text
+ */
 const shellWord = (text) => (/^[\w@%+=:,./-]+(#\d+)?$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
 
 // The table of points: one selected point is shown in full, two are compared.
 
 export class PointsTable extends TableView {
   /**
-   * `keep(row)` filters rows, `changed()` is called when the shown or the selected rows may have changed.
    * @param {HTMLElement} host
    * @param {SweepData} data
+   * @param {{keep: (row: number) => boolean, changed: () => void}} options `keep` filters rows, `changed` is called when the
+   *   shown or the selected rows may have changed
    */
   constructor(host, data, { keep, changed }) {
     const model = new TableModel(pointColumns(data), data.length);
@@ -129,11 +155,13 @@ export class PointsTable extends TableView {
     this.refresh();
   }
 
+  // The base class refreshes before the fields of this class are set.
   refresh() {
     super.refresh();
-    if (this.model.shown === this.toldShown) return;
-    this.toldShown = this.model.shown;
-    this.inSight = null;
+    if (this.model.shown === this.reportedRows) return;
+    /** @type {number[] | undefined} */
+    this.reportedRows = this.model.shown;
+    this.shownRows = new Set(this.model.shown);
     this.changed?.();
   }
 
@@ -144,12 +172,16 @@ export class PointsTable extends TableView {
     this.refresh();
   }
 
+  /** @param {number} row */
   isShown(row) {
-    this.inSight ??= new Set(this.model.shown);
-    return this.inSight.has(row);
+    return this.shownRows?.has(row) ?? true;
   }
 
-  // Select a point of a chart, alone or in addition.
+  /**
+   * Select a point of a chart, alone or in addition.
+   * @param {number} row
+   * @param {boolean} more
+   */
   pick(row, more) {
     if (!more) this.choose([row]);
     else this.choose(this.model.selected.has(row) ? [...this.model.selected].filter((other) => other !== row) : [...this.model.selected, row]);
@@ -206,6 +238,7 @@ function stepsList(row, data) {
  */
 function describePoint(row, data) {
   const list = make("dl");
+  /** @type {(label: string, text: string) => void} */
   const add = (label, text) => list.append(make("dt", {}, make("bdi", {}, label)), make("dd", {}, make("bdi", {}, text)));
   if (data.text("reason", row)) add(data.text("failed_step", row) || "reason", data.text("reason", row));
   for (const [gate, holds, measured] of data.constraints[row]) add(data.texts[gate], `${holds ? "passed" : "failed"}: ${data.texts[measured]}`);
@@ -224,11 +257,17 @@ function describePoint(row, data) {
 
 /**
  * The command that compares two points, and the values in which they differ.
+ * @param {number} first
+ * @param {number} second
  * @param {SweepData} data
  */
 function describeTwo(first, second, data) {
   const differing = data.dimensions.filter((dimension) => (dimension.kind !== "metric" || dimension.isDefault) && dimension.text(first) !== dimension.text(second));
-  const change = (dimension) => (dimension.kind !== "axis" && dimension.numbers[first] > 0 && dimension.numbers[second] !== null ? changeText(dimension.numbers[second] / dimension.numbers[first]) : "");
+  /** @param {Dimension} dimension */
+  const change = (dimension) => {
+    const [from, to] = [dimension.numbers[first] ?? 0, dimension.numbers[second] ?? null];
+    return dimension.kind !== "axis" && from > 0 && to !== null ? changeText(to / from) : "";
+  };
   const table = make("table", { class: "dense" },
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "What differs"), ...[first, second].map((row) => make("th", { scope: "col", class: "n" }, `Point ${data.number[row]}`)), make("th", { class: "n", scope: "col" }, "Change"))),
     make("tbody", {}, ...differing.map((dimension) => make("tr", {}, make("th", { scope: "row" }, make("bdi", {}, dimension.label)),
