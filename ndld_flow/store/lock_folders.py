@@ -9,6 +9,11 @@ The lock of a dead process is free at once for processes that can see its pid. O
 holder writes every 10 s, by their own clock: after 5 minutes without one they take the lock. Clocks are never compared.
 """
 
+# filelock's `SoftFileLease` (4.2) does not replace this. It measures the silence of a holder on another machine in
+# memory, so `gc` and `is_held`, which look once, would never find such a lock free; notes keep that time here. It takes
+# a killed process for alive until its parent has waited for it, which would block a run on the lock of its own worker.
+# Where a file system cannot exchange two files in one step, as those without locks cannot, it breaks a lock in several.
+
 from __future__ import annotations
 
 import contextlib
