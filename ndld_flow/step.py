@@ -19,7 +19,6 @@ nothing else.
 
 from __future__ import annotations
 
-import enum
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +33,7 @@ from pydantic import BaseModel
 from ndld_flow.base.declared_metrics import Returns, metrics
 from ndld_flow.base.settings import Settings, fields_of, values_of
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.reuse import Reuse
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.model_diff import GraphChange
@@ -78,20 +78,6 @@ __all__ = [
 In = TypeVar("In", bound=Artifact)
 Out = TypeVar("Out", bound=Artifact)
 Mark = TypeVar("Mark")
-
-
-class Reuse(enum.Enum):
-    """The machines on which the result of a step may be reused."""
-
-    ANYWHERE = "anywhere"
-    """A pure transform: its result is the same on every machine."""
-    THIS_MACHINE = "this_machine"
-    """Engines, and numbers that depend on the type of CPU and GPU: the same on every machine of a type."""
-    THIS_HOST = "this_host"
-    """A measurement, valid on this host with the same CPUs, limits, GPUs, power limits and variables."""
-    SAME_KIND = "same_kind"
-    """A measurement, valid on every host of the same type under the same limits."""
-    NEVER = "never"
 
 
 @dataclass(frozen=True)

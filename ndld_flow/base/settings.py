@@ -9,10 +9,10 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import textwrap
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self, Union, get_args
 
@@ -199,17 +199,36 @@ def describe_settings(model: type[BaseModel]) -> dict[str, str]:
 
 def _read_docstrings(cls: type) -> dict[str, str]:
     """Return the string literal below each annotated name of a class; empty for a class without source."""
+    module = sys.modules.get(cls.__module__)
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        definition = _parse_classes(inspect.getsource(module)).get(cls.__qualname__) if module is not None else None
     except (OSError, TypeError, SyntaxError):
         return {}
-    body = tree.body if isinstance(tree, ast.ClassDef) else []
     return {
         field.target.id: inspect.cleandoc(below.value.value)
-        for field, below in pairwise(body)
+        for field, below in pairwise(definition.body if definition is not None else [])
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
         and isinstance(below, ast.Expr)
         and isinstance(below.value, ast.Constant)
         and isinstance(below.value.value, str)
     }
+
+
+@lru_cache(maxsize=256)
+def _parse_classes(source: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by their qualified names. Parsing it once takes less time than once per class."""
+    classes: dict[str, ast.ClassDef] = {}
+
+    def visit(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                classes[f"{prefix}{child.name}"] = child
+                visit(child, f"{prefix}{child.name}.")
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                visit(child, f"{prefix}{child.name}.<locals>.")
+            elif isinstance(child, ast.stmt):
+                visit(child, prefix)
+
+    visit(ast.parse(source), "")
+    return classes

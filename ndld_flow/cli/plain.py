@@ -39,7 +39,7 @@ def describe_point(event: PointFinished) -> str:
 def describe_sweep_end(event: SweepFinished) -> list[str]:
     """Describe the end of a sweep: its verdict and its report, or the sweep that it reuses."""
     if event.nothing_to_do:
-        head = f"nothing to do: sweep {event.sweep} has all of these results ({event.wall_s:.2f} s)"
+        head = f"nothing to do: sweep {event.sweep} has all of these results"
         return [head, event.verdict[0], *_applied(event), f"report {event.report}"]
     return [*event.verdict, *_applied(event), f"report {event.report}"]
 
@@ -68,7 +68,7 @@ def describe_end(event: RunFinished) -> list[str]:
     """Describe the end of a run: its verdict and its report, or the run that it reuses."""
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
-        head = f"nothing to do: run {event.run} has all of these results and {word} ({event.wall_s:.2f} s)"
+        head = f"nothing to do: run {event.run} has all of these results and {word}"
         return [head, *_failed_gates(event), f"report {event.report}", *_exported(event)]
     return [*event.verdict, *_failed_gates(event), f"report {event.report}", *_exported(event)]
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.cli.options import NamedPath, json_option, outputs_option, recipe_options, sweep_options
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.events import Listener
 
 HELP = """Run a recipe; finished work is reused.
 
@@ -65,12 +71,11 @@ def command(
 ) -> int:
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener
-    from ndld_flow.runner.events import RunRefused
+    from ndld_flow.cli.replay import recording
     from ndld_flow.runner.request import Placement
-    from ndld_flow.store.hidden_credentials import hide_credentials
 
-    with choose_listener(as_json=as_json) as listener:
-        try:
+    with recording() as recorder:
+        with choose_listener(as_json=as_json) as listener, _announcing_refusal(listener):
             finished = api.run(
                 recipe,
                 overrides,
@@ -82,10 +87,21 @@ def command(
                 apply=apply,
                 output=output,
                 command=("ndld-flow", *sys.argv[1:]),
-                listener=listener,
+                listener=recorder.listening(listener),
             )
-        except NdldFlowError as error:
-            message = hide_credentials(str(error))
-            listener(RunRefused(message=message, step=error.step, exit_code=error.exit_code))
-            raise
+        recorder.keep(finished, outputs)
     return finished.exit_code
+
+
+@contextlib.contextmanager
+def _announcing_refusal(listener: Listener) -> Iterator[None]:
+    """Send the listener an event for an error of the request, before it ends the program."""
+    from ndld_flow.runner.events import RunRefused
+    from ndld_flow.store.hidden_credentials import hide_credentials
+
+    try:
+        yield
+    except NdldFlowError as error:
+        message = hide_credentials(str(error))
+        listener(RunRefused(message=message, step=error.step, exit_code=error.exit_code))
+        raise

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from pydantic import JsonValue
 
+from ndld_flow.machine.hardware import read_hardware
 from ndld_flow.records.measurement import Machine
 
 _GIB = 2**30
 _CPUS = Path("/sys/devices/system/cpu")
-_NVIDIA = Path("/proc/driver/nvidia")
 # Jetson's GPU is no PCI card: neither the driver's list of cards nor older versions of nvidia-smi have it. The Windows
 # Subsystem for Linux has one device for any GPU.
 _GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"), Path("/dev/dxg"))
@@ -26,18 +23,15 @@ _GPU_DEVICES = (Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"), Path("/dev/nvidia0"
 @cache
 def describe_machine() -> Machine:
     """Return the machine's description, cached per process. Without a GPU it takes some milliseconds."""
-    gpus, driver = _nvidia()
-    release = ".".join(platform.release().split("-")[0].split(".")[:2])
-    # CPUs that this process may use: a smaller set counts as another machine.
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    hardware = read_hardware()
     return Machine(
-        system=f"{platform.system()} {release}".strip(),  # without the patch release
-        architecture=platform.machine(),
-        cpu=_cpu_name(),
-        cpu_count=cpus,
+        system=hardware.system,
+        architecture=hardware.architecture,
+        cpu=hardware.cpu,
+        cpu_count=hardware.cpu_count,
         memory_bytes=memory_size() or None,
-        gpus=gpus,
-        driver=driver,
+        gpus=hardware.gpus,
+        driver=hardware.driver,
         python=platform.python_version(),
     )
 
@@ -71,35 +65,6 @@ def read_conditions() -> dict[str, JsonValue]:
     return conditions
 
 
-def _cpu_name() -> str:
-    if platform.system() == "Darwin":
-        named = _output_of("sysctl", "-n", "machdep.cpu.brand_string")
-    else:
-        named = _cpuinfo("model name") or _board_name()
-    return " ".join((named or platform.processor() or platform.machine()).split())
-
-
-def _cpuinfo(field: str) -> str:
-    """Return the first CPU's `field` in /proc/cpuinfo."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.strip() == field:
-                    return value.strip()
-    except OSError:
-        pass
-    return ""
-
-
-def _board_name() -> str:
-    """Return the name of the board: ARM's /proc/cpuinfo names no CPU."""
-    try:
-        return Path("/proc/device-tree/model").read_text(encoding="utf-8").rstrip("\0")
-    except OSError:
-        return ""
-
-
 def memory_size() -> int:
     """Return the memory in bytes, rounded to GiB: the kernel's share varies a little from boot to boot."""
     try:
@@ -107,36 +72,6 @@ def memory_size() -> int:
     except (AttributeError, ValueError, OSError):
         return 0
     return max(1, round(total / _GIB)) * _GIB
-
-
-def _nvidia() -> tuple[tuple[str, ...], str]:
-    """Return the names of the NVIDIA GPUs and the driver's version.
-
-    Linux's driver has both in files; nvidia-smi may take a second, in every plan.
-    """
-    if not (_NVIDIA / "version").is_file():
-        return _ask_nvidia_smi()
-    version = re.search(r"Kernel Module.*?\s(\d+\.\d[\d.]*)", (_NVIDIA / "version").read_text())
-    cards = (path.read_text() for path in sorted(_NVIDIA.glob("gpus/*/information")))
-    names = [re.search(r"^Model:\s*(.+)$", card, re.MULTILINE) for card in cards]
-    return tuple(name[1].strip() for name in names if name), version[1] if version else ""
-
-
-def _ask_nvidia_smi() -> tuple[tuple[str, ...], str]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return (), ""
-    lines = _output_of(program, "--query-gpu=name,driver_version", "--format=csv,noheader").splitlines()
-    rows = [line.rpartition(",") for line in lines if "," in line]
-    return tuple(name.strip() for name, _, _ in rows), rows[0][2].strip() if rows else ""
-
-
-def _output_of(*command: str) -> str:
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return process.stdout.strip()
 
 
 def _container_cpus() -> JsonValue:

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.examples import shipped_folder
 from ndld_flow.recipe.yaml_file import read_text, read_yaml
@@ -27,6 +28,8 @@ def find_folders(path: Path) -> list[Path]:
         Path.cwd() / "pipelines",
         shipped_folder("configs"),
     ]
+    for candidate in candidates:
+        note_path(candidate)
     return [folder for folder in dict.fromkeys(candidates) if folder.is_dir()]
 
 

@@ -99,12 +99,24 @@ def _export(export: Export, run: RunRecord, record: StepRecord, folder: Path) ->
     targets = {find_file(folder, name): export.path.with_name(Path(name).name) for name in others}
     targets[find_file(folder, main)] = export.path
     _refuse_foreign(export, list(targets.values()))
+    if _is_exported(export, run, record, list(targets.values())):
+        return
     export.record_path.unlink(missing_ok=True)  # until the end, the files are nobody's
     for source, target in targets.items():
         with source.open("rb") as read, writing_atomically(target) as written:
             shutil.copyfileobj(read, written, 2**20)
     digests = {target.name: _sha256(target) for target in reversed(targets.values())}
     write_text_atomically(export.record_path, _describe(run, record, export.step, digests).to_json())
+
+
+def _is_exported(export: Export, run: RunRecord, record: StepRecord, targets: Sequence[Path]) -> bool:
+    """Return whether files, which match their record where they exist, are this run's: their times then stay."""
+    try:
+        written = read_document(ExportRecord, export.record_path)
+    except (OSError, ValueError):
+        return False
+    complete = {path.name for path in targets} == written.sha256.keys() and all(path.is_file() for path in targets)
+    return complete and written == _describe(run, record, export.step, written.sha256)
 
 
 def _describe(run: RunRecord, record: StepRecord, step: str, digests: Mapping[str, str]) -> ExportRecord:

@@ -12,12 +12,11 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode
 from ndld_flow.base.text import visible_name
 from ndld_flow.inputs import Data, InputSpec, names_one_file, patterns_of, without_names
-from ndld_flow.machine.description import describe_machine
-from ndld_flow.machine.host import computing_variables, deciding_variables, describe_circumstances, visible_kinds
+from ndld_flow.machine.host import computing_variables
+from ndld_flow.machine.reuse import Reuse, describe_place
 from ndld_flow.machine.versions import read_module_version
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.run_record import KeyParts
-from ndld_flow.step import Reuse
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.found_files import find_files
 from ndld_flow.store.hidden_credentials import hide_all_credentials
@@ -104,23 +103,6 @@ def _describe_machine(step: RecipeStep, machine_of: Callable[[RecipeStep], str] 
     if where is Reuse.ANYWHERE:
         return ""
     return machine_of(step) if machine_of is not None else describe_place(where, step.step.device)
-
-
-def describe_place(where: Reuse, device: str) -> str:
-    """Return the properties of this machine that decide a result: `FINGERPRINT; name: value; ...`."""
-    if where in (Reuse.THIS_HOST, Reuse.SAME_KIND):
-        circumstances = describe_circumstances(device or "cpu", same_kind=where is Reuse.SAME_KIND)
-        return f"{fingerprint_machine()}; {circumstances}"
-    variables = ", ".join(f"{name}={value}" for name, value in deciding_variables().items())
-    return f"{fingerprint_machine()}; variables: {variables}" if variables else fingerprint_machine()
-
-
-def fingerprint_machine() -> str:
-    """Return the properties that distinguish kinds of machines for measurements and engines."""
-    machine = describe_machine()
-    gpus = ", ".join(visible_kinds(machine.gpus)) or "no GPU"
-    driver = f", driver {machine.driver}" if machine.driver else ""
-    return f"{machine.system} {machine.architecture}, {machine.cpu} x {machine.cpu_count}, {gpus}{driver}"
 
 
 def _without_credentials(values: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -14,13 +14,14 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from ndld_flow.base.consulted import SETTLED_AFTER_S
 from ndld_flow.base.imported_modules import find_imported
 from ndld_flow.base.quantities import Milliseconds
 from ndld_flow.base.text import suggest
 from ndld_flow.inputs import InputSpec
 from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, DataFile, Foresight, Result, Returns, Reuse, RunsCode, Step, metrics
-from ndld_flow.store.digest import SETTLED_AFTER_S, digest_file
+from ndld_flow.store.digest import digest_file
 from ndld_flow.store.hidden_credentials import is_secret_variable
 from ndld_flow.store.kinds import Onnx
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from blake3 import blake3
 from pydantic import JsonValue
 
+from ndld_flow.base.consulted import SETTLED_AFTER_S, note_path
 from ndld_flow.records.document import stat_file
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.files import read_note, write_note
@@ -23,9 +24,6 @@ ALWAYS_HASH_BELOW_BYTES = 16 * 2**20
 
 _WINDOW_BYTES = 16 * 2**20
 """Bytes that are mapped at once: mapped pages count as this process's memory. Reading would take twice the time."""
-
-SETTLED_AFTER_S = 2.0
-"""A file younger than this may change again within one tick of its timestamps, so its digest is not remembered."""
 
 
 def digest_file(path: Path) -> str:
@@ -97,6 +95,7 @@ class DigestMemory:
 
         Raises OSError, also for a pipe or a device.
         """
+        note_path(path)
         before = stat_file(path)
         stamp = _stamp(before)
         if before.st_size < ALWAYS_HASH_BELOW_BYTES:

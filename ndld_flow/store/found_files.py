@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 
+from ndld_flow.base.consulted import note_path
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import visible_name
 
@@ -89,6 +90,7 @@ def natural_key(path: PurePath) -> list[list[tuple[int, str]]]:
 
 def _matches(pattern: str) -> list[Path]:
     path = Path(pattern)
+    note_path(path)
     try:
         if is_glob(pattern):
             return _expand_glob(pattern)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.machine import description as machine
+from ndld_flow.machine import description, hardware
 from ndld_flow.machine.description import describe_machine, read_conditions
 
 SMI = """#!/bin/sh
@@ -18,16 +18,21 @@ echo "NVIDIA RTX A2000, 12GB, 570.86.15"
 """
 
 
+def _forget() -> None:
+    describe_machine.cache_clear()
+    hardware.read_hardware.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear caches and hide the files of a real driver."""
-    describe_machine.cache_clear()
-    monkeypatch.setattr(machine, "_NVIDIA", Path("/nowhere"))
+    _forget()
+    monkeypatch.setattr(hardware, "_NVIDIA", Path("/nowhere"))
 
 
 def test_this_machine_has_a_name_and_keeps_it() -> None:
     first = describe_machine()
-    describe_machine.cache_clear()
+    _forget()
     assert first == describe_machine()
     assert first.cpu
     assert (first.cpu_count or 0) >= 1
@@ -38,7 +43,7 @@ def test_this_machine_has_a_name_and_keeps_it() -> None:
 def test_gpus_and_driver_come_from_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    request.addfinalizer(describe_machine.cache_clear)
+    request.addfinalizer(_forget)
     program = tmp_path / "nvidia-smi"
     program.write_text(SMI)
     program.chmod(0o755)
@@ -56,14 +61,14 @@ def test_gpus_and_driver_are_read_from_the_files_of_the_driver(tmp_path: Path, m
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build\nGCC version: 12.2\n"
     )
-    monkeypatch.setattr(machine, "_NVIDIA", tmp_path)
-    assert machine._nvidia() == (("NVIDIA H200 0", "NVIDIA H200 1"), "570.86.15")
+    monkeypatch.setattr(hardware, "_NVIDIA", tmp_path)
+    assert hardware._nvidia() == (("NVIDIA H200 0", "NVIDIA H200 1"), "570.86.15")
 
 
 def test_a_broken_nvidia_smi_counts_as_no_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    request.addfinalizer(describe_machine.cache_clear)
+    request.addfinalizer(_forget)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho 'NVIDIA-SMI has failed, sorry'\nexit 9\n")
     program.chmod(0o755)
@@ -79,11 +84,11 @@ def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyP
         (folder / "scaling_governor").write_text(f"{governor}\n")
     (cpus / "intel_pstate").mkdir()
     (cpus / "intel_pstate" / "no_turbo").write_text("1\n")
-    monkeypatch.setattr(machine, "_CPUS", cpus)
+    monkeypatch.setattr(description, "_CPUS", cpus)
     found = read_conditions()
     assert found["governors"] == ["powersave", "performance"]
     assert found["turbo"] is False
-    monkeypatch.setattr(machine, "_CPUS", tmp_path / "none")
+    monkeypatch.setattr(description, "_CPUS", tmp_path / "none")
     assert not {"governors", "turbo"} & set(read_conditions())
 
 

@@ -321,7 +321,7 @@ sweep:
       a: {second.passed: yes, aside.passed: 3}
       b: {second.passed: 1}
   points: 0
-  minimize: first.length
+  minimise: first.length
   exclude: [{second.word: 3, frist.word: a, fyrst: 2}]
 """
     assert mistakes(folder, sweep) == [
@@ -338,7 +338,7 @@ sweep:
         "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1"
         "\n    passed: What to say in the end",
         "toy.yaml:21: sweep.points: found 0, allowed is at least 1\n    points: Maximum number of points to try",
-        'toy.yaml:22: sweep.minimize: there is no setting `minimize`\n    did you mean "minimize"?',
+        'toy.yaml:22: sweep.minimise: there is no setting `minimise`\n    did you mean "minimize"?',
         'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "second.seconds"?',
         "toy.yaml:23: sweep.exclude.0.fyrst: there is no axis `fyrst`"
         "\n    known: aside.word, first.seconds, first.wrod, frist.word, name, second.seconds, variant",
@@ -382,7 +382,7 @@ GOOD = (
         ("second.length", "second", "`second` names no metric"),
         ("second.length", "2", "expected text or a list, found 2"),
         ("minimize:", "subject_to:", "a gate compares two sides"),
-        ("minimize:", "minimize:", 'there is no setting `minimize`\n    did you mean "minimize"?'),
+        ("minimize:", "minimise:", 'there is no setting `minimise`\n    did you mean "minimize"?'),
         ("minimize:", "exclude: [{first.secnds: 1}]\n  minimize:", "there is no axis `first.secnds`"),
         ("minimize:", "exclude: [{first.seconds: 3}]\n  minimize:", "3 is not a value of `first.seconds`"),
         ("minimize:", "exclude: [{}]\n  minimize:", "it would exclude everything"),
@@ -526,7 +526,7 @@ def test_the_whole_section_is_in_the_schema() -> None:
     section = yaml.safe_load(WHOLE)["sweep"]
     assert not list(validator.iter_errors(section))
     assert all(entry.get("description") for entry in schema["$defs"]["SweepSection"]["properties"].values())
-    assert list(validator.iter_errors({**json.loads(json.dumps(section)), "minimize": "x"}))
+    assert list(validator.iter_errors({**json.loads(json.dumps(section)), "minimise": "x"}))
 
 
 def test_a_single_run_of_a_swept_recipe_loads(folder: Path) -> None:

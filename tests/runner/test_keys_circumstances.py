@@ -13,8 +13,8 @@ import pytest
 from ndld_flow.machine import gpu_state, host
 from ndld_flow.machine.container_limits import read_limits
 from ndld_flow.machine.host import describe_circumstances
+from ndld_flow.machine.reuse import describe_place, fingerprint_machine
 from ndld_flow.recipe.load import load_recipe
-from ndld_flow.runner.keys import describe_place, fingerprint_machine
 from ndld_flow.step import Reuse
 from ndld_flow.steps.run_tool import RunTool
 from tests.support.toys import STAMP, Toy, make_toy, started

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.base.errors import BackendError, ModelError
+from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.sweep_section import Needs
 from ndld_flow.records.sweep import SweepRecord
 from ndld_flow.runner.events import Event, ignore
@@ -24,7 +25,7 @@ from ndld_flow.runner.executors.executor import StepTimeoutError, Task
 from ndld_flow.runner.executors.ray.executor import OnRay
 from ndld_flow.runner.executors.ray.node import find_fault
 from ndld_flow.runner.executors.workers import WorkerBugError
-from ndld_flow.runner.keys import fingerprint_machine, make_key
+from ndld_flow.runner.keys import make_key
 from ndld_flow.runner.request import Placement
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from unittest import mock
 
-from ndld_flow.cli import main
+from ndld_flow.cli.app import main
 
 
 def ndld_flow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """`ndld-flow` with these arguments, from its entry point to its exit code; it believes its output is a pipe."""
+    """Run `ndld-flow` with these arguments, without a replay; its output is a pipe for it."""
     command = ["ndld-flow", *arguments]
     out, err = io.StringIO(), io.StringIO()
     before = signal.getsignal(signal.SIGTERM)

@@ -17,6 +17,7 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.document import Record, read_tree
@@ -25,7 +26,6 @@ from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Listener, Notice
 from ndld_flow.runner.executors.executor import Task
-from ndld_flow.runner.keys import fingerprint_machine
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Unit, arrange_steps
 from ndld_flow.runner.request import Request

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from ndld_flow.base.errors import BackendError, NdldFlowError, OutputsError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.host import UNKNOWN_HOST
+from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.run_record import KeyParts, StepRecord
@@ -19,7 +20,7 @@ from ndld_flow.records.sweep import MeasurementSession
 from ndld_flow.runner.events import StepStarted
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task, find_records
-from ndld_flow.runner.keys import fingerprint_machine, join_keys, make_key
+from ndld_flow.runner.keys import join_keys, make_key
 from ndld_flow.runner.plan import Decision, Reason, refuse_impossible_run
 from ndld_flow.runner.run_state import gather_work, set_damaged_aside
 from ndld_flow.runner.sweep.state import Judgement, PointRun, SweepState, describe_trial, judge_point

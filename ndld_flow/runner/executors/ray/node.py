@@ -22,6 +22,7 @@ from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
 from ndld_flow.machine.host import ON_CLUSTER
+from ndld_flow.machine.reuse import describe_place
 from ndld_flow.runner.executors.messages import Done, Failed, Logged, Progressed, Refused, TaskOrder, Waits
 from ndld_flow.runner.executors.ray.messages import (
     Alive,
@@ -36,7 +37,7 @@ from ndld_flow.runner.executors.ray.messages import (
     Stopped,
 )
 from ndld_flow.runner.executors.workers import WorkerDiedError, WorkerProcess, WorkerStoppedError
-from ndld_flow.runner.keys import describe_place, make_key
+from ndld_flow.runner.keys import make_key
 from ndld_flow.step import Reuse
 from ndld_flow.store.remote_store import RemoteStore
 from ndld_flow.store.store import Store

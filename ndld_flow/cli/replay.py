@@ -1,0 +1,233 @@
+"""Answers an unchanged `run` from its receipt, before the program and the libraries that it needs are imported.
+
+A `run` that found all of its results leaves a receipt in the store: what it printed, and everything that it consulted
+(`base/consulted.py`). The same command prints the same again if the environment, the terminal, the code, the
+installed packages, this machine, and the stamp of every file and folder are equal: the recipe, models, data, stored
+results, the folder of the run. Otherwise, and in every doubt, the program runs. The digests of large files are
+remembered by the same rule (`store/digest.py`).
+
+Only light modules are imported here; `tests/benchmarks/bench_tool.py` prints what that saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from ndld_flow import __version__
+from ndld_flow.base.consulted import Consultation, consulting, is_settled, link_target, stamp_of, stop_consulting
+
+if TYPE_CHECKING:
+    from ndld_flow.runner.events import Event, Listener, RunFinished, SweepFinished
+
+FORMAT = 1
+FOLDER = "store/caches/commands"
+"""Folder of the receipts, in the outputs folder."""
+KEPT = 20
+"""Receipts in a folder; the oldest are removed."""
+_MAX_OUTPUT_CHARACTERS = 200_000
+_MAX_BYTES = 20_000_000
+_MAX_PATHS = 50_000
+"""A command that consults more, such as a calibration set of as many files, leaves no receipt."""
+_NEUTRAL_VARIABLES = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})
+"""Set by every shell anew; the current directory is compared itself."""
+_UNSUITABLE = frozenset({"--debug", "--json", "--ray", "--trust"})
+"""Options of commands without a receipt: their output has times, or code elsewhere decides."""
+_IN_FLUX = tuple(f"store/{name}" for name in ("building", "caches", "digests", "externals", "locks", "recipes"))
+"""Folders of the outputs for work in progress, and for values that can be computed again from what is consulted."""
+_VIRTUAL = ("/proc/", "/sys/", "/dev/")
+"""Files without a meaningful stamp. What a result depends on is in the description of the machine."""
+
+
+def replay(arguments: Sequence[str]) -> int | None:
+    """Print the output of an unchanged `run` again, and return its exit code; None where the program must run."""
+    if not _is_suitable(arguments):
+        return None
+    try:
+        receipt = _read(_find_outputs(arguments) / FOLDER / f"{_identify(arguments)}.json")
+        if not _is_current(receipt):
+            return None
+        output = [(str(name), str(text)) for name, text in receipt["output"]]
+        exit_code = int(receipt["exit_code"])
+    except Exception:  # no receipt, or one that is damaged in any way
+        return None
+    return _print(output, exit_code)
+
+
+def _read(path: Path) -> Any:  # noqa: ANN401 - JSON
+    with path.open("rb") as file:
+        return json.loads(file.read(_MAX_BYTES))
+
+
+def _print(output: Sequence[tuple[str, str]], exit_code: int) -> int:
+    from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
+
+    open_missing_streams()
+    with guarded_output():
+        try:
+            for name, text in output:
+                (sys.stderr if name == "stderr" else sys.stdout).write(text)
+            sys.stdout.flush()
+        except ReaderGoneError:
+            return 141
+    return exit_code
+
+
+def _is_suitable(arguments: Sequence[str]) -> bool:
+    return arguments[:1] == ["run"] and _UNSUITABLE.isdisjoint(arguments)
+
+
+def _find_outputs(arguments: Sequence[str]) -> Path:
+    """Return the outputs folder as the options name it. A wrong guess finds no receipt."""
+    for place, argument in enumerate(arguments):
+        if argument == "--outputs":
+            return Path(arguments[place + 1]) if place + 1 < len(arguments) else Path()
+        if argument.startswith("--outputs="):
+            return Path(argument.partition("=")[2])
+    return Path(os.environ.get("NDLD_FLOW_OUTPUTS") or "outputs")
+
+
+def _identify(arguments: Sequence[str]) -> str:
+    """Return the digest of a command and its surroundings. They may contain credentials, so only this is written."""
+    environment = {name: value for name, value in os.environ.items() if name not in _NEUTRAL_VARIABLES}
+    streams = [(stream.isatty(), stream.encoding, _size(stream)) if stream else None for stream in _streams()]
+    request = [FORMAT, __version__, list(arguments), os.getcwd(), environment, streams]  # noqa: PTH109
+    program = [sys.executable, sys.version, sys.path, list(sys.flags), sys.argv[0]]
+    return sha256(json.dumps([request, program], sort_keys=True).encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _streams() -> tuple[TextIO | None, TextIO | None]:
+    return sys.stdout, sys.stderr
+
+
+def _size(stream: TextIO) -> list[int] | None:
+    """Return the columns and lines of a terminal."""
+    try:
+        return [*os.get_terminal_size(stream.fileno())]
+    except (OSError, ValueError):
+        return None
+
+
+def _is_current(receipt: dict[str, Any]) -> bool:
+    """Return whether everything that a command consulted is as it was."""
+    if any(link_target(path) != target for path, target in receipt["links"].items()):
+        return False
+    if any(stamp_of(path) != stamp for path, stamp in receipt["paths"].items()):
+        return False
+    from ndld_flow.machine.reuse import Reuse, describe_place
+
+    return all(describe_place(Reuse(where), device) == text for where, device, text in receipt["places"])
+
+
+# --- keeping a receipt -----------------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Records what a `run` prints and consults, and keeps its receipt if it found all of its results."""
+
+    def __init__(self, consultation: Consultation) -> None:
+        self._arguments = sys.argv[1:]
+        self._identity = _identify(self._arguments)  # at once: the program may change its environment
+        self._began_ns = time.time_ns()
+        self._consultation = consultation
+        self._output: list[tuple[str, str]] = []
+
+    def listening(self, listener: Listener) -> Listener:
+        """Return a listener that stops recording when a step starts: then this run leaves no receipt."""
+
+        def listen(event: Event) -> None:
+            if event.event == "step_started":
+                stop_consulting()
+            listener(event)
+
+        return listen
+
+    def write(self, name: str, text: str) -> None:
+        self._output.append((name, text))
+
+    def keep(self, finished: RunFinished | SweepFinished, outputs: Path) -> None:
+        """Write the receipt of a finished `run`, unless it computed something. A failure to write it is no error."""
+        suitable = finished.nothing_to_do and _is_suitable(self._arguments)
+        if not suitable or sum(len(text) for _, text in self._output) > _MAX_OUTPUT_CHARACTERS:
+            return
+        folder = Path(finished.folder)
+        for path in (*_tree(folder), *getattr(finished, "exported", ()), *sys.path):
+            self._consultation.note(path)
+        paths = {path: stamp for path, stamp in self._consultation.paths.items() if not _is_in_flux(path, outputs)}
+        code = {file: stamp_of(file) for module in list(sys.modules.values()) if (file := _file_of(module))}
+        is_young = any(not is_settled(stamp, self._began_ns) for stamp in code.values())
+        if is_young or self._consultation.unsettled & paths.keys() or len(paths) > _MAX_PATHS:
+            return
+        latest = os.path.abspath(folder.parent / "latest")  # noqa: PTH100 - a link, which must not be resolved
+        receipt = {
+            "output": self._output,
+            "exit_code": finished.exit_code,
+            "links": {latest: link_target(latest)},
+            "paths": paths | code,
+            "places": [[where, device, text] for (where, device), text in self._consultation.places.items()],
+        }
+        with contextlib.suppress(OSError):
+            _write(outputs / FOLDER, f"{self._identity}.json", json.dumps(receipt))
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[Recorder]:
+    """Record what this process prints and consults inside the block."""
+    with consulting() as consultation:
+        recorder = Recorder(consultation)
+        out, err = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = _Copied(out, "stdout", recorder), _Copied(err, "stderr", recorder)
+        try:
+            yield recorder
+        finally:
+            sys.stdout, sys.stderr = out, err
+
+
+class _Copied:
+    """A text stream whose text a recorder receives too."""
+
+    def __init__(self, stream: TextIO, name: str, recorder: Recorder) -> None:
+        self._stream, self._name, self._recorder = stream, name, recorder
+
+    def write(self, text: str) -> int:
+        self._recorder.write(self._name, text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any attribute of the stream
+        return getattr(self._stream, name)
+
+
+def _tree(folder: Path) -> Iterator[str]:
+    """Yield the paths of a folder and everything in it."""
+    for place, _, names in os.walk(folder):
+        yield place
+        yield from (os.path.join(place, name) for name in names)  # noqa: PTH118
+
+
+def _file_of(module: object) -> str:
+    """Return the absolute path of a module's file; empty for a built-in one."""
+    file = getattr(module, "__file__", None)
+    return os.path.abspath(file) if isinstance(file, str) else ""  # noqa: PTH100
+
+
+def _is_in_flux(path: str, outputs: Path) -> bool:
+    """Return whether a path decides nothing, or is compared in another way: as code, or as part of the machine."""
+    if path.startswith(_VIRTUAL) or path.endswith(".pyc"):
+        return True
+    folders = [str(Path(outputs, name).absolute()) for name in _IN_FLUX]
+    return any(path == folder or path.startswith(f"{folder}{os.sep}") for folder in folders)
+
+
+def _write(folder: Path, name: str, text: str) -> None:
+    from ndld_flow.store.files import write_text_atomically
+
+    write_text_atomically(folder / name, text)
+    for old in sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
+        old.unlink(missing_ok=True)
