@@ -14,6 +14,7 @@ or exits.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
     from ndld_flow.runner.collect_garbage import Freed
+    from ndld_flow.runner.comment_run import Commented
     from ndld_flow.runner.compare_runs import Compared
     from ndld_flow.runner.doctor import Check
     from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
@@ -131,6 +133,26 @@ def plan(
     return plan_request(request, listener or ignore)
 
 
+def digest(
+    recipe: AnyRecipe,
+    overrides: Sequence[str] = (),
+    *,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+    trust: bool = False,
+    multirun: bool = False,
+) -> str:
+    """Return a digest of everything but the machine that decides the results of a recipe, as a key for caches of CI.
+
+    Equal digests mean equal settings, models, data, code and libraries. Models may be downloaded.
+    """
+    from ndld_flow.runner.events import ignore
+    from ndld_flow.runner.request import request_recipe
+    from ndld_flow.runner.run_request import digest_request
+
+    request = request_recipe(recipe, tuple(overrides), outputs=Path(outputs), trust=trust, multirun=multirun)
+    return digest_request(request, ignore)
+
+
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
     its records again; return its path.
@@ -168,6 +190,44 @@ def compare(
         to=Path(to) if to is not None else None,
         measure=measure,
     )
+
+
+def comment(
+    run: str | None = None,
+    *,
+    against: str | None = None,
+    gates: Sequence[str] = (),
+    measure: Listener | None = None,
+    log: str | Path | None = None,
+    key: str | None = None,
+    number: int | None = None,
+    to: str | Path | None = None,
+    post: bool = True,
+    outputs: str | Path = DEFAULT_OUTPUTS,
+) -> Commented:
+    """Post the result of a run or a sweep on the pull request of this CI job, or write its Markdown to the file `to`.
+
+    `against` is a run, or `RUN:STEP`, to compare with, by `gates`; with `measure`, a listener for events, both profiles
+    are measured again in turns. `log` is the output of a run without a result, in the place of `run`. `key` names the
+    comment, which a later call replaces (default: the recipe); `number` is the pull request's (default: the job's).
+    Without `post`, the result is only appended to the summary of a GitHub job.
+    """
+    from ndld_flow.base.errors import RequestError
+    from ndld_flow.runner.comment_run import Baseline, comment_log, comment_run, publish, summarize, write_markdown
+
+    if log is not None:
+        name, result = Path(log).stem, comment_log(Path(log))
+    elif run is not None:
+        baseline = Baseline(against, tuple(gates), measure) if against is not None else None
+        name, result = comment_run(run, Path(outputs), baseline)
+    else:
+        raise RequestError("name a run, or the log of one that has no result.")
+    if to is not None:
+        write_markdown(result, Path(to))
+        return result
+    if not post:
+        return summarize(result, os.environ)
+    return publish(key or name, result, os.environ, number)
 
 
 def diff(

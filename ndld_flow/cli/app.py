@@ -35,6 +35,7 @@ VERBS = {
     "plan": "Show what a run would do, and why, without running it.",
     "profile": "Measure one model, and show where its time goes.",
     "compare": "Compare runs, profiles and exports, and judge the difference.",
+    "comment": "Post the result of a run on its pull or merge request.",
     "diff": "Show the differences between two models.",
     "noise": "Learn how much measurements vary on this machine.",
     "inspect": "Look things up in a model: its summary, nodes, tensors, weights.",

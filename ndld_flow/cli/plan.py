@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 @click.command("plan", short_help="Show what a run would do, and why, without running it.")
 @recipe_options
+@click.option("--digest", is_flag=True, help="Print a digest of all that decides the result, as a key for CI caches.")
 @outputs_option
 @json_option
 def command(
@@ -28,6 +29,7 @@ def command(
     force: tuple[str, ...],
     trust: bool,
     multirun: bool,
+    digest: bool,
     outputs: Path,
     as_json: bool,
 ) -> int:
@@ -42,6 +44,9 @@ def command(
     """
     from ndld_flow import api
 
+    if digest:
+        click.echo(api.digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
+        return 0
     planned = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust, multirun=multirun)
     if not isinstance(planned, list):
         print_json(plan_document(planned)) if as_json else show_plan(planned)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pydantic import JsonValue
+
 from ndld_flow.base.errors import RequestError
-from ndld_flow.recipe.recipe import Recipe
+from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.runner.events import Listener, Notice, RunFinished, SweepFinished
 from ndld_flow.runner.export import export_results, plan_exports
+from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key
 from ndld_flow.runner.plan import Decision, plan_steps
 from ndld_flow.runner.request import Request
 from ndld_flow.runner.run import open_single, run_recipe, working_on
+from ndld_flow.store.digest import digest_json
 
 if TYPE_CHECKING:
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
@@ -57,3 +61,29 @@ def plan_request(request: Request, listener: Listener) -> list[Decision] | Sweep
         from ndld_flow.runner.sweep.plan_sweep import plan_sweep
 
         return plan_sweep(loaded, request, listener)
+
+
+def digest_request(request: Request, listener: Listener) -> str:
+    """Return the digest of everything but the machine that decides the results of a recipe or its sweep.
+
+    It covers the settings of all steps, the models, data files, code and libraries, and no paths and no credentials, so
+    that machines of CI agree on it. Raises NdldFlowError as `plan_request` does.
+    """
+    with working_on(request, "plan") as loaded:
+        recipe = loaded if isinstance(loaded, Recipe) else loaded.base
+        run = open_single(recipe, request, listener)
+
+        def parts(step: RecipeStep) -> JsonValue:
+            known = describe_key(step, step.reads, recipe.file.inputs, run.outputs.store, lambda _: "")
+            reads = {name: digest for name, digest in known.reads.items() if name != HIDDEN_VALUES}
+            return [step.name, known.model_copy(update={"reads": reads}).model_dump(mode="json")]
+
+        section = recipe.file.sweep
+        return digest_json(
+            {
+                "models": {name: model.record.digest for name, model in run.models.items()},
+                "steps": [parts(step) for step in recipe.steps],
+                "gates": list(recipe.file.gates),
+                "sweep": section.model_dump(mode="json") if section is not None else None,
+            }
+        )

@@ -46,7 +46,7 @@ def complete(folder: Path, *words: str) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["com"], ["compare ", "completion "]),
+        (["com"], ["compare ", "comment ", "completion "]),
         (["steps", "convert"], ["convert_fp16 "]),
         (["run", "my.yaml", "steps.speed.warmup"], ["steps.speed.warmup=", "steps.speed.warmup_passes="]),
         (["run", "my.yaml", "inputs."], ["inputs.x.data=", "inputs.x.shape="]),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,32 @@ def test_every_command_can_be_parsed() -> None:
         parse(command)
 
 
+def test_commands_that_are_not_run_have_a_reason_and_exist() -> None:
+    extras = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shown = [block for block in BLOCKS if block.language == "sh"]
+    assert len(shown) >= 4 and all(block.not_run for block in shown)
+    for block in shown:
+        subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        for line in map(pages.without_comment, block.text.splitlines()):
+            if "ndld-flow " in line:
+                parse(line[line.index("ndld-flow ") :])
+            for path in re.findall(r"\btests/[\w/.]+", line):
+                assert (pages.ROOT / path).exists(), line
+            for module in re.findall(r"python -m (tests[\w.]+)", line):
+                assert (pages.ROOT / f"{module.replace('.', '/')}.py").is_file(), line
+            for named in re.findall(r"'\.\[([\w,]+)\]'", line):
+                assert set(named.split(",")) <= set(extras), line
+
+
+def test_commands_are_in_blocks_of_commands() -> None:
+    """In a block of another language they would be neither run nor checked; two pages have tests of their own."""
+    for block in BLOCKS:
+        is_other = block.language in ("text", "console", "shell", "")
+        if is_other and block.page not in ("README.md", "docs/about/contributing.md"):
+            command = re.search(r"^\s*(?:\$ )?(?:ndld-flow|pip|python3?|pytest) ", block.text, re.MULTILINE)
+            assert command is None, f"{block.page}: {block.text}"
+
+
 def test_cheap_commands_work(checkout: Path) -> None:
     lines = {line for block in BLOCKS for line in map(pages.without_comment, block.commands())}
     for line in sorted(lines):
@@ -82,7 +110,7 @@ def test_cheap_commands_work(checkout: Path) -> None:
 
 
 def is_recipe(block: pages.Block) -> bool:
-    return block.language == "yaml" and "jobs:" not in block.text
+    return block.language == "yaml" and not block.is_for_ci
 
 
 def test_every_recipe_can_be_planned(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,6 +189,24 @@ def all_schemas(recipe_schema: dict[str, Any]) -> list[dict[str, Any]]:
     definitions = recipe_schema["$defs"]
     parts = [definitions["SweepSection"], definitions["InputSpec"]]
     return [recipe_schema, *(part | {"$defs": definitions} for part in parts), *(map(step_schema, STEP_NAMES))]
+
+
+def test_pages_use_the_action_and_the_component_with_inputs_that_exist() -> None:
+    action = yaml.safe_load((pages.ROOT / "action.yml").read_text())["inputs"]
+    component = yaml.safe_load((pages.ROOT / "templates/run.yml").read_text().split("\n---\n")[0])["spec"]["inputs"]
+    used = 0
+    for block in filter(lambda block: block.is_for_ci, BLOCKS):
+        document = yaml.safe_load(block.text)
+        steps = [step for job in document.get("jobs", {}).values() for step in job["steps"]]
+        given = [step["with"] for step in steps if step.get("uses", "").startswith("ndld-flow/ndld-flow@")]
+        assert all(set(inputs) <= set(action) and "recipe" in inputs for inputs in given)
+        included = [include["inputs"] for include in document.get("include", ())]
+        assert all(set(inputs) <= set(component) and "recipe" in inputs for inputs in included)
+        used += len(given) + len(included)
+        for command in "\n".join(step.get("run", "") for step in steps).splitlines():
+            if command.strip().startswith("ndld-flow "):
+                parse(command.strip())
+    assert used == 2
 
 
 def test_a_step_of_your_own_takes_ten_lines() -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-_FENCE = re.compile(r"^( *)```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(
+    r"^(?:<!-- not run: ([^\n]+) -->\n)?( *)```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^\2```$", re.MULTILINE | re.DOTALL
+)
 _SNIPPET = re.compile(r'^--8<-- "([^"]+)"$', re.MULTILINE)
 _COMMENT = re.compile(r"\s#\s.*")  # to a shell, the `#` of `sweep-cpu#1` begins no comment
 
@@ -23,6 +25,13 @@ class Block:
     title: str
     """The file that the reader writes; empty for a part of one."""
     text: str
+    not_run: str = ""
+    """Why the tests do not run its commands, as the page's source says; a block of `sh` has a reason."""
+
+    @property
+    def is_for_ci(self) -> bool:
+        """True for a workflow of GitHub, or a pipeline of GitLab."""
+        return self.title.startswith((".github/", ".gitlab"))
 
     def commands(self) -> list[str]:
         """Return the lines of a block of commands, with their comments."""
@@ -46,9 +55,9 @@ def page_text(path: Path) -> str:
 def blocks() -> list[Block]:
     """Return the blocks of code of all pages, in order."""
     return [
-        Block(page_name(path), language, title, text)
+        Block(page_name(path), language, title, text, reason)
         for path in page_paths()
-        for _, language, title, text in _FENCE.findall(page_text(path))
+        for reason, _, language, title, text in _FENCE.findall(page_text(path))
     ]
 
 

@@ -21,10 +21,13 @@ from ndld_flow.report.comparison.verdicts import paired_values
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
 
 _LAYERS = 10
+_SLOWER = 5
 _METRICS = 40
 _SENTENCES = 20
 _LONGEST = 60_000
 """GitHub refuses comments of more than 65,536 characters."""
+HEADING = "### "
+"""Beginning of a part with a verdict."""
 _OUTCOMES = ("passed", "inconclusive", "failed", "incomparable")
 """Outcomes by rank; the headline shows the highest."""
 _NONE = "\N{EN DASH}"
@@ -34,22 +37,25 @@ def comparison_markdown(comparison: Comparison, profiles: Sequence[Sequence[Prof
     """Return Markdown for a pull request's comment or a job's summary. Relative paths of pictures do not resolve
     there, so it has diagrams, which GitHub and GitLab draw themselves.
     """
-    parts = [
-        f"### {_headline(comparison)}\n",
-        _subjects(comparison),
-        _gates(comparison),
-    ]
+    return "\n".join(that_fit(comparison_parts(comparison, profiles)))
+
+
+def comparison_parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[str]:
+    """Yield the parts of a comparison's Markdown, the verdict first."""
+    yield f"{HEADING}{_headline(comparison)}\n"
+    yield _subjects(comparison)
+    yield _gates(comparison)
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
         medians = {
             f"{place + 1} {comparison.subjects[subject].label}": profile.latency.median_ms
             for place, (subject, profile) in enumerate(zip(compared.subjects, measured, strict=True))
             if profile.latency_ms
         }
-        parts.append(mermaid_bars("Median latency", medians, "ms"))
-        parts.extend(_profile(comparison, compared, measured))
-    parts += [f"- {prose(sentence)}\n" for sentence in comparison.left_out[:_SENTENCES]]
-    parts += [f"Noise: {prose(comparison.noise)}\n"] if comparison.noise else []
-    return "\n".join(that_fit(part for part in parts if part))
+        yield mermaid_bars("Median latency", medians, "ms")
+        yield from _profile(comparison, compared, measured)
+    yield from (f"- {prose(sentence)}\n" for sentence in comparison.left_out[:_SENTENCES])
+    if comparison.noise:
+        yield f"Noise: {prose(comparison.noise)}\n"
 
 
 def _headline(comparison: Comparison) -> str:
@@ -64,15 +70,17 @@ def _headline(comparison: Comparison) -> str:
 
 
 def that_fit(parts: Iterable[str]) -> Iterator[str]:
-    """Yield parts in order until the maximum length of a comment."""
-    left, is_whole = _LONGEST, True
-    for part in parts:
-        if len(part) <= left:
-            left -= len(part) + 1
-            yield part
-        else:
-            is_whole = False
-    if not is_whole:
+    """Yield non-empty parts in order until the maximum length of a comment; those that begin with `HEADING`, which hold
+    the verdicts, have precedence over all others.
+    """
+    present, room, kept = [part for part in parts if part], _LONGEST, set[int]()
+    for first in (True, False):
+        for place, part in enumerate(present):
+            if part.startswith(HEADING) is first and len(part) < room:
+                room -= len(part) + 1
+                kept.add(place)
+    yield from (present[place] for place in sorted(kept))
+    if len(kept) < len(present):
         yield "The report has more: the maximum length of a comment is reached.\n"
 
 
@@ -157,9 +165,11 @@ def _layers(
     comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile], candidate: int
 ) -> Iterator[str]:
     """Yield the largest changes, and the time of layers without a partner."""
-    changes = [change_ for change_ in layer_changes(compared, measured, candidate)[:_LAYERS] if change_.delta_ms]
+    ranked = layer_changes(compared, measured, candidate)
+    changes = [change_ for change_ in ranked[:_LAYERS] if change_.delta_ms]
     coverage = compared.coverage[candidate]
     of = f" of {_label(comparison, compared, candidate)}" if len(measured) > 2 else ""
+    yield _slower(ranked, of)
     unmatched = ""
     if coverage is not None and coverage.unmatched_ms > 0:
         unmatched = (
@@ -172,18 +182,34 @@ def _layers(
         yield details(f"Largest changes of layers{of}", body + unmatched)
 
 
+def _slower(ranked: Sequence[LayerChange], of: str) -> str:
+    """Return the layers with the verdict that they became slower, the largest change first."""
+    slower = [each for each in ranked if each.verdict is not None and each.verdict.verdict == "regressed"]
+    if not slower:
+        return ""
+    named = [f"{code(each.name)} {' '.join(filter(None, _delta(each)))}" for each in slower[:_SLOWER]]
+    named += [f"{len(slower) - _SLOWER} more"] if len(slower) > _SLOWER else []
+    count = "1 layer" if len(slower) == 1 else f"{len(slower)} layers"
+    return f"**{count}{of} became slower**: {', '.join(named)}\n"
+
+
+def _delta(changed: LayerChange) -> tuple[str, str]:
+    """Return the change in time, and relative to the base where both sides have the layer."""
+    sign = "+" if changed.delta_ms > 0 else MINUS
+    relative = change(changed.base_ms, changed.candidate_ms) if changed.base and changed.candidate else ""
+    return f"{sign}{milliseconds(abs(changed.delta_ms))}", f"({relative})" if relative else ""
+
+
 def _layer(changed: LayerChange) -> list[str]:
     """Return the cells of a changed layer; a layer of only one side has a note instead of a change."""
     alone = "only in the base" if not changed.candidate else "only in the candidate" if not changed.base else ""
     sign = _sign(changed.verdict.verdict) if changed.verdict is not None else ""
-    relative = change(changed.base_ms, changed.candidate_ms) if not alone else ""
-    delta = f"{'+' if changed.delta_ms > 0 else MINUS}{milliseconds(abs(changed.delta_ms))}"
     return [
         code(changed.name),
         code(" + ".join(dict.fromkeys(layer.type for layer in changed.base or changed.candidate)), 40),
         milliseconds(changed.base_ms) if changed.base else _NONE,
         milliseconds(changed.candidate_ms) if changed.candidate else _NONE,
-        f"{delta} ({relative})" if relative else delta,
+        " ".join(filter(None, _delta(changed))),
         alone or sign,
     ]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.report.collect_summary import GateView, Summary, collect_gates, collect_summary
-from ndld_flow.report.exports.comparison_markdown import comparison_markdown, that_fit
+from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_parts, that_fit
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, mermaid_bars, prose, table
 from ndld_flow.report.verdict import outcome_line, verdict_lines
 
@@ -19,13 +19,14 @@ _GATES = 50
 
 def run_markdown(documents: RunDocuments) -> str:
     """Return Markdown that needs no other file: pictures are diagrams that GitHub and GitLab draw themselves."""
-    return "\n".join(that_fit(part for part in _parts(documents) if part))
+    return "\n".join(that_fit(run_parts(documents)))
 
 
-def _parts(documents: RunDocuments) -> Iterator[str]:
+def run_parts(documents: RunDocuments) -> Iterator[str]:
+    """Yield the parts of a run's Markdown, its outcome first."""
     summary = collect_summary(documents)
     sign = SIGNS["passed"] if ENDINGS[summary.outcome].exit_code == 0 else SIGNS.get(summary.outcome, SIGNS["failed"])
-    yield f"### {sign} {prose(outcome_line(summary))}\n"
+    yield f"{HEADING}{sign} {prose(outcome_line(summary))}\n"
     yield from _failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
     yield table(["", "Result"], [[word, prose(text)] for word, _, text in rows if not text.startswith("none ")])
@@ -38,7 +39,7 @@ def _parts(documents: RunDocuments) -> Iterator[str]:
     for step in documents.comparisons:
         profiles = documents.compared(step)
         if profiles is not None:
-            yield comparison_markdown(documents.comparisons[step], profiles)
+            yield from comparison_parts(documents.comparisons[step], profiles)
     if documents.unreadable:
         yield "".join(f"- {prose(sentence)}\n" for sentence in documents.unreadable)
 

@@ -1,0 +1,167 @@
+"""The GitHub Action and the GitLab component: what they declare, and their scripts, carried out as a runner does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ndld_flow import __version__
+from tests.support.forge import Forge, running_forge
+from tests.support.job import ROOT, Job
+from tests.support.models import make_cnn
+
+ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+STEPS = ACTION["runs"]["steps"]
+SCRIPTS = sorted((ROOT / ".github/actions").glob("*.sh"))
+QUICK = "runs: 1, passes: 2, duration: 0, stable: 0 %, warmup: 0, warmup_passes: 0, layer_passes: 2"
+
+
+def test_inputs_never_become_shell() -> None:
+    for step in STEPS:
+        assert "${{" not in step.get("run", ""), "an input with `$(...)` would be run"
+    scripts = (ROOT / "templates/run.yml").read_text().split("  script:\n")[1].split("  artifacts:")[0]
+    assert "$[[" not in scripts
+
+
+def test_what_the_action_refers_to_exists() -> None:
+    text = (ROOT / "action.yml").read_text()
+    assert set(re.findall(r"\binputs\.([\w-]+)", text)) == set(ACTION["inputs"])
+    known = {step["id"] for step in STEPS if "id" in step}
+    assert set(re.findall(r"steps\.(\w+)\.", text)) <= known
+    for script in re.findall(r"GITHUB_ACTION_PATH/(\S+\.sh)", text):
+        assert (ROOT / script).is_file()
+    names = {name for script in SCRIPTS for name in re.findall(r'echo "([\w-]+)=', script.read_text())}
+    assert set(re.findall(r"steps\.\w+\.outputs\.([\w-]+)", text)) <= names | {"cache-hit"}
+
+
+def test_the_component_uses_each_input() -> None:
+    header, body = (ROOT / "templates/run.yml").read_text().split("\n---\n")
+    assert set(re.findall(r"inputs\.([\w-]+)", body)) == set(yaml.safe_load(header)["spec"]["inputs"])
+
+
+@pytest.mark.parametrize("path", [*SCRIPTS], ids=lambda path: path.name)
+def test_scripts_can_be_parsed(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+@pytest.fixture
+def forge() -> Iterator[Forge]:
+    with running_forge() as forge:
+        yield forge
+
+
+class Project:
+    """A repository with a recipe, and its jobs."""
+
+    def __init__(self, folder: Path, forge: Forge, service: str) -> None:
+        self.folder, self.forge, self.service = folder, forge, service
+        self.cache = folder / "cache"
+        self.count = 0
+
+    def job(self, event: str, gate: str = "sanitize.nodes >= 1", recipe: str = "") -> Job:
+        """Return the job of a push or a pull request, in a fresh clone."""
+        self.count += 1
+        workspace, temporary = (self.folder / f"{name}{self.count}" for name in ("workspace", "temporary"))
+        for place in (workspace, temporary):
+            place.mkdir()
+        make_cnn(workspace / "model.onnx")
+        (workspace / "ci.yaml").write_text(
+            recipe
+            or f"name: ci\nmodel: model.onnx\nsteps:\n  sanitize: {{}}\n  speed: {{step: profile, {QUICK}}}\n"
+            f"gates: ['{gate}']\n"
+        )
+        variables = self.forge.environment(self.service)
+        own = {"number": 7, "pull_request": {"number": 7, "head": {}}} if event == "pull_request" else {}
+        (temporary / "event.json").write_text(json.dumps(own))
+        if self.service == "GitHub":
+            files = {"EVENT_PATH": "event.json", "STEP_SUMMARY": "summary.md", "PATH": "path.txt"}
+            variables |= {f"GITHUB_{name}": str(temporary / file) for name, file in files.items()}
+            variables |= {"GITHUB_EVENT_NAME": event, "GITHUB_ACTIONS": "true"}
+        elif event != "pull_request":
+            variables["CI_MERGE_REQUEST_IID"] = ""
+        return Job(workspace, temporary, variables, self.cache)
+
+    def carry_out(self, job: Job, **inputs: str) -> int:
+        given: dict[str, Any] = {"recipe": "ci.yaml", **inputs}
+        if self.service == "GitHub":
+            return job.run_action(given)
+        if self.cache.exists():
+            shutil.copytree(self.cache, job.workspace / "outputs", symlinks=True)
+        code = job.run_component(given)
+        if not job.variables["CI_MERGE_REQUEST_IID"] and not self.cache.exists():
+            shutil.copytree(job.workspace / "outputs", self.cache, symlinks=True)
+        return code
+
+
+@pytest.fixture(params=["GitHub", "GitLab"])
+def project(request: pytest.FixtureRequest, forge: Forge, tmp_path: Path) -> Project:
+    forge.account = "model-bot" if request.param == "GitLab" else ""
+    return Project(tmp_path, forge, request.param)
+
+
+GATE = {"GitHub": "gates", "GitLab": "gate"}
+
+
+@pytest.mark.thorough
+def test_a_request_is_compared_with_the_base_branch(project: Project, forge: Forge) -> None:
+    push = project.job("push")
+    assert project.carry_out(push) == 0, push.log
+    assert forge.comments == []
+    job = project.job("pull_request")
+    assert project.carry_out(job, profile="speed", **{GATE[project.service]: "latency.median <= +900 %"}) == 0, job.log
+    [comment] = forge.comments
+    assert "### ✅ PASSED ci" in comment["body"], job.log
+    assert "gate passed" in comment["body"] and "baseline-" in comment["body"]
+    assert not job.saved
+    again = project.job("pull_request")
+    project.carry_out(again, **{GATE[project.service]: "latency.median <= 0.000001 ms"})
+    assert [each["id"] for each in forge.comments] == [1], "the same comment"
+    assert "gate failed" in forge.comments[0]["body"]
+
+
+@pytest.mark.thorough
+def test_a_failed_gate_fails_the_job_after_the_comment(project: Project, forge: Forge) -> None:
+    job = project.job("pull_request", gate="sanitize.nodes <= 1")
+    assert project.carry_out(job) == 1, job.log
+    assert "### ❌ FAILED ci" in forge.comments[0]["body"]
+    if project.service == "GitHub":
+        assert "FAILED ci" in (job.temporary / "summary.md").read_text()
+
+
+@pytest.mark.thorough
+def test_a_refused_recipe_never_shows_the_verdict_of_an_earlier_run(project: Project, forge: Forge) -> None:
+    push = project.job("push")
+    assert project.carry_out(push) == 0, push.log
+    job = project.job("pull_request", recipe="name: ci\nmodel: model.onnx\nsteps: {speed: {step: profil}}\n")
+    assert project.carry_out(job) == 2, job.log
+    [comment] = forge.comments
+    assert "There is no result" in comment["body"] and "PASSED" not in comment["body"]
+
+
+@pytest.mark.thorough
+def test_a_hostile_input_runs_nothing(project: Project) -> None:
+    job = project.job("pull_request")
+    hostile = "steps.speed.passes=$(touch${IFS}pwned);touch${IFS}pwned`touch${IFS}pwned`"
+    assert project.carry_out(job, overrides=hostile, options="$(touch pwned)", profile="$(touch pwned)") == 2
+    assert not (job.workspace / "pwned").exists()
+
+
+@pytest.mark.thorough
+def test_the_action_installs_its_own_version(tmp_path: Path, forge: Forge) -> None:
+    """Without dependencies and the isolation of the build: these are the business of pip."""
+    job = Project(tmp_path, forge, "GitHub").job("push")
+    offline = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
+    names = {"GITHUB_ACTION_PATH": str(ROOT), "PACKAGE": "", "EXTRAS": ""}
+    assert job.shell((ROOT / ".github/actions/install.sh").read_text(), names | offline) == 0, job.log
+    assert f"ndld-flow {__version__}" in job.log
+    assert (job.temporary / "path.txt").read_text().strip() == str(job.temporary / "ndld-flow/bin")
