@@ -279,12 +279,14 @@ def profile(
 def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
     """Return the layers of one profile as a table; `subject` as in `compare`, such as `quickstart:speed`.
 
-    Raises RequestError if it names several profiles.
+    Raises RequestError if it names several profiles, BackendError without pandas (`ndld-flow[frames]`).
     """
+    from ndld_flow.base.extras import require
     from ndld_flow.report.exports.csv_tables import layers_frame
     from ndld_flow.runner.outputs import Outputs
     from ndld_flow.runner.references import find_profile
 
+    require("frames", "`api.layers`")
     return layers_frame(find_profile(subject, Outputs(Path(outputs))))
 
 

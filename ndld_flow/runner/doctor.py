@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.errors import NdldFlowError
+from ndld_flow.base.extras import EXTRAS, Extra
 from ndld_flow.machine.description import describe_machine
+from ndld_flow.machine.onnxruntime_builds import CPU_BUILD, Build, find_cuda_lack, installed_builds
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.document import Record
 
@@ -50,10 +51,11 @@ def examine(outputs: Path, library: Path | None = None) -> list[Check]:
         Check(name="python", state="ok", found=f"{sys.version.split()[0]}, ndld-flow {read_version('ndld-flow')}"),
         Check(name="machine", state="ok", found=f"{machine.cpu} x {machine.cpu_count}, {machine.system}"),
         *(_check_library(name) for name in NEEDED),
-        _check_onnxruntime_duplicates(),
+        check_onnxruntime_files(installed_builds()),
         *(_show_gpu(trial, machine.driver) for trial in gpu.result()),
         *(_check_provider(name) for name in ("cpu", "cuda", "tensorrt")),
         *(check for checks in engines for check in checks),
+        *map(_describe_extra, EXTRAS.values()),
         _check_outputs(outputs),
     ]
 
@@ -65,15 +67,44 @@ def _check_library(name: str) -> Check:
     return Check(name=name, state="ok", found=version)
 
 
-def _check_onnxruntime_duplicates() -> Check:
-    """Check for two distributions of ONNX Runtime: they write the same files, and removing one breaks the other."""
-    name = "onnxruntime twins"
-    try:
-        both = f"onnxruntime {version('onnxruntime')} and onnxruntime-gpu {version('onnxruntime-gpu')}"
-    except PackageNotFoundError:
-        return Check(name=name, state="ok", found="one distribution of ONNX Runtime is installed")
-    advice = "pip uninstall -y onnxruntime onnxruntime-gpu, then pip install ndld-flow"
-    return Check(name=name, state="broken", found=f"both {both}: each overwrites the other", advice=advice)
+def check_onnxruntime_files(builds: Sequence[Build]) -> Check:
+    """Check that one distribution of ONNX Runtime has all its files: several write the same ones."""
+    name = "onnxruntime files"
+    complete = [build for build in builds if not build.changed]
+    if not builds:
+        advice = "pip install onnxruntime"
+        return Check(name=name, state="broken", found="no distribution of ONNX Runtime", advice=advice)
+    if not complete:
+        # The build for GPUs runs on CPUs too, and was asked for.
+        damaged = next((build for build in builds if build.name != CPU_BUILD), builds[0])
+        number = len(damaged.changed)
+        files = f"{number:,} files" if number > 1 else "a file"
+        lost = f"{files} of {damaged} missing or changed, such as {damaged.changed[0]}"
+        others = [str(build) for build in builds if build is not damaged]
+        mixture = f"; {' and '.join(others)} wrote the same files" if others else ""
+        return Check(name=name, state="broken", found=lost + mixture, advice=damaged.repair)
+    used, replaced = complete[-1], [build for build in builds if build is not complete[-1]]
+    if not replaced:
+        return Check(name=name, state="ok", found=f"{used}, complete")
+    found = f"{used}, complete; it replaced files of {' and '.join(map(str, replaced))}"
+    if used.name != CPU_BUILD:
+        return Check(name=name, state="ok", found=found)
+    return Check(name=name, state="absent", found=f"{found}, which cannot be used", advice=replaced[-1].repair)
+
+
+def _describe_extra(extra: Extra) -> Check:
+    """Report whether an extra is installed, and the tasks that need it."""
+    name = f"extra [{extra.name}]"
+    versions = ", ".join(f"{each} {read_version(each)}" for each in extra.distributions)
+    lack = find_cuda_lack() if extra.name == "gpu" else None
+    if extra.is_installed and not lack:
+        return Check(name=name, state="ok", found=f"{versions}: {extra.tasks}")
+    return Check(
+        name=name,
+        state="absent",
+        found=f"{extra.title} ({extra.size}): {extra.tasks}",
+        advice=lack.command if lack else extra.command,
+    )
 
 
 def _check_provider(name: str) -> Check:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EXTRAS
+from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.host import UNKNOWN_HOST
 from ndld_flow.recipe.recipe import Recipe, RecipeStep
 from ndld_flow.records.run_record import KeyParts, RunRecord, StepRecord
 from ndld_flow.runner.keys import HIDDEN_VALUES, describe_key, join_keys, make_key
 from ndld_flow.step import Reuse
+from ndld_flow.store.found_files import VIDEO_SUFFIXES
 from ndld_flow.store.store import Store
 
 
@@ -257,9 +260,21 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
+def _lacks_of_data(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> Iterator[str]:
+    """Yield the inputs of a step whose files cannot be read here: videos, without PyAV."""
+    for name, spec in step.used_inputs(inputs).items():
+        videos = [pattern for pattern in spec.data_patterns if pattern.lower().endswith(VIDEO_SUFFIXES)]
+        lack = EXTRAS["video"].lack(f'input "{name}": {videos[0]}') if videos else ""
+        if lack:
+            yield lack
+
+
 def refuse_impossible_run(recipe: Recipe, planner: Planner, digests: Mapping[str, str | None]) -> None:
     """Raise BackendError with the reasons why steps cannot run on this machine. Reused steps need nothing."""
-    obstacles = {step.name: step.step.foresee().of_step(step.name).obstacles for step in recipe.steps}
+    obstacles = {
+        step.name: (*step.step.foresee().of_step(step.name).obstacles, *_lacks_of_data(step, recipe.file.inputs))
+        for step in recipe.steps
+    }
     if not any(obstacles.values()):
         return
     needed = [decision.step.name for decision in plan_steps(planner, digests) if not decision.reused]

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import visible_name
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.records.comparison import Comparison
@@ -293,6 +294,9 @@ def _labelled(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> 
 
 
 def _write_picture(comparison: Comparison, profiles: Sequence[Sequence[Profile]], path: Path) -> None:
+    if not EXTRAS["plots"].is_installed:
+        path.unlink(missing_ok=True)  # a picture of an earlier comparison
+        return
     # Imported here, as matplotlib takes half a second.
     from ndld_flow.report.exports.comparison_picture import comparison_picture
 

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from ndld_flow.base.errors import BackendError, RequestError
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.extras import require
 from ndld_flow.inputs import InputSpec
 from ndld_flow.models.tensors import Array, shape_text
 from ndld_flow.samples.generated_values import is_float, is_integer
@@ -177,10 +178,9 @@ def video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, Image
 
 
 def _video_frames(path: Path, name: str, every: int) -> Iterator[tuple[int, VideoFrame]]:
-    try:
-        import av
-    except ImportError:
-        raise BackendError(f"input \"{name}\": frames of {path} need PyAV: pip install 'ndld-flow[video]'.") from None
+    require("video", f'input "{name}": {path}')
+    import av
+
     if not path.exists():
         raise RequestError(f'input "{name}": there is no file {path} (looked in {Path.cwd()}).')
     place = -1

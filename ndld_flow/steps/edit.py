@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.imported_modules import find_imported_by
 from ndld_flow.graph.edit.catalogue import AnyOperation, OperationEntry, find_operation, operation_names, origin_of
 from ndld_flow.graph.edit.operation import Operation
@@ -16,7 +17,7 @@ from ndld_flow.graph.edit.settings import NodeSelect
 from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.measurement import Metric
-from ndld_flow.step import Context, Result, Returns, Step, metrics
+from ndld_flow.step import Context, Foresight, Result, Returns, Step, metrics
 from ndld_flow.store.digest import digest_file, digest_json
 from ndld_flow.store.kinds import Onnx
 
@@ -74,6 +75,11 @@ class Edit(Step[Onnx, Onnx]):
         if not any(entry.operation.uses_inputs for entry in self.operations):
             return None
         return spec.shapes if spec.data_patterns else spec
+
+    def foresee(self) -> Foresight:
+        needed = {entry.name: entry.operation.extra for entry in self.operations if entry.operation.extra}
+        lacks = [EXTRAS[extra].lack(f"the operation `{name}`") for name, extra in needed.items()]
+        return Foresight(lacks=tuple(filter(None, lacks)))
 
     def library_versions(self) -> dict[str, str]:
         used = {entry.name: entry.operation for entry in self.operations}

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import require
 from ndld_flow.sweep_search.numbered_space import NumberedSpace, Place, UntriedPoints, neighbours_of
 from ndld_flow.sweep_search.search import SearchOptions, Trial
 from ndld_flow.sweep_search.space import Assignment, AxisValues, Position, Space
@@ -120,10 +120,9 @@ def _startup(points: int | None, size: int | None) -> int:
 
 
 def _new_study(options: SearchOptions) -> optuna.Study:
-    try:
-        import optuna
-    except ImportError:
-        raise BackendError("`method: tpe` needs Optuna: pip install 'ndld-flow[tpe]'.") from None
+    require("tpe", "`method: tpe`")
+    import optuna
+
     with warnings.catch_warnings():
         # Optuna 4 calls some of these experimental, Optuna 5 one of them deprecated; both have all of them.
         warnings.simplefilter("ignore")

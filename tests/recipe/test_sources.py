@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import http.server
@@ -151,6 +152,60 @@ def test_a_url_with_different_contents_is_refused_and_not_cached(
     assert not list((in_folder / "store/objects").glob("*/*"))
     with pytest.raises(SourceError, match="cannot be fetched"):
         find(f"{server}/other.onnx", "0" * 64)
+
+
+def answering(answer: Callable[[http.server.BaseHTTPRequestHandler], None]) -> http.server.ThreadingHTTPServer:
+    """Start an HTTP server on loopback that answers every request by a function."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer(self)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def test_credentials_are_sent_to_their_host_alone(find: Callable[..., FoundModel], in_folder: Path) -> None:
+    data, seen = make_cnn(in_folder / "m.onnx").read_bytes(), []
+
+    def deliver(request: http.server.BaseHTTPRequestHandler) -> None:
+        seen.append(request.headers["Authorization"])
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(data)))
+        request.end_headers()
+        request.wfile.write(data)
+
+    def redirect(request: http.server.BaseHTTPRequestHandler) -> None:
+        seen.append(request.headers["Authorization"])
+        request.send_response(302)
+        request.send_header("Location", f"http://127.0.0.1:{other.server_port}{request.path}")
+        request.send_header("Content-Length", "0")
+        request.end_headers()
+
+    with answering(deliver) as other, answering(redirect) as first:
+        digest = hashlib.sha256(data).hexdigest()
+        find(f"http://joe:p%40ss@127.0.0.1:{first.server_port}/a model.onnx?x=1#part", digest)
+        find(f"http://127.0.0.1:{other.server_port}/plain", digest)
+        for server in (other, first):
+            server.shutdown()
+    assert seen == [f"Basic {base64.b64encode(b'joe:p@ss').decode()}", None, None]
+
+
+def test_a_connection_that_ends_early_is_an_error(find: Callable[..., FoundModel]) -> None:
+    def stop_early(request: http.server.BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000")
+        request.end_headers()
+        request.wfile.write(b"x" * 10)
+
+    with answering(stop_early) as server:
+        with pytest.raises(SourceError, match=r"cannot be fetched: .*990"):
+            find(f"http://127.0.0.1:{server.server_port}/m.onnx", "0" * 64)
+        server.shutdown()
 
 
 def test_a_fetched_model_with_external_data_is_refused(

@@ -64,6 +64,8 @@ class Operation(Settings):
     """Increase it when the same settings produce another model than before."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version affects the result, besides onnx, onnx-ir and numpy."""
+    extra: ClassVar[str] = ""
+    """The extra (`base/extras.py`) whose packages it needs."""
     keeps_outputs: ClassVar[bool] = False
     """True when outputs that keep their names keep their values, as precisely as its docstring states: their declared
     shapes stay valid."""

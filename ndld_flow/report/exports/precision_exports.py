@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import count, seconds
 from ndld_flow.records.accuracy import Accuracy, LayerDivergence
 from ndld_flow.records.precision_search import PrecisionSearch
@@ -249,13 +250,16 @@ def write_precision_exports(documents: RunDocuments, folder: Path) -> None:
 
 
 def _write_depth(view: SearchView | AccuracyView, own: Path) -> str:
-    """Write the layers as a table and a picture, and return the picture's name; empty if no layer was compared."""
+    """Write the layers as a table and a picture, and return the picture's name.
+
+    It is empty if no layer was compared, or without Matplotlib.
+    """
     depth: DepthView | None = view.depth
     if depth is None:
         return ""
-    # Imported lazily: matplotlib takes half a second.
-
     _write(own / LAYERS, depth_csv(depth))
+    if not EXTRAS["plots"].is_installed:
+        return ""
     divergence_picture(depth, own / PICTURE)
     return PICTURE
 

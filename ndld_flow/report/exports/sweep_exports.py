@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import seconds
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
 from ndld_flow.report.exports.comparison_markdown import that_fit
@@ -172,7 +173,7 @@ def write_sweep_exports(record: SweepRecord, folder: Path) -> list[Path]:
     from ndld_flow.report.exports.sweep_pictures import sweep_pictures
 
     again = "ndld-flow report"
-    pictures = sweep_pictures(record, folder)
+    pictures = sweep_pictures(record, folder) if EXTRAS["plots"].is_installed else []
     table = write_page(folder / POINTS, points_csv(record), again)
     summary = write_page(folder / SUMMARY, sweep_markdown(record, [picture.name for picture in pictures]), again)
     return [table, summary, *pictures]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import onnxruntime as ort
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.text import suggest
+from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
 
 CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
@@ -37,10 +39,15 @@ def full_name(provider: str) -> str:
     if name not in available:
         here = ", ".join(short_name(each) for each in available)
         raise BackendError(
-            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. "
-            "Install the onnxruntime package made for it, or choose another provider."
+            f"this build of ONNX Runtime ({ort.__version__}) has no {name}; it has {here}. {_build_advice(name)}, or "
+            "choose another provider."
         )
     return name
+
+
+def _build_advice(provider: str) -> str:
+    lack = find_cuda_lack() if provider in (_CUDA, _TENSORRT) else None
+    return f"Run `{lack.command}`" if lack else "Install the onnxruntime package made for it"
 
 
 def short_name(provider: str) -> str:
@@ -74,7 +81,7 @@ def provider_advice(provider: str) -> str:
     if provider == _CUDA:
         return (
             "Check that `nvidia-smi` works and install CUDA and cuDNN for it "
-            "(`pip install 'onnxruntime-gpu[cuda,cudnn]'`), or set provider: cpu."
+            f"(`{EXTRAS['gpu'].command}`), or set provider: cpu."
         )
     if provider in _ON_NVIDIA_GPU:
         return "Check that `nvidia-smi` works and that TensorRT's libraries can be loaded, or set provider: cpu."

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ndld_flow.machine.description import has_nvidia_gpu
+from ndld_flow.machine.onnxruntime_builds import find_cuda_lack
 from ndld_flow.machine.versions import read_version
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.settings import ReadArtifact, RuntimeSettings
@@ -17,6 +18,9 @@ from ndld_flow.store.kinds import Onnx
 ProviderOption = str | int | float | bool
 _NEED_NVIDIA = ("cuda", "tensorrt", "nvtensorrtrtx", "tensorrt_rtx")
 """Execution providers that need an NVIDIA GPU, without `ExecutionProvider`."""
+
+_IN_GPU_BUILD = ("cuda", "tensorrt")
+"""Those that `onnxruntime-gpu` has and `onnxruntime` has not."""
 
 _HARMLESS = """
 device_id use_arena use_tf32 prefer_nhwc fuse_conv_bias sdpa_kernel enable_cuda_graph gpu_mem_limit
@@ -91,13 +95,17 @@ class OnnxruntimeSettings(RuntimeSettings):
         return "cpu" if on_cpu else f"gpu-{self.provider_options.get('device_id', 0)}"
 
     def foresee(self) -> Foresight:
-        if self.provider.lower().removesuffix("executionprovider") not in _NEED_NVIDIA or has_nvidia_gpu():
+        short = self.provider.lower().removesuffix("executionprovider")
+        if short not in _NEED_NVIDIA:
             return Foresight()
-        lack = (
-            f"provider {self.provider} is set, but there is no NVIDIA GPU here: set `provider: cpu`, or leave the "
-            "step out with '~steps.NAME'"
-        )
-        return Foresight(lacks=(lack,))
+        if not has_nvidia_gpu():
+            lack = (
+                f"provider {self.provider} is set, but there is no NVIDIA GPU here: set `provider: cpu`, or leave the "
+                "step out with '~steps.NAME'"
+            )
+            return Foresight(lacks=(lack,))
+        missing = find_cuda_lack() if short in _IN_GPU_BUILD else None
+        return Foresight(lacks=(f"provider {self.provider} is set, but {missing}",) if missing else ())
 
     def library_versions(self) -> dict[str, str]:
         return {"onnxruntime": read_version("onnxruntime")}

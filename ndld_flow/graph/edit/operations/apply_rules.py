@@ -97,6 +97,7 @@ class ApplyRules(Operation):
     heading = "rules and code"
     keeps_outputs = True
     libraries: ClassVar[tuple[str, ...]] = ("onnxscript",)
+    extra: ClassVar[str] = "rules"
 
     rules: Patterns = ()
     """Rules to apply, by name."""

@@ -14,12 +14,12 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Literal
 
 from pydantic import JsonValue
 
 from ndld_flow.base.errors import BackendError
+from ndld_flow.base.extras import require
 from ndld_flow.base.text import shortened, suggest, visible_name
 from ndld_flow.processes.launch import end_group
 from ndld_flow.recipe.recipe import RecipeStep
@@ -66,8 +66,7 @@ class RayCluster:
 
     def __init__(self, address: str) -> None:
         """Connect. Raises BackendError where Ray is missing or nothing answers at the address."""
-        if find_spec("ray") is None:
-            raise BackendError("sweeps on several machines need Ray: pip install 'ndld-flow[ray]'")
+        require("ray", "a sweep on several machines")
         _check_address(address)
         self.address = address
         self._numbers = itertools.count(1)

@@ -1,0 +1,97 @@
+"""Optional parts of the installation: the packages of each extra, its size, and the tasks that need it.
+
+Without the extras, every step runs on ONNX Runtime's CPU provider, and every report and table is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from ndld_flow.base.errors import BackendError
+
+
+@dataclass(frozen=True)
+class Extra:
+    """One extra of the distribution."""
+
+    name: str
+    """Its name in `ndld-flow[NAME]`."""
+    title: str
+    """The name of the library that people know."""
+    distributions: tuple[str, ...]
+    """The distributions that it requires, as in `pyproject.toml`."""
+    modules: tuple[str, ...]
+    """Modules that can be imported if it is installed."""
+    tasks: str
+    """The tasks that need it."""
+    megabytes: int | None
+    """Disk space of what it brings to the base installation, on x86-64 Linux; None if it was not measured."""
+
+    @property
+    def size(self) -> str:
+        return "size not measured" if self.megabytes is None else f"{self.megabytes:,} MB"
+
+    @property
+    def command(self) -> str:
+        return f"pip install 'ndld-flow[{self.name}]'"
+
+    @property
+    def is_installed(self) -> bool:
+        return all(find_spec(module) is not None for module in self.modules)
+
+    def lack(self, task: str) -> str:
+        """Return why a task cannot run, with the command that installs the extra; empty if it is installed."""
+        return "" if self.is_installed else f"{task} needs {self.title}: {self.command}"
+
+
+EXTRAS = {
+    extra.name: extra
+    for extra in (
+        Extra(
+            "gpu",
+            "ONNX Runtime for CUDA",
+            ("onnxruntime-gpu", "nvidia-ml-py"),
+            ("pynvml",),
+            "`provider: cuda` and `tensorrt`, with CUDA and cuDNN; clocks, power and utilization of GPUs",
+            2480,
+        ),
+        Extra(
+            "tensorrt",
+            "TensorRT",
+            ("tensorrt",),
+            ("tensorrt",),
+            "`build_engine` for the GPU of this machine, from NVIDIA's own package index (pypi.nvidia.com)",
+            None,
+        ),
+        Extra(
+            "rtx",
+            "TensorRT-RTX",
+            ("tensorrt-rtx",),
+            ("tensorrt_rtx",),
+            "`build_engine` with `backend: tensorrt_rtx`, for three generations of GPUs and without one",
+            244,
+        ),
+        Extra(
+            "plots",
+            "Matplotlib",
+            ("matplotlib",),
+            ("matplotlib",),
+            "`comparison.png`, `divergence.svg`, and the pictures in the `summary.md` of a sweep (nothing else)",
+            76,
+        ),
+        Extra("frames", "pandas", ("pandas",), ("pandas",), "`api.layers`: layers as a data frame", 82),
+        Extra("video", "PyAV", ("av",), ("av",), "frames of videos as `data:` of inputs", 107),
+        Extra("rules", "onnxscript", ("onnxscript",), ("onnxscript",), "the operation `apply_rules` of `edit`", 7),
+        Extra("tpe", "Optuna", ("optuna",), ("optuna",), "sweeps with `method: tpe`", 36),
+        Extra("ray", "Ray", ("ray",), ("ray",), "sweeps on several machines", 248),
+    )
+}
+"""Extras by name. `[all]` is all of them; `[dev]` and `[docs]` are for those who change ndld_flow."""
+
+
+def require(name: str, task: str) -> None:
+    """Raise BackendError if an extra that a task needs is not installed."""
+    lack = EXTRAS[name].lack(task)
+    if lack:
+        raise BackendError(f"{lack}.")

@@ -1,0 +1,129 @@
+"""The distributions of ONNX Runtime: which are installed, whose files are in use, and how to repair a mixture.
+
+`onnxruntime` and `onnxruntime-gpu` write the same files, so the one that was installed last is in use, and removing one
+breaks the other. pip notices neither. If it installs both by one command, that for the CPU comes last (pip 23 and 26).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
+from importlib.util import find_spec
+from pathlib import Path
+
+from ndld_flow.base.extras import EXTRAS
+
+CPU_BUILD, GPU_BUILD = "onnxruntime", "onnxruntime-gpu"
+
+_INFO = "capi/build_and_package_info.py"
+_VALUE = re.compile(r"^(package_name|__version__) = '([^']*)'", re.MULTILINE)
+_LARGEST = 2**26
+"""Larger files (the CUDA provider) are compared by their size alone."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """An installed distribution of ONNX Runtime."""
+
+    name: str
+    version: str
+    changed: tuple[str, ...] = ()
+    """Its files that are missing, or not as it installed them."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def repair(self) -> str:
+        """The command that writes all its files again."""
+        return f"pip install --force-reinstall --no-deps {self.name}=={self.version}"
+
+
+def build_in_use() -> Build | None:
+    """Return the build that `import onnxruntime` loads, without importing it; None without one.
+
+    One of the two usual distributions alone is taken at its word; else the build names itself in a file.
+    """
+    usual = [each for name in (GPU_BUILD, CPU_BUILD) if (each := _distribution(name))]
+    if len(usual) == 1:
+        return Build(usual[0].name, usual[0].version)
+    spec = find_spec("onnxruntime")
+    folders = (spec.submodule_search_locations if spec is not None else None) or ()
+    for folder in folders:
+        try:
+            values = dict(_VALUE.findall((Path(folder) / _INFO).read_text(encoding="utf-8", errors="replace")))
+            return Build(values["package_name"], values["__version__"])
+        except (OSError, KeyError):
+            continue
+    return None
+
+
+@dataclass(frozen=True)
+class CudaLack:
+    """The reason why this ONNX Runtime cannot have CUDA's provider, and the command that installs one that has it."""
+
+    reason: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.command}"
+
+
+def find_cuda_lack() -> CudaLack | None:
+    """Return what is wrong with the build in use; None if it is not the one for the CPU."""
+    build = build_in_use()
+    if build is None or build.name != CPU_BUILD:
+        return None
+    gpu = _distribution(GPU_BUILD)
+    if gpu is None:
+        return CudaLack(f"{build} is the build for the CPU", EXTRAS["gpu"].command)
+    replaced = Build(GPU_BUILD, gpu.version)
+    return CudaLack(f"{build} replaced the files of {replaced}", replaced.repair)
+
+
+def installed_builds(path: list[str] | None = None) -> list[Build]:
+    """Return all distributions that own the module `onnxruntime`, with their files compared to what they installed.
+
+    `path` has the folders to search, instead of `sys.path`.
+    """
+    return sorted(
+        (
+            Build(found.name, found.version, tuple(_changed_files(found)))
+            for found in distributions(path=path or sys.path)
+            if (found.name or "").lower().replace("_", "-").startswith("onnxruntime") and _owns_module(found)
+        ),
+        key=lambda build: build.name,
+    )
+
+
+def _distribution(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _owns_module(found: Distribution) -> bool:
+    return any(str(file) == "onnxruntime/__init__.py" for file in found.files or ())
+
+
+def _changed_files(found: Distribution) -> Iterator[str]:
+    for file in found.files or ():
+        if file.parts[0] != "onnxruntime" or file.hash is None:  # compiled Python has no digest
+            continue
+        path = Path(str(file.locate()))
+        size = path.stat().st_size if path.is_file() else -1
+        if size != file.size or (size <= _LARGEST and _digest(path, file.hash.mode) != file.hash.value):
+            yield str(file)
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    """Return the digest of a file as pip records it."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, algorithm).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
