@@ -10,11 +10,11 @@ from pathlib import Path
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import visible_text
 from ndld_flow.records.run_folder import RUN_RECORD, SWEEP_RECORD, read_run, read_sweep_record
-from ndld_flow.records.run_record import ENDINGS, judge
+from ndld_flow.records.run_record import ENDINGS, RunOutcome
 from ndld_flow.report.exports.comparison_markdown import HEADING, comparison_parts, that_fit
 from ndld_flow.report.exports.github_markdown import SIGNS, details, prose
 from ndld_flow.report.exports.run_markdown import run_parts
-from ndld_flow.report.exports.sweep_exports import sweep_markdown
+from ndld_flow.report.exports.sweep_exports import sweep_parts
 from ndld_flow.runner.compare_runs import Compared, compare_runs
 from ndld_flow.runner.events import Listener
 from ndld_flow.runner.outputs import Outputs, name_folder
@@ -60,24 +60,28 @@ def comment_run(run: str, outputs: Path, baseline: Baseline | None = None) -> tu
     """
     kept = Outputs(outputs)
     folder = kept.find_any(run, unfinished=True)
+    outcome, exit_code = _outcome(kept, folder)
     if not (folder / RUN_RECORD).is_file() and (folder / SWEEP_RECORD).is_file():
         record = read_sweep_record(folder)
-        outcome = judge(failed=not record.passed and not record.inconclusive, undecided=not record.passed)
-        name, parts, exit_code = record.recipe_name, iter([sweep_markdown(record)]), ENDINGS[outcome].exit_code
+        name, parts = record.recipe_name, sweep_parts(record)
     else:
         documents = read_run(folder)
-        name, parts, exit_code = documents.run.recipe_name, run_parts(documents), _exit_code(kept, folder)
+        name, current = documents.run.recipe_name, documents.run.model_copy(update={"outcome": outcome})
+        parts = run_parts(replace(documents, run=current))
     subject = name_folder(folder) if folder.is_relative_to(outputs.resolve()) else run
     added, code_of_comparison = _compare(subject, baseline, outputs) if baseline else ([], 0)
     return name, Commented("\n".join(that_fit([*parts, *added])), exit_code or code_of_comparison)
 
 
-def _exit_code(kept: Outputs, folder: Path) -> int:
-    """Return the exit code of a run; 130 for one that is still running, or was killed before it could record its end,
-    since neither has passed.
+def _outcome(kept: Outputs, folder: Path) -> tuple[RunOutcome, int]:
+    """Return the outcome of a run or a sweep, and its exit code.
+
+    A run that is still running, or was killed before it could record its end, has not passed.
     """
     outcome = kept.outcome(folder)
-    return 130 if outcome in (None, "running") else ENDINGS[outcome].exit_code
+    if outcome in (None, "running"):
+        return outcome or "interrupted", ENDINGS["interrupted"].exit_code
+    return outcome, ENDINGS[outcome].exit_code
 
 
 def _compare(run: str, baseline: Baseline, outputs: Path) -> tuple[list[str], int]:

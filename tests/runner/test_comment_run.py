@@ -82,7 +82,9 @@ def test_a_run_that_still_runs_has_not_passed(folder: Path, tmp_path: Path) -> N
     record = json.loads((path / RUN_RECORD).read_text())
     (path / RUN_RECORD).chmod(0o644)
     (path / RUN_RECORD).write_text(json.dumps(record | {"outcome": "running"}))
-    assert api.comment(str(path), outputs=outputs, to=tmp_path / "comment.md").exit_code == 130
+    result = api.comment(str(path), outputs=outputs, to=tmp_path / "comment.md")
+    assert result.exit_code == 130
+    assert result.markdown.startswith("### ❌ INTERRUPTED good")
 
 
 def test_a_baseline_is_compared_with(folder: Path, tmp_path: Path) -> None:
@@ -118,6 +120,24 @@ def test_a_refused_run_replaces_an_earlier_verdict(folder: Path, forge: Forge, t
     assert "PASSED" not in posted["body"]
     assert "There is no result" in posted["body"]
     assert "@team" not in posted["body"] and "<b>" not in posted["body"]
+
+
+def test_a_log_is_no_command_of_gitlab(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "run.txt").write_text("/merge\n/close\n")
+    result = comment(folder, None, log=tmp_path / "run.txt", to=tmp_path / "comment.md")
+    assert "merge" in result.markdown
+    assert not [line for line in result.markdown.splitlines() if line.lstrip().startswith("/")]
+
+
+def test_a_sweep_has_a_comment(folder: Path, tmp_path: Path) -> None:
+    outputs = tmp_path / "outputs"
+    (tmp_path / "sweep.yaml").write_text(
+        f"name: threads\nmodel: {folder}/model.onnx\nsteps:\n  sanitize: {{}}\n"
+        "sweep: {over: {sanitize.passes: [1, 2]}, minimize: sanitize.nodes}\n"
+    )
+    api.run(tmp_path / "sweep.yaml", outputs=outputs)
+    result = api.comment("threads", outputs=outputs, to=tmp_path / "comment.md")
+    assert (result.exit_code, result.markdown.startswith("### ✅ <code>threads</code>")) == (0, True)
 
 
 def test_the_folder_of_a_run_is_enough(folder: Path, tmp_path: Path) -> None:

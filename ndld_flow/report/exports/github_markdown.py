@@ -1,4 +1,4 @@
-"""Write untrusted texts as GitHub Markdown.
+"""Write untrusted texts as Markdown of GitHub and GitLab.
 
 Names are in `<code>`, where GitHub creates no mentions, links to issues or emoji. Characters with a meaning in Markdown
 are written as character references, which Markdown treats as plain text
@@ -15,9 +15,10 @@ from ndld_flow.base.text import short_name
 from ndld_flow.report.tables import Cell, Table
 
 _SPECIAL = re.compile(
-    r"[\\`*\[\]<#!|~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=[\w/\u200b])|\bwww(?=\.)", re.IGNORECASE
+    r"[\\`*\[\]<#!|~&@$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:(?=[\w/\u200b])|\bwww(?=\.)|^\s*/", re.IGNORECASE
 )
-"""Characters with a meaning within a line."""
+"""Characters with a meaning within a line, and a slash at its beginning: in GitLab, `/merge` is a command
+(https://docs.gitlab.com/user/project/quick_actions/)."""
 _DIRECTION = re.compile("[\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 """Characters that change the writing direction or end a line."""
 _ZERO_WIDTH_SPACE = "\u200b"

@@ -25,8 +25,7 @@ def run_markdown(documents: RunDocuments) -> str:
 def run_parts(documents: RunDocuments) -> Iterator[str]:
     """Yield the parts of a run's Markdown, its outcome first."""
     summary = collect_summary(documents)
-    sign = SIGNS["passed"] if ENDINGS[summary.outcome].exit_code == 0 else SIGNS.get(summary.outcome, SIGNS["failed"])
-    yield f"{HEADING}{sign} {prose(outcome_line(summary))}\n"
+    yield f"{HEADING}{SIGNS[ENDINGS[summary.outcome].tone]} {prose(outcome_line(summary))}\n"
     yield from _failure(summary)
     rows = (line.partition(" ") for line in verdict_lines(summary)[1:])
     yield table(["", "Result"], [[word, prose(text)] for word, _, text in rows if not text.startswith("none ")])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from urllib.parse import quote
 
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.base.quantities import seconds
 from ndld_flow.records.sweep import SweepPoint, SweepRecord
-from ndld_flow.report.exports.comparison_markdown import that_fit
+from ndld_flow.report.exports.comparison_markdown import HEADING, that_fit
 from ndld_flow.report.exports.csv_tables import csv_text
 from ndld_flow.report.exports.github_markdown import SIGNS, code, details, prose, table
 from ndld_flow.report.render import write_page
@@ -93,22 +93,24 @@ _MOST_EFFECTS = 8
 
 def sweep_markdown(record: SweepRecord, pictures: Sequence[str] = ()) -> str:
     """Return Markdown for a pull request's comment or a job's summary; `pictures` are URLs."""
+    return "\n".join(that_fit(sweep_parts(record, pictures)))
+
+
+def sweep_parts(record: SweepRecord, pictures: Sequence[str] = ()) -> Iterator[str]:
+    """Yield the parts of a sweep's Markdown, its verdict first."""
     winners = collect_winners(record)
-    parts = [
-        _headline(record),
-        _facts(record),
-        _winners(winners) if winners else "",
-        *(f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n" for name in pictures),
-        *map(_effects, collect_effects(record)),
-        _troubles(record),
-    ]
-    return "\n".join(that_fit(part for part in parts if part))
+    yield _headline(record)
+    yield _facts(record)
+    yield _winners(winners) if winners else ""
+    yield from (f"![{_ALT.get(PurePath(name).stem, 'picture')}]({quote(name)})\n" for name in pictures)
+    yield from map(_effects, collect_effects(record))
+    yield _troubles(record)
 
 
 def _headline(record: SweepRecord) -> str:
     verdict = sweep_verdict(record)
     sign = SIGNS["passed" if verdict.passed else "inconclusive" if verdict.inconclusive else "failed"]
-    return f"### {sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
+    return f"{HEADING}{sign} {code(record.recipe_name)}: {prose(verdict.sentence, 900)}\n"
 
 
 def _facts(record: SweepRecord) -> str:
