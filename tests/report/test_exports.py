@@ -257,7 +257,7 @@ def test_a_comparison_is_written_as_markdown() -> None:
     )
     markdown = comparison_markdown(comparison, [profiles_of(["main", "branch"])])
     assert markdown.startswith("### ❌ 1 of 2 gates failed. ❌ regressed: latency.median 7 ms -> 10.5 ms")
-    assert '```mermaid\nxychart-beta\n    title "Median latency, ms"\n    x-axis ["1 main", "2 branch"]\n' in markdown
+    assert '```mermaid\nxychart-beta\n    title "latency.median, ms"\n    x-axis ["1 main", "2 branch"]\n' in markdown
     assert "    bar [7.1" in markdown
     rows = cells_of(markdown)
     assert ["latency.median <= +5 %", "speed", "branch", "❌ failed", "it failed"] in rows
@@ -289,6 +289,43 @@ def test_several_candidates_and_profiles_are_written_as_markdown() -> None:
     assert "Geometric mean over all profiles: 1.500×." in markdown
     assert ["latency.median", "two", "7.15 ms", "14.3 ms", "2.000×", "1.960× to 2.060×", "➖ unchanged"] in rows
     assert "Largest changes of layers of <code>two</code>" in markdown
+
+
+def test_the_chart_has_the_values_of_the_verdict() -> None:
+    """Medians of profiles whose passes alternated on a busy machine could show the opposite."""
+    comparison = two_profiles()
+    compared = comparison.profiles[0]
+    verdicts = tuple(
+        each.model_copy(update={"base_value": 37.5, "candidate_value": 37.3})
+        if each.metric == "latency.median"
+        else each
+        for each in compared.verdicts
+    )
+    paired = comparison.model_copy(update={"profiles": (compared.model_copy(update={"verdicts": verdicts}),)})
+    assert "    bar [37.5, 37.3]" in comparison_markdown(paired, [profiles_of(["main", "branch"])])
+
+
+def test_values_of_charts_have_no_exponent() -> None:
+    assert "    bar [12340000, 0.00001234]\n" in mermaid_bars("size", {"a": 12_341_234.0, "b": 1.2341e-5}, "bytes")
+
+
+def test_only_tested_layers_are_called_slower() -> None:
+    """A layer that was measured in one run has no test: its change is in the table alone."""
+    comparison = two_profiles()
+    compared = comparison.profiles[0]
+    for q_value, expected in ((0.001, True), (None, False)):
+        judged = tuple(each.model_copy(update={"q_value": q_value}) for each in compared.layer_verdicts)
+        changed = comparison.model_copy(update={"profiles": (compared.model_copy(update={"layer_verdicts": judged}),)})
+        markdown = comparison_markdown(changed, [profiles_of(["main", "branch"])])
+        assert (
+            "became slower**: <code>Conv&#95;0</code> +2.00 ms (+50 %)" in markdown.replace("_", "&#95;")
+        ) is expected
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_titles_of_charts_do_not_end_their_block(name: str) -> None:
+    chart = mermaid_bars(name, {"a": 1.0}, name)
+    assert chart.count("```") == 2 and chart.count("\n") == 7
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))

@@ -46,12 +46,7 @@ def comparison_parts(comparison: Comparison, profiles: Sequence[Sequence[Profile
     yield _subjects(comparison)
     yield _gates(comparison)
     for compared, measured in zip(comparison.profiles, profiles, strict=True):
-        medians = {
-            f"{place + 1} {comparison.subjects[subject].label}": profile.latency.median_ms
-            for place, (subject, profile) in enumerate(zip(compared.subjects, measured, strict=True))
-            if profile.latency_ms
-        }
-        yield mermaid_bars("Median latency", medians, "ms")
+        yield _chart(comparison, compared, measured)
         yield from _profile(comparison, compared, measured)
     yield from (f"- {prose(sentence)}\n" for sentence in comparison.left_out[:_SENTENCES])
     if comparison.noise:
@@ -137,6 +132,24 @@ def _profile(comparison: Comparison, compared: ProfileComparison, measured: Sequ
     yield _differences(comparison, compared)
 
 
+def _chart(comparison: Comparison, compared: ProfileComparison, measured: Sequence[Profile]) -> str:
+    """Return the chart of the deciding metric, or of median latencies where none decides.
+
+    It has the values that the verdict compares: medians of whole profiles could contradict it if the machine drifted.
+    """
+    names = [f"{place + 1} {comparison.subjects[subject].label}" for place, subject in enumerate(compared.subjects)]
+    metric = next((metric for metric in compared.metrics if metric.metric == compared.decided_by), None)
+    if metric is None:
+        medians = {name: each.latency.median_ms for name, each in zip(names, measured, strict=True) if each.latency_ms}
+        return mermaid_bars("Median latency", medians, "ms")
+    values: Sequence[float | None] = metric.values
+    verdicts = [verdict for verdict in compared.verdicts if (verdict.metric, verdict.base) == (metric.metric, 0)]
+    if len(names) == 2 and verdicts and None not in (verdicts[0].base_value, verdicts[0].candidate_value):
+        values = (verdicts[0].base_value, verdicts[0].candidate_value)
+    shown = {name: value for name, value in zip(names, values, strict=False) if value is not None}
+    return mermaid_bars(metric.metric, shown, metric.unit)
+
+
 def _metric_rows(comparison: Comparison, compared: ProfileComparison) -> Iterator[list[str]]:
     """Yield rows of metrics, the deciding metric of every candidate first."""
     ordered = sorted(compared.metrics, key=lambda metric: metric.metric != compared.decided_by)
@@ -183,8 +196,9 @@ def _layers(
 
 
 def _slower(ranked: Sequence[LayerChange], of: str) -> str:
-    """Return the layers with the verdict that they became slower, the largest change first."""
-    slower = [each for each in ranked if each.verdict is not None and each.verdict.verdict == "regressed"]
+    """Return the layers that a test over several runs found slower, the largest change first."""
+    tested = [each for each in ranked if each.verdict is not None and each.verdict.q_value is not None]
+    slower = [each for each in tested if each.verdict is not None and each.verdict.verdict == "regressed"]
     if not slower:
         return ""
     named = [f"{code(each.name)} {' '.join(filter(None, _delta(each)))}" for each in slower[:_SLOWER]]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 
 from ndld_flow.base.text import short_name
 from ndld_flow.report.tables import Cell, Table
@@ -70,21 +71,28 @@ def _cell(cell: Cell) -> str:
 
 def mermaid_bars(title: str, bars: Mapping[str, float], unit: str) -> str:
     """Return a bar chart that GitHub and GitLab draw (https://mermaid.js.org/syntax/xyChart.html); empty without a
-    finite positive value. Labels lose all characters but letters, digits, spaces, `.`, `_` and `-`.
+    finite positive value. Texts lose all characters but letters, digits, spaces, `.`, `_` and `-`, units also keep `/`.
     """
+    heading = _NOT_IN_LABELS.sub("", short_name(title, 60)) or "?"
+    unit = re.sub(r"[^\w/%]", "", short_name(unit, 20))
     shown = {label: value for label, value in list(bars.items())[:_MOST_BARS] if math.isfinite(value) and value > 0}
     if not shown:
         return ""
     labels = ", ".join(f'"{_NOT_IN_LABELS.sub("", short_name(label, 30)) or "?"}"' for label in shown)
-    values = ", ".join(f"{value:.4g}" for value in shown.values())
+    values = ", ".join(map(_plain, shown.values()))
     lines = [
         "xychart-beta",
-        f'    title "{title}, {unit}"',
+        f'    title "{heading}, {unit}"' if unit else f'    title "{heading}"',
         f"    x-axis [{labels}]",
-        f'    y-axis "{unit}" 0 --> {max(shown.values()) * 1.1:.4g}',
+        f'    y-axis "{unit}" 0 --> {_plain(max(shown.values()) * 1.1)}',
         f"    bar [{values}]",
     ]
     return "```mermaid\n" + "\n".join(lines) + "\n```\n"
+
+
+def _plain(value: float) -> str:
+    """Return four digits without an exponent, which Mermaid does not read."""
+    return format(Decimal(f"{value:.4g}"), "f")
 
 
 def details(summary: str, body: str) -> str:

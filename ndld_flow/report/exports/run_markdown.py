@@ -33,7 +33,8 @@ def run_parts(documents: RunDocuments) -> Iterator[str]:
     if gates:
         yield table(["Gate", "Measured", "Limit", ""], map(_gate, gates), numbers=(1, 2))
     medians = {step: profile.latency.median_ms for step, profile in documents.profiles.items() if profile.latency_ms}
-    if len(medians) > 1:
+    compared = {step for each in documents.comparisons.values() for part in each.profiles for step in part.steps}
+    if len(medians) > 1 and not compared >= medians.keys():  # else the comparison has its own chart
         yield mermaid_bars("Median latency", medians, "ms")
     for step in documents.comparisons:
         profiles = documents.compared(step)
