@@ -1,17 +1,24 @@
-"""A run on a terminal: one line for each step, with a bar while it runs."""
+"""A run on a terminal: a line for each finished step, above the running ones with their bars and the remaining time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.cells import cell_len
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
+from ndld_flow.base.quantities import seconds
 from ndld_flow.cli.plain import MARKS as POINT_MARKS
-from ndld_flow.cli.plain import describe_end, describe_failure, describe_point, describe_sweep_end
+from ndld_flow.cli.plain import describe_failure, describe_point, print_end
 from ndld_flow.runner.events import (
     Event,
     Notice,
@@ -20,6 +27,7 @@ from ndld_flow.runner.events import (
     RunFinished,
     RunStarted,
     StepFinished,
+    StepLogged,
     StepProgressed,
     StepStarted,
     StepWaits,
@@ -34,34 +42,47 @@ MARKS = {
     "inconclusive": ("?", "yellow"),
     "skipped": ("-", "yellow"),
 }
+_BAR_WIDTH = 20
+_LEAST_SUMMARY = 30
+"""Columns that a summary needs beside the step's name; in a narrower terminal it begins on the next line."""
+_QUIET_S = 0.5
+"""Seconds of work without a step before the display names it: a reused run must not flicker."""
+
+
+@dataclass
+class _Task:
+    """A running step, or the points of a sweep."""
+
+    what: str
+    done: int = 0
+    total: int | None = None
+    started: float = field(default_factory=time.monotonic)
 
 
 class LiveDisplay:
     """A listener that draws a run's events; the lines of finished steps stay."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, *, verbose: bool = False) -> None:
         self.console = console or Console(highlight=False)
-        self.width = 0
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.fields[name]}", style="bold"),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", style="dim"),
-            console=self.console,
-            transient=True,
-        )
-        self.tasks: dict[str, TaskID] = {}
-        """Bars of the running steps; steps that take turns run at the same time."""
-        self.points: TaskID | None = None
-        """The bar of a sweep's points. In a sweep, points get lines, and their steps only bars."""
-        self.point_count: int | None = None
+        self._verbose = verbose
+        self._spinner = Spinner("dots")
+        self._width = 0
+        self._steps: tuple[str, ...] = ()
+        self._ended: set[str] = set()
+        self._tasks: dict[str, _Task] = {}
+        """The running steps; steps that take turns run at the same time."""
+        self._points: _Task | None = None
+        """The points of a sweep, which get lines; their steps only get bars."""
+        self._start = self._changed = time.monotonic()
+        self._remaining_s: float | None = None
+        self._expected_s: float | None = None
         self._listeners: dict[type[Event], Callable[[Any], None]] = {
             RunStarted: self._begin_run,
-            Notice: self._say,
+            Notice: self._print_notice,
             StepWaits: self._wait,
             StepStarted: self._begin_step,
             StepProgressed: self._advance,
+            StepLogged: self._print_log,
             StepFinished: self._end,
             RunFinished: self._conclude,
             RunFailed: self._fail,
@@ -69,15 +90,16 @@ class LiveDisplay:
             PointFinished: self._end_point,
             SweepFinished: self._conclude,
         }
+        self._live = Live(console=self.console, get_renderable=self._render, refresh_per_second=10, transient=True)
 
     def __enter__(self) -> Self:
-        self.progress.start()
+        self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.progress.stop()
+        self._live.stop()
 
     def __call__(self, event: Event) -> None:
         listener = self._listeners.get(type(event))
@@ -85,72 +107,149 @@ class LiveDisplay:
             listener(event)
 
     def _begin_run(self, event: RunStarted) -> None:
-        self.width = max(len(name) for name in event.steps)
+        self._steps = event.steps
+        self._width = max(map(cell_len, event.steps))
 
-    def _say(self, event: Notice) -> None:
-        self.console.print(Text(event.text, style="dim"))
+    def _print_notice(self, event: Notice) -> None:
+        if event.warning:
+            self._print(Text.assemble(("! ", "yellow"), event.text))
+        else:
+            self.console.print(Text(event.text, style="dim"), soft_wrap=True)
+
+    def _print_log(self, event: StepLogged) -> None:
+        if self._verbose:
+            self.console.print(Text.assemble((f"  {event.name}: ", "dim"), event.text), soft_wrap=True)
+
+    def _print(self, summary: Text, start: Text | None = None) -> None:
+        """Print text whose lines are wrapped to the right of its start."""
+        start = start or Text("")
+        width = self.console.width - start.cell_len
+        if start.cell_len and width < _LEAST_SUMMARY:
+            self.console.print(start)
+            start, width = Text("    "), self.console.width - 4
+        lines = summary.wrap(self.console, max(width, 1))
+        for number, line in enumerate(lines):
+            self.console.print(Text.assemble(start if not number else " " * start.cell_len, line), soft_wrap=True)
 
     def _wait(self, event: StepWaits) -> None:
-        self._begin(event.name, f"waits for {event.waits_for}")
+        self._tasks[event.name] = _Task(f"waits for {event.waits_for}")
 
     def _begin_step(self, event: StepStarted) -> None:
         detail = f" ({event.detail})" if event.detail else ""
-        self._begin(event.name, f"{event.reason}{detail}")
-
-    def _begin(self, name: str, what: str) -> None:
-        self._remove(name)
-        self.tasks[name] = self.progress.add_task(what, total=None, name=f"{name:<{self.width}}")
+        self._tasks[event.name] = _Task(f"starts: {event.reason}{detail}")
+        self._remaining_s, self._expected_s = event.remaining_s, event.expected_s
+        self._changed = time.monotonic()
 
     def _advance(self, event: StepProgressed) -> None:
-        if event.name in self.tasks:
-            task, total = self.tasks[event.name], event.total or None
-            self.progress.update(task, completed=event.done, total=total, description=event.what, refresh=False)
-
-    def _remove(self, name: str) -> None:
-        if name in self.tasks:
-            self.progress.remove_task(self.tasks.pop(name))
+        task = self._tasks.get(event.name)
+        if task is not None:
+            task.what, task.done, task.total = event.what, event.done, event.total or None
 
     def _begin_sweep(self, event: SweepStarted) -> None:
-        self.points = self.progress.add_task(event.method, total=event.point_count, name="points")
-        self.point_count = event.point_count
+        self._points = _Task(event.method, total=event.point_count)
 
     def _end_point(self, event: PointFinished) -> None:
-        for name in [name for name in self.tasks if name.endswith(f"#{event.number}")]:
-            self._remove(name)
-        if self.points is not None and not event.again:
-            of = "" if self.point_count is None else f" of {self.point_count}"
-            tried = self.progress.tasks[self.progress.task_ids.index(self.points)].completed + 1
-            self.progress.update(self.points, completed=tried, description=f"{tried:.0f}{of} tried")
+        for name in [name for name in self._tasks if name.endswith(f"#{event.number}")]:
+            self._tasks.pop(name, None)
+        if self._points is not None and not event.again:
+            self._points.done += 1
+            of = "" if self._points.total is None else f" of {self._points.total}"
+            self._points.what = f"{self._points.done}{of} tried"
         mark, colour = POINT_MARKS[event.outcome]
-        line = Text.assemble((f"{mark} ", colour), (f"{event.number:>4}", "bold"), f"  {describe_point(event)}")
-        self.console.print(line, soft_wrap=True)
+        self._print(Text(describe_point(event)), Text.assemble((f"{mark} ", colour), (f"{event.number:>4}  ", "bold")))
 
     def _end(self, event: StepFinished) -> None:
-        self._remove(event.name)
-        if self.points is not None:
+        self._tasks.pop(event.name, None)
+        self._ended.add(event.name)
+        self._changed = time.monotonic()
+        if self._points is not None:
             return
         mark, colour = MARKS[event.outcome]
-        seconds = "" if event.outcome in ("reused", "skipped") else f"{event.wall_s:.2f} s"
-        line = Text.assemble(
-            (f"{mark} ", colour),
-            (f"{event.name:<{self.width}}", "bold"),
-            (f" {seconds:>9}  ", "dim"),
-            event.summary or event.reason,
+        took = "" if event.outcome in ("reused", "skipped") else f"{event.wall_s:.2f} s"
+        name = event.name + " " * (self._width - cell_len(event.name))
+        self._print(
+            Text(event.summary or event.reason),
+            Text.assemble((f"{mark} ", colour), (name, "bold"), (f" {took:>9}  ", "dim")),
         )
-        self.console.print(line, soft_wrap=True)
 
     def _fail(self, event: RunFailed) -> None:
-        self.progress.stop()
+        self._live.stop()
         head, *rest = describe_failure(event)
         self.console.print(Text(head, style="bold red"), soft_wrap=True)
         for line in rest:
             self.console.print(Text(line), soft_wrap=True)
 
     def _conclude(self, event: RunFinished | SweepFinished) -> None:
-        self.progress.stop()
-        head, *rest = describe_end(event) if isinstance(event, RunFinished) else describe_sweep_end(event)
-        self.console.print()
-        colour = "green" if event.passed else "yellow" if event.exit_code == 4 else "red"
-        self.console.print(Text(head, style=f"bold {colour}"), soft_wrap=True)
-        for line in rest:
-            self.console.print(Text(line), soft_wrap=True)
+        self._live.stop()
+        print(flush=True)
+        print_end(event)
+
+    def _render(self) -> RenderableType:
+        """Return the running steps and the line below them; rich calls this ten times a second."""
+        now = time.monotonic()
+        running = list(self._tasks.items())
+        if self._points is not None:
+            running.append(("points", self._points))
+        rows = Table.grid(padding=(0, 1), expand=False)
+        rows.add_column(no_wrap=True)
+        rows.add_column(no_wrap=True, style="bold", min_width=min(self._width, 16), overflow="ellipsis")
+        rows.add_column(width=_BAR_WIDTH if self.console.width >= 80 else _BAR_WIDTH // 2)
+        rows.add_column(no_wrap=True, style="dim")
+        rows.add_column(no_wrap=True, style="dim", overflow="ellipsis")
+        for name, task in running:
+            bar = ProgressBar(
+                total=task.total, completed=task.done, pulse=task.total is None, animation_time=now - task.started
+            )
+            rows.add_row(self._spinner, name, bar, _clock(now - task.started), Text(task.what))
+        lines: list[RenderableType] = [rows] if running else []
+        line = " · ".join(self._state(now, tuple(self._tasks)))
+        return (
+            Group(*lines, Text(f"  {line}", style="dim", no_wrap=True, overflow="ellipsis")) if line else Group(*lines)
+        )
+
+    def _state(self, now: float, running: tuple[str, ...]) -> Iterator[str]:
+        """Yield the parts of the line below the steps: `step 3 of 7`, time, remaining time."""
+        if self._points is not None:
+            yield _clock(now - self._start)
+            return
+        if not running:
+            if now - self._changed >= _QUIET_S:
+                yield from (self._between(), _clock(now - self._start))
+            return
+        places = [str(place) for place, name in enumerate(self._steps, 1) if name in running]
+        if places:
+            yield f"step{'s' if len(places) > 1 else ''} {' and '.join(places)} of {len(self._steps)}"
+        yield _clock(now - self._start)
+        yield self._remaining(now - self._changed)
+
+    def _between(self) -> str:
+        """Return the work between steps."""
+        if not self._steps:
+            return "reading the recipe and its models"
+        if len(self._ended) == len(self._steps):
+            return "deciding the gates and writing the report"
+        return "looking for stored results"
+
+    def _remaining(self, since_s: float) -> str:
+        """Return the remaining time, which is known if earlier runs did comparable work."""
+        if self._remaining_s is not None:
+            left = self._remaining_s - since_s
+            return f"about {_rounded(left)} left" if left > 0 else "longer than in earlier runs"
+        if self._expected_s is not None and self._expected_s > since_s:
+            return f"this step about {_rounded(self._expected_s - since_s)} more, then unknown"
+        return "remaining time unknown"
+
+
+def _rounded(left_s: float) -> str:
+    """Return an estimate without digits that it does not have: `40 s`, `3 min`."""
+    if left_s < 10:
+        return f"{max(round(left_s), 1)} s"
+    if left_s < 120:
+        return f"{round(left_s / 5) * 5} s"
+    return f"{round(left_s / 60)} min" if left_s < 5400 else seconds(left_s)
+
+
+def _clock(elapsed_s: float) -> str:
+    minutes, left = divmod(int(elapsed_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{left:02d}"

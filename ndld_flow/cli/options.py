@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import click
 
 from ndld_flow.base.text import escaped_json
 from ndld_flow.cli.completers import complete_overrides
 
+Loudness: TypeAlias = Literal["quiet", "normal", "verbose"]
+"""`quiet`: problems, the verdict and the results; `verbose`: the log of each step too."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -39,6 +41,20 @@ def outputs_option(command: Command) -> Command:
 def json_option(command: Command) -> Command:
     """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def loudness_options(command: Command) -> Command:
+    """Add `--quiet` and `--verbose`; the last one counts."""
+    for option in (
+        click.option(
+            "--verbose", "-v", "loudness", flag_value="verbose", help="Print the log of each step while it runs."
+        ),
+        click.option(
+            "--quiet", "-q", "loudness", flag_value="quiet", help="Print only problems, the verdict and the result."
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def recipe_options(command: Command) -> Command:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ndld_flow.base.quantities import quantity
+import sys
+
+from ndld_flow.base.quantities import quantity, seconds
 from ndld_flow.base.text import shortened, visible_text
+from ndld_flow.cli.options import Loudness
+from ndld_flow.cli.terminal import format_end
 from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.runner.events import (
     Event,
@@ -11,7 +15,9 @@ from ndld_flow.runner.events import (
     PointFinished,
     RunFailed,
     RunFinished,
+    RunStarted,
     StepFinished,
+    StepLogged,
     StepStarted,
     StepWaits,
     SweepFinished,
@@ -36,18 +42,6 @@ def describe_point(event: PointFinished) -> str:
     return "  ".join(filter(None, parts))
 
 
-def describe_sweep_end(event: SweepFinished) -> list[str]:
-    """Describe the end of a sweep: its verdict and its report, or the sweep that it reuses."""
-    if event.nothing_to_do:
-        head = f"nothing to do: sweep {event.sweep} has all of these results"
-        return [head, event.verdict[0], *_applied(event), f"report {event.report}"]
-    return [*event.verdict, *_applied(event), f"report {event.report}"]
-
-
-def _applied(event: SweepFinished) -> list[str]:
-    return [f"the best point's recipe: {event.applied}"] if event.applied else []
-
-
 def describe_step_end(event: StepFinished) -> str:
     """Describe the end of a step: `half: done in 0.82 s: fp16: 326 nodes`."""
     if event.outcome == "skipped":
@@ -64,17 +58,41 @@ def describe_failure(event: RunFailed) -> list[str]:
     return [f"{ENDINGS[event.outcome].headline} {event.run}{steps}", f"report {event.report}"]
 
 
-def describe_end(event: RunFinished) -> list[str]:
-    """Describe the end of a run: its verdict and its report, or the run that it reuses."""
+def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> list[str]:
+    """Return the last lines of a run or a sweep: the verdict first, then the report and the results.
+
+    `quiet` leaves only the verdict, what failed or stayed undecided, and the results; the report if there are none.
+    """
+    lines = _end_of_sweep(event) if isinstance(event, SweepFinished) else _end_of_run(event)
+    if not quiet:
+        return lines
+    problems = [line for line in lines[1:] if line.startswith(("gate failed", "undecided "))]
+    results = [line for line in lines if line.startswith(("result ", "best "))]
+    return [lines[0], *problems, *(results or lines[-1:])]
+
+
+def _end_of_run(event: RunFinished) -> list[str]:
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
-        head = f"nothing to do: run {event.run} has all of these results and {word}"
-        return [head, *_failed_gates(event), f"report {event.report}", *_exported(event)]
-    return [*event.verdict, *_failed_gates(event), f"report {event.report}", *_exported(event)]
+        verdict = [f"nothing to do: run {event.run} has all of these results and {word}"]
+    else:
+        verdict = [*event.verdict]
+    return [*verdict, *_failed_gates(event), f"report {event.report}", *(f"result {path}" for path in event.exported)]
 
 
-def _exported(event: RunFinished) -> list[str]:
-    return [f"result {path}" for path in event.exported]
+def _end_of_sweep(event: SweepFinished) -> list[str]:
+    verdict = [*event.verdict]
+    if event.nothing_to_do:
+        head = f"nothing to do: sweep {event.sweep} has all of these results"
+        verdict = [head, event.verdict[0]]
+    applied = [f"the best point's recipe: {event.applied}"] if event.applied else []
+    return [*verdict, *applied, f"report {event.report}"]
+
+
+def print_end(event: RunFinished | SweepFinished, *, quiet: bool = False) -> None:
+    """Print the last lines of a run or a sweep on standard output."""
+    tone = "green" if event.passed else "yellow" if event.exit_code == 4 else "red"
+    print("\n".join(format_end(end_lines(event, quiet=quiet), tone, sys.stdout)), flush=True)
 
 
 def _failed_gates(event: RunFinished) -> list[str]:
@@ -87,37 +105,60 @@ def _failed_gates(event: RunFinished) -> list[str]:
 
 
 class PlainLines:
-    """Prints one line for what a reader of a log wants to know; progress within a step is left out."""
+    """Prints one line for each event that a reader of a log needs; progress within a step is left out.
 
-    def __init__(self) -> None:
+    Lines are not wrapped, so that a log can be searched.
+    """
+
+    def __init__(self, loudness: Loudness = "normal") -> None:
+        self._loudness = loudness
         self._sweeps = False
+        self._places: dict[str, str] = {}
+        """Step -> its position, `3 of 7`."""
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, RunFinished | SweepFinished):
+            print_end(event, quiet=self._loudness == "quiet")
+            return
+        lines = self._problems(event) if self._loudness == "quiet" else self._describe(event)
+        if lines:
+            print("\n".join(lines), flush=True)
+
+    def _problems(self, event: Event) -> list[str]:
+        if isinstance(event, Notice):
+            return [f"warning: {event.text}"] if event.warning else []
+        if isinstance(event, StepFinished):
+            return [] if event.outcome in ("done", "reused") or self._sweeps else [describe_step_end(event)]
+        if isinstance(event, SweepStarted):
+            self._sweeps = True
+        return describe_failure(event) if isinstance(event, RunFailed) else []
+
+    def _describe(self, event: Event) -> list[str]:
         if isinstance(event, SweepStarted):
             self._sweeps = True
             count = "" if event.point_count is None else f" of at most {event.point_count} points"
-            print(f"{event.recipe}: sweep{count}, {event.method}", flush=True)
-        elif self._sweeps and isinstance(event, StepStarted | StepFinished):
-            return  # a sweep may have thousands of steps: only its points are printed
-        elif isinstance(event, PointFinished):
-            print(f"point {event.number}: {event.outcome}: {describe_point(event)}", flush=True)
-        elif isinstance(event, SweepFinished):
-            print("\n".join(describe_sweep_end(event)), flush=True)
-        else:
-            _print_step(event)
+            return [f"{event.recipe}: sweep{count}, {event.method}"]
+        if isinstance(event, PointFinished):
+            return [f"point {event.number}: {event.outcome}: {describe_point(event)}"]
+        if isinstance(event, Notice):
+            return [f"warning: {event.text}" if event.warning else event.text]
+        if isinstance(event, RunFailed):
+            return describe_failure(event)
+        if isinstance(event, StepLogged):
+            return [f"{event.name}: {event.text}"] if self._loudness == "verbose" else []
+        return [] if self._sweeps else self._describe_step(event)  # a sweep may have thousands of steps
 
-
-def _print_step(event: Event) -> None:
-    if isinstance(event, Notice):
-        print(event.text, flush=True)
-    elif isinstance(event, StepStarted):
-        detail = f" ({event.detail})" if event.detail else ""
-        print(f"{event.name}: {event.step} starts, {event.reason}{detail}", flush=True)
-    elif isinstance(event, StepWaits):
-        print(f"{event.name}: waits for {event.waits_for}", flush=True)
-    elif isinstance(event, StepFinished):
-        print(describe_step_end(event), flush=True)
-    elif isinstance(event, RunFinished):
-        print("\n".join(describe_end(event)), flush=True)
-    elif isinstance(event, RunFailed):
-        print("\n".join(describe_failure(event)), flush=True)
+    def _describe_step(self, event: Event) -> list[str]:
+        if isinstance(event, RunStarted):
+            self._places = {name: f"{place} of {len(event.steps)}" for place, name in enumerate(event.steps, 1)}
+        elif isinstance(event, StepStarted):
+            detail = f" ({event.detail})" if event.detail else ""
+            lasts = f", about {seconds(event.expected_s)}" if event.expected_s is not None else ""
+            return [
+                f"step {self._places[event.name]}, {event.name}: {event.step} starts, {event.reason}{detail}{lasts}"
+            ]
+        elif isinstance(event, StepWaits):
+            return [f"{event.name}: waits for {event.waits_for}"]
+        elif isinstance(event, StepFinished):
+            return [describe_step_end(event)]
+        return []

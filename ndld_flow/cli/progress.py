@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 
 from ndld_flow.base.text import escaped_json
-from ndld_flow.runner.events import Event, Listener, RunFinished
+from ndld_flow.cli.options import Loudness
+from ndld_flow.cli.terminal import is_terminal
+from ndld_flow.runner.events import Event, Listener, RunFinished, StepLogged
 
 
 @contextlib.contextmanager
-def choose_listener(*, as_json: bool) -> Iterator[Listener]:
+def choose_listener(*, as_json: bool = False, loudness: Loudness | None = None) -> Iterator[Listener]:
     """Return the listener for JSON events, or a live display on a terminal, or plain lines elsewhere."""
     if as_json:
-        yield lambda event: print(escaped_json(event.model_dump_json()), flush=True)
-    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
+        yield _print_verbose_json if loudness == "verbose" else _print_json
+    elif is_terminal(sys.stdout) and loudness != "quiet":
         from ndld_flow.cli.live import LiveDisplay
 
-        with LiveDisplay() as display:
+        with LiveDisplay(verbose=loudness == "verbose") as display:
             yield display
     else:
         from ndld_flow.cli.plain import PlainLines
 
-        yield PlainLines()
+        yield PlainLines(loudness or "normal")
+
+
+def _print_json(event: Event) -> None:
+    """Print an event as JSON; lines of logs, which may be many, are left out."""
+    if not isinstance(event, StepLogged):
+        _print_verbose_json(event)
+
+
+def _print_verbose_json(event: Event) -> None:
+    print(escaped_json(event.model_dump_json()), flush=True)
 
 
 def leave_out_end(listener: Listener) -> Listener:

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.errors import NdldFlowError
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option, recipe_options, sweep_options
+from ndld_flow.cli.options import (
+    Loudness,
+    NamedPath,
+    json_option,
+    loudness_options,
+    outputs_option,
+    recipe_options,
+    sweep_options,
+)
 
 if TYPE_CHECKING:
     from ndld_flow.runner.events import Listener
@@ -54,6 +62,7 @@ the limit of its measurements; for a sweep, that no point passed and one stayed 
     "or both to this folder, with a record beside each.",
 )
 @outputs_option
+@loudness_options
 @json_option
 def command(
     recipe: Path,
@@ -67,6 +76,7 @@ def command(
     apply: Path | None,
     output: Path | None,
     outputs: Path,
+    loudness: Loudness | None,
     as_json: bool,
 ) -> int:
     from ndld_flow import api
@@ -75,7 +85,7 @@ def command(
     from ndld_flow.runner.request import Placement
 
     with recording() as recorder:
-        with choose_listener(as_json=as_json) as listener, _announcing_refusal(listener):
+        with choose_listener(as_json=as_json, loudness=loudness) as listener, _announcing_refusal(listener):
             finished = api.run(
                 recipe,
                 overrides,

@@ -90,6 +90,12 @@ class ProcessRuns:
         self.tally.add(answer.timings[0], used_ms)
         self.answers.append(answer)
 
+    def report_turn(self) -> None:
+        """Report that the model waits while others are measured."""
+        before, foreseen = self._passes(self.plan.share(self.tally.least).passes)
+        measured = f", {len(self.answers)} of its runs measured" if self.answers else ""
+        self.progress(before, foreseen, f"waits for its turn{measured}")
+
     def _recording(self, number: int) -> RecordingPlan | None:
         if self.layers is None or number > self.tally.least:
             return None
@@ -97,9 +103,13 @@ class ProcessRuns:
 
     def _reporter(self, number: int, passes: int) -> Progress:
         """Return a callback of the progress over all runs, as far as known."""
-        before = sum(len(answer.timings[0].latency_ms) for answer in self.answers)
-        foreseen = max(passes * self.tally.least, before + passes)
+        before, foreseen = self._passes(passes)
         return lambda done, total, what: self.progress(before + done, foreseen, f"run {number}: {what}")
+
+    def _passes(self, passes: int) -> tuple[int, int]:
+        """Return the passes so far, and the expected passes of all runs if each has so many."""
+        before = sum(len(answer.timings[0].latency_ms) for answer in self.answers)
+        return before, max(passes * self.tally.least, before + passes)
 
 
 def time_batches(side: ProcessRuns, batches: Mapping[int, Mapping[str, Array]]) -> Answer:

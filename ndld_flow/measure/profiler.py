@@ -118,8 +118,12 @@ def _take_turns(measuring: Sequence[_Measuring]) -> MeasurementSession:
 
 def _go_round(measuring: Sequence[_Measuring]) -> None:
     """Run A, B, ...; A, B, ...: disturbances of the machine affect all models equally."""
+    turns = len(measuring) > 1
     while True:
         for model in measuring:
+            for other in measuring if turns else ():
+                if other is not model:
+                    other.runs.report_turn()
             with naming_step(model.side.step):
                 model.runs.run_once()
         if not go_on([model.runs.tally for model in measuring]):

@@ -208,15 +208,16 @@ class PrecisionSearcher:
 
     def run(self) -> PrecisionSearch:
         """Search, verify the result, and return its record."""
+        self._workspace.progress(0, 0, "trying the conversion of every node")
         fine = self._trials.try_keeping(frozenset()).passed
         candidates = () if fine else self._candidates()
         deadline = self._started + self._request.time_s
         budget = Budget(self._request.trials, lambda: time.monotonic() > deadline)
         minimal = find_minimal_set(candidates, self._trials.try_keeping, budget, self._record)
-        self._workspace.progress(len(self._recorded), 0, "writing the result")
         finished = FinishedSearch(self._subject, self._request, minimal, self._trials, self._observer)
         record = finished.record(tuple(self._recorded), self._positions, self._suspects if minimal.kept else {})
         if minimal.kept:
+            self._workspace.progress(len(self._recorded), 0, "verifying the model that the conversion would produce")
             record = self._verified(record, minimal.kept)
         self._workspace.trials.delete()
         return record.model_copy(update={"wall_s": time.monotonic() - self._started})

@@ -25,6 +25,8 @@ class Notice(Record):
 
     event: Literal["notice"] = "notice"
     text: str
+    warning: bool = False
+    """True for a problem that does not stop the run."""
 
 
 class StepStarted(Record):
@@ -33,6 +35,10 @@ class StepStarted(Record):
     step: str
     reason: str
     detail: str
+    expected_s: float | None = None
+    """Seconds that comparable work of this step took in an earlier run on this machine; None if there was none."""
+    remaining_s: float | None = None
+    """Expected seconds of this step and all later ones; None if that of any is unknown, and in sweeps."""
 
 
 class StepWaits(Record):
@@ -51,6 +57,14 @@ class StepProgressed(Record):
     total: int
     """0 when unknown."""
     what: str
+
+
+class StepLogged(Record):
+    """A line of the log of a running step."""
+
+    event: Literal["step_logged"] = "step_logged"
+    name: str
+    text: str
 
 
 WAITS = "waits for "
@@ -179,6 +193,7 @@ Event = (
     | StepStarted
     | StepWaits
     | StepProgressed
+    | StepLogged
     | StepFinished
     | RunFinished
     | RunFailed

@@ -41,12 +41,9 @@ def describe_key(
     """
     used = step.used_inputs(inputs)
     samples = {f"inputs.{name}": spec.data for name, spec in used.items() if spec.data_patterns} | step.sample_data
-    settings = step.settings
-    specs: dict[str, JsonValue] = {
-        name: {**spec.model_dump(mode="json"), "data": without_names(spec.data)} for name, spec in used.items()
-    }
-    passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}
+    settings, specs = step.settings, _describe_inputs(step, inputs)
     shown, shown_specs = _without_credentials(settings), _without_credentials(specs)
+    passed: dict[str, JsonValue] = {name: os.environ.get(name) for name in step.step.passed_variables()}
     true_values: list[JsonValue] = [settings, specs]
     hidden = {}
     if passed or hide_all_credentials(true_values) != true_values:  # passed variables are always hidden
@@ -77,6 +74,20 @@ def describe_key(
         libraries=libraries | {f"variable {name}": value for name, value in variables.items()},
         machine=_describe_machine(step, machine_of),
     )
+
+
+def describe_settings(
+    step: RecipeStep, inputs: Mapping[str, InputSpec]
+) -> tuple[dict[str, JsonValue], dict[str, JsonValue]]:
+    """Return a step's settings and the recipe's inputs as far as the step reads them, without credentials."""
+    return _without_credentials(step.settings), _without_credentials(_describe_inputs(step, inputs))
+
+
+def _describe_inputs(step: RecipeStep, inputs: Mapping[str, InputSpec]) -> dict[str, JsonValue]:
+    return {
+        name: {**spec.model_dump(mode="json"), "data": without_names(spec.data)}
+        for name, spec in step.used_inputs(inputs).items()
+    }
 
 
 def join_keys(unit: Sequence[KeyParts]) -> list[KeyParts]:

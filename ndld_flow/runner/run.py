@@ -17,6 +17,7 @@ from ndld_flow.records.run_record import ENDINGS, RunRecord, RunStep, metrics_of
 from ndld_flow.runner.disk import explaining_disk
 from ndld_flow.runner.events import Listener, Notice, RunFinished, RunStarted, wait_for_other_run
 from ndld_flow.runner.executors.executor import Executor, Task, find_or_compute
+from ndld_flow.runner.expected_times import ExpectedTimes
 from ndld_flow.runner.outputs import Outputs, name_folder
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps, previous_records, refuse_impossible_run
 from ndld_flow.runner.request import Placement, Request
@@ -89,7 +90,7 @@ def run_recipe(recipe: Recipe, request: Request, listener: Listener) -> RunFinis
     Where all results exist, nothing runs and the event names the earlier run. Raises NdldFlowError, see base/errors.py;
     finished results stay in the store, and a run that has started leaves its folder.
     """
-    Outputs(request.outputs).store.locks.warn_once(lambda text: listener(Notice(text=text)))
+    Outputs(request.outputs).store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
     run = open_single(recipe, request, listener)
     with recording_failure(run), explaining_disk(f"run of {request.recipe}", run.outputs.root):
         listener(RunStarted(recipe=recipe.name, steps=tuple(step.name for step in recipe.steps)))
@@ -124,13 +125,13 @@ def _open_executor(listener: Listener, request: Request) -> contextlib.closing[E
 
 
 def _run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
-    stopped_by = ""
+    stopped_by, expected = "", ExpectedTimes(run)
     for unit in arrange_steps(run.recipe):
         run.at_work = unit
         if stopped_by:
             finished = [skip_step(step, f"{stopped_by} failed") for step in unit]
         else:
-            finished = _run_unit(run, unit, executor)
+            finished = _run_unit(run, unit, executor, expected)
         for step in finished:
             run.done[step.name] = step
             run.listener(describe_end(step))
@@ -139,7 +140,7 @@ def _run_steps(run: RunState, executor: Callable[[], Executor]) -> None:
     run.at_work = ()
 
 
-def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> list[RunStep]:
+def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor], expected: ExpectedTimes) -> list[RunStep]:
     start = time.perf_counter()
     decisions = run.planner.decide(unit, run.digests)
 
@@ -151,8 +152,10 @@ def _run_unit(run: RunState, unit: Unit, executor: Callable[[], Executor]) -> li
     def compute() -> list[RunStep]:
         cleared = clear_damage(run, decisions)
         note_progress(run)
+        remaining_s = expected.remaining()
         for decision in cleared:
-            run.listener(describe_start(decision))
+            times = {"expected_s": expected.of(decision.step), "remaining_s": remaining_s}
+            run.listener(describe_start(decision).model_copy(update=times))
         works = tuple(gather_work(run, decision) for decision in cleared)
         records = executor().submit(Task(works, held=True), run.planner.store).result()
         return place_records(run, cleared, records, "done", _share_s(start, cleared))
@@ -190,7 +193,8 @@ def _find_equal_run(run: RunState) -> RunFinished | None:
         return None
     damage = find_run_damage(earlier, latest, run.outputs.store.digests.digest)
     if damage:
-        run.listener(Notice(text=f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"))
+        text = f"the folder of run {name_folder(latest)} is damaged ({damage}): writing a new one"
+        run.listener(Notice(text=text, warning=True))
         return None
     folder = run.outputs.runs / latest.parent.name / latest.name  # as the user wrote the outputs folder
     run.outputs.mend_latest(folder)

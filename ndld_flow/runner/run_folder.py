@@ -89,7 +89,7 @@ def _leave_folder(run: RunState, error: BaseException) -> None:
         except Exception as problem:  # it must not replace the error that ended the run
             place = f"; its files so far are in {run.outputs.runs / run.recipe.name / run.id}" if run.opened else ""
             notice = f"the report of this failure cannot be written ({visible_name(str(problem))}){place}"
-            run.listener(Notice(text=notice))
+            run.listener(Notice(text=notice, warning=True))
 
 
 def write_run_folder(run: RunRecord, outputs: Outputs, *, opened: bool) -> Path:

@@ -31,7 +31,7 @@ def run_request(request: Request, listener: Listener) -> RunFinished | SweepFini
             if exports and finished.passed:
                 finished = finished.model_copy(update={"exported": export_results(exports, Path(finished.folder))})
             elif exports:
-                listener(Notice(text="the run did not pass, so its result was not exported"))
+                listener(Notice(text="the run did not pass, so its result was not exported", warning=True))
         else:
             _refuse_output(request)
             from ndld_flow.runner.sweep.run_sweep import run_sweep

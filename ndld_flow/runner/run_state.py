@@ -13,10 +13,11 @@ from datetime import UTC, datetime
 from blake3 import blake3
 
 from ndld_flow.base.errors import ModelError, RequestError
+from ndld_flow.base.text import visible_text
 from ndld_flow.recipe.recipe import ModelSource, Recipe, RecipeStep
 from ndld_flow.recipe.sources import FoundModel, find_model
 from ndld_flow.records.run_record import Outcome, RunStep, StepRecord
-from ndld_flow.runner.events import Listener, Notice, StepFinished, StepStarted, describe_progress
+from ndld_flow.runner.events import Listener, Notice, StepFinished, StepLogged, StepStarted, describe_progress
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Decision, Planner, Unit
@@ -132,18 +133,24 @@ LAST_LINES = 40
 """Lines of the log that are recorded of a step that failed."""
 
 
-def gather_work(run: RunState, decision: Decision) -> Work:
-    """Return the work of a step; all its inputs exist."""
+def gather_work(run: RunState, decision: Decision, name: str = "") -> Work:
+    """Return the work of a step; all its inputs exist. `name` replaces the step's in events, its log and errors."""
     step, parts = decision.step, decision.parts
+    shown = name or step.name
     assert parts is not None  # all inputs of a step are computed before it
     run.planner.store.locks.use([decision.key])
 
     def progress(done: int, total: int, what: str) -> None:
-        run.listener(describe_progress(step.name, done, total, hide_credentials(what)))
+        run.listener(describe_progress(shown, done, total, hide_credentials(what)))
 
     last_lines = run.logs[step.name] = deque[str](maxlen=LAST_LINES)
+
+    def logged(line: str) -> None:
+        last_lines.append(line)
+        run.listener(StepLogged(name=shown, text=hide_credentials(visible_text(line))))
+
     artifacts = {key: run.artifacts[name] for key, name in step.reads.items()}
-    return Work(step, parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name, last_lines.append)
+    return Work(replace(step, name=shown), parts, artifacts, run.recipe.file.inputs, progress, run.recipe.name, logged)
 
 
 def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> str:
@@ -154,7 +161,8 @@ def set_damaged_aside(step: str, key: str, store: Store, listener: Listener) -> 
     listener(
         Notice(
             text=f"set aside: the result of step {step} was damaged ({damaged.damage}); it is kept in {damaged.place} "
-            "and is recomputed"
+            "and is recomputed",
+            warning=True,
         )
     )
     return f"{damaged.damage}; set aside as {damaged.place.name}"

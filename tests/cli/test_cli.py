@@ -161,7 +161,7 @@ def test_plain_output_of_a_first_and_a_second_run(in_folder: Path) -> None:
     first = start("run", "toy.yaml", "--trust", cwd=in_folder)
     assert first.returncode == 0, first
     lines = first.stdout.splitlines()
-    assert lines[0] == "first: stamp starts, new"
+    assert lines[0] == "step 1 of 3, first: stamp starts, new"
     assert "first: done in" in lines[1]
     assert lines[-1].startswith("report outputs/runs/toy/")
     assert Path(in_folder / lines[-1].removeprefix("report ")).is_file()

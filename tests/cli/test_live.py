@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.models import make_cnn
+from tests.support.terminal import plain, run_in_terminal, screen_of
 from tests.support.toys import RECIPE, make_toy
-
-pty = pytest.importorskip("pty", reason="pseudo-terminals are a Unix thing")
-
-
-def run_in_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code and all that a terminal of 100 columns was sent."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ndld_flow", *arguments],
-        cwd=folder,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-    )
-    os.close(slave)
-    sent = b""
-    while True:
-        try:
-            part = os.read(master, 65536)
-        except OSError:  # Linux's way to say that the other side has closed
-            break
-        if not part:
-            break
-        sent += part
-    os.close(master)
-    return process.wait(timeout=60), sent.decode()
-
-
-def plain(text: str) -> str:
-    """Return the lines of the screen without colours and cursor movements."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 def test_a_terminal_shows_progress_and_a_line_for_each_step(in_folder: Path) -> None:
@@ -55,7 +21,7 @@ def test_a_terminal_shows_progress_and_a_line_for_each_step(in_folder: Path) -> 
     assert "━" in screen, "a bar"
     for name in ("first", "second", "aside"):
         assert re.search(rf"✓ {name} +\d+\.\d\d s  stamped", screen)
-    assert screen.index("✓ first") < screen.index("PASSED toy") < screen.index("report outputs/runs/toy/")
+    assert screen.index("✓ first") < screen.index("PASSED toy") < screen.index("report     outputs/runs/toy/")
     assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h"), "the cursor is given back"
 
 
@@ -88,3 +54,55 @@ def test_steps_that_take_turns_have_a_bar_each(in_folder: Path) -> None:
     assert any({"a", "b"} <= set(re.findall(r"^. ([ab]) ", frame, re.MULTILINE)) for frame in frames), screen
     for name in "ab":
         assert re.search(rf"✓ {name} +\d+\.\d\d s  median", screen)
+
+
+SLOW = RECIPE.replace("word: b", "word: b, seconds: 60")
+
+
+def test_the_line_below_the_steps_counts_them_and_knows_the_remaining_time(in_folder: Path) -> None:
+    make_toy(in_folder, RECIPE.replace("word: b", "word: b, seconds: 1.5"))
+    _, first = run_in_terminal(in_folder, "run", "toy.yaml", "--trust")
+    assert re.search(r"step 2 of 3 · 0:00:0\d · remaining time unknown", plain(first))
+    _, again = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "--force", "second")
+    assert re.search(r"step 2 of 3 · 0:00:0\d · about \d s left", plain(again))
+    assert "remaining time unknown" not in plain(again)
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_lines_fit_the_terminal(in_folder: Path, columns: int) -> None:
+    sentence = "a long summary of many words that describes what the step has found in this model"
+    make_toy(in_folder, RECIPE.replace("word: b", f"word: {sentence}"))
+    code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", columns=columns)
+    screen = screen_of(sent, columns)
+    assert code == 0
+    start = next(place for place, line in enumerate(screen) if line.startswith("✓ second"))
+    shown = " ".join(line.strip() for line in screen[start:] if line.strip())
+    assert sentence in shown, "words are neither broken nor left out"
+    assert columns < 100 or sentence in screen[start]
+
+
+def test_ctrl_c_leaves_no_bar_behind(in_folder: Path) -> None:
+    make_toy(in_folder, SLOW)
+    code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", interrupt_at="step 2 of 3")
+    screen = screen_of(sent, 100)
+    assert code == 130, screen
+    assert not any("━" in line or "remaining time" in line for line in screen), screen
+    assert screen[-1] == "interrupted; finished work is kept, run again to continue"
+    assert any(line.startswith("INTERRUPTED toy/") for line in screen)
+    assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h"), "the cursor is given back"
+
+
+def test_a_quiet_run_prints_the_verdict_and_the_result(in_folder: Path) -> None:
+    make_toy(in_folder)
+    code, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "-q", "-o", "result.onnx")
+    verdict, result = screen_of(sent, 100)
+    assert code == 0
+    assert verdict.startswith("PASSED toy in ")
+    assert result == "result     result.onnx"
+
+
+def test_a_verbose_run_prints_the_log_of_each_step(in_folder: Path) -> None:
+    make_toy(in_folder)
+    _, sent = run_in_terminal(in_folder, "run", "toy.yaml", "--trust", "--verbose")
+    screen = screen_of(sent, 100)
+    assert screen.index("  first: stamped a") < next(i for i, line in enumerate(screen) if line.startswith("✓ first"))

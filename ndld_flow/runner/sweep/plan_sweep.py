@@ -17,15 +17,14 @@ from pydantic import JsonValue
 from ndld_flow.base.errors import NdldFlowError, RequestError
 from ndld_flow.base.quantities import seconds
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.machine.reuse import fingerprint_machine
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.records.document import Record, read_tree
-from ndld_flow.records.measurement import Machine
 from ndld_flow.records.run_folder import read_run_record, read_sweep_record
 from ndld_flow.records.run_record import StepRecord
 from ndld_flow.runner.events import Listener, Notice
 from ndld_flow.runner.executors.executor import Task
+from ndld_flow.runner.expected_times import hardware_of, is_this_machine
 from ndld_flow.runner.outputs import Outputs
 from ndld_flow.runner.plan import Unit, arrange_steps
 from ndld_flow.runner.request import Request
@@ -132,7 +131,7 @@ def _times_of_run(folder: Path | None) -> Iterator[tuple[str, str, float]]:
     except RequestError:
         return
     for step in run.steps if run is not None else ():
-        if step.record is not None and _is_this_machine(step.record.parts.machine):
+        if step.record is not None and is_this_machine(step.record.parts.machine):
             yield step.name, step.step, step.record.wall_s
 
 
@@ -142,14 +141,10 @@ def _times_of_sweep(folder: Path | None) -> Iterator[tuple[str, str, float]]:
         sweep = read_sweep_record(folder) if folder is not None else None
     except RequestError:
         return
-    if sweep is None or _hardware(sweep.machine) != _hardware(describe_machine()):
+    if sweep is None or hardware_of(sweep.machine) != hardware_of(describe_machine()):
         return
     for point in sweep.points:
         yield from ((step.name, step.step, step.wall_s) for step in point.steps if step.outcome == "done")
-
-
-def _hardware(machine: Machine) -> tuple[str, int | None, tuple[str, ...]]:
-    return machine.cpu, machine.cpu_count, tuple(machine.gpus)
 
 
 def read_times_of_types(types: set[str], store: Store) -> Durations:
@@ -163,7 +158,7 @@ def read_times_of_types(types: set[str], store: Store) -> Durations:
             step, machine, wall_s = record["parts"]["step"], record["parts"]["machine"], float(record["wall_s"])
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if step in types and len(durations["", step]) < _ENOUGH and _is_this_machine(machine):
+        if step in types and len(durations["", step]) < _ENOUGH and is_this_machine(machine):
             durations["", step].append(wall_s)
     return {key: times for key, times in durations.items() if times}
 
@@ -176,11 +171,6 @@ def _newest_records(store: Store) -> list[Path]:
         except OSError:
             continue  # removed meanwhile
     return [path for *_, path in sorted(dated, reverse=True)[:_MOST_FILES]]
-
-
-def _is_this_machine(machine: str) -> bool:
-    """Return whether a result was computed on a machine of this kind; pure transforms do not record the machine."""
-    return machine.partition("; ")[0] in ("", fingerprint_machine())
 
 
 @dataclass

@@ -295,7 +295,7 @@ def run_sweep(sweep: Sweep, request: Request, listener: Listener) -> SweepFinish
     """
     outputs, listener = Outputs(request.outputs), synchronized(listener)
     check_target(sweep, request)
-    outputs.store.locks.warn_once(lambda text: listener(Notice(text=text)))
+    outputs.store.locks.warn_once(lambda text: listener(Notice(text=text, warning=True)))
     with open_sweep_state(sweep, request, outputs, listener) as state:
         # A sweep that fails leaves the folder of a run of its base recipe, with the reason.
         base = state.open_run(sweep.base)
@@ -356,7 +356,8 @@ def _find_equal(record: SweepRecord, ended: Ended) -> SweepFinished | None:
         return None
     damage = find_sweep_damage(earlier, latest)
     if damage:
-        listener(Notice(text=f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"))
+        text = f"the folder of sweep {name_folder(latest)} is damaged ({damage}): writing a new one"
+        listener(Notice(text=text, warning=True))
         return None
     folder = outputs.sweeps / latest.parent.name / latest.name  # as the user wrote the outputs folder
     outputs.mend_latest(folder)

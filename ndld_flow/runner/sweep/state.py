@@ -18,12 +18,11 @@ from ndld_flow.recipe.sweep_section import SweepSection
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_record import GateResult, RunStep, StepRecord, metrics_of
 from ndld_flow.records.sweep import MeasurementSession, PointOutcome
-from ndld_flow.runner.events import PointFinished, describe_progress
-from ndld_flow.runner.execute import Work
+from ndld_flow.runner.events import PointFinished
 from ndld_flow.runner.executors.executor import Executor
 from ndld_flow.runner.plan import Decision, Reason, Unit, arrange_steps
 from ndld_flow.runner.run_state import RunOpener, RunState, describe_end, place_records, skip_step
-from ndld_flow.store.hidden_credentials import hide_all_credentials, hide_credentials
+from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.sweep_search.search import Trial
 from ndld_flow.sweep_search.space import Assignment
 
@@ -253,14 +252,6 @@ class SweepState(RunOpener):
             reason = Reason.SHARED if record.key in self.computed else Reason.REUSED
             reused = replace(decision, reason=reason, detail="")
             point.add(place_records(point.run, [reused], [record], "reused", 0.0))
-
-    def name_work(self, work: Work, name: str) -> Work:
-        """Return a step's work under a name that is unique in the sweep, for its log, progress and errors."""
-
-        def progress(done: int, total: int, what: str) -> None:
-            self.listener(describe_progress(name, done, total, hide_credentials(what)))
-
-        return replace(work, step=replace(work.step, name=name), progress=progress)
 
     def report_step(self, point: PointRun, step: RecipeStep) -> None:
         """Report that a step of a point has ended, in whatever way."""

@@ -123,7 +123,7 @@ def plan_session(members: Sequence[PointRun], state: SweepState) -> SessionPlan:
     marks = (state.again,) if state.again else ()
     joined = [own.model_copy(update={"together": (*own.together, *marks)}) for own in join_keys(parts)]
     works = tuple(
-        state.name_work(gather_work(point.run, Decision(step, Reason.TOGETHER, "", own)), f"{step.name}#{point.number}")
+        gather_work(point.run, Decision(step, Reason.TOGETHER, "", own), f"{step.name}#{point.number}")
         for (point, step), own in zip(owners, joined, strict=True)
     )
     return SessionPlan(works, tuple(assignments))
@@ -222,7 +222,7 @@ class _Computations:
         self.state.listener(
             StepStarted(name=name, step=decision.step.type.name, reason=decision.reason.text, detail=decision.detail)
         )
-        work = self.state.name_work(gather_work(point.run, decision), name)
+        work = gather_work(point.run, decision, name)
         fresh = decision.reason in (Reason.FORCED, Reason.NEVER)
         task = Task((work,), fresh, self.state.limit_s(decision.step.name))
         computation = self.by_key[decision.key] = _Computation(point, decision)
