@@ -12,7 +12,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import parse_percent
 from ndld_flow.base.text import escaped_json, suggest
 from ndld_flow.cli.completers import complete_runs
-from ndld_flow.cli.options import json_option, outputs_option, rules_options
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, rules_options
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
@@ -60,6 +60,7 @@ Exit codes: 0 every gate passed, or without gates nothing regressed
     "--measure", is_flag=True, help="Measure two profiles of runs again, in turns, until the evidence decides."
 )
 @outputs_option
+@loudness_options
 @json_option
 def command(
     subjects: tuple[str, ...],
@@ -70,6 +71,7 @@ def command(
     to: Path | None,
     measure: bool,
     outputs: Path,
+    loudness: Loudness | None,
     as_json: bool,
 ) -> int:
     from ndld_flow import api
@@ -77,16 +79,18 @@ def command(
     from ndld_flow.runner.events import ignore
 
     rules = _make_rules(allow, metric or ("latency.median" if measure else None), threshold)
-    with choose_listener(as_json=False) if measure and not as_json else nullcontext(ignore) as listener:
+    with choose_listener(loudness=loudness) if measure and not as_json else nullcontext(ignore) as listener:
         compared = api.compare(
             subjects, gates, rules, outputs=outputs, to=to, measure=leave_out_end(listener) if measure else None
         )
     if as_json:
         click.echo(escaped_json(compared.comparison.to_json()), nl=False)
     else:
-        from ndld_flow.cli.comparison_table import print_comparison
+        from ndld_flow.cli.comparison_table import print_comparison, print_verdict
 
-        print_comparison(compared.comparison)
+        if loudness != "quiet":
+            print_comparison(compared.comparison, compared.profiles)
+        print_verdict(compared.comparison)
         click.echo(f"report {compared.report}")
     return _exit_code(compared.comparison)
 

@@ -1,47 +1,58 @@
-"""A comparison on a terminal: metrics with their intervals, differing circumstances, gates and the verdict."""
+"""A comparison on a terminal: metrics with their intervals, changed layers, circumstances, gates and the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from ndld_flow.base.quantities import change, share
+from ndld_flow.base.quantities import change, milliseconds, share
 from ndld_flow.base.text import short_name
-from ndld_flow.cli.triage_table import wide_console
+from ndld_flow.cli.tables import SIGNS, TerminalTable, wide_console
 from ndld_flow.records.comparison import NOT_RECORDED, Comparison, ComparisonGate, MetricVerdict, ProfileComparison
+from ndld_flow.records.profile import Profile
+from ndld_flow.report.comparison.layers import AlignedRow, collect_aligned, largest_changes
 from ndld_flow.report.comparison.verdicts import paired_values
+from ndld_flow.report.tables import Column, Table, Value
 
-SIGNS = {
-    "improved": ("✓", "green"),
-    "regressed": ("✗", "red"),
-    "unchanged": ("=", "default"),
-    "inconclusive": ("?", "yellow"),
-    "incomparable": ("≠", "magenta"),
-    "passed": ("✓", "green"),
-    "failed": ("✗", "red"),
-}
-"""Sign and colour of each verdict or outcome, which are printed with its word."""
+_LAYERS = 8
+_LONGEST_LABEL = 28
 
 
-def print_comparison(comparison: Comparison) -> None:
-    """Print the comparison with the verdict last, where a terminal shows it without scrolling."""
+def print_comparison(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> None:
+    """Print the metrics and layers of a comparison; its verdict belongs below, where it stays on the screen."""
+    wide_console().print(Group(*_parts(comparison, profiles)))
+
+
+def print_verdict(comparison: Comparison) -> None:
+    """Print what could not be compared, the gates, and the verdict, each on one line."""
     console = wide_console()
-    console.print(Group(*_parts(comparison)))
     for line in _sentences(comparison):
-        console.print(line, soft_wrap=True)  # a sentence that is broken into lines cannot be searched for
+        console.print(line, soft_wrap=not console.is_terminal)  # a log must be searchable
 
 
-def _parts(comparison: Comparison) -> Iterator[RenderableType]:
-    labels = [short_name(subject.label, 28) for subject in comparison.subjects]
-    for profile in comparison.profiles:
-        yield Text(short_name(profile.name, 60), style="bold cyan")
-        yield from (Padding(part, (0, 0, 0, 2)) for part in _about(profile, labels))
-        for candidate in range(1, len(profile.subjects)):
-            yield Padding(_metric_table(profile, candidate, labels), (0, 0, 1, 2))
+def _parts(comparison: Comparison, profiles: Sequence[Sequence[Profile]]) -> Iterator[RenderableType]:
+    labels = _short_labels(comparison)
+    for compared, measured in zip(comparison.profiles, profiles, strict=True):
+        yield Text(short_name(compared.name, 60), style="bold cyan")
+        yield from (Padding(part, (0, 0, 0, 2)) for part in _circumstances(compared, labels))
+        for candidate in range(1, len(compared.subjects)):
+            yield Padding(_metric_table(compared, candidate, labels), (0, 0, 0, 2))
+            yield Padding(_one_sided(compared, candidate), (0, 0, 1, 2))
+            if layers := _changed_layers(compared, measured, candidate):
+                base, against = (labels[compared.subjects[place]] for place in (0, candidate))
+                yield Text(f"layers that changed most, {base} to {against}", style="bold cyan")
+                yield Padding(TerminalTable(layers, optional=("matched by", "type", "difference")), (0, 0, 1, 2))
+
+
+def _short_labels(comparison: Comparison) -> list[str]:
+    """Return the labels of the subjects; of steps of one run, the names of the steps."""
+    labels = [subject.label for subject in comparison.subjects]
+    steps = [label.partition(":")[2] for label in labels]
+    one_run = len({label.partition(":")[0] for label in labels}) == 1 and len(set(steps)) == len(labels) and all(steps)
+    return [short_name(label, _LONGEST_LABEL) for label in (steps if one_run else labels)]
 
 
 def _sentences(comparison: Comparison) -> Iterator[Text]:
@@ -58,7 +69,7 @@ def _sentences(comparison: Comparison) -> Iterator[Text]:
     yield Text.assemble(word, f": {short_name(comparison.why, 400)}")
 
 
-def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
+def _circumstances(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
     for difference in profile.differences:
         if difference.circumstance == "options" and not difference.forbids:
             continue  # the report lists them
@@ -74,30 +85,70 @@ def _about(profile: ProfileComparison, labels: list[str]) -> Iterator[Text]:
             yield Text(f"{label}: {share(coverage.matched_share)} of its layer time is matched", style="dim")
 
 
-def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("metric", no_wrap=True)
-    for place in (0, candidate):
-        table.add_column(labels[profile.subjects[place]], justify="right", no_wrap=True, min_width=8)
-    table.add_column("change", justify="right", no_wrap=True, min_width=7)
-    table.add_column("95 % interval", justify="right", no_wrap=True, min_width=16)
-    table.add_column("", no_wrap=True, min_width=14)
-    verdicts = {each.metric: each for each in profile.verdicts if (each.base, each.candidate) == (0, candidate)}
-    for metric in profile.metrics:
+def _metric_table(profile: ProfileComparison, candidate: int, labels: list[str]) -> TerminalTable:
+    """Return the metrics that both profiles have."""
+    names = [labels[profile.subjects[place]] for place in (0, candidate)]
+    columns = (
+        Column("metric", "name"),
+        *(Column(name, "number") for name in names),
+        Column("change", "label"),
+        Column("95 % interval", "label"),
+        Column("", "outcome"),
+    )
+    verdicts = {verdict.metric: verdict for verdict in profile.verdicts if _is_pair(verdict, candidate)}
+    shown = [metric for metric in profile.metrics if None not in (metric.values[0], metric.values[candidate])]
+    rows = []
+    for metric in shown:
         verdict = verdicts.get(metric.metric)
-        texts = paired_values(metric, verdict, (0, candidate))
-        style = "bold" if metric.metric == profile.decided_by else None
-        table.add_row(metric.metric, *texts, *_change(verdict), style=style)
-    return table
+        values = paired_values(metric, verdict, (0, candidate))
+        rows.append((short_name(metric.metric, 40), *values, *_describe_change(verdict)))
+    deciding = [number for number, metric in enumerate(shown) if metric.metric == profile.decided_by]
+    return TerminalTable(Table(columns, tuple(rows)), optional=("95 % interval",), bold_rows=deciding)
 
 
-def _change(verdict: MetricVerdict | None) -> list[str | Text]:
+def _one_sided(profile: ProfileComparison, candidate: int) -> Text:
+    """Return a note on the metrics that only one of the two profiles has."""
+    absent = [metric for metric in profile.metrics if None in (metric.values[0], metric.values[candidate])]
+    known = [metric for metric in absent if (metric.values[0], metric.values[candidate]) != (None, None)]
+    if not known:
+        return Text("")
+    plural = "s are" if len(known) > 1 else " is"
+    return Text(f"{len(known)} metric{plural} known of one side only, and listed in the report", style="dim")
+
+
+def _is_pair(verdict: MetricVerdict, candidate: int) -> bool:
+    return (verdict.base, verdict.candidate) == (0, candidate)
+
+
+def _describe_change(verdict: MetricVerdict | None) -> tuple[str, str, str]:
     if verdict is None:
-        return ["", "", ""]
+        return "", "", ""
     exact = verdict.low == verdict.high
     interval = "" if exact else f"{change(1, verdict.low)} … {change(1, verdict.high)}"
-    sign, colour = SIGNS[verdict.verdict]
-    return [change(1, verdict.ratio), interval, Text(f"{sign} {verdict.verdict}", style=colour)]
+    return change(1, verdict.ratio), interval, verdict.verdict
+
+
+def _changed_layers(compared: ProfileComparison, profiles: Sequence[Profile], candidate: int) -> Table | None:
+    """Return the layers whose times changed most, as the report lists them; None without layers."""
+    rows = largest_changes(compared, collect_aligned(compared, profiles), candidate)[:_LAYERS]
+    if not rows:
+        return None
+    columns = (
+        Column("base", "number", milliseconds),
+        Column("candidate", "number", milliseconds),
+        Column("difference", "number"),
+        Column("change", "number"),
+        Column("layer", "name"),
+        Column("type", "text"),
+        Column("matched by", "text"),
+        Column("", "outcome"),
+    )
+    return Table(columns, tuple(map(_layer_cells, rows)))
+
+
+def _layer_cells(row: AlignedRow) -> tuple[Value, ...]:
+    values = row.base_ms, row.candidate_ms, row.delta, row.change
+    return (*values, short_name(row.name, 60), short_name(row.type, 24), row.method, row.verdict)
 
 
 def _name_owner(comparison: Comparison, gate: ComparisonGate) -> str:

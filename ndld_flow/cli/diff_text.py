@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from ndld_flow.base.text import short_name
-from ndld_flow.cli.triage_table import wide_console
+from ndld_flow.cli.tables import wide_console
 from ndld_flow.records.model_diff import ModelDiff
 from ndld_flow.report.diff_page import DiffLine, DiffPart, DiffRow, collect_diff
 

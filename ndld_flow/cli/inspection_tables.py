@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ndld_flow.base.quantities import count, number, size
 from ndld_flow.base.text import short_name
-from ndld_flow.cli.triage_table import wide_console
+from ndld_flow.cli.tables import wide_console
 from ndld_flow.records.inspection import (
     Dims,
     InspectedNode,

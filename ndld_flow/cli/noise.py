@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ndld_flow.base.text import escaped_json
-from ndld_flow.cli.options import json_option, outputs_option
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option
 
 HELP = """Learn how much measurements vary on this machine.
 
@@ -30,8 +30,16 @@ Use a model like yours, at the usual time and load of your measurements. It take
     help="Number of comparisons, of five process runs a side each. Twelve rounds of alternating passes follow.",
 )  # fmt: skip
 @outputs_option
+@loudness_options
 @json_option
-def command(model: str | None, settings: tuple[str, ...], comparisons: int, outputs: Path, as_json: bool) -> None:
+def command(
+    model: str | None,
+    settings: tuple[str, ...],
+    comparisons: int,
+    outputs: Path,
+    loudness: Loudness | None,
+    as_json: bool,
+) -> None:
     from ndld_flow import api
     from ndld_flow.base.quantities import share
     from ndld_flow.cli.progress import choose_listener, leave_out_end
@@ -43,7 +51,7 @@ def command(model: str | None, settings: tuple[str, ...], comparisons: int, outp
         noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
         click.echo(escaped_json(noise.to_json()), nl=False)
         return
-    with choose_listener(as_json=False) as listener:
+    with choose_listener(loudness=loudness) as listener:
         noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))
     ratios = sorted(abs(sample.ratio - 1) for sample in noise.samples)
     click.echo(f"{len(noise.samples)} comparisons of {noise.model} with itself: up to {share(ratios[-1])} apart")

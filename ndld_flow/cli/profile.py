@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.diagnose.diagnose import Triage
@@ -39,8 +39,9 @@ The model is measured again each time and kept as a run, which `ndld-flow compar
 @click.argument("model")
 @click.argument("settings", nargs=-1, metavar="[KEY=VALUE]...")
 @outputs_option
+@loudness_options
 @json_option
-def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool) -> None:
+def command(model: str, settings: tuple[str, ...], outputs: Path, loudness: Loudness | None, as_json: bool) -> None:
     from ndld_flow import api
     from ndld_flow.cli.progress import choose_listener, leave_out_end
 
@@ -49,12 +50,16 @@ def command(model: str, settings: tuple[str, ...], outputs: Path, as_json: bool)
         profiled = api.profile(model, settings, outputs=outputs, command=typed)
         print_json({"profile": profiled.profile.model_dump(mode="json"), "triage": _plain(profiled.triage())})
         return
-    with choose_listener(as_json=False) as listener:  # the triage replaces the verdict of a run with one step
+    with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
         profiled = api.profile(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
-    from ndld_flow.cli.triage_table import print_triage
+    from ndld_flow.cli.triage_table import print_headline, print_triage
 
-    print_triage(Path(model.rpartition(":")[2]).name, profiled.profile, profiled.triage())
-    run = profiled.finished
+    title, run = Path(model.rpartition(":")[2]).name, profiled.finished
+    if loudness == "quiet":
+        print_headline(title, profiled.profile)
+        click.echo(f"report {run.report}" if run is not None else "", nl=run is not None)
+        return
+    print_triage(title, profiled.profile, profiled.triage())
     click.echo(f"\nrun {run.run}\nreport {run.report}" if run is not None else "")
 
 

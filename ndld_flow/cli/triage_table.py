@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ndld_flow.base.quantities import count, milliseconds, share, size
 from ndld_flow.base.text import short_name
-from ndld_flow.cli.guarded_output import ReaderGoneError
+from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
 from ndld_flow.records.profile import Profile
+from ndld_flow.report.tables import Column, Table, Value
 
 _BAR = 10
 _TYPES = 8
 _INSIGHTS = 5
+_TIMES = (Column("time", "number", milliseconds), Column("of layers", "number", share), Column("", "label"))
 
 
 def print_triage(title: str, profile: Profile, triage: Triage) -> None:
@@ -25,17 +26,9 @@ def print_triage(title: str, profile: Profile, triage: Triage) -> None:
     wide_console().print(Group(*_parts(title, profile, triage)))
 
 
-def wide_console() -> Console:
-    """Return a console of the terminal's width, or of 120 columns for a pipe or a log, which have none."""
-    console = _Console(highlight=False)
-    return console if console.is_terminal else _Console(highlight=False, width=120)
-
-
-class _Console(Console):
-    """A console that raises ReaderGoneError if the reader goes away (`| head`); rich would exit with code 1."""
-
-    def on_broken_pipe(self) -> None:
-        raise ReaderGoneError
+def print_headline(title: str, profile: Profile) -> None:
+    """Print the title and the latency of a profile."""
+    wide_console().print(Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold"))
 
 
 def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:
@@ -96,31 +89,35 @@ def _measured(profile: Profile) -> str:
     return f"{count(passes)} passes in {runs} process {'run' if runs == 1 else 'runs'}{provider}{stopped}"
 
 
-def _top_table(layers: Sequence[TopLayer]) -> Table:
-    table = _table("layer", "type", "output", "precision")
+def _top_table(layers: Sequence[TopLayer]) -> TerminalTable:
+    columns = (
+        *_TIMES,
+        Column("layer", "name"),
+        Column("type"),
+        Column("output", "label"),
+        Column("precision", "label"),
+    )
+    rows = []
     for top in layers:
         layer = top.layer
         shape = "x".join(map(str, layer.outputs[0].shape)) if layer.outputs else ""
-        table.add_row(
-            milliseconds(top.median_ms), share(top.share), _bar(top.share, layers[0].share),
-            short_name(layer.name, 44), short_name(layer.type, 18), shape, layer.precision or "unknown",
-        )  # fmt: skip
-    return table
+        named = short_name(layer.name, 44), short_name(layer.type, 18), short_name(shape, 24)
+        times = top.median_ms, top.share, _bar(top.share, layers[0].share)
+        rows.append((*times, *named, short_name(layer.precision or "unknown", 12)))
+    return TerminalTable(Table(columns, tuple(rows)), optional=("", "output", "precision"))
 
 
-def _group_table(groups: Sequence[LayerGroup]) -> Table:
-    table = _table("type", "layers")
+def _group_table(groups: Sequence[LayerGroup]) -> TerminalTable:
+    columns = (*_TIMES, Column("type", "name"), Column("layers", "number", count))
+    rows: list[tuple[Value, ...]] = []
     for group in groups[:_TYPES]:
         bar = _bar(group.share, groups[0].share)
-        table.add_row(
-            milliseconds(group.sum_ms), share(group.share), bar, short_name(group.name, 44), count(group.count)
-        )
+        rows.append((group.sum_ms, group.share, bar, short_name(group.name, 44), group.count))
     rest = groups[_TYPES:]
     if rest:
         total, part = sum(group.sum_ms for group in rest), sum(group.share for group in rest)
-        layers = count(sum(group.count for group in rest))
-        table.add_row(milliseconds(total), share(part), "", f"{len(rest)} more types", layers, style="dim")
-    return table
+        rows.append((total, part, "", f"{len(rest)} more types", sum(group.count for group in rest)))
+    return TerminalTable(Table(columns, tuple(rows)), optional=("",))
 
 
 def _counts(groups: Sequence[LayerGroup]) -> str:
@@ -128,16 +125,6 @@ def _counts(groups: Sequence[LayerGroup]) -> str:
     ordered = sorted(groups, key=lambda group: -group.count)
     counts = ", ".join(f"{count(group.count)} {short_name(group.name, 44)}" for group in ordered[:_TYPES])
     return counts + (f" and {len(ordered) - _TYPES} more types" if len(ordered) > _TYPES else "")
-
-
-def _table(*texts: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("time", justify="right", no_wrap=True, min_width=7)
-    table.add_column("of layers", justify="right", no_wrap=True, min_width=6)
-    table.add_column("", no_wrap=True, style="cyan", width=_BAR)
-    for text in texts:
-        table.add_column(text, no_wrap=True, overflow="ellipsis")
-    return table
 
 
 def _bar(value: float, largest: float) -> str:
