@@ -153,6 +153,17 @@ def digest(
     return digest_request(request, ignore)
 
 
+def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:
+    """Return a recipe with its presets and overrides applied, as YAML that `run` accepts; nothing runs.
+
+    Interpolations such as `${oc.env:TOKEN}` stay as they were written. The values are not checked: `plan` does that.
+    """
+    from ndld_flow.recipe.load import print_recipe
+    from ndld_flow.runner.request import request_recipe
+
+    return print_recipe(request_recipe(recipe).source, tuple(overrides), multirun=multirun)
+
+
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
     its records again; return its path.

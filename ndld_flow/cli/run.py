@@ -61,6 +61,7 @@ the limit of its measurements; for a sweep, that no point passed and one stayed 
     help="When the run passes, write the last model to this .onnx file, the last engine to this .engine or .plan file, "
     "or both to this folder, with a record beside each.",
 )
+@click.option("--print", "print_it", is_flag=True, help="Print the recipe with its overrides applied; run nothing.")
 @outputs_option
 @loudness_options
 @json_option
@@ -75,6 +76,7 @@ def command(
     remote_store: str,
     apply: Path | None,
     output: Path | None,
+    print_it: bool,
     outputs: Path,
     loudness: Loudness | None,
     as_json: bool,
@@ -84,6 +86,9 @@ def command(
     from ndld_flow.cli.replay import recording
     from ndld_flow.runner.request import Placement
 
+    if print_it:
+        click.echo(api.compose(recipe, overrides, multirun=multirun), nl=False)
+        return 0
     with recording() as recorder:
         with choose_listener(as_json=as_json, loudness=loudness) as listener, _announcing_refusal(listener):
             finished = api.run(

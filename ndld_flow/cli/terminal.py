@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
-from typing import TextIO
+from typing import IO
 
 NO_TERMINAL_WIDTH = 120
 """Columns of tables in a pipe or a log, which have no width, unless COLUMNS gives one."""
@@ -20,19 +20,19 @@ _KEYWORD_WIDTH = 11
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
 
 
-def is_terminal(stream: TextIO) -> bool:
+def is_terminal(stream: IO[str]) -> bool:
     """Return whether a stream is a terminal that moves its cursor and shows colours."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def has_colours(stream: TextIO) -> bool:
+def has_colours(stream: IO[str]) -> bool:
     """Return whether a stream shows colours; NO_COLOR and FORCE_COLOR decide first (no-color.org)."""
     if os.environ.get("NO_COLOR"):
         return False
     return bool(os.environ.get("FORCE_COLOR")) or is_terminal(stream)
 
 
-def width_of(stream: TextIO) -> int:
+def width_of(stream: IO[str]) -> int:
     """Return the columns of a stream: COLUMNS, else the terminal's, else `NO_TERMINAL_WIDTH`."""
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and int(width):
@@ -41,14 +41,14 @@ def width_of(stream: TextIO) -> int:
     return max(columns, _LEAST_WIDTH)
 
 
-def _terminal_width(stream: TextIO) -> int:
+def _terminal_width(stream: IO[str]) -> int:
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
         return shutil.get_terminal_size().columns
 
 
-def styled(text: str, style: str, stream: TextIO | None = None) -> str:
+def styled(text: str, style: str, stream: IO[str] | None = None) -> str:
     """Return text in a style, such as `bold red`, if the stream (standard output) shows colours."""
     if not style or not text or not has_colours(stream or sys.stdout):
         return text
@@ -67,7 +67,7 @@ def wrapped(text: str, width: int, indent: str) -> str:
     )
 
 
-def format_end(lines: Sequence[str], style: str, stream: TextIO) -> list[str]:
+def format_end(lines: Sequence[str], style: str, stream: IO[str]) -> list[str]:
     """Return the last lines of a run or a sweep as a stream shows them; the first is the verdict.
 
     Lines begin with a keyword: `gates 2 of 2 passed`. A terminal shows keywords in a column of their own, before

@@ -244,13 +244,7 @@ def compose_file(
         both: list[dict[str, Any]] = known
     else:
         by_text = key is not None and not _uses_folders(file, overrides, folders)
-        followed = [
-            override
-            if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders)
-            else f"++{override}"
-            for override in overrides
-            if override != WITHOUT_SWEEP
-        ]
+        followed = _in_hydras_grammar(overrides, folders)
         with reading_environment(allowed=trust):
             both = _compose_once(file, followed, folders, by_text=by_text)
         for values in both:
@@ -260,6 +254,32 @@ def compose_file(
         if note is not None:
             write_note(note, both if both[0] != both[1] else both[:1])
     return Composed(file, overrides, both[0], both[-1], trust)
+
+
+def compose_written(file: YamlFile, overrides: Sequence[str]) -> Composed:
+    """Compose a recipe with its `${...}` as written, whatever they refer to; the environment is not read.
+
+    Raises RecipeError as `compose_recipe` does, but for interpolations.
+    """
+    folders, overrides = find_folders(file.path), tuple(overrides)
+    check_overrides(overrides)
+    with reading_environment(allowed=False):
+        (values,) = _compose(file, _in_hydras_grammar(overrides, folders), folders, resolve=(False,))
+    if WITHOUT_SWEEP in overrides:
+        values.pop("sweep", None)
+    values["steps"] = order_steps(values.get("steps"), file, folders)
+    return Composed(file, overrides, values, values)
+
+
+def _in_hydras_grammar(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """Return overrides with `++` where they set a value, and without the one that removes the sweep."""
+    return [
+        override
+        if override.startswith(("+", "~")) or "=" not in override or _chooses_group(override, folders)
+        else f"++{override}"
+        for override in overrides
+        if override != WITHOUT_SWEEP
+    ]
 
 
 def resolve_interpolations(composed: Composed, written: dict[str, Any]) -> dict[str, Any]:
@@ -332,8 +352,10 @@ def _compose_once(
     return copy.deepcopy(_COMPOSED[key])
 
 
-def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return the recipe's values with interpolations resolved, and as written."""
+def _compose(
+    file: YamlFile, overrides: Sequence[str], folders: Sequence[Path], resolve: Sequence[bool] = (True, False)
+) -> list[dict[str, Any]]:
+    """Return the recipe's values, for each of `resolve` with interpolations resolved or as written."""
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from omegaconf import OmegaConf
@@ -351,7 +373,7 @@ def _compose(file: YamlFile, overrides: Sequence[str], folders: Sequence[Path]) 
                 initialize_config_dir(config_dir=str(aside), version_base="1.3"),
             ):
                 config = compose(PRIMARY, overrides=followed)
-                both = [OmegaConf.to_container(config, resolve=resolve) for resolve in (True, False)]
+                both = [OmegaConf.to_container(config, resolve=resolved) for resolved in resolve]
         except Exception as error:  # Hydra raises errors of any type; the recipe causes them
             raise RecipeError([explain_trouble(file, overrides, error)]) from None
         finally:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ndld_flow.base.errors import Problem, RecipeError
-from ndld_flow.recipe.compose import compose_recipe
+from ndld_flow.recipe.compose import Composed, compose_recipe, compose_written
 from ndld_flow.recipe.make_sweep import make_sweep
 from ndld_flow.recipe.overrides import AxisError, check_overrides
 from ndld_flow.recipe.points import Sweep
-from ndld_flow.recipe.recipe import Recipe
-from ndld_flow.recipe.sweep_axes import GivenAxis, find_root_key, read_axis_override, read_pin
-from ndld_flow.recipe.validate import validate_recipe
-from ndld_flow.recipe.yaml_file import YamlFile
+from ndld_flow.recipe.recipe import Recipe, RecipeFile
+from ndld_flow.recipe.resolved import write_yaml
+from ndld_flow.recipe.sweep_axes import GivenAxis, add_axes, find_root_key, read_axis_override, read_pin
+from ndld_flow.recipe.validate import name_recipe, validate_recipe
+from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
+from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
 
 
@@ -43,16 +45,45 @@ def load_sweep(
     of the recipe a single value. `variant=plain,fp16` chooses among variants. Raises RecipeError with every problem.
     """
     check_overrides(overrides)
-    axes, plain = _split(overrides, multirun)
-    composed = compose_recipe(recipe, [override for _, override in plain], _memory(store), trust=trust)
-    pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
-    if pins:
-        left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
-        composed = compose_recipe(recipe, [override for override in left if override], _memory(store), trust=trust)
-    given = [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
+    composed, given = _compose_axes(
+        overrides, multirun, lambda plain: compose_recipe(recipe, plain, _memory(store), trust=trust)
+    )
     if composed.values.get("sweep") is None and not given:
         return validate_recipe(composed, trust=trust)
     return make_sweep(composed, given, trust)
+
+
+def print_recipe(recipe: Path | YamlFile, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:
+    """Return a composed recipe as YAML that can be run itself: with presets, overrides and axes of the command line.
+
+    Interpolations stay as they were written, and credentials are hidden. Values are not checked. Raises RecipeError for
+    a recipe that cannot be composed.
+    """
+    check_overrides(overrides)
+    file = read_yaml(recipe) if isinstance(recipe, Path) else recipe
+    composed, given = _compose_axes(overrides, multirun, lambda plain: compose_written(file, plain))
+    if given:
+        composed, _ = add_axes(composed, given)
+    values = {**composed.values, "name": name_recipe(file.path, composed.values)}
+    folder = file.path.absolute().parent
+    if isinstance(values.get("steps_from"), list):
+        values["steps_from"] = [str((folder / str(name)).resolve()) for name in values["steps_from"]]
+    known = [key for key in RecipeFile.model_fields if key in values]
+    ordered = {key: hide_all_credentials(values[key]) for key in (*known, *(values.keys() - set(known)))}
+    return write_yaml({key: value for key, value in ordered.items() if value is not None}, "")
+
+
+def _compose_axes(
+    overrides: Sequence[str], multirun: bool, compose: Callable[[Sequence[str]], Composed]
+) -> tuple[Composed, list[GivenAxis]]:
+    """Compose a recipe with the overrides that define no axis; return it with the axes of the others."""
+    axes, plain = _split(overrides, multirun)
+    composed = compose([override for _, override in plain])
+    pins = [(place, pin) for place, override in plain if (pin := read_pin(override, composed.values))]
+    if pins:
+        left = [_compose_pin(override, dict(pins).get(place), composed.values) for place, override in plain]
+        composed = compose([override for override in left if override])
+    return composed, [axis for _, axis in sorted([*axes, *pins], key=lambda numbered: numbered[0])]
 
 
 def _memory(store: Store | None) -> Path | None:

@@ -222,7 +222,7 @@ class Checker:
         if mistakes.problems or file is None:
             raise RecipeError(mistakes.in_order())
         steps = _read_through(steps)
-        name = file.name or re.sub(r"[^A-Za-z0-9._-]+", "-", self.path.stem).strip("-.") or "recipe"
+        name = name_recipe(self.path, {"name": file.name})
         return Recipe(name, self.path, file, tuple(steps), tuple(gates))
 
     def _check_steps(
@@ -247,6 +247,11 @@ class Checker:
         for name, kind in kinds.items():
             before = self._places.setdefault((before, name, kind), len(self._places) + 1)
         return before
+
+
+def name_recipe(path: Path, values: Mapping[str, Any]) -> str:
+    """Return the name of a recipe: its own, or one from that of its file."""
+    return str(values.get("name") or re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-.") or "recipe")
 
 
 def expand_shorthands(values: Mapping[str, Any]) -> dict[str, Any]:

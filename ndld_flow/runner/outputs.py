@@ -162,8 +162,11 @@ class Outputs:
     def prepare(self) -> None:
         """Create the folder if it is missing. Raises OutputsError when nothing can be written there."""
         require_utf8(self.root)
+        is_new = not self.root.exists()
         try:
             make_folder(self.runs)
+            if is_new:  # a folder that exists, and what git should see of it, are the user's
+                write_text_atomically(self.root / ".gitignore", "# written by ndld-flow\n*\n")
             probe = self.root / ".writable"
             probe.touch()
             probe.unlink(missing_ok=True)
