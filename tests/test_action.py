@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from ndld_flow import __version__
+from tests.support import pages
 from tests.support.forge import Forge, running_forge
 from tests.support.job import ROOT, Job
 from tests.support.models import make_cnn
@@ -154,6 +155,24 @@ def test_a_hostile_input_runs_nothing(project: Project) -> None:
     hostile = "steps.speed.passes=$(touch${IFS}pwned);touch${IFS}pwned`touch${IFS}pwned`"
     assert project.carry_out(job, overrides=hostile, options="$(touch pwned)", profile="$(touch pwned)") == 2
     assert not (job.workspace / "pwned").exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("layout", ["", "runs/ci/20261122T101010Z-abcdef"])
+def test_the_workflow_for_forks_comments(layout: str, tmp_path: Path, forge: Forge) -> None:
+    """The artifact has the run's folder itself, or, beside comparisons, below `runs/`."""
+    project = Project(tmp_path, forge, "GitHub")
+    tested, job = project.job("push"), project.job("workflow_run")
+    assert project.carry_out(tested, cache="false") == 0, tested.log
+    run = tested.workspace / tested.outputs["run"]["run"]
+    shutil.copytree(run, job.workspace / "reports" / layout, ignore=shutil.ignore_patterns("stored"))
+    event = {"head_repository": {"owner": {"login": "stranger"}}, "head_branch": "faster", "head_sha": "a" * 40}
+    (job.temporary / "event.json").write_text(json.dumps({"workflow_run": event}))
+    forge.pulls = [{"number": 7, "head": {"sha": "a" * 40}}]
+    [block] = [block for block in pages.blocks() if block.title.endswith("comment.yml")]
+    [script] = [step["run"] for step in yaml.safe_load(block.text)["jobs"]["comment"]["steps"][2:]]
+    assert job.shell(script, {}) == 0, job.log
+    assert forge.comments[0]["body"].startswith("<!-- ndld-flow: model -->\n### ✅ PASSED ci")
 
 
 @pytest.mark.thorough
