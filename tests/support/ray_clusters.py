@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.started_processes import SERVERS
 from tests.support.worker_toys import wait_until
 
 
@@ -72,6 +73,7 @@ class Node:
         command = hide + start if may_hide_folders() else start
         quiet = subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdout=quiet, stderr=quiet, start_new_session=True)
+        SERVERS.add(self._process.pid)  # one that a test adds replaces another for the tests after it
 
     def has(self, pid: int) -> bool:
         """Return whether a process, which may just have ended, runs on this node."""
@@ -83,6 +85,7 @@ class Node:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        SERVERS.discard(self._process.pid)
 
 
 def _pids() -> list[int]:
