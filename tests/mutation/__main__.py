@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import difflib
 import random
 import signal
@@ -41,6 +42,19 @@ class Planted:
     @property
     def place(self) -> str:
         return f"{self.module.as_posix()}:{self.mutant.line}"
+
+    @property
+    def function(self) -> str:
+        """The text of the innermost function or class with the change, or of its line."""
+        holders = (
+            node
+            for node in ast.walk(ast.parse(self.source))
+            if isinstance(node, ast.FunctionDef | ast.ClassDef)
+            and node.lineno <= self.mutant.line <= (node.end_lineno or node.lineno)
+        )
+        innermost = max(holders, key=lambda node: node.lineno, default=None)
+        text = ast.get_source_segment(self.source, innermost) if innermost is not None else None
+        return text or self.source.splitlines()[self.mutant.line - 1]
 
     @property
     def texts(self) -> tuple[str, str, str]:
@@ -103,7 +117,7 @@ class Trials:
         ]
 
     def _nearest(self, planted: Planted, count: int) -> list[str]:
-        return [path.as_posix() for path in self.related.rank(planted.module_name)[:count]]
+        return [path.as_posix() for path in self.related.rank(planted.module_name, planted.function)[:count]]
 
     def _is_caught(self, label: str, planted: Planted, tests: Sequence[str]) -> bool:
         outcome, detail = self.copy.try_change(planted.module, planted.mutant.apply(planted.source), tests)
@@ -146,7 +160,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=100, help="faults to plant [%(default)s]")
     parser.add_argument("--part", type=_part, default=(1, 1), help="of these, the second eighth: 2/8 [all]")
     parser.add_argument("--base", default="main", help="branch to compare with, for changed modules [%(default)s]")
-    parser.add_argument("--files", type=int, default=6, help="test files to run for each fault [%(default)s]")
+    parser.add_argument("--files", type=int, default=8, help="test files to run for each fault [%(default)s]")
     parser.add_argument("--tests", nargs="+", default=[], help="these test files instead of the nearest")
     parser.add_argument("--nearest", action="store_true", help="do not look for other tests that reach a survivor")
     parser.add_argument("--workers", type=int, default=2, help="processes to look for these [%(default)s]")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections import deque
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 _UNREACHED = 8
@@ -21,8 +23,17 @@ class RelatedTests:
 
     root: Path
 
-    def rank(self, module: str) -> list[Path]:
-        """Return the test files, relative to the root: those first that import the module, directly or by few others.
+    def rank(self, module: str, changed: str = "") -> list[Path]:
+        """Return the test files, relative to the root, the most promising first.
+
+        Every other one is among those that import the module directly or by few others; between them are those that
+        have the most in common with the text of the changed function, where rare words count most.
+        """
+        near, alike = self._by_distance(module), self._by_words(changed) if changed else []
+        return list(dict.fromkeys(path for pair in zip_longest(near, alike) for path in pair if path is not None))
+
+    def _by_distance(self, module: str) -> list[Path]:
+        """Sort the test files by their imports.
 
         Tests in the folder of the same room, and tests that name the module, as recipes name a step, count as nearer;
         attacks on the whole program and tests in a browser as farther.
@@ -39,8 +50,27 @@ class RelatedTests:
             costly = 2 * ("reliability" in path.parts or "_in_browser" in path.stem)
             return distance - 2 * room - named + costly, path.as_posix()
 
-        tests = (path for path in self._modules.values() if path.name.startswith("test_"))
-        return sorted(tests, key=score)
+        return sorted(self._words, key=score)
+
+    def _by_words(self, changed: str) -> list[Path]:
+        """Sort the test files by the words that they share with a text, as search engines do."""
+        weights = {
+            word: math.log(len(self._words) / count)
+            for word in _words(changed)
+            if (count := sum(word in words for words in self._words.values()))
+        }
+
+        def score(path: Path) -> float:
+            words = self._words[path]
+            return sum(weight for word, weight in weights.items() if word in words) / math.sqrt(len(words) or 1)
+
+        return sorted(self._words, key=score, reverse=True)
+
+    @cached_property
+    def _words(self) -> dict[Path, set[str]]:
+        """The words of each test file."""
+        tests = sorted(path for path in self._modules.values() if path.name.startswith("test_"))
+        return {path: _words(self._text(path)) for path in tests}
 
     @cached_property
     def _modules(self) -> dict[str, Path]:
@@ -77,6 +107,12 @@ class RelatedTests:
                     distances[importer] = distances[near] + 1
                     waiting.append(importer)
         return distances
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of a text, and the parts of those with underscores."""
+    names = set(re.findall(r"[A-Za-z_]{3,}", text))
+    return names | {part for name in names for part in name.split("_") if len(part) > 3}
 
 
 def _module_name(path: Path) -> str:

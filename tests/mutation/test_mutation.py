@@ -122,6 +122,16 @@ def test_the_nearest_tests_come_first(project: Path) -> None:
     assert RelatedTests(project).rank("far.cli")[0].name == "test_cli.py"
 
 
+def test_tests_with_words_of_the_changed_function_come_between_the_nearest(project: Path) -> None:
+    for name, text in (("test_rare.py", '"layers.csv"'), ("test_common.py", "first_far")):
+        (project / "tests/other" / name).write_text(f"def test_it() -> None:\n    {text}\n")
+    names = [path.name for path in RelatedTests(project).rank("far.distance", 'write("layers.csv", first_far)')]
+    assert names[:2] == ["test_limits.py", "test_rare.py"]
+    assert sorted(names) == sorted({*names})
+    planted = next(each for each in choose(project, [Path("far/distance.py")], 9, 1) if each.mutant.line == 7)
+    assert planted.function.startswith("def first_far")
+
+
 @pytest.mark.thorough
 def test_a_fault_is_caught_or_survives(project: Path, tmp_path: Path) -> None:
     copy = Copy(copy_project(project, tmp_path / "copy"), "not slow", 60)
