@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import importlib
 import os
 import shutil
 import signal
@@ -17,12 +19,17 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ndld_flow.base.errors import SourceError
+from ndld_flow.graph.lint.check import Subject
 from ndld_flow.machine.host import deciding_variables
+from ndld_flow.processes import launch
 from ndld_flow.processes.watchdog import IN_PROCESS
 from ndld_flow.runner.devices import FOLDER_VARIABLE
+from tests.support.forked_workers import Servers
 from tests.support.samples import fetch_sample
-from tests.support.started_processes import ending_processes
+from tests.support.started_processes import POOLS, ending_processes
 from tests.support.tally import Tally, format_tallies
+
+_start_worker, _run_python = launch._start, Subject.run_python
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -47,6 +54,19 @@ def pytest_configure() -> None:
     locks = tempfile.mkdtemp(prefix="ndld_flow-tests-")
     os.environ[FOLDER_VARIABLE] = locks
     atexit.register(shutil.rmtree, locks, ignore_errors=True)
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Import all test modules from the last to the first in the second worker.
+
+    In a new clone, workers would compile the same modules at the same time; now each reads what the other has compiled.
+    """
+    takes_all = session.config.args_source is session.config.ArgsSource.TESTPATHS
+    if takes_all and os.environ.get("PYTEST_XDIST_WORKER") == "gw1":
+        tests = Path(__file__).parent
+        for path in sorted(tests.rglob("test_*.py"), reverse=True):
+            with contextlib.suppress(Exception):  # collecting it reports the reason
+                importlib.import_module(".".join(path.relative_to(tests.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -122,6 +142,26 @@ def coarse_pictures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(picture_file, "DPI", 50)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """Fork worker processes from a server that has imported their libraries: hundreds of tests measure something."""
+    with tempfile.TemporaryDirectory(prefix="ndld_flow-workers-") as folder, pytest.MonkeyPatch.context() as patch:
+        servers = Servers(Path(folder))
+        POOLS.append(servers.pids)
+        patch.setattr(launch, "_start", servers.start)
+        patch.setattr(Subject, "run_python", lambda *arguments: servers.run_python(*arguments))  # noqa: PLW0108
+        yield
+        POOLS.remove(servers.pids)
+        servers.end()
+
+
+@pytest.fixture
+def executed_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start worker processes by running Python, as they are for users."""
+    monkeypatch.setattr(launch, "_start", _start_worker)
+    monkeypatch.setattr(Subject, "run_python", _run_python)
 
 
 @pytest.fixture(scope="session")

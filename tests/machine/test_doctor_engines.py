@@ -76,14 +76,23 @@ def try_fake(folder: Path, code: str, limit_s: float = 30) -> list[Probe]:
     return probe_library(find_library("tensorrt", place), limit_s)
 
 
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand-ins of CUDA's driver and runtime for child processes."""
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stand-ins of CUDA's driver and runtime, compiled once."""
     if COMPILER is None or sys.platform != "linux" or not DRIVERLESS:
         pytest.skip("a stand-in for CUDA needs Linux, a C compiler, and no real driver beside it")
+    folder = tmp_path_factory.mktemp("cuda")
     for source, library in (("cuda_driver.c", "libcuda.so.1"), ("cudart.c", "libcudart.so.13")):
-        command = [COMPILER, "-shared", "-fPIC", "-o", str(tmp_path / library), str(SUPPORT / "cuda_standin" / source)]
+        command = [COMPILER, "-shared", "-fPIC", "-o", str(folder / library), str(SUPPORT / "cuda_standin" / source)]
         subprocess.run(command, check=True)
+    return folder
+
+
+@pytest.fixture
+def driver(tmp_path: Path, compiled: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand-ins of CUDA's driver and runtime for child processes."""
+    for library in compiled.iterdir():
+        shutil.copy(library, tmp_path)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     return tmp_path
 

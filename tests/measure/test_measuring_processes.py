@@ -292,6 +292,7 @@ def test_an_impossible_batch_sweep_fails_before_measuring(tmp_path: Path, worker
     assert workers == []
 
 
+@pytest.mark.usefixtures("executed_workers")
 @pytest.mark.parametrize("word", ["SIGSEGV", "SIGABRT", "SIGKILL"])
 def test_a_crash_is_reported(word: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     def crash(done: int, total: int, what: str) -> None:
@@ -313,6 +314,7 @@ def test_a_bug_in_the_worker_brings_its_traceback(model: Path, tmp_path: Path, m
         run_worker(impossible, tmp_path / "full", lambda *_: None)
 
 
+@pytest.mark.usefixtures("executed_workers")
 @pytest.mark.parametrize("moment", ["loading", "warming up", "pass "])
 def test_an_interrupt_ends_the_worker(moment: str, model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     def interrupt(done: int, total: int, what: str) -> None:
@@ -378,6 +380,7 @@ def is_worker(process: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("executed_workers")
 @needs_proc
 def test_another_measurement_is_noticed(model: Path, tmp_path: Path) -> None:
     begun, enough = threading.Event(), threading.Event()
@@ -434,6 +437,7 @@ def test_onnx_runtimes_telemetry_is_off(model: Path, tmp_path: Path) -> None:
     assert list(home.rglob("*onnxruntime*")) == []
 
 
+@pytest.mark.usefixtures("executed_workers")
 def test_a_worker_has_its_own_process_group(model: Path, tmp_path: Path, workers: list[Watched]) -> None:
     """So Ctrl-C in a terminal reaches us only, and what it started can be ended with it."""
     groups: list[int] = []

@@ -552,6 +552,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
         ProfileModel.run_together([turn("again", {}), wrong])
 
 
+@pytest.mark.usefixtures("executed_workers")
 def test_a_crash_of_tensorrt_is_reported(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     from ndld_flow.processes import launch as parent
 

@@ -65,6 +65,7 @@ def test_without_an_answer_the_recipe_notes_that_the_model_was_not_run(in_folder
     load_recipe(written.path)
 
 
+@pytest.mark.usefixtures("executed_workers")
 def test_a_model_that_kills_its_process_is_an_error_of_the_trial(
     in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_model_that_kills_its_process_is_an_error_of_the_trial(
     assert "SIGSEGV" in write().trial.error
 
 
+@pytest.mark.usefixtures("executed_workers")
 def test_a_trial_that_does_not_end_is_stopped(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picky_model(in_folder / "model.onnx")
     monkeypatch.setattr(trial_pass, "_TIME_S", 0.2)

@@ -153,6 +153,7 @@ def test_one_point_is_shown_in_full_and_two_give_the_command_to_compare_them(pag
     expect(detail).to_contain_text("Compare point")
 
 
+@pytest.mark.thorough
 def test_the_table_works_by_keyboard_alone(pages: Pages) -> None:
     page = pages.show("session")
     page.locator("#points").scroll_into_view_if_needed()
