@@ -24,6 +24,7 @@ from ndld_flow.graph.lint import checks, run_checks
 from ndld_flow.profiles.diagnose import lints
 from ndld_flow.profiles.diagnose.subject import Subject
 from ndld_flow.recipe import step_types
+from ndld_flow.records.comparison import Comparison
 from ndld_flow.records.document import read_document
 from ndld_flow.records.inspection import Findings
 from ndld_flow.records.profile import Layer, Profile
@@ -122,9 +123,17 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
         forget_runtimes()
         recipe = {"name": "r", "model": "model.onnx", "steps": {"speed": {"step": "profile", "backend": word, **quick}}}
         (in_folder / "r.yaml").write_text(json.dumps(recipe))
-        folder = api.run("r.yaml", ["steps.speed.repeats=2"]).folder
+        first = api.run("r.yaml", ["steps.speed.repeats=2"])
+        second = api.run("r.yaml", ["steps.speed.repeats=2"], force=["speed"])
+        compared = api.compare([first.folder, second.folder])
+        measured_again = api.compare([first.folder, second.folder], measure=lambda _: None)
         settings = api.schema()["$defs"]["step_profile"]["properties"]
     forget_runtimes()
+    for comparison in (compared.comparison, measured_again.comparison):
+        assert comparison.verdict != "incomparable", comparison.why
+        assert not any(difference.forbids for matched in comparison.profiles for difference in matched.differences)
+    assert not {"engine", "GPU clocks locked"} & set(details_of(compared.comparison))
+    folder = first.folder
     assert settings["repeats"]["default"] == 1
     assert "reference" in settings["backend"]["enum"]
     profile = read_document(Profile, Path(folder, "speed", "profile.json"))
@@ -135,6 +144,10 @@ def test_a_runtime_is_one_file(in_folder: Path, tmp_path_factory: pytest.TempPat
     assert profile.versions["onnx"]
     with pytest.raises(RecipeError, match=r"allowed are 'onnxruntime', 'tensorrt', 'tensorrt_rtx'"):
         api.plan("r.yaml")
+
+
+def details_of(comparison: Comparison) -> list[str]:
+    return [difference.detail for matched in comparison.profiles for difference in matched.differences]
 
 
 def forget_runtimes() -> None:

@@ -229,6 +229,9 @@ class TensorCoreShares:
         return {f"tensor_cores.{name}": Metric(value=value) for name, value in shares.items()}
 
 
+_ENGINE_BACKENDS = ("tensorrt", "tensorrt_rtx", "trtexec")
+
+
 class Profile(Document):
     """The measurements of one model. The timing pass and the layer pass are separate."""
 
@@ -281,9 +284,24 @@ class Profile(Document):
     notes: tuple[str, ...] = ()
 
     @property
+    def runs_engine(self) -> bool:
+        """True if an engine ran that was built from the model; what other programs export lacks its digest."""
+        return bool(self.engine_digest) or self.backend in _ENGINE_BACKENDS
+
+    @property
     def artifact_digest(self) -> str:
         """Digest of the engine or model that ran; empty where it is unknown."""
-        return self.model_digest if self.backend == "onnxruntime" else self.engine_digest
+        return self.engine_digest if self.runs_engine else self.model_digest
+
+    @property
+    def may_use_gpu(self) -> bool:
+        """True unless the profile records that no GPU ran the model."""
+        before = self.conditions.get("before")
+        if self.runs_engine or (isinstance(before, dict) and "gpus" in before):
+            return True
+        if self.backend != "onnxruntime":
+            return not before  # runtimes other than ONNX Runtime and TensorRT name their devices freely
+        return any(provider != "CPUExecutionProvider" for provider in self.providers) or not self.providers
 
     @property
     def latency_ms(self) -> tuple[float, ...]:

@@ -210,10 +210,10 @@ def measure_pair(
 
 def _find_origin(subject: FoundSubject, outputs: Outputs) -> _Origin:
     (found,) = subject.profiles
-    if not subject.run_id or found.profile.backend != "onnxruntime":
+    if not subject.run_id or found.profile.runs_engine:
         raise RequestError(
-            f"{subject.label} cannot be measured again: only what the step `profile` of a run here measured in ONNX "
-            "Runtime can. Compare without --measure, or write a recipe with `compare_profiles`."
+            f"{subject.label} cannot be measured again: only what the step `profile` of a run here measured without "
+            "an engine can. Compare without --measure, or write a recipe with `compare_profiles`."
         )
     run = read_run(outputs.find(subject.run_id)).run
     records = {step.name: step.record for step in run.steps}

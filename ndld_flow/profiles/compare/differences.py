@@ -21,7 +21,7 @@ from ndld_flow.records.profile import Profile, TensorInfo
 _HARMLESS = ("ndld-flow", "numpy", "onnx", "onnx-ir", "pillow", "protobuf", "python", "polygraphy", "pydantic")
 """Libraries that do not run the model: their versions are listed but do not affect the latency."""
 _RUNTIMES = {"onnxruntime": "onnxruntime", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
-"""Backend -> the library that runs the model."""
+"""Backend -> the library that runs the model, whose version other programs may not record."""
 _TRTEXEC_CLOCKS = ("Memory Clock Rate", "Application Compute Clock Rate")
 _THREADS = ("threads", "inter_op_threads", "execution")
 _PLAN = (
@@ -117,7 +117,7 @@ def circumstances_of(base: Profile, candidate: Profile, allow: frozenset[Allowan
     return PairCircumstances(
         forbidden=_describe_forbidden(forbidding) if forbidding else "",
         caveat="; ".join(_describe(stopping)) if stopping else "",
-        same_artifact=("model" if base.backend == "onnxruntime" else "engine") if same_artifact else "",
+        same_artifact=("engine" if base.runs_engine else "model") if same_artifact else "",
         causes=tuple(map(_short, causes)),
     )
 
@@ -180,7 +180,7 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         profiles,
         "provider",
         "providers",
-        lambda profile: ", ".join(profile.providers) if profile.backend == "onnxruntime" else NOT_APPLICABLE,
+        lambda profile: NOT_APPLICABLE if profile.runs_engine else ", ".join(profile.providers),
     )
     yield from _options(profiles)
     # An engine is identified by its own digest.
@@ -189,7 +189,7 @@ def _facts(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         profiles,
         "model",
         "engine",
-        lambda profile: NOT_APPLICABLE if profile.backend == "onnxruntime" else _digest(profile.engine_digest),
+        lambda profile: _digest(profile.engine_digest) if profile.runs_engine else NOT_APPLICABLE,
     )
 
 
@@ -207,7 +207,7 @@ def _fact(
 
 def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     # If everything ran on the CPU, the GPU and its driver do not matter.
-    gpu: _Weight = "forbids" if any(map(_uses_gpu, profiles)) else "noted"
+    gpu: _Weight = "forbids" if any(profile.may_use_gpu for profile in profiles) else "noted"
     minor = gpu == "noted"
     yield _fact(profiles, "hardware", "CPU", lambda profile: profile.machine.cpu, "forbids")
     yield _fact(profiles, "hardware", "architecture", lambda profile: profile.machine.architecture, "forbids")
@@ -225,12 +225,6 @@ def _machines(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     yield _fact(profiles, "hardware", "system", lambda profile: profile.machine.system, minor=True)
     yield _fact(profiles, "cpus", "CPU set", _cpu_set, "forbids")
     yield _fact(profiles, "driver", "driver", _driver, gpu, minor=minor)
-
-
-def _uses_gpu(profile: Profile) -> bool:
-    if profile.backend != "onnxruntime":
-        return True
-    return any(provider != "CPUExecutionProvider" for provider in profile.providers) or not profile.providers
 
 
 def _memory(profile: Profile) -> str:
@@ -258,8 +252,8 @@ def _versions(profiles: Sequence[Profile]) -> Iterator[_Fact]:
         }
         for profile in profiles
     ]
-    runtimes = [_RUNTIMES.get(profile.backend, profile.backend) for profile in profiles]
-    for name in dict.fromkeys((*runtimes, *(name for versions in recorded for name in versions))):
+    runtimes = [_RUNTIMES.get(profile.backend) for profile in profiles]
+    for name in dict.fromkeys((*filter(None, runtimes), *(name for versions in recorded for name in versions))):
         backends = {profile.backend for profile, versions in zip(profiles, recorded, strict=True) if name in versions}
         values = tuple(
             versions.get(name, "" if runtime == name or profile.backend in backends else NOT_APPLICABLE)
@@ -273,7 +267,7 @@ def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     """Yield the limits of the clock rates; the rates themselves always vary."""
     yield _fact(profiles, "clocks", "governors", lambda profile: _before(profile, "governors"), "forbids")
     yield _fact(profiles, "clocks", "turbo", lambda profile: _before(profile, "turbo"), "forbids")
-    if not any(map(_uses_gpu, profiles)):
+    if not any(profile.may_use_gpu for profile in profiles):
         return
     yield _fact(profiles, "clocks", "highest GPU clock", _highest_gpu_clock, "forbids")
     yield _fact(profiles, "clocks", "GPU clocks locked", _on_gpu(_option("lock_clocks")), "forbids")
@@ -290,7 +284,7 @@ def _clocks(profiles: Sequence[Profile]) -> Iterator[_Fact]:
 
 def _highest_gpu_clock(profile: Profile) -> str:
     """Return MHz from nvidia-smi, or from trtexec, which writes GHz."""
-    if not _uses_gpu(profile):
+    if not profile.may_use_gpu:
         return NOT_APPLICABLE
     ghz = re.match(r"[\d.]+", _text_at(profile.conditions, "device_information", "Compute Clock Rate"))
     try:
@@ -300,7 +294,7 @@ def _highest_gpu_clock(profile: Profile) -> str:
 
 
 def _on_gpu(read: Callable[[Profile], str]) -> Callable[[Profile], str]:
-    return lambda profile: read(profile) if _uses_gpu(profile) else NOT_APPLICABLE
+    return lambda profile: read(profile) if profile.may_use_gpu else NOT_APPLICABLE
 
 
 def _option(name: str) -> Callable[[Profile], str]:
@@ -328,20 +322,20 @@ def _text_at(conditions: Mapping[str, JsonValue], section: str, name: str) -> st
 def _timing(profiles: Sequence[Profile]) -> Iterator[_Fact]:
     """Yield what the latency includes."""
     yield _fact(profiles, "profiler", "profiler", lambda profile: profile.profiler, "forbids")
-    if not all(profile.backend == "onnxruntime" for profile in profiles):
-        yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
-        yield _fact(profiles, "timing", "inferences in a pass", _streams, "forbids")
+    yield _fact(profiles, "timing", "copies in the latency", _copies, "forbids")
+    yield _fact(profiles, "timing", "inferences in a pass", _streams, "forbids")
 
 
 def _copies(profile: Profile) -> str:
-    if profile.backend == "onnxruntime":
-        return "no"
+    if not profile.runs_engine:
+        apart = profile.backend == "onnxruntime" or not profile.may_use_gpu or any(run.h2d_ms for run in profile.runs)
+        return "no" if apart else f"as {profile.backend} does"
     option = _option("transfers")(profile) or _trtexec(profile, "Data transfers")
     return {"true": "yes", "enabled": "yes", "false": "no", "disabled": "no"}.get(option.lower(), "")
 
 
 def _streams(profile: Profile) -> str:
-    if profile.backend == "onnxruntime":
+    if not profile.runs_engine:
         return "1"
     return _option("streams")(profile) or _trtexec(profile, "Streams")
 

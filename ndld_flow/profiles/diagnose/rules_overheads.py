@@ -201,7 +201,7 @@ def outside_layers(subject: Subject) -> float:
     """
     if subject.times_are_of_the_host:
         return 0.0
-    apart = bool(subject.profile.layer_pass_ms) or subject.profile.backend != "onnxruntime"
+    apart = bool(subject.profile.layer_pass_ms) or subject.profile.runs_engine
     if not subject.layers or not subject.profile.latency_ms or subject.latency_ms <= 0 or not apart:
         return 0.0
     copies = subject.copies_ms if subject.latency_has_copies else 0.0

@@ -102,7 +102,7 @@ class Subject(LayersSubject):
     def on_gpu(self) -> bool:
         """True if the preferred provider is not the CPU."""
         if self.profile.backend != "onnxruntime":
-            return True
+            return self.profile.may_use_gpu
         return bool(self.profile.providers) and self.profile.providers[0] != _CPU
 
     @cached_property
@@ -191,7 +191,7 @@ class Subject(LayersSubject):
         """True if the latency includes copies, as trtexec's does; other measurements keep data on the device by
         default.
         """
-        return self.profile.backend != "onnxruntime" and self.profile.options.get("transfers") is not False
+        return self.profile.runs_engine and self.profile.options.get("transfers") is not False
 
     @property
     def latency_with_copies_ms(self) -> float:
