@@ -13,7 +13,7 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError
-from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.activations import Activations
@@ -25,6 +25,7 @@ from ndld_flow.report.sweep.collect_churn import collect_churn
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.sweep_search.make_search import make_search
 from tests.support.pages import page_paths
+from tests.support.recipes import load_recipe
 from tests.support.typed_api import plan_once, run_once
 
 ROOT = Path(__file__).parent.parent

@@ -18,7 +18,7 @@ from ndld_flow.base.errors import naming_step
 from ndld_flow.measure.gpu_watch import GpuWatch, watched_gpus
 from ndld_flow.measure.measured_profile import Measured, MeasurementSession, describe_feeds, make_profile
 from ndld_flow.measure.preflight import disturbance, look_around, read_cpu_time
-from ndld_flow.measure.process_runs import ProcessRuns, Progress, time_batches
+from ndld_flow.measure.process_runs import ProcessRuns, time_batches
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import Tally, go_on, stopped_because
 from ndld_flow.measure.worker_job import Answer, write_feeds
@@ -48,28 +48,14 @@ class _Measuring:
         return self.runs.answers[0]
 
 
-def measure_in_turns(
-    requests: Sequence[ProfilingRequest], scratch: Path, progress: Progress
-) -> list[tuple[Profile, str]]:
+def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
     """Measure models in turns (A B A B ...) and return each profile with the log of its runtime.
 
     The requests may be equal, to learn a machine's noise, or different in any way. Each round gives every model one
-    process run; rounds continue until all are stable or their budgets are used up. `progress(done, total, what)`
-    reports one model at a time. `scratch` is an existing folder that is left empty. Raises `BackendError` when a
-    provider does not load or a measuring process dies, `ModelError` when a model is refused or fails, `RequestError`
-    when inputs do not fit.
+    process run; rounds continue until all are stable or their budgets are used up. The scratch folders exist, and are
+    left empty. Raises `BackendError` when a provider does not load or a measuring process dies, `ModelError` when a
+    model is refused or fails, `RequestError` when inputs do not fit.
     """
-
-    def labelled(label: str) -> Progress:
-        if len(requests) == 1:
-            return progress
-        return lambda done, total, what: progress(done, total, f"{label}, {what}")
-
-    return measure_sides([Side(request, scratch, labelled(request.label)) for request in requests])
-
-
-def measure_sides(sides: Sequence[Side]) -> list[tuple[Profile, str]]:
-    """Measure as `measure_in_turns` does; each side has its own scratch folder, progress and name in errors."""
     least = max(side.request.plan.runs for side in sides)
     with contextlib.ExitStack() as folders:
         measuring = [_prepare(side, least, folders) for side in sides]

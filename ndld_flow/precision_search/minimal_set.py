@@ -9,7 +9,8 @@
 
 The search assumes nothing about the oracle: it delivers only sets that were tried. If keeping everything does not pass
 either, the goal becomes a score as good as that. If k of n candidates are needed, keeping more never hurts and
-severities give no hint, the search takes at most `attempts_at_most(k, n)` attempts.
+severities give no hint, the search takes at most 6 + h + 4 k (h + 1) + k (k + 1) attempts, where h is log2 n rounded
+up.
 
 Halving (`needed_pieces`) maintains two facts, both tried: the first `high` pieces reach the goal, the first `low` do
 not. When the two meet, the piece between them is needed in addition to those before it. The result therefore reaches
@@ -178,13 +179,6 @@ class MinimalSet:
     """True if leaving out any single member misses the goal."""
     spent: bool
     """True if the budget ended the search."""
-
-
-def attempts_at_most(needed: int, candidates: int) -> int:
-    """Return the most attempts for `needed` of `candidates` if keeping more never hurts and severities give no hint."""
-    halvings = math.ceil(math.log2(max(candidates, 2)))
-    narrowing = 3 * (needed * (halvings + 1) + 1) + needed * (halvings + 1) + 1
-    return 2 + halvings + narrowing + needed * (needed + 1)
 
 
 def find_minimal_set(

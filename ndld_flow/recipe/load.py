@@ -1,4 +1,4 @@
-"""From a recipe's file to a checked recipe, or to a checked sweep, in one call."""
+"""From a recipe's file to a checked recipe or a checked sweep."""
 
 from __future__ import annotations
 
@@ -18,16 +18,6 @@ from ndld_flow.recipe.validate import name_recipe, validate_recipe
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.hidden_credentials import hide_all_credentials
 from ndld_flow.store.store import Store
-
-
-def load_recipe(
-    path: Path, overrides: Sequence[str] = (), *, trust: bool = False, store: Store | None = None
-) -> Recipe:
-    """Compose and check a recipe; check only the form of its `sweep:`.
-
-    Raises RecipeError with every problem.
-    """
-    return validate_recipe(compose_recipe(path, overrides, _memory(store), trust=trust), trust=trust)
 
 
 def load_sweep(

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import zipfile
 from base64 import b64encode
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
@@ -49,14 +49,6 @@ class FoundModel:
 
     artifact: Onnx
     record: ArtifactRecord
-
-
-def find_models(
-    models: Mapping[str, ModelSource], store: Store, report: Callable[[str], None]
-) -> dict[str, FoundModel]:
-    """Find each of a recipe's models, by the name that steps read it by. Raises as `find_model` does."""
-    located = {name: find_model(model, store, report) for name, model in models.items()}
-    return {name: replace(each, artifact=replace(each.artifact, label=name)) for name, each in located.items()}
 
 
 def find_model(model: ModelSource, store: Store, report: Callable[[str], None]) -> FoundModel:

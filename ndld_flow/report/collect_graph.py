@@ -95,11 +95,6 @@ def _topology(profile: Profile) -> Hashable:
     )
 
 
-def collect_graph(profile: Profile) -> GraphPicture | None:
-    """Return the graph of one profile; None without layers. 5,000 layers take about 0.4 s."""
-    return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
-
-
 def _lay_out(profile: Profile) -> GraphPicture:
     edges, terminals = edges_of(profile)
     count = len(profile.layers) + len(terminals)

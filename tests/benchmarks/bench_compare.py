@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ndld_flow.measure.pair_rounds import RoundLimits, measure_rounds
-from ndld_flow.measure.profiler import measure_in_turns
+from ndld_flow.measure.profiler import measure_sides
 from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan
 from ndld_flow.profiles.compare.comparison import compare_profiles
@@ -171,9 +171,10 @@ def measure(sittings: int, pairs: int, passes: int) -> Iterator[tuple[Profile, P
     with tempfile.TemporaryDirectory() as folder:
         a, b = (make_chain(Path(folder) / f"{blocks}.onnx", blocks) for blocks in (BLOCKS, MORE_BLOCKS))
         for number in range(sittings):
-            sides = [request(path, label, pairs, passes) for path, label in ((a, "A"), (a, "again"), (b, "B"))]
+            requests = [request(path, label, pairs, passes) for path, label in ((a, "A"), (a, "again"), (b, "B"))]
+            sides = [Side(each, Path(folder), lambda *_: None) for each in requests]
             sides = sides[number % 3 :] + sides[: number % 3]  # nobody is always the first
-            found = {profile.label: profile for profile, _ in measure_in_turns(sides, Path(folder), lambda *_: None)}
+            found = {profile.label: profile for profile, _ in measure_sides(sides)}
             tell_sitting(number, found)
             yield found["A"], found["again"], found["B"]
 

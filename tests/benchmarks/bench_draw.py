@@ -20,9 +20,9 @@ from ndld_flow.drawing.draw import picture_bytes
 from ndld_flow.drawing.graph import Look, Reading
 from ndld_flow.drawing.layout import Extent, lay_out
 from ndld_flow.models.drawn_graph import read_graph
-from ndld_flow.report.collect_graph import collect_graph, collect_graphs, graph_payload
+from ndld_flow.report.collect_graph import collect_graphs, graph_payload
 from ndld_flow.runner.draw import draw_page
-from tests.support.graph_page import residual_profile
+from tests.support.graph_page import collect_graph, residual_profile
 from tests.support.models import GraphBuilder, rename_output, save, tensor
 
 SIZES = (300, 5_000, 20_000)

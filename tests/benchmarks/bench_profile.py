@@ -25,11 +25,11 @@ from ndld_flow.measure.process_runs import run_worker
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import FeedFile, Job, Part, write_feeds
 from ndld_flow.models.files import model_inputs
-from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 from ndld_flow.samples.feeds import make_feeds
 from tests.support import models
+from tests.support.layer_passes import measure_layers
 from tests.support.samples import copy_samples
 
 PASSES, WARMUP, TURNS = 300, 30, 5
@@ -82,7 +82,7 @@ def report(path: Path) -> None:
         files = write_feeds(arrays, Path(scratch) / "inputs")
         turns = [take_turn(path, files, Path(scratch) / str(number)) for number in range(TURNS)]
         started = time.perf_counter()
-        layers = measure_layers(path, SessionSettings(), arrays, 20, Path(scratch), lambda done, total: None)
+        layers = measure_layers(path, SessionSettings(), arrays, 20, Path(scratch))
         wall_s = time.perf_counter() - started
     step_ms = median(turn.step_ms for turn in turns)
     plain_ms = median(turn.plain_ms for turn in turns)

@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ndld_flow.recipe.load import load_recipe
+from tests.support.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "pipelines/quickstart.yaml"

@@ -18,12 +18,12 @@ from onnx import helper
 from ndld_flow import __version__, api
 from ndld_flow.cli.app import VERBS
 from ndld_flow.machine.description import describe_machine
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner import collect_garbage
 from ndld_flow.runner.events import RunFinished
 from ndld_flow.store.store import Store
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
+from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP, make_toy, outcomes
 from tests.support.worker_toys import wait_until
 

@@ -7,8 +7,8 @@ from itertools import accumulate
 
 from ndld_flow.drawing.families import FAMILIES
 from ndld_flow.records.profile import Profile
-from ndld_flow.report.collect_graph import GraphPicture, collect_graph, collect_graphs, graph_payload
-from tests.support.graph_page import layer, profile_of, residual_profile
+from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload
+from tests.support.graph_page import collect_graph, layer, profile_of, residual_profile
 
 
 def picture_of(profile: Profile) -> GraphPicture:

@@ -13,9 +13,9 @@ from ndld_flow import api
 from ndld_flow.base.errors import BackendError
 from ndld_flow.base.extras import EXTRAS
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner.doctor import examine
 from tests.support.models import make_cnn
+from tests.support.recipes import load_recipe
 
 ROOT = Path(__file__).parents[2]
 FOR_DEVELOPERS = {"all", "docs", "dev"}

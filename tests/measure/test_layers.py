@@ -18,10 +18,11 @@ from ndld_flow.profiles.read import onnxruntime_profile as onnxruntime_timeline
 from ndld_flow.profiles.read.onnxruntime_profile import read_one_pass, read_passes
 from ndld_flow.records.profile import Layer
 from ndld_flow.runtimes.onnxruntime import device_roofs, layer_recording
-from ndld_flow.runtimes.onnxruntime.layer_pass import count_events, measure_layers, read_layers
+from ndld_flow.runtimes.onnxruntime.layer_pass import count_events, read_layers
 from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED, WARMUP_PASSES, record_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
+from tests.support.layer_passes import measure_layers
 from tests.support.models import make_ctrl, make_func, make_tfm
 from tests.support.models_engine import constrain
 from tests.support.models_run import write_model
@@ -63,7 +64,7 @@ def nothing(done: int, total: int) -> None:
 
 def layers_of(path: Path, folder: Path, feeds: Feeds, passes: int = 3, **settings: Any) -> LayerPass:
     folder.mkdir(exist_ok=True)
-    return measure_layers(path, SessionSettings(**settings), feeds, passes, folder, nothing)
+    return measure_layers(path, SessionSettings(**settings), feeds, passes, folder)
 
 
 def by_type(found: LayerPass) -> dict[str, Layer]:

@@ -23,8 +23,8 @@ import pytest
 from ndld_flow.base.errors import BackendError, KilledError, ModelError, RequestError
 from ndld_flow.measure import process_runs, worker
 from ndld_flow.measure.process_runs import ProcessRuns, run_worker
-from ndld_flow.measure.profiler import measure_in_turns
-from ndld_flow.measure.profiling_request import ProfilingRequest
+from ndld_flow.measure.profiler import measure_sides
+from ndld_flow.measure.profiling_request import ProfilingRequest, Side
 from ndld_flow.measure.stopping import MeasuringPlan, Tally
 from ndld_flow.measure.timing_pass import TimingPlan
 from ndld_flow.measure.worker_job import Answer, Job, write_feeds
@@ -82,7 +82,7 @@ def measure(
     scratch = folder / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     try:
-        return [profile for profile, _ in measure_in_turns(requests, scratch, progress)]
+        return [profile for profile, _ in measure_sides([Side(each, scratch, progress) for each in requests])]
     finally:
         assert list(scratch.iterdir()) == []
 
@@ -199,8 +199,8 @@ def test_progress_names_each_run(model: Path, tmp_path: Path) -> None:
     reports: list[tuple[int, int, str]] = []
     measure(tmp_path, request(model, "a", runs=2), request(model, "b", runs=2), progress=lambda *it: reports.append(it))
     activities = [what for _, _, what in reports]
-    assert activities[:2] == ["a, run 1: loading", "a, run 1: warming up"]
-    assert "b, run 2: loading" in activities
+    assert activities[:2] == ["run 1: loading", "run 1: warming up"]
+    assert activities.count("run 2: loading") == 2, "one for each model"
     assert all(0 <= done <= total == 4 for done, total, _ in reports)
     reports.clear()
     started = time.perf_counter()

@@ -22,12 +22,12 @@ from ndld_flow.models.files import model_inputs
 from ndld_flow.profiles.read.onnxruntime_profile import read_passes
 from ndld_flow.records.profile import Profile
 from ndld_flow.runtimes.onnxruntime import layer_recording, onnxruntime_session
-from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
 from ndld_flow.runtimes.protocol import LayerPass
 from ndld_flow.samples.feeds import make_feeds
 from ndld_flow.steps.profile import ProfileModel
 from ndld_flow.store.kinds import ProfileDocument
+from tests.support.layer_passes import measure_layers
 from tests.support.models import make_ctrl, make_func, make_tfm
 from tests.support.models_run import Given, Ran, run_step, write_model
 
@@ -311,7 +311,7 @@ def test_layers_stay_where_the_optimized_model_cannot_be_written(
 def layers_here(model: Path, folder: Path, passes: int) -> LayerPass:
     """The layer pass in this process, where parts of it can be replaced."""
     feeds = {name: feed.values for name, feed in make_feeds(model_inputs(model), {}).items()}
-    return measure_layers(model, SessionSettings(), feeds, passes, folder, lambda done, total: None)
+    return measure_layers(model, SessionSettings(), feeds, passes, folder)
 
 
 class FakeClock:

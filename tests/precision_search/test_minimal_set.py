@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -12,7 +13,6 @@ from ndld_flow.precision_search.minimal_set import (
     Candidate,
     Kept,
     Outcome,
-    attempts_at_most,
     find_minimal_set,
     needed_pieces,
 )
@@ -32,6 +32,12 @@ kinds = st.lists(st.sampled_from("ABCDE"), min_size=1, max_size=7)
 
 def is_minimal(kept: Kept, oracle: Planted) -> bool:
     return oracle.passes(kept) and not any(oracle.passes(kept - {each}) for each in kept)
+
+
+def attempts_at_most(needed: int, candidates: int) -> int:
+    """Return the documented bound."""
+    halvings = math.ceil(math.log2(max(candidates, 2)))
+    return 6 + halvings + 4 * needed * (halvings + 1) + needed * (needed + 1)
 
 
 def test_a_passing_model_needs_one_attempt() -> None:

@@ -20,8 +20,8 @@ from ndld_flow.profiles.diagnose.subject import Bound, Subject
 from ndld_flow.records.measurement import Machine
 from ndld_flow.records.profile import BatchPoint, Layer, Profile, ProfileRun, Roofs, Span, TensorInfo
 from ndld_flow.runtimes.onnxruntime.device_roofs import measure_roofs
-from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings, open_model
+from tests.support.layer_passes import measure_layers
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 ROOFS = Roofs(macs_per_s=1e11, bytes_per_s=1e10, how="invented")
@@ -530,7 +530,7 @@ def measured(path: Path, feeds: dict[str, Any], folder: Path) -> Profile:
         started = time.perf_counter()
         bound.run()
         latency.append((time.perf_counter() - started) * 1e3)
-    found = measure_layers(path, session, feeds, 5, folder, lambda done, total: None)
+    found = measure_layers(path, session, feeds, 5, folder)
     return profile(
         found.layers, latency[5:], layer_pass_ms=found.pass_ms, timeline=found.timeline, roofs=measure_roofs(session)
     )

@@ -11,13 +11,14 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.recipe.gates import GateError, parse_gate
-from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.measurement import Metric
 from ndld_flow.records.run_folder import read_run_record
 from tests.steps.test_steps_contract import check_metrics
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
+from tests.support.recipes import load_recipe
 
 RECIPE = """
 name: named

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
 from ndld_flow.recipe.compose import compose_recipe
-from ndld_flow.recipe.load import load_recipe
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.yaml_file import MAX_DIGITS, parse_yaml
 from ndld_flow.store.store import Store
+from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
 
@@ -209,11 +210,11 @@ def test_a_kept_composition_is_never_stale(folder: Path, monkeypatch: pytest.Mon
 def test_a_kept_composition_does_not_import_hydra(folder: Path) -> None:
     (folder / "toy.yaml").write_text(RECIPE)
     store = Store(folder / "store")
-    load_recipe(folder / "toy.yaml", ["steps.first.word=q"], trust=True, store=store)
+    load_sweep(folder / "toy.yaml", ["steps.first.word=q"], trust=True, store=store)
     code = (
-        "import sys; from pathlib import Path; from ndld_flow.recipe.load import load_recipe;"
+        "import sys; from pathlib import Path; from ndld_flow.recipe.load import load_sweep;"
         "from ndld_flow.store.store import Store;"
-        "r = load_recipe(Path('toy.yaml').absolute(), ['steps.first.word=q'], trust=True, store=Store(Path('store')));"
+        "r = load_sweep(Path('toy.yaml').absolute(), ['steps.first.word=q'], trust=True, store=Store(Path('store')));"
         "assert r.steps[0].settings['word'] == 'q';"
         "assert not {'hydra', 'omegaconf', 'onnx', 'onnxruntime', 'numpy', 'pandas', 'matplotlib'} & set(sys.modules)"
     )

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
 from ndld_flow.recipe.resolved import write_yaml
 from ndld_flow.sweep_search.make_search import make_search
 from ndld_flow.sweep_search.numbered_space import NumberedSpace
+from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ndld_flow.base.errors import RecipeError
-from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.overrides import AxisError, read_axis
 from ndld_flow.recipe.points import Sweep
 from ndld_flow.recipe.recipe import Recipe
@@ -24,6 +24,7 @@ from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.store.store import Store
 from ndld_flow.sweep_search.search import Saturation
 from ndld_flow.sweep_search.space import Choices, Numbers
+from tests.support.recipes import load_recipe
 from tests.support.toys import RECIPE, STAMP
 
 

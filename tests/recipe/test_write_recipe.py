@@ -12,9 +12,9 @@ from onnx import TensorProto
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.measure import trial_pass
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.write_recipe import RecipeOptions, Runtime, WrittenRecipe, parse_shape, write_recipe
 from tests.support.models import GraphBuilder, save, tensor
+from tests.support.recipes import load_recipe
 
 
 def picky_model(path: Path, side: int = 64) -> Path:

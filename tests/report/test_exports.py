@@ -36,7 +36,7 @@ from ndld_flow.records.profile import Layer, Profile, ProfileRun, Span, TensorIn
 from ndld_flow.report.comparison.layers import layer_changes
 from ndld_flow.report.exports import picture_file
 from ndld_flow.report.exports.chrome_trace import chrome_trace
-from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit, profile_benchmark_json
+from ndld_flow.report.exports.ci_formats import comparison_benchmark_json, comparison_junit
 from ndld_flow.report.exports.comparison_markdown import comparison_markdown
 from ndld_flow.report.exports.comparison_picture import comparison_picture
 from ndld_flow.report.exports.csv_tables import LAYER_COLUMNS, comparison_csv, layers_csv, layers_frame
@@ -533,16 +533,6 @@ def test_metrics_are_written_for_github_action_benchmark() -> None:
     assert (median["unit"], median["value"]) == ("ms", pytest.approx(7.155 * 1.5, rel=1e-3))
     assert median["range"] == "± 0.0075"
     assert "base: main, 7.15 ms\nregressed: regressed because of 1.50" in median["extra"]
-
-
-def test_profiles_are_written_for_github_action_benchmark() -> None:
-    nothing = make_profile("y").model_copy(update={"runs": ()})
-    entries = json.loads(profile_benchmark_json([("det", make_profile("x")), ("none", nothing)]))
-    assert [(entry["name"], entry["value"]) for entry in entries] == [
-        ("det: latency.median", pytest.approx(7.155)),
-        ("det: latency.min", 7),
-    ]
-    assert entries[0]["extra"] == "onnxruntime on A CPU"
 
 
 def test_a_chrome_trace_is_written() -> None:

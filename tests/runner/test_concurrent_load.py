@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.runner import devices as concurrent_load
 from ndld_flow.runner.devices import LoadMonitor, announce
 from ndld_flow.runner.executors.workers import Workers
 from ndld_flow.store.store import Store
+from tests.support.recipes import load_recipe
 from tests.support.toys import make_toy
 from tests.support.worker_toys import Deeds, wait_until
 

@@ -12,11 +12,11 @@ from pydantic import BaseModel
 
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.inputs import InputSpec
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.step_types import StepTypes
 from ndld_flow.records.run_record import KeyParts
 from ndld_flow.runner.keys import describe_key, make_key
 from ndld_flow.store.store import Store
+from tests.support.recipes import load_recipe
 from tests.support.toys import make_toy, started
 
 HEAD = "name: toy\nmodel: model.onnx\n"

@@ -15,11 +15,11 @@ import pytest
 from ndld_flow import api
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import find_imported, use_modules
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner.execute import Work, execute_steps
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
+from tests.support.recipes import load_recipe
 from tests.support.toys import Toy, make_toy, started
 
 STEP = '''

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ndld_flow.base.errors import BackendError, RequestError
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import RecipeStep
 from ndld_flow.recipe.step_types import StepType
 from ndld_flow.runner.execute import Work
@@ -20,6 +19,7 @@ from ndld_flow.step import Step
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
 from tests.steps.test_steps_contract import TYPES, every_step, required, with_least_settings
+from tests.support.recipes import load_recipe
 from tests.support.toys import make_toy
 
 PIPELINES = sorted((Path(__file__).parent.parent.parent / "pipelines").glob("*.yaml"))

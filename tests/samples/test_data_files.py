@@ -11,7 +11,6 @@ import yaml
 
 from ndld_flow.base.errors import RecipeError, RequestError
 from ndld_flow.inputs import names_one_file, patterns_of
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.runner.execute import Work
 from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.executors.messages import read_order
@@ -22,6 +21,7 @@ from ndld_flow.store.digest import digest_file
 from ndld_flow.store.found_files import absolute_pattern, find_files
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
+from tests.support.recipes import load_recipe
 from tests.support.sample_files import write_images, write_test_set
 from tests.support.toys import Toy, make_toy
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, TensorInfo
 from ndld_flow.report.bundle import bundle, report_files
-from ndld_flow.report.collect_graph import collect_graph, graph_payload
+from ndld_flow.report.collect_graph import GraphPicture, collect_graphs, graph_payload
 from tests.support.run_fixtures import MACHINE
 
 STYLES = ("tokens.css", "page.css", "charts.css", "tables.css", "graph.css")
@@ -60,6 +60,11 @@ def residual_profile(count: int) -> Profile:
             reads.append(f"t{place - 3}")
         layers.append(layer(place, reads, [f"t{place}"], _TYPES[place % len(_TYPES)], 0.1 + place / count))
     return profile_of(layers, outputs=[f"t{count - 1}"])
+
+
+def collect_graph(profile: Profile) -> GraphPicture | None:
+    """The graph of one profile; None without layers."""
+    return next(iter(collect_graphs([profile], len(profile.layers)).pictures), None)
 
 
 def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:

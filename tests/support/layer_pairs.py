@@ -21,9 +21,9 @@ from onnx import helper, numpy_helper
 
 from ndld_flow.records.comparison import LayerRow
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
-from ndld_flow.runtimes.onnxruntime.layer_pass import measure_layers
 from ndld_flow.runtimes.onnxruntime.onnxruntime_session import Optimization, SessionSettings
 from tests.support.compare_samples import profile_of
+from tests.support.layer_passes import measure_layers
 
 Ids = frozenset[str]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -454,7 +454,7 @@ def run(traced: Traced, shapes: Shapes, folder: Path, level: Optimization = "all
     path = folder / "model.onnx"
     onnx.save(traced.model, path)
     settings = SessionSettings(optimization=level, threads=1)
-    found = measure_layers(path, settings, feeds_of(traced.model, shapes), 3, folder, lambda *_: None)
+    found = measure_layers(path, settings, feeds_of(traced.model, shapes), 3, folder)
     return sample_of(found.layers, traced.truth)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import onnx
 
-from ndld_flow.recipe.load import load_recipe
 from ndld_flow.recipe.recipe import ModelSource
 from ndld_flow.recipe.sources import find_model
 from ndld_flow.runner.execute import Work
@@ -17,6 +16,7 @@ from ndld_flow.runner.executors.executor import Task
 from ndld_flow.runner.keys import describe_key
 from ndld_flow.store.kinds import Onnx
 from ndld_flow.store.store import Store
+from tests.support.recipes import load_recipe
 from tests.support.toys import make_toy
 
 DEED = '''

@@ -82,11 +82,6 @@ def origin_of(name: str) -> str:
     return ""
 
 
-def summary_of(operation: type[Operation]) -> str:
-    """Return the first line of its docstring."""
-    return (inspect.getdoc(operation) or "").partition("\n")[0]
-
-
 def _only_operation(module: ModuleType) -> type[Operation]:
     own = [
         value

@@ -22,7 +22,6 @@ from xml.etree import ElementTree as Xml
 from ndld_flow.base.quantities import quantity
 from ndld_flow.base.text import short_name
 from ndld_flow.records.comparison import ComparedMetric, Comparison, ProfileComparison
-from ndld_flow.records.profile import Profile
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """Characters that XML 1.0 does not allow, not even as references."""
@@ -103,21 +102,6 @@ def comparison_benchmark_json(comparison: Comparison) -> str:
     return json.dumps(entries, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def profile_benchmark_json(profiles: Sequence[tuple[str, Profile]]) -> str:
-    """Return the latencies of labelled profiles with a timing pass."""
-    entries = []
-    for label, profile in profiles:
-        if not profile.latency_ms:
-            continue
-        summary = profile.latency
-        medians = [run.median_ms for run in profile.runs]
-        entries.append(_entry(f"{label}: latency.median", "ms", summary.median_ms, medians, _machine(profile)))
-        lowest = [min(run.latency_ms) for run in profile.runs]
-        entries.append(_entry(f"{label}: latency.min", "ms", summary.min_ms, lowest, _machine(profile)))
-    known = [entry for entry in entries if entry is not None]
-    return json.dumps(known, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
-
-
 def _compared(comparison: Comparison, compared: ProfileComparison) -> Iterator[dict[str, str | float]]:
     candidates = range(1, len(compared.subjects))
     for metric in compared.metrics:
@@ -154,8 +138,3 @@ def _extra(comparison: Comparison, compared: ProfileComparison, metric: Compared
         if (verdict.metric, verdict.base, verdict.candidate) == (metric.metric, 0, place):
             lines.append(f"{verdict.verdict}: {short_name(verdict.why, 400)}")
     return "\n".join(lines)
-
-
-def _machine(profile: Profile) -> str:
-    device = ", ".join(profile.machine.gpus) or profile.machine.cpu or "unknown device"
-    return short_name(f"{profile.backend} on {device}", 200)

@@ -6,7 +6,7 @@ ran it, and with the original model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,6 @@ import onnx_ir as ir
 
 from ndld_flow.base.errors import ModelError
 from ndld_flow.models.files import load_model
-from ndld_flow.models.tensors import Array
 from ndld_flow.profiles.read.onnxruntime_profile import MAX_EVENTS, MeasuredPasses, read_passes, read_timeline
 from ndld_flow.records.measurement import LatencySummary
 from ndld_flow.records.profile import Span
@@ -26,28 +25,10 @@ from ndld_flow.runtimes.onnxruntime.layer_details import (
     describe_layer,
     match_nodes,
 )
-from ndld_flow.runtimes.onnxruntime.layer_recording import OPTIMIZED, WARMUP_PASSES, record_layers
-from ndld_flow.runtimes.onnxruntime.onnxruntime_session import SessionSettings
+from ndld_flow.runtimes.onnxruntime.layer_recording import WARMUP_PASSES
 from ndld_flow.runtimes.protocol import LayerPass, RecordingPlan
 
 _REPEATS_BODIES = ("Loop", "Scan")
-
-
-def measure_layers(
-    path: Path,
-    settings: SessionSettings,
-    feeds: Mapping[str, Array],
-    passes: int,
-    scratch: Path,
-    progress: Callable[[int, int], None],
-) -> LayerPass:
-    """Measure every layer in this process, in `passes` passes or fewer where ONNX Runtime cannot keep their events.
-
-    Raises `ModelError` or `BackendError` as `open_model` does.
-    """
-    plan = RecordingPlan(passes, count_events(path))
-    recording = record_layers(path, settings, feeds, plan, scratch, progress)
-    return read_layers(path, [recording], scratch / OPTIMIZED, plan, parallel=settings.execution == "parallel")
 
 
 def count_events(path: Path) -> int | None:
