@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from ndld_flow.drawing.graph import Look, Reading
     from ndld_flow.graph.inspect_model import Query
+    from ndld_flow.machine.check import Check
     from ndld_flow.models.op_reference import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.recipe.step_types import StepType
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.comment_run import Commented
     from ndld_flow.runner.compare_runs import Compared
-    from ndld_flow.runner.doctor import Check
     from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.measure_model import Profiled

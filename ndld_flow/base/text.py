@@ -21,6 +21,8 @@ _VISIBLE_IN_NAME = _VISIBLE | {0x09: 0x2409, 0x0A: 0x240A}
 # These occur only inside strings, where JSON has an escape for each; `##[` begins a command of CI systems.
 _NOT_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]|(?<=#)#")
 
+_LONGEST_NAME = 60
+
 
 def visible_name(text: str) -> str:
     """Return a name on one line, with control characters replaced by their pictures."""
@@ -49,6 +51,12 @@ def shortened(text: str, limit: int) -> str:
 def short_name(text: str, limit: int = 160) -> str:
     """Return a visible name of at most `limit` characters, for places that do not need all of it."""
     return shortened(visible_name(text), limit)
+
+
+def one_line(name: str) -> str:
+    """Return the start of a name for a sentence: at most 60 characters on one line; names in models are untrusted."""
+    name = " ".join(name[: 2 * _LONGEST_NAME].split())
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def suggest(name: str, known: Iterable[str], limit: int = 12) -> str:

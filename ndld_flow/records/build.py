@@ -81,6 +81,9 @@ LayersBasis = Literal["engine inspector", "build log", "network as parsed"]
 compiled layers; else only the network before its optimization is known."""
 
 
+_TITLES: dict[EngineBackend, str] = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+
+
 class Build(Document):
     """One engine: the requested and the effective settings, and the result."""
 
@@ -129,6 +132,11 @@ class Build(Document):
     """The builder's warnings, without repeats."""
     notes: tuple[str, ...] = ()
     """Sentences for people: assumptions, settings without effect."""
+
+    @property
+    def library(self) -> str:
+        """The library that built it, with its version: `TensorRT-RTX 1.7.1.116`."""
+        return f"{_TITLES[self.backend]} {self.version}"
 
     @property
     def is_strongly_typed(self) -> bool:

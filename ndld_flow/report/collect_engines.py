@@ -30,8 +30,6 @@ from ndld_flow.report.collect_profiles import machine_settings
 from ndld_flow.report.tables import Table
 from ndld_flow.report.value_text import Fact, facts_of, settings_of, shape_text, value_text
 
-LIBRARIES = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
-
 USUAL: dict[str, JsonValue] = {
     "typing": "default",
     "tf32": True,
@@ -136,7 +134,7 @@ def collect_build(build: Build) -> BuiltView:
     return BuiltView(
         built_for=_built_for(build),
         built_for_kind="compute capability" if build.compute_capabilities else f"device {build.device} of the builder",
-        library=library_name(build),
+        library=short_name(build.library, 60),
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,
         parse_s=build.parse_s,
@@ -163,11 +161,6 @@ def collect_build(build: Build) -> BuiltView:
         versions=facts_of(build.versions),
         digests=facts_of({"model": build.model_digest[:16], "engine": build.engine_digest[:16]}),
     )
-
-
-def library_name(build: Build) -> str:
-    """Return library and version: `TensorRT-RTX 1.7.1.116`."""
-    return f"{LIBRARIES[build.backend]} {short_name(build.version, 40)}"
 
 
 def _built_for(build: Build) -> tuple[str, ...]:

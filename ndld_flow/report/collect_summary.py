@@ -25,7 +25,6 @@ from ndld_flow.records.run_record import (
     StepRecord,
     is_complete,
 )
-from ndld_flow.report.collect_engines import library_name
 from ndld_flow.report.collect_latency import LatencyOutcome, collect_latency
 from ndld_flow.report.search_outcome import SearchOutcome, outcomes_of
 
@@ -300,7 +299,7 @@ def _worst(accuracy: Accuracy, metric: str, pick: Callable[[Iterable[float]], fl
 def _engine_outcome(step: str, build: Build) -> EngineOutcome:
     return EngineOutcome(
         step=short_name(step),
-        library=library_name(build),
+        library=short_name(build.library, 60),
         engine_bytes=build.engine_bytes,
         build_s=build.build_s,
         layer_count=len(build.layers),

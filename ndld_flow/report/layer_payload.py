@@ -13,7 +13,6 @@ from typing import cast
 
 from ndld_flow.base.text import visible_name, visible_text
 from ndld_flow.records.profile import Layer, Profile, Roofs
-from ndld_flow.report.collect_engines import EngineView
 from ndld_flow.report.collect_layers import UNKNOWN, LayersView, LayerTimes, channels_text, knows_units
 from ndld_flow.report.collect_profiles import short_provider
 from ndld_flow.report.encoding import Json, Tensors, Texts, rounded, steps
@@ -38,10 +37,12 @@ def layers_payload(view: LayersView, profile: Profile, texts: Texts, tensors: Te
     }
 
 
-def engine_payload(view: EngineView, texts: Texts, tensors: Tensors) -> LayersPayload:
+def untimed_payload(
+    step: str, layers: Sequence[Layer], missed: Sequence[int], texts: Texts, tensors: Tensors
+) -> LayersPayload:
     """Return the columns of an engine's layers: those of `layers_payload` without times."""
-    columns = _layer_columns(_columns(view.profile.layers, texts, tensors))
-    return {"step": view.step, "label": view.step, "columns": columns, "missed": list(view.missed)}
+    columns = _layer_columns(_columns(layers, texts, tensors))
+    return {"step": step, "label": step, "columns": columns, "missed": list(missed)}
 
 
 def _times(times: LayerTimes) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from ndld_flow.report.collect_layers import has_timed_layers
 from ndld_flow.report.collect_profiles import ProfileView
 from ndld_flow.report.diff_page import diff_payload
 from ndld_flow.report.encoding import Tensors, Texts, packed, rounded
-from ndld_flow.report.layer_payload import engine_payload, layers_payload, nanoseconds
+from ndld_flow.report.layer_payload import layers_payload, nanoseconds, untimed_payload
 from ndld_flow.report.page_data import ProfilePayload, ReportPayload
 from ndld_flow.report.panel import PanelView, panel_payloads
 from ndld_flow.report.panels.precision import search_payload
@@ -34,7 +34,7 @@ def page_payload(panels: Iterable[PanelView], profiles: Iterable[Profile]) -> st
         "profiles": [profile_payload(profile) for profile in views.get("latency", ()) if profile.latency],
         "layers": [
             *(layers_payload(view, profile, texts, tensors) for view, profile in layers),
-            *(engine_payload(view, texts, tensors) for view in engines),
+            *(untimed_payload(view.step, view.profile.layers, view.missed, texts, tensors) for view in engines),
         ],
         "panels": panel_payloads(shown, texts),
         "diffs": [

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from pydantic import JsonValue
 
@@ -15,6 +15,7 @@ from ndld_flow.base.errors import RequestError, require_utf8
 from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.compare.noise import learn_thresholds, noise_samples
 from ndld_flow.profiles.compare.rounds import spread_of
+from ndld_flow.records.build import EngineBackend
 from ndld_flow.records.noise import Noise
 from ndld_flow.records.profile import Profile
 from ndld_flow.records.run_folder import read_run
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 STEP = "profile"
 ENGINE = "engine"
 RECIPE_KEYS = ("inputs.", "model.", "inputs=")
-_BACKEND = re.compile(r"backend=['\"]?(tensorrt|tensorrt_rtx)['\"]?")
+_BACKEND = re.compile(rf"backend=['\"]?({'|'.join(get_args(EngineBackend))})['\"]?")
 _OF_BOTH = ("library=", "gpu=")
 """Settings of the step that builds the engine, too: it must use the same TensorRT and GPU."""
 

@@ -14,7 +14,8 @@ import pytest
 
 from ndld_flow import api
 from ndld_flow.base.errors import BackendError
-from ndld_flow.runner.doctor import Check, examine
+from ndld_flow.machine.check import Check
+from ndld_flow.runner.doctor import examine
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
 from tests.runtimes.test_tensorrt_library import hide_installed, installed_rtx, make_environment, write

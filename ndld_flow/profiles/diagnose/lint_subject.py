@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from ndld_flow.profiles.diagnose.subject import one_line
+from ndld_flow.base.text import one_line
 from ndld_flow.records.layer_arithmetic import multiplies_matrices
 from ndld_flow.records.profile import Layer, Profile, TensorInfo
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from ndld_flow.base.quantities import TIMES, count, seconds, share, size
-from ndld_flow.base.text import short_name
+from ndld_flow.base.text import one_line, short_name
 from ndld_flow.profiles.diagnose.subject import (
     EngineSubject,
     Insight,
@@ -14,7 +14,6 @@ from ndld_flow.profiles.diagnose.subject import (
     ignored_nodes,
     layers_word,
     missed_precisions,
-    one_line,
 )
 from ndld_flow.records.profile import Layer
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from math import prod
 
 from ndld_flow.base.quantities import milliseconds, share, three_digits
-from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word, one_line
+from ndld_flow.base.text import one_line
+from ndld_flow.profiles.diagnose.subject import Insight, Subject, layers_word
 from ndld_flow.records.profile import Layer
 
 _LITTLE = 0.25

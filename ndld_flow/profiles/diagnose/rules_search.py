@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ndld_flow.base.quantities import number, share
-from ndld_flow.profiles.diagnose.subject import Insight, one_line
+from ndld_flow.base.text import one_line
+from ndld_flow.profiles.diagnose.subject import Insight
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.precision_search import PrecisionSearch
 

@@ -15,12 +15,12 @@ from typing import Literal
 from pydantic import JsonValue
 
 from ndld_flow.base.quantities import count, milliseconds
+from ndld_flow.base.text import one_line
 from ndld_flow.profiles.diagnose.roofline import Roofline, roofline_of
 from ndld_flow.records.build import Build, ShapeRange
 from ndld_flow.records.profile import Layer, Profile, ProfileRun, Roofs, without_impossible_values
 
 _CPU = "CPUExecutionProvider"
-_LONGEST_NAME = 60
 _SCATTERED = 0.1
 """Maximum part of the latency lost to interruptions; above it, shares are of the layers' time."""
 
@@ -201,12 +201,6 @@ class Subject(LayersSubject):
         """Return the median over all passes of a lane such as `run.h2d_ms`; None if not recorded."""
         samples = [sample for run in self.profile.runs for sample in samples_of(run)]
         return statistics.median(samples) if samples else None
-
-
-def one_line(name: str) -> str:
-    """Return a name for a sentence, on one line and shortened; names in models are untrusted."""
-    name = " ".join(name[: 2 * _LONGEST_NAME].split())
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def changes_type(layer: Layer) -> bool:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.registry import Runtime
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ndld_flow.machine.check import Check
     from ndld_flow.runtimes.settings import RuntimeSettings
 
 
-class _OnnxRuntime:
+class _OnnxRuntime(Runtime):
     def settings(self) -> type[RuntimeSettings]:
         from ndld_flow.runtimes.onnxruntime.settings import OnnxruntimeSettings
 
@@ -22,6 +25,11 @@ class _OnnxRuntime:
         from ndld_flow.runtimes.onnxruntime.request import OnnxruntimeRequest
 
         return OnnxruntimeRequest(**values)
+
+    def examine(self, library: Path | None) -> Iterable[Check]:
+        from ndld_flow.runtimes.onnxruntime.trial import examine
+
+        return examine()
 
 
 RUNTIME: Runtime = _OnnxRuntime()

@@ -388,24 +388,3 @@ def _array(value: ort.OrtValue) -> Array | None:
     shape: Sequence[int] = value.shape()
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)
-
-
-def try_provider(provider: str) -> str:
-    """Run a model of one node on a provider and return the provider's full name.
-
-    Raises `BackendError` with the loader's reason when it does not load.
-    """
-    import onnx  # imported lazily: measuring processes import this module
-    from onnx import TensorProto, helper
-
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "one_node", [x], [y])
-    with tempfile.TemporaryDirectory(prefix="ndld_flow-") as folder:
-        path = Path(folder) / "model.onnx"
-        onnx.save(helper.make_model(graph, ir_version=8, opset_imports=[helper.make_opsetid("", 17)]), path)
-        try:
-            opened = open_model(path, SessionSettings(provider=provider))
-        except BackendError as error:
-            raise BackendError(str(error).replace(str(path), "a model of one node")) from None
-        opened.bind({"x": np.ones((1, 4), np.float32)}).run()
-        return opened.providers[0]

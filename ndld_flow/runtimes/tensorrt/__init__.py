@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow.runtimes.protocol import SessionRequest
 from ndld_flow.runtimes.registry import Runtime
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ndld_flow.machine.check import Check
     from ndld_flow.runtimes.settings import RuntimeSettings
 
 
-class _TensorRt:
+class _TensorRt(Runtime):
     def settings(self) -> type[RuntimeSettings]:
         from ndld_flow.runtimes.tensorrt.settings import TensorrtSettings
 
@@ -22,6 +25,11 @@ class _TensorRt:
         from ndld_flow.runtimes.tensorrt.request import EngineRequest
 
         return EngineRequest.from_json(values)
+
+    def examine(self, library: Path | None) -> Iterable[Check]:
+        from ndld_flow.runtimes.tensorrt.trial import examine
+
+        return examine(library)
 
 
 RUNTIME: Runtime = _TensorRt()
