@@ -454,6 +454,37 @@ def test_gpu_and_driver_matter_where_one_was_used() -> None:
     assert "driver: 550 and 560" in compared(*with_gpu).why
 
 
+def other_runtime(**fields: Any) -> dict[str, Any]:
+    """A profile of a runtime that was added as one module: only what it records is known of it."""
+    return {"backend": "reference", "providers": ("Reference",), "versions": {"reference": "1.0"}} | fields
+
+
+def test_a_runtime_that_was_added_is_compared_by_what_it_records() -> None:
+    on_cpu = [steady(*[ms] * 5, **other_runtime()) for ms in (10.0, 20.0)]
+    assert compared(*on_cpu).verdict == "regressed"
+    same = [steady(*[ms] * 5, model_digest="blake3:1", **other_runtime()) for ms in (10.0, 10.2)]
+    assert "same model" in compared(*same).why
+    newer = steady(*[20.0] * 5, **other_runtime(versions={"reference": "2.0"}))
+    assert compared(on_cpu[0], newer).verdict == "incomparable"
+
+
+def test_a_gpu_of_a_runtime_that_was_added_counts() -> None:
+    unlocked = on_gpu() | {"options": {"lock_clocks": False}}
+    before, after = (steady(*[ms] * 5, **unlocked | other_runtime()) for ms in (10.0, 20.0))
+    assert compared(before, after).verdict == "regressed"
+    capped = steady(
+        *[20.0] * 5, **on_gpu(**{"power.limit": "70 W"}) | {"options": {"lock_clocks": False}} | other_runtime()
+    )
+    assert compared(before, capped).verdict == "incomparable"
+    by_onnxruntime = steady(*[10.0] * 5, **on_gpu())
+    assert compared(before, by_onnxruntime).verdict == "incomparable", "its latency may include copies"
+
+
+def test_the_same_model_is_not_the_same_engine() -> None:
+    unknown = [steady(*[ms] * 5, backend="tensorrt", model_digest="blake3:1", **on_engine()) for ms in (10.0, 10.2)]
+    assert "same" not in compared(*unknown).why
+
+
 # Gates
 
 
