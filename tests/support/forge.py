@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from unittest import mock
 from urllib.parse import parse_qs, urlsplit
 
 PAGE = 100
@@ -159,7 +161,8 @@ def running_forge() -> Iterator[Forge]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield forge
+        with mock.patch.dict(os.environ, {"no_proxy": "127.0.0.1"}):
+            yield forge
     finally:
         server.shutdown()
         thread.join()
