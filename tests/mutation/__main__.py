@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.mutation.mutators import Mutant, find_sites
 from tests.mutation.reach import add_probes, nearest_first, read_reached
@@ -23,6 +24,15 @@ from tests.mutation.trial import Copy, copy_project
 ROOT = Path(__file__).parents[2]
 _PACKAGE = "ndld_flow"
 _QUICK = "not slow and not thorough and not gpu"
+
+
+class Texts(NamedTuple):
+    """A change by its text, which stays the same when lines are added above it."""
+
+    module: str
+    line: str
+    before: str
+    after: str
 
 
 @dataclass(frozen=True)
@@ -57,10 +67,11 @@ class Planted:
         return text or self.source.splitlines()[self.mutant.line - 1]
 
     @property
-    def texts(self) -> tuple[str, str, str]:
-        """The module, and the changed text before and after: what `equivalent.toml` lists."""
+    def texts(self) -> Texts:
+        """What `equivalent.toml` lists of a change."""
         before = self.source.encode()[self.mutant.start : self.mutant.end].decode()
-        return self.module.as_posix(), " ".join(before.split()), " ".join(self.mutant.replacement.split())
+        line = self.source.splitlines()[self.mutant.line - 1].strip()
+        return Texts(self.module.as_posix(), line, " ".join(before.split()), " ".join(self.mutant.replacement.split()))
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
@@ -146,11 +157,11 @@ class Trials:
         }
 
 
-def read_equivalents(root: Path) -> set[tuple[str, str, str]]:
-    """Return the listed changes that no test can catch: module, text before, text after."""
+def read_equivalents(root: Path) -> set[Texts]:
+    """Return the listed changes that no test can catch."""
     path = root / "tests/mutation/equivalent.toml"
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"] if path.exists() else []
-    return {(entry["module"], entry["before"], entry["after"]) for entry in entries}
+    return {Texts(*(entry[name] for name in Texts._fields)) for entry in entries}
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -211,7 +222,7 @@ def _expand(root: Path, name: str) -> Iterable[Path]:
 
 
 def choose(
-    root: Path, modules: Sequence[Path], count: int, seed: int, equivalents: Collection[tuple[str, str, str]] = ()
+    root: Path, modules: Sequence[Path], count: int, seed: int, equivalents: Collection[Texts] = ()
 ) -> list[Planted]:
     """Choose places at random, in each module about as many as its size is of the whole, and one change of each.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, Planted, choose, find_modules, main, read_equivalents
+from tests.mutation.__main__ import ROOT, Planted, Texts, choose, find_modules, main, read_equivalents
 from tests.mutation.mutators import find_sites
 from tests.mutation.reach import add_probes, read_reached
 from tests.mutation.related_tests import RelatedTests
@@ -267,9 +267,8 @@ def test_listed_equivalents_are_replaced_and_change_no_other_choice(project: Pat
     modules = find_modules(project, ["far"], "main")
     planted = choose(project, modules, 3, 5)
     (project / "tests/mutation").mkdir()
-    module, before, after = planted[1].texts
-    listed = f"[[equivalent]]\nmodule = '{module}'\nbefore = '{before}'\nafter = '{after}'\nreason = 'none'\n"
-    (project / "tests/mutation/equivalent.toml").write_text(listed)
+    listed = "".join(f"{name} = '{text}'\n" for name, text in planted[1].texts._asdict().items())
+    (project / "tests/mutation/equivalent.toml").write_text(f"[[equivalent]]\n{listed}reason = 'None.'\n")
     chosen = choose(project, modules, 3, 5, read_equivalents(project))
     assert chosen[:2] == [planted[0], planted[2]]
     assert len(chosen) == 3
@@ -282,5 +281,5 @@ def test_listed_equivalents_are_changes_of_the_code_and_have_reasons() -> None:
         source = (ROOT / entry["module"]).read_text()
         mutants = [mutant for site in find_sites(source) for mutant in site]
         changes = {Planted(Path(entry["module"]), mutant, source).texts for mutant in mutants}
-        assert (entry["module"], entry["before"], entry["after"]) in changes
+        assert Texts(*(entry[name] for name in Texts._fields)) in changes
         assert entry["reason"].endswith(".")
