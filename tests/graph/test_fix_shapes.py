@@ -157,3 +157,11 @@ def test_a_real_model_is_fixed(tmp_path: Path, sample_model: Callable[[str], Pat
     path, result = fix(out, '{"shapes": {"x": [1, 3, 320, 320]}}')
     assert shapes(path)["sigmoid_0.tmp_0"] == [1, 1, 320, 320]
     assert result.metrics["dynamic_tensors"].value == 0
+
+
+def test_only_inputs_with_a_shape_are_fixed(tmp_path: Path) -> None:
+    source = models.make_tfm(tmp_path / "source.onnx")
+    path, _ = fix(source, "{}", {"ids": InputSpec(shape=(2, 5)), "mask": InputSpec(data="ones")})
+    assert shapes(path)["ids"] == [2, 5]
+    with pytest.raises(RequestError, match="nothing to fix"):
+        fix(source, "{}", {"ids": InputSpec(data="ones")})

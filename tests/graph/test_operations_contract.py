@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from ndld_flow.graph.edit.catalogue import entry_type, find_operation, operation
 from ndld_flow.graph.edit.operation import Operation
 from ndld_flow.recipe.validate import models_in
 from ndld_flow.steps.edit import Edit
+from tests.support.command_line import ndld_flow
 from tests.support.editing_fixtures import edit
 
 every_operation = pytest.mark.parametrize("word", operation_names())
@@ -175,3 +177,13 @@ def test_a_package_offers_its_operations_by_an_entry_point(tmp_path: Path, monke
     finally:
         for cached in (operation_names, find_operation):
             cached.cache_clear()
+
+
+def test_the_help_of_edit_has_no_heading_without_operations(tmp_path: Path) -> None:
+    text = ndld_flow("steps", "edit", cwd=tmp_path).stdout.partition("Explained by")[2]
+    sections = text.strip().split("\n\n")[2:]  # after those without heading
+    assert len(sections) > 3
+    for section in sections:
+        heading, *operations = section.splitlines()
+        assert operations
+        assert re.match(r"  \S", heading)

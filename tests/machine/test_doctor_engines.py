@@ -18,6 +18,7 @@ from ndld_flow.machine.check import Check
 from ndld_flow.runner.doctor import examine
 from ndld_flow.runtimes.tensorrt.library import find_library
 from ndld_flow.runtimes.tensorrt.probe import Probe, probe_gpu, probe_library
+from ndld_flow.runtimes.tensorrt.trial import _show_gpu
 from tests.runtimes.test_tensorrt_library import hide_installed, installed_rtx, make_environment, write
 
 OURS = f"3.{sys.version_info.minor}"
@@ -256,3 +257,8 @@ def test_the_verb_prints_all_results_and_accepts_a_library(tmp_path: Path) -> No
     rows = json.loads(done.stdout)
     assert {tuple(row) for row in rows} == {("name", "state", "found", "advice")}
     assert f"environment {place}" in next(row["found"] for row in rows if row["name"] == "tensorrt")
+
+
+@pytest.mark.parametrize(("driver", "shown"), [("550.54", "1 GPU, driver 550.54"), ("", "1 GPU")])
+def test_a_working_gpu_shows_its_driver_if_known(driver: str, shown: str) -> None:
+    assert _show_gpu(Probe("", True, "1 GPU"), driver) == Check(name="gpu", state="ok", found=shown)

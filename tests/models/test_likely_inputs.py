@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.models.likely_inputs import LikelyInput, likely_inputs, suggest_shapes
+from ndld_flow.models.likely_inputs import LikelyInput, is_image, likely_inputs, suggest_shapes
+from ndld_flow.models.tensors import TensorSpec
 from tests.support.models import save, tensor
 
 INT = TensorProto.INT64
@@ -158,3 +159,18 @@ def test_given_shapes_are_used_and_checked(tmp_path: Path) -> None:
     for wrong in ((2, 4, 5, 7), (2, 3)):
         with pytest.raises(RequestError, match="does not fit"):
             first(path, x=wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "layout"),
+    [
+        ("x", ("n", "c", "h", "w"), "NCHW"),
+        ("x", ("n", 3, 8, 3), "NCHW"),
+        ("x", ("n", 8, 8, 3), "NHWC"),
+        ("x", ("n", 8, "h", "w"), ""),
+        ("past_key_values.0", ("n", "heads", "length", "size"), ""),
+        ("h0", ("n", "c", "h", "w"), ""),
+    ],
+)
+def test_states_are_no_pictures(name: str, shape: tuple[int | str, ...], layout: str) -> None:
+    assert is_image(TensorSpec(name, "float32", shape)) == layout

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import ml_dtypes
 import numpy as np
+import onnx
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
+from ndld_flow.drawing.graph import Reading
 from ndld_flow.drawing.model_document import HeldTensor
 from ndld_flow.models import model_document
-from ndld_flow.models.model_document import ContentsReader
+from ndld_flow.models.model_document import ContentsReader, read_document
 
 LIMIT = 400
 
@@ -59,3 +64,18 @@ def test_dtypes_are_spelled_as_in_numpy(values: bool) -> None:
     tensor = ir.Tensor(array, dtype=ir.DataType.FLOAT8E4M3FN)
     assert reader.place(tensor) == reader.place(tensor) == 0
     assert [held.dtype for held in reader.found] == ["float8_e4m3fn"]
+
+
+def test_only_a_model_with_a_version_shows_one(tmp_path: Path) -> None:
+    for version, shown in ((0, ""), (7, "7")):
+        graph = "g (float[1] x) => (float[1] y) { y = Relu(x) }"
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+        model.model_version = version
+        onnx.save(model, tmp_path / "model.onnx")
+        assert dict(read_document(tmp_path / "model.onnx", Reading()).facts).get("Version", "") == shown
+
+
+def test_one_string_is_a_scalar_and_several_are_a_vector() -> None:
+    nodes = [ir.node("Constant", [], {"value_string": "a"}), ir.node("Constant", [], {"value_strings": ["a", "b"]})]
+    tensors = [ContentsReader(values=True).tensor_of_constant(node.outputs[0]) for node in nodes]
+    assert [tuple(tensor.shape) for tensor in tensors if tensor is not None] == [(), (2,)]

@@ -47,6 +47,7 @@ def test_an_empty_model_of_any_opset_is_valid(tmp_path: Path, opset: int) -> Non
     onnx.checker.check_model(model, full_check=True)
     assert [(one.domain, one.version) for one in model.opset_import] == [("", opset)]
     assert not model.graph.node
+    assert (model.ir_version == 8) == (opset <= 18), "the oldest with local functions, or with the opset"
 
 
 def test_contrib_imports_the_operators_of_onnx_runtime(tmp_path: Path) -> None:

@@ -343,3 +343,10 @@ def test_coverage_is_the_share_of_time_with_a_partner() -> None:
     assert (share.matched_ms, share.unmatched_ms, share.matched_share) == (2.0, 6.0, 0.25)
     assert share.by_method["onnx nodes"] == 2.0
     assert comparison_of(base, of()).coverage == (None, None)
+
+
+def test_two_layers_are_as_certain_as_the_weaker_link_between_them() -> None:
+    row = LayerRow(layers=((0,), (1,), (2,)), methods=("weights",) * 3, confidence=0.25)
+    assert row.confidence_between(1, 2) == 0.25
+    row = row.model_copy(update={"confidences": (1.0, 0.75, 0.25)})
+    assert [row.confidence_between(*pair) for pair in ((0, 1), (1, 2), (2, 0))] == [0.75, 0.25, 0.25]

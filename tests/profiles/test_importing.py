@@ -127,6 +127,26 @@ def test_a_folder_of_trtexec_is_imported(exports: Path) -> None:
     assert Profile.model_validate_json(profile.to_json()) == profile
 
 
+@pytest.mark.parametrize(
+    ("separate", "reporting", "has_layers", "expected"),
+    [
+        ("Disabled", "Profile: Enabled", False, "on"),
+        ("Disabled", "Export profile to JSON file: p.json", False, "on"),
+        ("Disabled", "Profile: Disabled", False, "off"),
+        ("Enabled", "Profile: Enabled", True, "off"),
+        ("", "Profile: Enabled", True, ""),
+    ],
+)
+def test_the_log_shows_whether_the_profiler_was_active(
+    tmp_path: Path, separate: str, reporting: str, has_layers: bool, expected: str
+) -> None:
+    log = trt.log().replace("Data transfers: Enabled", f"Separate profiling: {separate}" if separate else "Spin: off")
+    log = log.replace("Export timing to JSON file: times.json", reporting)
+    layers = {"profile": trt.layer_times(trt.small_engine())} if has_layers else {}
+    profile = read_profile(trt.write_exports(tmp_path / "cnn", times=trt.times([1.0, 1.1]), log=log, **layers))
+    assert profile.profiler == expected
+
+
 def test_layers_of_a_detailed_engine_are_imported(exports: Path) -> None:
     reformat, conv, pool, gemm = read_profile(exports).layers
     assert (reformat.role, reformat.onnx_nodes) == ("reformat", ())

@@ -281,3 +281,17 @@ def test_tensorrt_builds_models_quantized_for_it(tmp_path: Path) -> None:
     settings = {"backend": "tensorrt_rtx", "compute_capabilities": ["8.6"]}
     run_step(BuildEngine, tmp_path / "q/out/model.onnx", tmp_path / "e", settings, SIGNED)
     assert (tmp_path / "e/out/model.engine").stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_symmetric"),
+    [
+        ({}, False),
+        ({"symmetric": True}, True),
+        ({"symmetric": False}, False),
+        ({"target": "tensorrt"}, True),
+        ({"target": "tensorrt", "symmetric": True}, True),
+    ],
+)
+def test_activations_are_symmetric_on_request_and_for_tensorrt(settings: dict[str, Any], is_symmetric: bool) -> None:
+    assert Quantize(**settings).symmetric_activations == is_symmetric

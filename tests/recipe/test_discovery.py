@@ -45,6 +45,12 @@ def test_a_file_without_a_step_is_explained(tmp_path: Path, source: str, message
         StepTypes((path,)).find("word")
 
 
+def test_a_file_that_is_not_python_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "word.txt").write_text(STAMP)
+    with pytest.raises(RequestError, match=r"word\.txt: a step's file is Python and ends in `\.py`"):
+        StepTypes((tmp_path / "word.txt",)).find("word")
+
+
 def test_a_users_step_replaces_a_built_in_step_of_the_same_name(tmp_path: Path) -> None:
     path = tmp_path / "lint.py"
     path.write_text(STAMP)

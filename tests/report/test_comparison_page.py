@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ndld_flow.profiles.compare.measured import Rules
 from ndld_flow.profiles.read.read_profile import read_profile
 from ndld_flow.records.comparison import MetricVerdict
 from ndld_flow.report.comparison.layers import collect_aligned
-from ndld_flow.report.comparison.page import ComparisonPage, collect_comparison, draw_comparison
+from ndld_flow.report.comparison.page import ComparisonPage, _title, collect_comparison, draw_comparison
 from ndld_flow.report.comparison.subjects import collect_differences
 from ndld_flow.report.comparison.verdicts import IntervalScale
 from ndld_flow.report.panels.comparisons import collect_comparisons
@@ -71,6 +72,9 @@ def test_every_profile_and_candidate_is_decided_and_the_title_names_them() -> No
         ("det", 2, "inconclusive"),
         ("rec", 1, "regressed"),
     ]
+    labels = [replace(page.subjects[0], label=letter) for letter in "abcde"]
+    assert _title(labels[:4]) == "b, c and d against a"
+    assert _title(labels) == "4 reports against a"
     assert page.left_out == ("tuned has no profile `rec`: it is left out there.",)
     assert [gate.outcome for gate in page.gates] == ["failed", "passed", "passed"]
     assert (page.gates[0].profile, page.gates[0].subject) == ("rec", 1)

@@ -274,6 +274,15 @@ def test_a_comparison_is_written_as_markdown() -> None:
     assert "- &#96;other&#96; has no partner" in markdown
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_only_further_metrics_are_folded(others: int) -> None:
+    measured = profiles_of(["main", "branch"])
+    whole = section("speed", measured, ["regressed"])
+    cut = whole.model_copy(update={"metrics": whole.metrics[: 1 + others], "verdicts": whole.verdicts[:1]})
+    text = comparison_markdown(two_profiles(profiles=(cut,)), [measured])
+    assert ("All metrics" in text) == bool(others)
+
+
 def test_several_candidates_and_profiles_are_written_as_markdown() -> None:
     labels = ["main", "one", "two"]
     measured = [profiles_of(labels), profiles_of(labels)]

@@ -173,7 +173,9 @@ def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
         "base/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, sitting=Sitting(1, 2, "tuesday")),
     }
     write_run(tmp_path, run_record(steps), documents)
-    assert verdict_of(tmp_path)[3].endswith("(median of 100 passes in 5 process runs: indicative)")
+    line = verdict_of(tmp_path)[3]
+    assert line.startswith("latency half 10.1 ms vs source 20.2 ms: ")  # the source is the base, though measured last
+    assert line.endswith("(median of 100 passes in 5 process runs: indicative)")
     assert [view.in_turns_with for view in page_of(tmp_path).views["latency"]] == [(), ()]
 
 

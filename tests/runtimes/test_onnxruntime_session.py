@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 import threading
@@ -162,6 +164,12 @@ def test_native_output_is_caught_and_python_keeps_its_terminal(capfd: pytest.Cap
     os.write(2, b"after\n")
     assert caught.text == "from C++\n"
     assert "after" in capfd.readouterr().err
+
+
+def test_a_replaced_stream_stays_in_its_place() -> None:
+    with contextlib.redirect_stderr(io.StringIO()) as replaced, catch_native_output() as caught:
+        sys.stderr.write("from Python\n")
+    assert (replaced.getvalue(), caught.text) == ("from Python\n", "")
 
 
 def test_native_output_is_restored_after_an_error(capfd: pytest.CaptureFixture[str]) -> None:

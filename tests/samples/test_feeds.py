@@ -113,6 +113,12 @@ def test_zeros_and_ones() -> None:
         (TensorSpec("x", "int32", (1,)), {"range": [0.2, 0.8]}, ["int32", "no integer"]),
         (TensorSpec("x", "float16", (1,)), {"range": [0.0, 1e6]}, ["float16", "1e+06"]),
         (TensorSpec("x", "float32", (1,)), {"range": [1.0, 0.0]}, ["range [1, 0)"]),
+        (
+            TensorSpec("x", "float32", ("n",)),
+            {"shape": [2**60]},
+            ["float32", "4,194,304 TiB", "more than this machine has"],
+        ),
+        (TensorSpec("x", "float32", None), {"shape": [1] * 65}, ["float32", "or than numpy takes"]),
         (X, {"data": "photo.tiff"}, ["photo.tiff", ".npy", ".png"]),
         (X, {"data": "missing.npy"}, ["missing.npy", "there is no file"]),
         (X, {"data": "missing.png"}, ["missing.png", "there is no file"]),
