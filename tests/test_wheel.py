@@ -1,59 +1,156 @@
-"""The wheel and the sdist are built, and the wheel is used in an empty folder."""
+"""The wheel and the sdist are built, and the wheel is installed and used in empty folders."""
 
 from __future__ import annotations
 
 import json
-import os
+import platform
 import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from zipfile import ZipFile
 
 import onnx
 import pytest
+import yaml
 from onnx import TensorProto
 
+from ndld_flow.base.extras import EXTRAS
+from tests.support import pages
 from tests.support.command_line import ndld_flow
+from tests.support.installation import Installation, build_distributions, find_python, install_wheel
 from tests.support.models import GraphBuilder, make_cnn, save, tensor
-from tests.support.samples import fetch_sample
+from tests.support.samples import fetch_sample, lend_samples
 
 ROOT = Path(__file__).parent.parent
+LIMIT_BYTES = 350_000_000
+"""Limit of the base installation, on x86-64 Linux."""
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel, unpacked as pip does it, and the sdist."""
-    folder = tmp_path_factory.mktemp("built")
-    build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    with ZipFile(next(folder.glob("*.whl"))) as wheel:
-        wheel.extractall(folder / "installed")  # noqa: S202
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this test run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if base.name.startswith("popen-") else base) / "wheel"
+    folder.mkdir(exist_ok=True)
     return folder
 
 
+@pytest.fixture(scope="session")
+def built(shared: Path) -> Path:
+    """A folder with the wheel and the sdist."""
+    return build_distributions(shared / "dist")
+
+
+@pytest.fixture(scope="session")
+def installed(shared: Path, built: Path) -> Installation:
+    """The wheel in a virtual environment, without extras."""
+    return install_wheel(shared / "base", next(built.glob("*.whl")))
+
+
+def work(installed: Installation, folder: Path, *arguments: str) -> str:
+    """Run a command that must succeed; return what it prints."""
+    done = installed.run(*arguments, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.thorough
-def test_examples_and_presets_work_from_a_wheel_in_an_empty_folder(built: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(built / "installed")}
-
-    def installed(*arguments: str) -> str:
-        command = [sys.executable, "-m", "ndld_flow", *arguments]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    code = [sys.executable, "-c", "import ndld_flow; print(ndld_flow.__file__)"]
-    used = subprocess.run(code, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
-    assert used.startswith(str(built))
-    installed("init", "--example", "resnet50")
-    planned = installed("plan", "pipelines/resnet50.yaml", "profiling@steps.speed=thorough", "--json")
+def test_examples_and_presets_work_from_a_wheel_in_an_empty_folder(installed: Installation, tmp_path: Path) -> None:
+    used = installed.python("import ndld_flow; print(ndld_flow.__file__)", tmp_path)
+    assert Path(used).is_relative_to(installed.folder)
+    work(installed, tmp_path, "init", "--example", "resnet50")
+    planned = work(installed, tmp_path, "plan", "pipelines/resnet50.yaml", "profiling@steps.speed=thorough", "--json")
     assert json.loads(planned)
     assert not (tmp_path / "configs").exists()
 
 
-LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"
+@pytest.mark.thorough
+@pytest.mark.skipif(
+    platform.machine() != "x86_64" or sys.platform != "linux", reason="the limit is that of x86-64 Linux"
+)
+def test_the_base_is_small(installed: Installation) -> None:
+    sizes = installed.sizes()
+    assert sum(sizes.values()) <= LIMIT_BYTES, sorted(sizes.items(), key=lambda each: -each[1])
+    brought = {distribution for extra in EXTRAS.values() for distribution in extra.distributions}
+    assert not brought & {name.lower().replace("_", "-") for name in sizes}
+
+
+@pytest.mark.thorough
+def test_the_first_recipe_passes_without_extras(installed: Installation, tmp_path: Path) -> None:
+    work(installed, tmp_path, "init", "--example", "quickstart")
+    lend_samples(tmp_path / "outputs/store")
+    small = ("inputs.x.shape=[1,3,96,96]", "steps.sanitize.input_shapes.x=[1,3,96,96]")
+    work(installed, tmp_path, "run", "pipelines/quickstart.yaml", *small)
+    compared = installed.run("compare", "quickstart:base", "quickstart:speed", cwd=tmp_path)
+    assert compared.returncode in (0, 1, 4), compared.stderr
+    [page] = tmp_path.glob("outputs/**/comparison.html")
+    assert not list(page.parent.glob("*.png")), "Matplotlib is not here"
+    checks = {each["name"]: each for each in json.loads(installed.run("doctor", "--json", cwd=tmp_path).stdout)}
+    assert checks["onnxruntime files"]["found"].startswith("onnxruntime ")
+    states = {name: checks[f"extra [{name}]"]["state"] for name in EXTRAS}
+    assert set(states.values()) == {"absent"}, states
+    assert [name for name, check in checks.items() if check["state"] == "broken"] == []
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        ("sweep_cpu", ("sweep.method=tpe",), "`method: tpe` needs Optuna: pip install 'ndld-flow[tpe]'"),
+        (
+            "resnet50",
+            ("steps.rules={step: edit, operations: [{apply_rules: {rules: ['*']}}]}",),
+            "step rules: the operation `apply_rules` needs onnxscript: pip install 'ndld-flow[rules]'",
+        ),
+    ],
+)
+def test_a_missing_extra_is_named_before_anything_runs(
+    installed: Installation, tmp_path: Path, recipe: str, overrides: tuple[str, ...], message: str
+) -> None:
+    work(installed, tmp_path, "init", "--example", recipe)
+    done = installed.run("run", f"pipelines/{recipe}.yaml", *overrides, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert message in done.stderr
+    assert not list(tmp_path.glob("outputs/store/records/*/*")), "a step ran"
+
+
+def follow_workflow(installed: Installation, folder: Path) -> None:
+    """Follow the workflow for CI in an empty folder, with short measurements."""
+    [block] = [block for block in pages.blocks() if block.title.endswith("latency.yml")]
+    commands = [step["run"] for step in yaml.safe_load(block.text)["jobs"]["compare"]["steps"] if "run" in step]
+    make_cnn(folder / "model.onnx")
+    (folder / "shipped").mkdir()
+    shutil.copy(folder / "model.onnx", folder / "shipped")
+    work(installed, folder, "init", "--example", "ci")
+    environment = {**installed.environment, "GITHUB_STEP_SUMMARY": str(folder / "summary.md")}
+    assert commands[0] == "pip install ndld-flow"
+    for command in commands:
+        line = command.replace("pip install ndld-flow", f"pip install -q {installed.wheel}")
+        if line.startswith("ndld-flow run"):
+            line += " steps.base.budget=300ms steps.speed.budget=300ms steps.decide.rounds=4"
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        undecided = (0, 1, 4) if line.startswith("ndld-flow run") else (0,)
+        assert done.returncode in undecided, (line, done.stdout, done.stderr)
+    assert (folder / "summary.md").read_text().startswith("### ")
+
+
+@pytest.mark.thorough
+def test_the_workflow_for_ci_needs_the_wheel_alone(installed: Installation, tmp_path: Path) -> None:
+    follow_workflow(installed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14"])
+def test_the_wheel_works_on_every_python(version: str, shared: Path, built: Path, tmp_path: Path) -> None:
+    installed = install_wheel(shared / version, next(built.glob("*.whl")), find_python(version))
+    follow_workflow(installed, tmp_path)
+    UNLIKE["fixed"](tmp_path / "fixed.onnx")
+    work(installed, tmp_path, "init", "fixed.onnx")
+    work(installed, tmp_path, "run", "fixed.yaml", "-o", "faster.onnx", *QUICK)
 
 
 def text_model(path: Path) -> Path:
@@ -88,17 +185,18 @@ UNLIKE: dict[str, Callable[[Path], object]] = {
     "audio": lambda path: shutil.copy(fetch_sample("silero"), path),
 }
 
+QUICK = tuple(f"steps.{step}.budget=300ms" for step in ("base", "speed"))
+"""Settings of recipes by `init` for short measurements."""
+
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind", UNLIKE)
-def test_two_commands_lead_from_a_model_to_a_result(kind: str, tmp_path: Path) -> None:
+def test_two_commands_lead_from_a_model_to_a_result(kind: str, installed: Installation, tmp_path: Path) -> None:
     UNLIKE[kind](tmp_path / "model.onnx")
-    begun = ndld_flow("init", "model.onnx", cwd=tmp_path)
+    begun = installed.run("init", "model.onnx", cwd=tmp_path)
     assert (begun.returncode, begun.stderr) == (0, "")
-    quick = [f"steps.{step}.budget=300ms" for step in ("base", "speed")]
-    done = ndld_flow("run", "model.yaml", "-o", "faster.onnx", *quick, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "result faster.onnx"
+    printed = work(installed, tmp_path, "run", "model.yaml", "-o", "faster.onnx", *QUICK)
+    assert printed.splitlines()[-1] == "result faster.onnx"
     onnx.checker.check_model(onnx.load(tmp_path / "faster.onnx"))
 
 

@@ -1,0 +1,93 @@
+"""Installations of the built wheel in virtual environments of their own, as a user has them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from ndld_flow.processes.watchdog import IN_PROCESS
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A virtual environment with the wheel and what it requires."""
+
+    folder: Path
+    wheel: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a shell in which it is activated."""
+        kept = {name: value for name, value in os.environ.items() if name not in (IN_PROCESS, "PYTHONPATH")}
+        return {**kept, "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+    def run(self, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+        """Run `ndld-flow` with these arguments."""
+        command = [str(self.folder / "bin/ndld-flow"), *arguments]
+        return subprocess.run(command, cwd=cwd, env=self.environment, capture_output=True, text=True, check=False)
+
+    def python(self, code: str, cwd: Path) -> str:
+        """Return what Python code prints."""
+        command = [str(self.folder / "bin/python"), "-c", code]
+        return subprocess.run(
+            command, cwd=cwd, env=self.environment, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of the files of each distribution that pip installed, by its name."""
+        code = (
+            "import importlib.metadata as m, json\n"
+            "sizes = {d.name: sum(f.locate().stat().st_size for f in d.files if f.locate().exists()) for d in "
+            "m.distributions()}\nprint(json.dumps(sizes))"
+        )
+        sizes: dict[str, int] = json.loads(self.python(code, self.folder))
+        return {name: size for name, size in sizes.items() if name not in ("pip", "setuptools")}
+
+
+def build_distributions(folder: Path) -> Path:
+    """Build the wheel and the sdist into a folder, once for all workers of a test run; return it."""
+    with FileLock(f"{folder}.lock"):
+        if not list(folder.glob("*.whl")):
+            build = [sys.executable, "-m", "hatchling", "build", "-d", str(folder)]
+            subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    return folder
+
+
+def install_wheel(folder: Path, wheel: Path, python: str = sys.executable) -> Installation:
+    """Install the wheel, once for all workers of a test run, with what it requires from the package index."""
+    done = folder / "installed"
+    with FileLock(f"{folder}.lock"):
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            subprocess.run([python, "-m", "venv", str(folder)], check=True, capture_output=True)
+            command = [str(folder / "bin/pip"), "install", "--quiet", "--disable-pip-version-check", str(wheel)]
+            installed = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert installed.returncode == 0, installed.stderr
+            done.touch()
+    return Installation(folder, wheel)
+
+
+def find_python(version: str) -> str:
+    """Return the path of an interpreter of a version such as `3.12`; skips the test where there is none."""
+    candidates = [
+        shutil.which(f"python{version}"),
+        *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+    ]
+    for candidate in filter(None, candidates):
+        # pyenv's shims exist for versions that are not selected, too.
+        code = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+        asked = subprocess.run([candidate, "-c", code], capture_output=True, text=True, check=False)
+        if asked.returncode == 0 and re.fullmatch(re.escape(version), asked.stdout.strip()):
+            return candidate
+    pytest.skip(f"there is no Python {version}")
