@@ -369,7 +369,7 @@ def test_frames_over_the_limit_of_images_are_refused(in_folder: Path, monkeypatc
 def test_the_error_without_pyav_names_the_package(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "av", None)
     Path("clip.mp4").write_bytes(b"")
-    with pytest.raises(BackendError, match=r"frames of clip\.mp4 need PyAV: pip install 'ndld-flow\[video\]'"):
+    with pytest.raises(BackendError, match=r"clip\.mp4 needs PyAV: pip install 'ndld-flow\[video\]'"):
         samples(X, data={"x": "clip.mp4"})
 
 
