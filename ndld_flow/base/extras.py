@@ -53,7 +53,7 @@ EXTRAS = {
             "ONNX Runtime for CUDA",
             ("onnxruntime-gpu", "nvidia-ml-py"),
             ("pynvml",),
-            "`provider: cuda` and `tensorrt`, with CUDA and cuDNN; clocks, power and utilization of GPUs",
+            "`provider: cuda`, with CUDA and cuDNN; clocks, power and utilization of GPUs",
             2480,
         ),
         Extra(

@@ -75,7 +75,7 @@ def check_onnxruntime_files(builds: Sequence[Build]) -> Check:
 def _describe_extra(extra: Extra) -> Check:
     """Report whether an extra is installed, and the tasks that need it."""
     name = f"extra [{extra.name}]"
-    versions = ", ".join(f"{each} {read_version(each)}" for each in extra.distributions)
+    versions = ", ".join(f"{each} {read_version(each).removeprefix(each).strip()}" for each in extra.distributions)
     lack = find_cuda_lack() if extra.name == "gpu" else None
     if extra.is_installed and not lack:
         return Check(name=name, state="ok", found=f"{versions}: {extra.tasks}")
