@@ -38,45 +38,45 @@ def pairs(draw: st.DrawFn, elements: st.SearchStrategy[float], dtype: type = np.
 @given(pairs(st.floats(-1e3, 1e3, width=32)))
 def test_metrics_match_numpy(pair: tuple[Values, Values]) -> None:
     r, c = (array.astype(np.float64) for array in pair)
-    found = measure(*pair, Measuring(rtol=0.1, atol=0.5))
+    result = measure(*pair, Measuring(rtol=0.1, atol=0.5))
     noise, signal = np.sum((c - r) ** 2), np.sum(r**2)
-    assert found["max_abs"] == np.abs(c - r).max()
-    assert found["mean_abs"] == pytest.approx(np.abs(c - r).mean())
-    assert found["mismatched"] == np.mean(~np.isclose(c, r, rtol=0.1, atol=0.5))
-    assert found["max_rel"] == pytest.approx((np.abs(c - r) / np.maximum(np.abs(r), SMALLEST)).max())
-    assert found["rmse"] == pytest.approx(math.sqrt(np.mean((c - r) ** 2)))
+    assert result["max_abs"] == np.abs(c - r).max()
+    assert result["mean_abs"] == pytest.approx(np.abs(c - r).mean())
+    assert result["mismatched"] == np.mean(~np.isclose(c, r, rtol=0.1, atol=0.5))
+    assert result["max_rel"] == pytest.approx((np.abs(c - r) / np.maximum(np.abs(r), SMALLEST)).max())
+    assert result["rmse"] == pytest.approx(math.sqrt(np.mean((c - r) ** 2)))
     rms = math.sqrt(np.mean(r**2))
-    assert found["relative_rms"] == pytest.approx(math.sqrt(np.mean((c - r) ** 2)) / max(rms, SMALLEST))
+    assert result["relative_rms"] == pytest.approx(math.sqrt(np.mean((c - r) ** 2)) / max(rms, SMALLEST))
     if np.linalg.norm(r) > 1e-9 and np.linalg.norm(c) > 1e-9:
         cosine = np.vdot(r, c) / np.linalg.norm(r) / np.linalg.norm(c)
-        assert found["cosine"] == pytest.approx(cosine, abs=1e-9)
+        assert result["cosine"] == pytest.approx(cosine, abs=1e-9)
     if noise > 1e-9 and signal > 1e-9:
-        assert found["snr_db"] == pytest.approx(10 * math.log10(signal / noise))
-        assert found["relative_rms"] == pytest.approx(10 ** (-found["snr_db"] / 20))
+        assert result["snr_db"] == pytest.approx(10 * math.log10(signal / noise))
+        assert result["relative_rms"] == pytest.approx(10 ** (-result["snr_db"] / 20))
     if noise > 1e-9 and np.ptp(r) > 1e-6:
-        assert found["psnr_db"] == pytest.approx(10 * math.log10(np.ptp(r) ** 2 / np.mean((c - r) ** 2)))
+        assert result["psnr_db"] == pytest.approx(10 * math.log10(np.ptp(r) ** 2 / np.mean((c - r) ** 2)))
 
 
 @settings(deadline=None, max_examples=40)
 @given(pairs(st.floats(-5, 5, width=16).map(round)), st.integers(2, 5))
 def test_ranks_match_sorted_order(pair: tuple[Values, Values], k: int) -> None:
     r, c = pair  # whole numbers: equal ones are common
-    found = measure(r, c, Measuring(topk=k))
-    assert ("top1" in found) is (r.ndim > 0 and r.shape[-1] > 1)
-    assert (f"top{k}" in found) is (r.ndim > 0 and r.shape[-1] > k)
-    if "top1" in found:
-        assert found["top1"] == pytest.approx(np.mean(r.argmax(-1) == c.argmax(-1)))
-    if f"top{k}" in found:
+    result = measure(r, c, Measuring(topk=k))
+    assert ("top1" in result) is (r.ndim > 0 and r.shape[-1] > 1)
+    assert (f"top{k}" in result) is (r.ndim > 0 and r.shape[-1] > k)
+    if "top1" in result:
+        assert result["top1"] == pytest.approx(np.mean(r.argmax(-1) == c.argmax(-1)))
+    if f"top{k}" in result:
         rows = zip(r.reshape(-1, r.shape[-1]), c.reshape(-1, c.shape[-1]), strict=True)
         among = [sorted(theirs, reverse=True)[k - 1] <= theirs[mine.argmax()] for mine, theirs in rows]
-        assert found[f"top{k}"] == pytest.approx(np.mean(among))
-        assert found[f"top{k}"] >= found["top1"]
+        assert result[f"top{k}"] == pytest.approx(np.mean(among))
+        assert result[f"top{k}"] >= result["top1"]
 
 
 def test_nan_ranks_first() -> None:
     # As for numpy.argmax. Here three elements are before the one that is the reference's largest.
-    found = measure([[9.0, 1.0, 1.0, 1.0]], [[5.0, math.nan, 6.0, 7.0]], Measuring(topk=3))
-    assert (found["top1"], found["top3"]) == (0, 0)
+    result = measure([[9.0, 1.0, 1.0, 1.0]], [[5.0, math.nan, 6.0, 7.0]], Measuring(topk=3))
+    assert (result["top1"], result["top3"]) == (0, 0)
 
 
 def kl_of(p: Values, q: Values) -> float:
@@ -119,8 +119,8 @@ def test_kl_divergence_needs_probabilities() -> None:
     assert "kl" not in measure(sure, sure, Measuring(axis=2))
     masked = np.array([[0.0, 1.0, -np.inf]])
     assert measure(masked, masked, Measuring(softmax=True))["kl"] == 0
-    said = outside(measure([[2.0, 1.0]], [[2.0, 1.0]]), Tolerance(kl=0.1).bounds())
-    assert said == [
+    texts = outside(measure([[2.0, 1.0]], [[2.0, 1.0]]), Tolerance(kl=0.1).bounds())
+    assert texts == [
         "kl is not defined for it (the reference's values are not probabilities; if they are logits, name the output "
         "in `softmax`), so it cannot be checked"
     ]
@@ -135,13 +135,13 @@ ANY_FLOAT = st.one_of(
 @given(pairs(ANY_FLOAT), st.booleans())
 def test_metrics_of_any_values_are_finite(pair: tuple[Values, Values], softmax: bool) -> None:
     r, c = pair
-    found = measure(r, c, Measuring(atol=1.0, softmax=softmax))
-    assert all(math.isfinite(value) for value in found.values())
+    result = measure(r, c, Measuring(atol=1.0, softmax=softmax))
+    assert all(math.isfinite(value) for value in result.values())
     both = np.isfinite(r) & np.isfinite(c)
-    assert ("max_abs" in found) is bool(both.any())
+    assert ("max_abs" in result) is bool(both.any())
     if both.any():
-        assert found["max_abs"] == np.abs(r[both].astype(np.float64) - c[both]).max()
-        assert -1 <= found["cosine"] <= 1
+        assert result["max_abs"] == np.abs(r[both].astype(np.float64) - c[both]).max()
+        assert -1 <= result["cosine"] <= 1
     agreement = Agreement(Measuring(atol=1.0))
     agreement.add(r, c)
     same = (r == c) | (np.isnan(r) & np.isnan(c))
@@ -165,18 +165,18 @@ def test_scaling_both_outputs_keeps_ratios(pair: tuple[Values, Values], power: i
 def test_metrics_of_samples_are_combined(samples: list[tuple[Values, Values]]) -> None:
     agreement = Agreement(Measuring(atol=1.0))
     each = [agreement.add(r, c, f"sample {i}") for i, (r, c) in enumerate(samples)]
-    found, worst = agreement.metrics(), agreement.worst_samples()
+    result, worst = agreement.metrics(), agreement.worst_samples()
     r, c = (np.concatenate([pair[side].ravel() for pair in samples]).astype(np.float64) for side in (0, 1))
-    assert found["mean_abs"] == pytest.approx(np.abs(c - r).mean())
-    assert found["rmse"] == pytest.approx(math.sqrt(np.mean((c - r) ** 2)))
-    assert found["mismatched"] == np.mean(np.abs(c - r) > 1)
+    assert result["mean_abs"] == pytest.approx(np.abs(c - r).mean())
+    assert result["rmse"] == pytest.approx(math.sqrt(np.mean((c - r) ** 2)))
+    assert result["mismatched"] == np.mean(np.abs(c - r) > 1)
     for metric in ("cosine", "snr_db", "psnr_db", "relative_rms", "max_abs", "max_rel"):
         pick = min if higher_is_better(metric) else max
-        values = [one[metric] for one in each if metric in one]
-        assert found.get(metric) == (pick(values) if len(values) == len(each) else None)
+        values = [item[metric] for item in each if metric in item]
+        assert result.get(metric) == (pick(values) if len(values) == len(each) else None)
     for metric, sample in worst.items():
         pick = min if higher_is_better(metric) else max
-        values = [one.get(metric, math.nan) for one in each]
+        values = [item.get(metric, math.nan) for item in each]
         assert values[int(sample.split()[1])] == pick(value for value in values if not math.isnan(value))
 
 
@@ -187,8 +187,8 @@ def test_metrics_of_zeros_are_defined() -> None:
         (zeros, ones, 0, -SAME_DB),
         (ones, zeros, 0, 0),
     ):
-        found = measure(reference, candidate)
-        assert (found["cosine"], found["snr_db"]) == (cosine, snr)
+        result = measure(reference, candidate)
+        assert (result["cosine"], result["snr_db"]) == (cosine, snr)
     assert measure(zeros, zeros)["relative_rms"] == 0
     assert measure(zeros, ones)["relative_rms"] == 2.0**126
     assert "psnr_db" not in measure(ones, zeros)  # its range is nothing to compare noise with
@@ -218,10 +218,10 @@ def test_integers_and_bools_are_compared_for_equality(data: st.DataObject, dtype
     drawn = hnp.arrays(dtype, data.draw(hnp.array_shapes(max_dims=2, max_side=5)))
     r = data.draw(drawn)
     c = data.draw(hnp.arrays(dtype, r.shape))
-    found = measure(r, c)
-    assert found["mismatched"] == np.mean(r != c)
-    assert found["max_abs"] == pytest.approx(np.abs(c.astype(np.float64) - r.astype(np.float64)).max())
-    assert "kl" not in found
+    result = measure(r, c)
+    assert result["mismatched"] == np.mean(r != c)
+    assert result["max_abs"] == pytest.approx(np.abs(c.astype(np.float64) - r.astype(np.float64)).max())
+    assert "kl" not in result
 
 
 def test_large_integers_are_compared_exactly() -> None:
@@ -234,11 +234,11 @@ def test_strings_are_compared_for_equality() -> None:
 
 def test_chunks_of_an_output_are_combined() -> None:
     r = np.random.default_rng(0).random(2_500_000, dtype=np.float32)
-    found = measure(r, r.astype(ml_dtypes.bfloat16).astype(np.float32))
+    result = measure(r, r.astype(ml_dtypes.bfloat16).astype(np.float32))
     rounded = np.abs(r.astype(ml_dtypes.bfloat16).astype(np.float64) - r)
-    assert found["max_abs"] == rounded.max()
-    assert found["mean_abs"] == pytest.approx(rounded.mean())
-    assert found["rmse"] == pytest.approx(math.sqrt(np.mean(rounded**2)))
+    assert result["max_abs"] == rounded.max()
+    assert result["mean_abs"] == pytest.approx(rounded.mean())
+    assert result["rmse"] == pytest.approx(math.sqrt(np.mean(rounded**2)))
     shares = np.full((300, 1000), 0.001)
     assert measure(shares, shares)["kl"] == pytest.approx(0, abs=1e-12)
 

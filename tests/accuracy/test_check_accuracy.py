@@ -257,8 +257,8 @@ def test_the_worst_of_several_samples_is_reported(tmp_path: Path) -> None:
         worst.append(ran.result.metrics["max_abs"].value)
     assert worst[0] < worst[2]
     assert worst == sorted(worst)
-    assert [one.sample for one in accuracy.samples] == [f"random, seed {i}" for i in range(8)]
-    errors = {one.sample: one.outputs["y"]["max_abs"] for one in accuracy.samples}
+    assert [sample.sample for sample in accuracy.samples] == [f"random, seed {i}" for i in range(8)]
+    errors = {sample.sample: sample.outputs["y"]["max_abs"] for sample in accuracy.samples}
     assert max(errors.values()) == accuracy.outputs[0].metrics["max_abs"]
     assert accuracy.outputs[0].worst_samples["max_abs"] == max(errors, key=lambda sample: errors[sample])
     assert accuracy.worst_sample == accuracy.outputs[0].worst_samples["slice_rms"]
@@ -395,7 +395,7 @@ def test_samples_from_files_are_all_compared(tmp_path: Path) -> None:
     off = "g (float[n, 4] x) => (float[n, 4] y) <float d = {0.01}> { s = Sigmoid(x) e = Mul(x, d) y = Add(s, e) }"
     data = {"x": str(tmp_path / "*.npy")}
     ran, accuracy = compare(tmp_path, SAME, off, {"x": {"shape": [1, 4]}}, data=data, tolerance={"max_abs": 0.1})
-    assert [one.sample for one in accuracy.samples] == ["row0.npy", "row1.npy", "row2.npy"]
+    assert [sample.sample for sample in accuracy.samples] == ["row0.npy", "row1.npy", "row2.npy"]
     assert accuracy.worst_sample == "row2.npy"
     assert accuracy.sample_count == 3
     assert "worst of 3 samples: row2.npy" in ran.result.summary

@@ -49,8 +49,8 @@ def look(
     return ran, Activations.model_validate_json((ran.out / ActivationsDocument.main).read_text())
 
 
-def named(found: Activations) -> dict[str, CapturedTensor]:
-    return {tensor.tensor: tensor for tensor in found.tensors}
+def named(activations: Activations) -> dict[str, CapturedTensor]:
+    return {tensor.tensor: tensor for tensor in activations.tensors}
 
 
 def codes(out: Path, shown: ActivationMap) -> Array:
@@ -138,44 +138,44 @@ def test_bytes_are_divided_evenly(sizes: list[int], total: int) -> None:
 def test_shown_values_are_the_computed_values(tmp_path: Path) -> None:
     values = np.linspace(-2, 2, 32, dtype=np.float32).reshape(1, 2, 4, 4)
     np.save(tmp_path / "x.npy", values)
-    ran, found = look(tmp_path / "a", SMALL, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["*"], arrays=True)
-    assert [each.tensor for each in found.tensors] == ["x", "a", "b", "y"]
-    assert [(each.position, each.op_type) for each in found.tensors] == [
+    ran, result = look(tmp_path / "a", SMALL, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["*"], arrays=True)
+    assert [each.tensor for each in result.tensors] == ["x", "a", "b", "y"]
+    assert [(each.position, each.op_type) for each in result.tensors] == [
         (-1, "Input"),
         (0, "Neg"),
         (1, "Tanh"),
         (2, "Relu"),
     ]
     for name, right in {"x": values, "a": -values, "b": np.tanh(-values), "y": np.maximum(np.tanh(-values), 0)}.items():
-        (shown,) = named(found)[name].maps
+        (shown,) = named(result)[name].maps
         assert (shown.channels, shown.height, shown.width, shown.scale, shown.side) == (2, 4, 4, 1, "candidate")
         assert np.allclose(decoded(ran.out, shown), right[0], atol=4 / 65532)
         assert np.allclose(np.load(ran.out / shown.array_file), right, atol=1e-6)
-        assert named(found)[name].range.maximum == pytest.approx(right.max())
-        assert [each.mean for each in named(found)[name].channels] == pytest.approx(right.mean((0, 2, 3)), abs=1e-6)
+        assert named(result)[name].range.maximum == pytest.approx(right.max())
+        assert [each.mean for each in named(result)[name].channels] == pytest.approx(right.mean((0, 2, 3)), abs=1e-6)
 
 
 def test_both_sides_of_a_map_can_be_subtracted(tmp_path: Path) -> None:
     wider = SMALL.replace("Neg(x)", "Mul(x, two)").replace("y) {", "y) <float two = {2.0}> {")
-    ran, found = look(tmp_path / "a", wider, {"x": {}}, reference=SMALL, tensors=["a"], arrays=True)
-    mine, other = found.tensors[0].maps
+    ran, result = look(tmp_path / "a", wider, {"x": {}}, reference=SMALL, tensors=["a"], arrays=True)
+    mine, other = result.tensors[0].maps
     assert (mine.side, other.side, mine.sample, other.sample) == ("candidate", "reference", 0, 0)
     assert (mine.low, mine.high) == (other.low, other.high)
     difference = np.load(ran.out / mine.array_file) - np.load(ran.out / other.array_file)
     shown = (codes(ran.out, mine).astype(float) - codes(ran.out, other)) * (mine.high - mine.low) / 65532
     assert np.allclose(shown, difference[0], atol=(mine.high - mine.low) / 65532)
-    assert found.tensors[0].channels[0].difference_rms == pytest.approx(np.sqrt(np.mean(difference[0, 0] ** 2)))
+    assert result.tensors[0].channels[0].difference_rms == pytest.approx(np.sqrt(np.mean(difference[0, 0] ** 2)))
 
 
 def test_channels_that_differ_most_are_shown_first(tmp_path: Path) -> None:
     changed = np.ones(200, np.float32)
     changed[[3, 77, 150]] = 5
     scales = [_scaled(tmp_path / f"{i}.onnx", scale) for i, scale in enumerate((changed, np.ones(200, np.float32)))]
-    _, found = look(tmp_path / "a", scales[0], {"x": {}}, reference=scales[1], tensors=["y"], channels=3)
-    shown = found.tensors[0].maps[0]
+    _, result = look(tmp_path / "a", scales[0], {"x": {}}, reference=scales[1], tensors=["y"], channels=3)
+    shown = result.tensors[0].maps[0]
     assert (shown.channel_numbers, shown.total_channels) == ((3, 77, 150), 200)
-    assert (found.tensors[0].channels_by, found.tensors[0].channel_count) == ("difference", 200)
-    assert [each.channel for each in found.tensors[0].channels] == list(range(200))
+    assert (result.tensors[0].channels_by, result.tensors[0].channel_count) == ("difference", 200)
+    assert [each.channel for each in result.tensors[0].channels] == list(range(200))
     changed[[3, 77, 150]] = 0
     _, alone = look(tmp_path / "b", _scaled(tmp_path / "c.onnx", changed), {"x": {}}, tensors=["y"], channels=197)
     assert alone.tensors[0].channels_by == "energy"
@@ -198,10 +198,10 @@ def test_maps_stay_within_their_byte_limit(tmp_path: Path) -> None:
     b = GraphBuilder()
     rename_output(b, b.op("MaxPool", b.op("Conv", "x", b.weight(8, 3, 3, 3)), kernel_shape=[2, 2], strides=[2, 2]), "y")
     onnx.save(b.model([tensor("x", [1, 3, 130, 130])], [tensor("y", [1, 8, 64, 64])]), tmp_path / "m.onnx")
-    ran, found = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {}}, every=1, map_bytes="100 KiB")
+    ran, result = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {}}, every=1, map_bytes="100 KiB")
     sizes = [path.stat().st_size for path in (ran.out / "maps").iterdir()]
     assert 80_000 < sum(sizes) <= 100 * 1024
-    assert len(sizes) == len(found.tensors) == 2
+    assert len(sizes) == len(result.tensors) == 2
     _, small = look(tmp_path / "b", tmp_path / "m.onnx", {"x": {}}, every=1, map_side=10)
     assert [(each.maps[0].width, each.maps[0].scale) for each in small.tensors] == [(10, 13), (10, 7)]
 
@@ -211,8 +211,8 @@ def test_samples_of_different_sizes_share_the_byte_limit(tmp_path: Path) -> None
         Image.new("RGB", (width, height), (number, 80, 250)).save(tmp_path / f"{number}.png")
     text = "g (float[1, 3, H, W] x) => (float[1, 3, H, W] y) { y = Relu(x) }"
     inputs: Given = {"x": {"data": str(tmp_path / "*.png")}}
-    ran, found = look(tmp_path / "a", text, inputs, reference=text, map_bytes="60 kB")
-    shown = named(found)["y"].maps[::2]
+    ran, result = look(tmp_path / "a", text, inputs, reference=text, map_bytes="60 kB")
+    shown = named(result)["y"].maps[::2]
     assert [(each.full_height, each.full_width) for each in shown] == [(30, 20), (280, 300), (285, 290)]
     assert shown[0].scale == 1
     assert shown[1].scale == shown[2].scale > 1
@@ -258,9 +258,9 @@ def test_layers_across_the_whole_model_are_chosen_by_default(cnn: Choice, tmp_pa
 
 def test_with_a_reference_tensors_of_both_models_are_chosen(tmp_path: Path) -> None:
     other = SMALL.replace("a = Neg(x) b = Tanh(a)", "renamed = Neg(x) b = Tanh(renamed)")
-    _, found = look(tmp_path / "a", SMALL, {"x": {}}, reference=other)
-    assert list(named(found)) == ["x", "b", "y"]
-    assert len(found.divergence) == 3
+    _, result = look(tmp_path / "a", SMALL, {"x": {}}, reference=other)
+    assert list(named(result)) == ["x", "b", "y"]
+    assert len(result.divergence) == 3
 
 
 @pytest.mark.parametrize(
@@ -279,15 +279,15 @@ def test_tensors_are_selected(settings: dict[str, Any], expected: set[str], cnn:
 
 
 def test_tensors_are_selected_by_name_and_by_operator(tmp_path: Path) -> None:
-    _, found = look(tmp_path / "a", SMALL, {"x": {}}, tensors=["x"], op_types=["Tanh"])
-    assert list(named(found)) == ["x", "b"]
+    _, result = look(tmp_path / "a", SMALL, {"x": {}}, tensors=["x"], op_types=["Tanh"])
+    assert list(named(result)) == ["x", "b"]
 
 
 def test_every_nth_tensor_is_selected(tmp_path: Path) -> None:
-    _, found = look(tmp_path / "a", SMALL, {"x": {}}, every=2)
-    assert list(named(found)) == ["b"]
-    _, found = look(tmp_path / "b", SMALL, {"x": {}}, every=1)
-    assert list(named(found)) == ["a", "b", "y"]
+    _, result = look(tmp_path / "a", SMALL, {"x": {}}, every=2)
+    assert list(named(result)) == ["b"]
+    _, result = look(tmp_path / "b", SMALL, {"x": {}}, every=1)
+    assert list(named(result)) == ["a", "b", "y"]
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_tensors_in_bodies_are_refused(tmp_path: Path) -> None:
 def test_values_that_are_not_numeric_tensors_are_skipped_and_reported(tmp_path: Path) -> None:
     model = """g (float[4] x) => (float[2] y) <int64 i = {1}, int64 n = {2}>
         { s = SplitToSequence(x, n) p = SequenceAt(s, i) y = Neg(p) }"""
-    _, found = look(tmp_path / "a", model, {"x": {}}, tensors=["s", "p"])
-    assert list(named(found)) == ["p"]
-    assert any(note.startswith("s (SplitToSequence)") for note in found.notes)
+    _, result = look(tmp_path / "a", model, {"x": {}}, tensors=["s", "p"])
+    assert list(named(result)) == ["p"]
+    assert any(note.startswith("s (SplitToSequence)") for note in result.notes)
 
 
 # What is told of them
@@ -336,12 +336,12 @@ def test_nan_infinity_and_overflow_are_counted(tmp_path: Path) -> None:
     text = """g (float[2, 4] x) => (float[2, 4] y) <float low = {0.0}, float high = {3.0}>
         { log = Log(x) clip = Clip(x, low, high) soft = Sigmoid(x) big = Exp(x) y = Identity(x) }"""
     inputs: Given = {"x": {"data": str(tmp_path / "x.npy")}}
-    ran, found = look(tmp_path / "a", text, inputs, tensors=["*"])
-    told = named(found)
-    assert (told["log"].range.nan_count, told["log"].range.inf_count) == (2, 1)
-    assert found.first_nonfinite == "log"
-    assert told["clip"].saturated == 2  # at 3; a Clip from 0 is a Relu
-    assert told["soft"].saturated == 0
+    ran, outcome = look(tmp_path / "a", text, inputs, tensors=["*"])
+    result = named(outcome)
+    assert (result["log"].range.nan_count, result["log"].range.inf_count) == (2, 1)
+    assert outcome.first_nonfinite == "log"
+    assert result["clip"].saturated == 2  # at 3; a Clip from 0 is a Relu
+    assert result["soft"].saturated == 0
     assert {name: metric.value for name, metric in ran.result.metrics.items()} == {
         "tensors": 6,
         "nan": 2,
@@ -359,8 +359,8 @@ def test_nan_infinity_and_overflow_are_counted(tmp_path: Path) -> None:
 def test_values_clipped_by_quantization_count_as_saturated(tmp_path: Path) -> None:
     text = """g (float[4] x) => (uint8[4] y) <float s = {1.0}, uint8 z = {0}> { y = QuantizeLinear(x, s, z) }"""
     np.save(tmp_path / "x.npy", np.array([-5, 7, 300, 400], np.float32))
-    _, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["y"])
-    assert (found.tensors[0].dtype, found.tensors[0].saturated) == ("uint8", 3)
+    _, result = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "x.npy")}}, tensors=["y"])
+    assert (result.tensors[0].dtype, result.tensors[0].saturated) == ("uint8", 3)
 
 
 @settings(max_examples=15)
@@ -375,15 +375,15 @@ def test_histograms_of_both_sides_use_the_same_bins(samples: Sequence[tuple[Arra
     meter = SharedHistogram(2)
     for sample in samples:
         meter.add(*sample)
-    found = meter.histograms()
-    assert (found[0].low, found[0].high) == (found[1].low, found[1].high)
-    for side, told in enumerate(found):
+    histograms = meter.histograms()
+    assert (histograms[0].low, histograms[0].high) == (histograms[1].low, histograms[1].high)
+    for side, each in enumerate(histograms):
         values = np.concatenate([sample[side] for sample in samples]).astype(np.float64)
         values = values[np.isfinite(values)]
-        assert sum(told.counts) == values.size
-        edges = np.linspace(told.low, told.high, 65)
-        slack = (told.high - told.low) * 1e-9
-        for count, low, high in zip(told.counts, edges, edges[1:], strict=False):
+        assert sum(each.counts) == values.size
+        edges = np.linspace(each.low, each.high, 65)
+        slack = (each.high - each.low) * 1e-9
+        for count, low, high in zip(each.counts, edges, edges[1:], strict=False):
             sure = np.count_nonzero((values > low + slack) & (values < high - slack))
             perhaps = np.count_nonzero((values >= low - slack) & (values <= high + slack))
             assert sure <= count <= perhaps
@@ -393,9 +393,9 @@ def test_a_histogram_stays_accurate_when_a_later_sample_is_wider() -> None:
     meter = SharedHistogram(1)
     meter.add(np.array([0.0, 1.0]))
     meter.add(np.array([-0.01, 1.01]))
-    (told,) = meter.histograms()
-    assert -0.03 < told.low <= -0.01
-    assert 1.01 <= told.high < 1.1
+    (histogram,) = meter.histograms()
+    assert -0.03 < histogram.low <= -0.01
+    assert 1.01 <= histogram.high < 1.1
 
 
 def test_dimension_roles_are_guessed_from_operators_and_can_be_set(tmp_path: Path) -> None:
@@ -410,32 +410,32 @@ def test_dimension_roles_are_guessed_from_operators_and_can_be_set(tmp_path: Pat
     rename_output(b, tokens, "y")
     model = tmp_path / "m.onnx"
     onnx.save(b.model([tensor("x", [1, 3, 8, 6])], [tensor("y", [1, 1, 7])]), model)
-    ran, found = look(tmp_path / "a", model, {"x": {}}, every=1)
-    layouts = {name: told.layout for name, told in named(found).items()}
+    ran, outcome = look(tmp_path / "a", model, {"x": {}}, every=1)
+    layouts = {name: each.layout for name, each in named(outcome).items()}
     expected = {conv: "NCHW", relu: "NCHW", turned: "NHWC", back: "NCHW", rows: "NC", "y": "NLC"}
     assert {name: layouts[name] for name in expected} == expected
-    shown = named(found)[turned].maps[0]
+    shown = named(outcome)[turned].maps[0]
     assert (shown.channels, shown.height, shown.width) == (4, 8, 6)
-    assert np.array_equal(codes(ran.out, shown), codes(ran.out, named(found)[back].maps[0]))
+    assert np.array_equal(codes(ran.out, shown), codes(ran.out, named(outcome)[back].maps[0]))
     sound = """g (float[1, 3, 9] x, float[3, 1, 1] w, float[9, 9] v) => (float[1, 3, 9] y)
         { c = Conv<group = 3>(x, w) y = MatMul(c, v) }"""
     _, flat = look(tmp_path / "c", sound, {}, every=1)
-    assert [told.layout for told in flat.tensors] == ["NCL", "NLC"]
-    _, said = look(tmp_path / "b", model, {"x": {}}, tensors=[relu], layout={"*": "NHWC"})
-    assert (said.tensors[0].maps[0].channels, said.tensors[0].channel_count) == (6, 6)
+    assert [each.layout for each in flat.tensors] == ["NCL", "NLC"]
+    _, result = look(tmp_path / "b", model, {"x": {}}, tensors=[relu], layout={"*": "NHWC"})
+    assert (result.tensors[0].maps[0].channels, result.tensors[0].channel_count) == (6, 6)
 
 
 def test_every_rank_and_dtype_has_a_map(tmp_path: Path) -> None:
     text = """g (float[2, 3] x, int32[5] i, bool[1] f) => (float[2, 3] y, int32[5] j, bool[1] h, float z, float[0] e)
         <float zero = {0.0}, int64[1] none = {0}> { y = Neg(x) j = Neg(i) h = Not(f) z = ReduceSum<keepdims: int = 0>(x)
         e = ConstantOfShape(none) }"""
-    ran, found = look(tmp_path / "a", text, {}, tensors=["*"])
-    told = named(found)
-    assert (told["y"].layout, told["j"].layout, told["z"].layout) == ("NC", "flat", "flat")
-    assert told["j"].dtype == "int32"
+    ran, outcome = look(tmp_path / "a", text, {}, tensors=["*"])
+    result = named(outcome)
+    assert (result["y"].layout, result["j"].layout, result["z"].layout) == ("NC", "flat", "flat")
+    assert result["j"].dtype == "int32"
     for name in ("y", "j", "h", "z"):
-        assert codes(ran.out, told[name].maps[0]).size == max(1, math.prod(told[name].shape))
-    assert codes(ran.out, told["e"].maps[0]).size == 0
+        assert codes(ran.out, result[name].maps[0]).size == max(1, math.prod(result[name].shape))
+    assert codes(ran.out, result["e"].maps[0]).size == 0
 
 
 # A second model
@@ -457,17 +457,17 @@ def test_an_overflow_that_onnxruntime_hides_is_shown(tmp_path: Path) -> None:
     full = _hidden_overflow(tmp_path / "full.onnx", np.float32)
     np.save(tmp_path / "x.npy", np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 2, 2))
     inputs: Given = {"x": {"data": str(tmp_path / "x.npy")}}
-    ran, found = look(tmp_path / "a", half, inputs, reference=full, tensors=["*"])
-    assert found.arithmetic == "stored"
-    large, back = (each.tensor for each in found.tensors[1:3])
-    assert (found.first_nonfinite, named(found)[large].range.inf_count) == (large, 2)
-    assert (named(found)[large].dtype, named(found)[large].reference_dtype) == ("float16", "float32")
-    assert [layer.tensor for layer in found.divergence] == ["x", large, back, "y"]
-    assert [layer.nonfinite for layer in found.divergence] == [0, 2, 2, 2]
-    reference = named(found)[large].reference_range
+    ran, result = look(tmp_path / "a", half, inputs, reference=full, tensors=["*"])
+    assert result.arithmetic == "stored"
+    large, back = (each.tensor for each in result.tensors[1:3])
+    assert (result.first_nonfinite, named(result)[large].range.inf_count) == (large, 2)
+    assert (named(result)[large].dtype, named(result)[large].reference_dtype) == ("float16", "float32")
+    assert [layer.tensor for layer in result.divergence] == ["x", large, back, "y"]
+    assert [layer.nonfinite for layer in result.divergence] == [0, 2, 2, 2]
+    reference = named(result)[large].reference_range
     assert reference is not None
-    assert (reference.beyond_share, found.range_format) == (0.5, "fp16")
-    assert codes(ran.out, named(found)[large].maps[0]).reshape(-1).tolist()[2:] == [65534, 65534]
+    assert (reference.beyond_share, result.range_format) == (0.5, "fp16")
+    assert codes(ran.out, named(result)[large].maps[0]).reshape(-1).tolist()[2:] == [65534, 65534]
     assert ran.result.metrics["nonfinite"].value == 6
     assert ran.result.summary.endswith(f"first in {large}, 2 of these in {large} not in source")
     _, native = look(tmp_path / "b", half, inputs, reference=full, tensors=["y"], arithmetic="native")
@@ -478,14 +478,14 @@ def test_an_overflow_that_onnxruntime_hides_is_shown(tmp_path: Path) -> None:
 
 def test_divergence_is_reported_for_each_tensor(tmp_path: Path) -> None:
     off = SMALL.replace("Tanh(a)", "Sigmoid(a)")
-    ran, found = look(tmp_path / "a", off, {"x": {}}, reference=SMALL, tensors=["a", "b", "y"])
-    layers = {layer.tensor: layer for layer in found.divergence}
+    ran, result = look(tmp_path / "a", off, {"x": {}}, reference=SMALL, tensors=["a", "b", "y"])
+    layers = {layer.tensor: layer for layer in result.divergence}
     assert layers["a"].metrics["cosine"] == 1.0
     assert layers["b"].metrics["cosine"] < 0.5
-    assert ran.result.metrics["worst.cosine"].value == min(layer.metrics["cosine"] for layer in found.divergence)
-    assert ran.result.metrics["worst.max_abs"].value == max(layer.metrics["max_abs"] for layer in found.divergence)
+    assert ran.result.metrics["worst.cosine"].value == min(layer.metrics["cosine"] for layer in result.divergence)
+    assert ran.result.metrics["worst.max_abs"].value == max(layer.metrics["max_abs"] for layer in result.divergence)
     assert "furthest from source: " in ran.result.summary
-    r, c = (named(found)["b"].reference_histogram, named(found)["b"].histogram)
+    r, c = (named(result)["b"].reference_histogram, named(result)["b"].histogram)
     assert r is not None
     assert (r.low, r.high) == (c.low, c.high)
 
@@ -493,11 +493,11 @@ def test_divergence_is_reported_for_each_tensor(tmp_path: Path) -> None:
 def test_unmatched_tensors_and_different_shapes_are_not_compared(tmp_path: Path) -> None:
     other = """g (float[1, 2, 4, 4] x) => (float[2, 16] y) <int64[2] s = {2, 16}>
         { a = Neg(x) c = Tanh(a) y = Reshape(c, s) }"""
-    _, found = look(tmp_path / "a", SMALL, {"x": {}}, reference=other, tensors=["*"])
-    assert [layer.tensor for layer in found.divergence] == ["x", "a"]
-    assert named(found)["b"].reference_range is None
-    assert any(note.startswith("y is 2x16 in the reference, 1x2x4x4 here") for note in found.notes)
-    assert [shown.side for shown in named(found)["y"].maps] == ["candidate"]
+    _, result = look(tmp_path / "a", SMALL, {"x": {}}, reference=other, tensors=["*"])
+    assert [layer.tensor for layer in result.divergence] == ["x", "a"]
+    assert named(result)["b"].reference_range is None
+    assert any(note.startswith("y is 2x16 in the reference, 1x2x4x4 here") for note in result.notes)
+    assert [shown.side for shown in named(result)["y"].maps] == ["candidate"]
 
 
 def test_models_with_different_inputs_are_refused(tmp_path: Path) -> None:
@@ -507,19 +507,19 @@ def test_models_with_different_inputs_are_refused(tmp_path: Path) -> None:
 
 def test_data_larger_than_memory_gives_equal_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the model runs several times, over all samples, before the first sample's tensors are there."""
-    told: list[Activations] = []
+    result: list[Activations] = []
     for budget in (2**29, 1):
         monkeypatch.setattr(capture, "__defaults__", (budget,))
-        _, found = look(tmp_path / str(budget), SMALL, {"x": {}}, reference=SMALL, samples=3, tensors=["*"])
-        assert {layer.metrics["max_abs"] for layer in found.divergence} == {0.0}
-        told.append(found)
-    assert told[0].tensors[0] == told[1].tensors[0]
-    for one, other in zip(
-        told[0].tensors, told[1].tensors, strict=True
+        _, outcome = look(tmp_path / str(budget), SMALL, {"x": {}}, reference=SMALL, samples=3, tensors=["*"])
+        assert {layer.metrics["max_abs"] for layer in outcome.divergence} == {0.0}
+        result.append(outcome)
+    assert result[0].tensors[0] == result[1].tensors[0]
+    for item, other in zip(
+        result[0].tensors, result[1].tensors, strict=True
     ):  # kernels are fused in another way: the last bits differ
-        assert (one.tensor, one.range.elements) == (other.tensor, other.range.elements)
-        assert one.range.maximum == pytest.approx(other.range.maximum, rel=1e-5)
-        assert [each.rms for each in one.channels] == pytest.approx([each.rms for each in other.channels], abs=1e-5)
+        assert (item.tensor, item.range.elements) == (other.tensor, other.range.elements)
+        assert item.range.maximum == pytest.approx(other.range.maximum, rel=1e-5)
+        assert [each.rms for each in item.channels] == pytest.approx([each.rms for each in other.channels], abs=1e-5)
 
 
 # Stopping early
@@ -554,17 +554,17 @@ def test_nodes_after_the_stop_may_be_broken(until: str, tmp_path: Path) -> None:
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), tmp_path / "m.onnx")
     with pytest.raises(ModelError):
         look(tmp_path / "whole", tmp_path / "m.onnx", {"x": {}})
-    _, found = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {}}, until=until)
-    assert list(named(found)) == ["x", "a"]
-    assert found.stopped_at == until
+    _, result = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {}}, until=until)
+    assert list(named(result)) == ["x", "a"]
+    assert result.stopped_at == until
     with pytest.raises(RequestError, match=r'tensors: .*"b"'):
         look(tmp_path / "b", tmp_path / "m.onnx", {"x": {}}, until=until, tensors=["b"])
 
 
 def test_branches_before_the_stop_run_and_a_reference_without_it_runs_whole(tmp_path: Path) -> None:
     text = "g (float[4] x) => (float[4] y) { side = Abs(x) a = Neg(x) b = Exp(a) y = Add(b, side) }"
-    _, found = look(tmp_path / "a", text, {"x": {}}, until="a", tensors=["*"])
-    assert list(named(found)) == ["x", "side", "a"]
+    _, result = look(tmp_path / "a", text, {"x": {}}, until="a", tensors=["*"])
+    assert list(named(result)) == ["x", "side", "a"]
     other = "g (float[4] x) => (float[4] y) { side = Abs(x) z = Neg(x) y = Add(z, side) }"
     _, both = look(tmp_path / "b", text, {"x": {}}, reference=other, until="a", tensors=["*"])
     assert [layer.tensor for layer in both.divergence] == ["x", "side"]
@@ -588,12 +588,12 @@ def test_all_samples_are_counted_and_the_first_are_shown(pictures: Path, tmp_pat
     inputs: Given = {
         "x": {"shape": [1, 3, 16, 16], "data": str(pictures), "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.5]}
     }
-    ran, found = look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), inputs, tensors=["x"], shown=2)
-    assert [sample.label for sample in found.samples] == ["0.png", "1.png", "2.png"]
-    assert [sample.picture for sample in found.samples] == ["samples/0.png", "samples/1.png", ""]
-    assert [shown.sample for shown in found.tensors[0].maps] == [0, 1]
-    assert found.tensors[0].range.elements == 3 * 3 * 16 * 16
-    assert sum(found.tensors[0].histogram.counts) == 3 * 3 * 16 * 16
+    ran, result = look(tmp_path / "a", make_cnn(tmp_path / "m.onnx"), inputs, tensors=["x"], shown=2)
+    assert [sample.label for sample in result.samples] == ["0.png", "1.png", "2.png"]
+    assert [sample.picture for sample in result.samples] == ["samples/0.png", "samples/1.png", ""]
+    assert [shown.sample for shown in result.tensors[0].maps] == [0, 1]
+    assert result.tensors[0].range.elements == 3 * 3 * 16 * 16
+    assert sum(result.tensors[0].histogram.counts) == 3 * 3 * 16 * 16
     for number in range(2):
         fed = np.asarray(Image.open(ran.out / f"samples/{number}.png")).astype(int)
         assert np.abs(fed - np.asarray(Image.open(pictures / f"{number}.png"))).max() <= 1
@@ -605,9 +605,9 @@ def test_samples_of_distant_folders_have_short_labels(pictures: Path, tmp_path: 
     Image.new("RGB", (16, 16)).save(tmp_path / "b" / "0" / "z.png")
     text = "g (float[1, 3, 16, 16] x) => (float[1, 3, 16, 16] y) { y = Relu(x) }"
     inputs: Given = {"x": {"data": [str(pictures / "0.png"), str(tmp_path / "b/0/z.png")]}}
-    _, found = look(tmp_path / "a", text, inputs, tensors=["x"])
-    assert [sample.label for sample in found.samples] == ["0.png", "z.png"]
-    assert str(pictures) in found.samples[0].inputs["x"]
+    _, result = look(tmp_path / "a", text, inputs, tensors=["x"])
+    assert [sample.label for sample in result.samples] == ["0.png", "z.png"]
+    assert str(pictures) in result.samples[0].inputs["x"]
 
 
 @pytest.mark.parametrize(
@@ -629,18 +629,18 @@ def test_labels_are_shortened_while_they_stay_distinct(labels: list[str], short:
 def test_only_image_inputs_have_thumbnails_and_they_are_small(tmp_path: Path) -> None:
     Image.new("L", (1200, 700), 200).save(tmp_path / "wide.png")
     text = "g (uint8[1, H, W, 1] x) => (uint8[1, H, W, 1] y) { y = Identity(x) }"
-    ran, found = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "wide.png"), "layout": "NHWC"}})
-    with Image.open(ran.out / found.samples[0].picture) as image:
+    ran, result = look(tmp_path / "a", text, {"x": {"data": str(tmp_path / "wide.png"), "layout": "NHWC"}})
+    with Image.open(ran.out / result.samples[0].picture) as image:
         assert (image.size, image.mode, image.getpixel((0, 0))) == ((512, 299), "L", 200)
     loader = tmp_path / "load.py"
     loader.write_text(
         "import numpy as np\ndef samples():\n    yield {'x': np.full((1, 3, 16, 16), 0.25, np.float32)}\n"
     )
-    ran, found = look(tmp_path / "c", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["x"], loader=str(loader), samples=1)
-    with Image.open(ran.out / found.samples[0].picture) as image:
+    ran, result = look(tmp_path / "c", make_cnn(tmp_path / "m.onnx"), CNN, tensors=["x"], loader=str(loader), samples=1)
+    with Image.open(ran.out / result.samples[0].picture) as image:
         assert (image.size, image.getpixel((0, 0))) == ((16, 16), (64, 64, 64))
-    ran, found = look(tmp_path / "b", make_cnn(tmp_path / "m.onnx"), CNN)
-    assert found.samples[0].picture == ""
+    ran, result = look(tmp_path / "b", make_cnn(tmp_path / "m.onnx"), CNN)
+    assert result.samples[0].picture == ""
     assert not (ran.out / "samples").exists()
 
 
@@ -662,12 +662,12 @@ def test_noise_is_added_to_the_candidate_and_optionally_to_the_reference(
     values = np.random.default_rng(0).random((1, 1, 40, 50), np.float32)
     np.save(tmp_path / "x.npy", values)
     inputs: Given = {"x": {"data": str(tmp_path / "x.npy")}, "i": {"data": 0}}
-    ran, found = look(tmp_path / "a", text, inputs, reference=text, tensors=["*"], noise=noise, arrays=True)
-    assert found.noise == message
-    assert "with noise" in found.samples[0].inputs["x"]
-    assert "noise" not in found.samples[0].inputs["i"]
-    largest = {layer.metrics["max_abs"] for layer in found.divergence if layer.tensor in ("x", "y")}
-    added = (np.load(ran.out / named(found)["x"].maps[0].array_file) - values).reshape(-1)
+    ran, result = look(tmp_path / "a", text, inputs, reference=text, tensors=["*"], noise=noise, arrays=True)
+    assert result.noise == message
+    assert "with noise" in result.samples[0].inputs["x"]
+    assert "noise" not in result.samples[0].inputs["i"]
+    largest = {layer.metrics["max_abs"] for layer in result.divergence if layer.tensor in ("x", "y")}
+    added = (np.load(ran.out / named(result)["x"].maps[0].array_file) - values).reshape(-1)
     if message.startswith("normal"):
         assert 0.45 < added.std() < 0.55
     elif message.startswith("uniform"):
@@ -719,9 +719,9 @@ def test_tensor_names_never_become_file_names(tmp_path: Path) -> None:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
-    ran, found = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {"data": 1000}}, tensors=["*"], arrays=True)
-    assert hostile in named(found)
-    assert found.first_nonfinite == hostile
+    ran, result = look(tmp_path / "a", tmp_path / "m.onnx", {"x": {"data": 1000}}, tensors=["*"], arrays=True)
+    assert hostile in named(result)
+    assert result.first_nonfinite == hostile
     assert "\x1b" not in ran.result.summary
     written = [path.relative_to(ran.out).as_posix() for path in ran.out.rglob("*") if path.is_file()]
     assert all(path == ActivationsDocument.main or path.startswith(("maps/0", "arrays/0")) for path in written)

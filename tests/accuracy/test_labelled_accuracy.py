@@ -71,10 +71,10 @@ def test_a_metric_per_sample_is_averaged_for_both_models(tmp_path: Path) -> None
     assert ran.result.metrics["drop.accuracy"] == Metric(value=0.75)
     assert "accuracy 0.25 (reference 1)" in ran.result.summary
     assert accuracy.metric_file == "metric.py"
-    assert [one.name for one in accuracy.labelled] == ["accuracy", "largest"]
-    assert [one.label for one in accuracy.samples] == ["0", "1", "2", "3"]
-    assert [one.scores_candidate["accuracy"] for one in accuracy.samples] == [0, 0, 0, 1]
-    assert {one.scores_reference["accuracy"] for one in accuracy.samples} == {1.0}
+    assert [each.name for each in accuracy.labelled] == ["accuracy", "largest"]
+    assert [sample.label for sample in accuracy.samples] == ["0", "1", "2", "3"]
+    assert [sample.scores_candidate["accuracy"] for sample in accuracy.samples] == [0, 0, 0, 1]
+    assert {sample.scores_reference["accuracy"] for sample in accuracy.samples} == {1.0}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_all_mismatches_of_a_set_are_reported(tmp_path: Path) -> None:
 def test_surplus_labels_are_allowed_when_fewer_samples_are_requested(tmp_path: Path) -> None:
     write_metric(write_set(tmp_path))
     _, accuracy = check(tmp_path, samples=2)
-    assert [one.sample for one in accuracy.samples] == ["0.npy", "1.npy"]
+    assert [sample.sample for sample in accuracy.samples] == ["0.npy", "1.npy"]
 
 
 def test_json_labels_may_be_any_value(tmp_path: Path) -> None:
@@ -295,12 +295,12 @@ def test_every_sample_and_every_label_must_match(
     if not names:
         return
     try:
-        found = read_labels(path).match(samples, spare=False)
+        labels = read_labels(path).match(samples, spare=False)
     except RequestError as error:
         assert "does not match the samples" in str(error)
         assert set(names) != set(samples)
     else:
-        assert sorted(map(str, found)) == sorted(names)
+        assert sorted(map(str, labels)) == sorted(names)
 
 
 @given(st.floats(0, 1), st.integers(0, 100))

@@ -60,10 +60,10 @@ def test_every_tensor_is_captured_even_if_fusion_would_remove_it(tmp_path: Path,
     del model.graph.output[:]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     expected: Any = ReferenceEvaluator(model).run(None, X)
-    (found,) = capture(path, names, [X], SessionSettings(optimization=level), tmp_path)
-    assert set(found) == set(names)
+    (result,) = capture(path, names, [X], SessionSettings(optimization=level), tmp_path)
+    assert set(result) == set(names)
     for name, array in zip(names, expected, strict=True):
-        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(result[name], array, rtol=1e-4, atol=1e-5)
 
 
 def test_captures_larger_than_memory_use_more_runs_and_mapped_files(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_captures_larger_than_memory_use_more_runs_and_mapped_files(tmp_path: Pa
     samples = [{"x": normal(1, 3, 16, 16)} for _ in range(3)]
     at_once = list(capture(path, names, samples, PLAIN, scratch))
     assert not any(scratch.iterdir())
-    for expected, found in zip(at_once, capture(path, names, iter(samples), PLAIN, scratch, 20_000), strict=True):
-        assert any(isinstance(array, np.memmap) for array in found.values())
-        assert set(found) == set(names)
+    for expected, each in zip(at_once, capture(path, names, iter(samples), PLAIN, scratch, 20_000), strict=True):
+        assert any(isinstance(array, np.memmap) for array in each.values())
+        assert set(each) == set(names)
         for name in names:
-            np.testing.assert_allclose(found[name], expected[name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(each[name], expected[name], rtol=1e-4, atol=1e-5)
     assert not any(scratch.iterdir())
 
 
@@ -98,12 +98,12 @@ def test_samples_are_loaded_one_at_a_time(tmp_path: Path) -> None:
 def test_bodies_and_sequences_are_left_out(tmp_path: Path) -> None:
     source = models.save(models_fp16.sequence_model(), tmp_path / "sequence.onnx")
     names = [place.name for place in tensors_of(source)]
-    (found,) = capture(source, names, [{"x": normal(4, 3)}], PLAIN, tmp_path)
-    assert set(names) - set(found) == {"SplitToSequence_2_out", "SequenceInsert_4_out"}
+    (result,) = capture(source, names, [{"x": normal(4, 3)}], PLAIN, tmp_path)
+    assert set(names) - set(result) == {"SplitToSequence_2_out", "SequenceInsert_4_out"}
     ctrl = models.make_ctrl(tmp_path / "ctrl.onnx")
     places = tensors_of(ctrl)
-    (found,) = capture(ctrl, [place.name for place in places], [{"x": normal(2, 4)}], PLAIN, tmp_path)
-    assert set(found) == {place.name for place in places if not place.in_body}
+    (result,) = capture(ctrl, [place.name for place in places], [{"x": normal(2, 4)}], PLAIN, tmp_path)
+    assert set(result) == {place.name for place in places if not place.in_body}
 
 
 def test_an_unknown_tensor_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_external_data_is_not_copied(tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     before = sorted(tmp_path.rglob("*"))
-    (found,) = capture(path, ["MatMul_0_out"], [{"x": np.ones((1, 256), np.float32)}], PLAIN, scratch)
+    (result,) = capture(path, ["MatMul_0_out"], [{"x": np.ones((1, 256), np.float32)}], PLAIN, scratch)
     weight = np.fromfile(tmp_path / "ext.onnx.bin", np.float32)[: 256 * 256].reshape(256, 256)
-    np.testing.assert_allclose(found["MatMul_0_out"][0], weight.sum(axis=0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(result["MatMul_0_out"][0], weight.sum(axis=0), rtol=1e-3, atol=1e-4)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -131,8 +131,8 @@ def test_a_model_stops_after_the_requested_tensors(tmp_path: Path) -> None:
             y = Reshape(early, shape)
         }""",
     )
-    (found,) = capture(path, ["early"], [{"x": np.array([-1, 2], np.float32)}], PLAIN, tmp_path)
-    assert found["early"].tolist() == [0, 2]
+    (result,) = capture(path, ["early"], [{"x": np.array([-1, 2], np.float32)}], PLAIN, tmp_path)
+    assert result["early"].tolist() == [0, 2]
 
 
 def test_sizes_known_only_at_run_time_are_handled(tmp_path: Path) -> None:
@@ -142,8 +142,8 @@ def test_sizes_known_only_at_run_time_are_handled(tmp_path: Path) -> None:
         "g (float[n] x) => (int64[1, m] y) { a = NonZero(x) b = Neg(a) y = Neg(b) }",
     )
     x = np.ones(1000, np.float32)
-    (found,) = capture(path, ["a", "b", "y"], [{"x": x}], PLAIN, tmp_path, 10_000)
-    assert isinstance(found["a"], np.memmap) and found["y"][0].tolist() == list(range(1000))
+    (result,) = capture(path, ["a", "b", "y"], [{"x": x}], PLAIN, tmp_path, 10_000)
+    assert isinstance(result["a"], np.memmap) and result["y"][0].tolist() == list(range(1000))
 
 
 # Ranges -----------------------------------------------------------------------------------------------------------
@@ -173,20 +173,20 @@ def test_a_range_matches_numpy(samples: list[Array], precision: str) -> None:
         patch.setattr(ranges, "CHUNK", 7)
         for sample in samples:
             meter.add(sample)
-    found, everything = meter.range(), np.concatenate(samples).astype(np.float64)
+    result, everything = meter.range(), np.concatenate(samples).astype(np.float64)
     finite = everything[np.isfinite(everything)]
     other = finite[finite != 0]
     limits, count = FORMAT_LIMITS[precision], max(everything.size, 1)
-    assert found.elements == everything.size
-    assert (found.nan_count, found.inf_count) == (np.isnan(everything).sum(), np.isinf(everything).sum())
-    assert found.minimum == finite.min(initial=np.inf) if finite.size else found.minimum == 0
-    assert found.maximum == finite.max(initial=-np.inf) if finite.size else found.maximum == 0
-    assert found.smallest_abs == (np.abs(other).min() if other.size else 0)
-    assert found.rms == pytest.approx(math.sqrt(np.mean(finite**2)) if finite.size else 0)
-    assert found.beyond_share == np.count_nonzero(np.abs(finite) > limits.largest) / count
-    assert found.subnormal_share == np.count_nonzero(np.abs(other) < limits.smallest_normal) / count
+    assert result.elements == everything.size
+    assert (result.nan_count, result.inf_count) == (np.isnan(everything).sum(), np.isinf(everything).sum())
+    assert result.minimum == finite.min(initial=np.inf) if finite.size else result.minimum == 0
+    assert result.maximum == finite.max(initial=-np.inf) if finite.size else result.maximum == 0
+    assert result.smallest_abs == (np.abs(other).min() if other.size else 0)
+    assert result.rms == pytest.approx(math.sqrt(np.mean(finite**2)) if finite.size else 0)
+    assert result.beyond_share == np.count_nonzero(np.abs(finite) > limits.largest) / count
+    assert result.subnormal_share == np.count_nonzero(np.abs(other) < limits.smallest_normal) / count
     vanishing = np.count_nonzero(np.abs(other) <= limits.smallest / 2)
-    assert found.vanishing_share == vanishing / count
+    assert result.vanishing_share == vanishing / count
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp8e4m3"])
@@ -206,9 +206,9 @@ def test_ranges_of_other_dtypes_match_numpy() -> None:
         np.array([1e-7], np.float16),
     ):
         meter.add(np.asarray(array))
-    found = meter.range()
-    assert (found.elements, found.minimum, found.maximum, found.nan_count) == (6, -3, 2**40, 1)
-    assert [found.beyond_share, found.subnormal_share] == pytest.approx([1 / 6, 1 / 6])
+    result = meter.range()
+    assert (result.elements, result.minimum, result.maximum, result.nan_count) == (6, -3, 2**40, 1)
+    assert [result.beyond_share, result.subnormal_share] == pytest.approx([1 / 6, 1 / 6])
 
 
 # Divergence -------------------------------------------------------------------------------------------------------
@@ -255,14 +255,14 @@ def overflowing(folder: Path) -> tuple[Path, Path]:
 
 def test_divergence_begins_at_the_overflow(tmp_path: Path) -> None:
     source, emulated = overflowing(tmp_path)
-    told: list[tuple[int, int, str]] = []
+    result: list[tuple[int, int, str]] = []
     samples = [{"x": np.array([1, 2], np.float32)}, {"x": np.array([1, 4], np.float32)}]
     layers = diverge(
         Observed(source, PLAIN),
         Observed(emulated, PLAIN),
         samples,
         precision="fp16",
-        progress=lambda done, total, what: told.append((done, total, what)),
+        progress=lambda done, total, what: result.append((done, total, what)),
     )
     assert [layer.tensor for layer in layers] == ["a", "hidden", "b", "other", "y"]
     hidden, y = layers[1], layers[4]
@@ -270,7 +270,7 @@ def test_divergence_begins_at_the_overflow(tmp_path: Path) -> None:
     assert hidden.range is not None and hidden.range.beyond_share == 0.25
     assert y.reads == ("b", "other") and y.nonfinite == 1
     assert first_divergent(layers, {"cosine": 0.999}) == hidden
-    assert [done for done, total, _ in told] == [0, 1] and told[0][1] == 2
+    assert [done for done, total, _ in result] == [0, 1] and result[0][1] == 2
 
 
 def test_layers_are_compared_in_parts_that_fit_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,8 +283,8 @@ def test_layers_are_compared_in_parts_that_fit_into_memory(tmp_path: Path, monke
     monkeypatch.setattr(divergence, "BUDGET_BYTES", 30_000)
     in_parts = diverge(*pair, [X])
     assert [layer.tensor for layer in in_parts] == [layer.tensor for layer in at_once]
-    for one, other in zip(in_parts, at_once, strict=True):
-        assert one.metrics["max_abs"] == pytest.approx(other.metrics["max_abs"], abs=1e-4)
+    for part, other in zip(in_parts, at_once, strict=True):
+        assert part.metrics["max_abs"] == pytest.approx(other.metrics["max_abs"], abs=1e-4)
     chosen = diverge(*pair, [X], ["Relu_3_out", "Conv_0_out", "Shape_23_out"])
     assert [(layer.tensor, layer.reads) for layer in chosen] == [("Conv_0_out", ()), ("Relu_3_out", ("Conv_0_out",))]
     with pytest.raises(RequestError, match="Relu_33"):
@@ -307,8 +307,8 @@ BOUND = {"cosine": 0.999}
 
 
 def begins(*layers: LayerDivergence) -> str:
-    found = first_divergent(layers, BOUND)
-    return found.tensor if found else ""
+    layer_divergence = first_divergent(layers, BOUND)
+    return layer_divergence.tensor if layer_divergence else ""
 
 
 def test_transient_divergence_is_not_its_beginning() -> None:
@@ -346,9 +346,9 @@ def errors(path: Path, precision: str = "fp16", **feeds: Array) -> dict[str, Loc
 
 def test_a_broken_batch_normalization_is_reported_with_its_weight(tmp_path: Path) -> None:
     path = models.save(models_fp16.sensitive_batch_norm_model(), tmp_path / "model.onnx")
-    found = errors(path, x=normal(2, 3, 8, 8))
-    assert [error.op_type for error in found.values()] == ["Conv", "BatchNormalization", "Sigmoid"]
-    conv, worst, sigmoid = found.values()
+    result = errors(path, x=normal(2, 3, 8, 8))
+    assert [error.op_type for error in result.values()] == ["Conv", "BatchNormalization", "Sigmoid"]
+    conv, worst, sigmoid = result.values()
     assert worst.relative_rms > 1 and max(conv.relative_rms, sigmoid.relative_rms) < 2e-3
     (loss,) = (loss for loss in worst.weights if loss.clamped)
     assert (loss.clamped, loss.largest) == (4, 2e7)
@@ -357,11 +357,11 @@ def test_a_broken_batch_normalization_is_reported_with_its_weight(tmp_path: Path
 
 def test_an_overflow_names_its_producer_and_its_consumer(tmp_path: Path) -> None:
     path, _ = overflowing(tmp_path)
-    found = errors(path, x=np.array([1, 4], np.float32))
-    assert (found["hidden"].nonfinite, found["hidden"].output_ranges[0].beyond_share) == (1, 0.5)
-    assert (found["b"].nonfinite, found["b"].input_ranges[0].tensor) == (1, "hidden")
-    assert found["b"].output_ranges[0].beyond_share == 0 and found["y"].nonfinite == 0
-    assert found["a"].input_ranges[0].tensor == "x" and found["a"].input_ranges[0].maximum == 4
+    result = errors(path, x=np.array([1, 4], np.float32))
+    assert (result["hidden"].nonfinite, result["hidden"].output_ranges[0].beyond_share) == (1, 0.5)
+    assert (result["b"].nonfinite, result["b"].input_ranges[0].tensor) == (1, "hidden")
+    assert result["b"].output_ranges[0].beyond_share == 0 and result["y"].nonfinite == 0
+    assert result["a"].input_ranges[0].tensor == "x" and result["a"].input_ranges[0].maximum == 4
 
 
 def test_local_error_excludes_earlier_nodes(tmp_path: Path) -> None:
@@ -427,10 +427,10 @@ def test_cancellation_and_masks_are_recognized(tmp_path: Path) -> None:
             z = Sub(sum, large)
         }""",
     )
-    found = errors(path, x=np.tanh(normal(2, 4)))
-    assert found["y"].relative_rms < 1e-3 and found["masked"].weights[0].clamped == 1
-    assert found["z"].relative_rms > 0.5 and not found["z"].nonfinite
-    assert found["sum"].relative_rms < 1e-3
+    result = errors(path, x=np.tanh(normal(2, 4)))
+    assert result["y"].relative_rms < 1e-3 and result["masked"].weights[0].clamped == 1
+    assert result["z"].relative_rms > 0.5 and not result["z"].nonfinite
+    assert result["sum"].relative_rms < 1e-3
 
 
 def test_nodes_without_a_reduced_precision_twin_have_no_local_error(tmp_path: Path) -> None:
@@ -447,9 +447,9 @@ def test_nodes_without_a_reduced_precision_twin_have_no_local_error(tmp_path: Pa
 def test_fixed_ports_are_not_rounded(tmp_path: Path) -> None:
     """Scales of Resize are fp32 whatever the image is: 1e-3 more would be another size."""
     path = models.save(models_fp16.resize_model(), tmp_path / "model.onnx")
-    found = errors(path, x=normal(1, 2, 4, 4))
-    assert {error.op_type for error in found.values()} >= {"Resize", "Relu"}
-    assert all(error.relative_rms < 1e-3 for error in found.values())
+    result = errors(path, x=normal(1, 2, 4, 4))
+    assert {error.op_type for error in result.values()} >= {"Resize", "Relu"}
+    assert all(error.relative_rms < 1e-3 for error in result.values())
 
 
 def test_tensors_in_local_functions_are_observed(tmp_path: Path) -> None:
@@ -460,9 +460,9 @@ def test_tensors_in_local_functions_are_observed(tmp_path: Path) -> None:
 
 def test_bf16_has_range_and_few_bits(tmp_path: Path) -> None:
     path, _ = overflowing(tmp_path)
-    found = errors(path, "bf16", x=np.array([1.1, 4.1], np.float32))
-    assert not any(error.nonfinite for error in found.values())
-    assert 1e-3 < found["b"].relative_rms < 1e-2
+    result = errors(path, "bf16", x=np.array([1.1, 4.1], np.float32))
+    assert not any(error.nonfinite for error in result.values())
+    assert 1e-3 < result["b"].relative_rms < 1e-2
     old = write_model(tmp_path / "old.onnx", "g (float[n] x) => (float[n] y) { y = Exp(x) }", opset=12)
     with pytest.raises(RequestError, match="bf16 needs opset 13 or later, and the model has 12"):
         errors(old, "bf16", x=np.ones(2, np.float32))

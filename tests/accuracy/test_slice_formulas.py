@@ -76,15 +76,15 @@ def expected(samples: Sequence[Array], errors: Sequence[Array], axis: int | None
     spreads = np.array([spread for spread, _, _ in scales(cut(samples, axis))])
     shape = [-1 if at == axis else 1 for at in range(samples[0].ndim)]
     scaled = np.stack([error / spreads.reshape(shape) for error in errors])
-    positions = [float(np.sqrt(np.square(one).mean())) for one in scaled]
+    positions = [float(np.sqrt(np.square(each).mean())) for each in scaled]
     for at in range(samples[0].ndim):
         if at != axis and samples[0].shape[at] > 1:
             others = tuple(other for other in range(scaled.ndim) if other != at + 1)
-            found = np.sqrt(np.square(scaled).mean(axis=others))
+            result = np.sqrt(np.square(scaled).mean(axis=others))
             if axis is None:
                 own = np.array([np.std(values) for values in cut(samples, at)])
-                found = found * spreads[0] / np.maximum(spreads[0], own)
-            positions.append(float(found.max()))
+                result = result * spreads[0] / np.maximum(spreads[0], own)
+            positions.append(float(result.max()))
     return {"slice_rms": max(rms), "slice_max": max(peak), "position_rms": max(positions)}
 
 
@@ -140,8 +140,8 @@ def test_the_error_of_one_tensor_matches_its_formula(seed: int, shape: tuple[int
     error = np.random.default_rng(seed + 1).normal(size=shape) * 0.1
     reference = measure_reference(lambda: [sample])
     assert reference is not None
-    found = slice_error(sample, sample + error).value
-    assert found == pytest.approx(expected([sample], [error], reference.layout.axis)["slice_rms"], rel=1e-6)
+    value = slice_error(sample, sample + error).value
+    assert value == pytest.approx(expected([sample], [error], reference.layout.axis)["slice_rms"], rel=1e-6)
 
 
 def test_errors_computed_in_two_parts_match_the_whole() -> None:

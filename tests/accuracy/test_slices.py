@@ -187,9 +187,9 @@ def test_large_outputs_are_measured_in_parts(monkeypatch: pytest.MonkeyPatch) ->
 def test_one_tensor_is_measured_like_outputs() -> None:
     noisy = DETECTIONS + 0.01 * RANDOM.standard_normal(DETECTIONS.shape).astype(np.float32)
     metrics = Agreement(None, find_yardstick(lambda: [DETECTIONS])).add(DETECTIONS, noisy)
-    found = slice_error(DETECTIONS, noisy)
-    assert found.value == pytest.approx(metrics["slice_rms"], rel=1e-3)
-    assert found.place.startswith("channel ")
+    worst = slice_error(DETECTIONS, noisy)
+    assert worst.value == pytest.approx(metrics["slice_rms"], rel=1e-3)
+    assert worst.place.startswith("channel ")
 
 
 # --- integers ---
@@ -308,10 +308,10 @@ def test_the_search_for_precision_judges_by_slices(tmp_path: Path) -> None:
     ["class map", "class probabilities", "several tasks", pytest.param("transformer", marks=pytest.mark.thorough)],
 )
 def test_conversions_of_generated_models_pass(name: str, tmp_path: Path) -> None:
-    subject = next(one for one in cases.subjects(tmp_path, fetched=False) if one.name == name)
+    subject = next(each for each in cases.subjects(tmp_path, fetched=False) if each.name == name)
     reference = subject.run()
     for candidate in cases.conversions(subject, tmp_path):
         outputs = subject.run(candidate.path, candidate.level)
         for output in reference[0]:
-            mine, theirs = ([one[output] for one in run] for run in (reference, outputs))
+            mine, theirs = ([each[output] for each in run] for run in (reference, outputs))
             assert judge(mine, theirs) == [], (candidate.label, output)

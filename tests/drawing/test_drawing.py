@@ -69,7 +69,7 @@ def svg_of(graph: DrawnGraph, look: Look | None = None) -> ElementTree.Element:
 
 
 def texts_of(svg: ElementTree.Element) -> list[str]:
-    return [one.text or "" for one in svg.iter(f"{SVG}text")]
+    return [each.text or "" for each in svg.iter(f"{SVG}text")]
 
 
 def image_of(graph: DrawnGraph, suffix: str, look: Look) -> Image.Image:
@@ -82,12 +82,14 @@ def test_a_small_graph_as_svg() -> None:
     assert {"x", "Conv", "3\N{MULTIPLICATION SIGN}3", "If", "16", "y", "1x3x8x8", "1x16x8x8", "1x16"} < set(
         texts_of(svg)
     )
-    boxes = {one.findtext(f"{SVG}title"): one for one in svg.iter(f"{SVG}rect") if one.find(f"{SVG}title") is not None}
+    boxes = {
+        each.findtext(f"{SVG}title"): each for each in svg.iter(f"{SVG}rect") if each.find(f"{SVG}title") is not None
+    }
     assert set(boxes) == {"x", "conv1 (Conv)", "again (If)", "w", "y"}
     convolution, control = (PALETTES["tol"][FAMILIES.index(family)] for family in ("convolution", "control"))
     assert boxes["conv1 (Conv)"].get("fill") == convolution
     # A second sheet lies behind what has a body.
-    assert [one.get("fill") for one in svg.iter(f"{SVG}rect")].count(control) == 3  # with the legend's
+    assert [each.get("fill") for each in svg.iter(f"{SVG}rect")].count(control) == 3  # with the legend's
     assert boxes["w"].get("stroke-dasharray")
     assert float(boxes["x"].get("rx", 0)) == float(boxes["x"].get("height", 0)) / 2
     assert len(list(svg.iter(f"{SVG}path"))) == len(SMALL.edges) + 1  # and all arrowheads in one
@@ -124,8 +126,8 @@ def test_text_stays_inside_its_node() -> None:
     names = ["Conv", "W" * 40, "LayerNormalization", "漢字" * 9, "i" * 30]
     graph = DrawnGraph(tuple(DrawnNode(name, name, details=(name,)) for name in names), ())
     picture = compose(graph, Style(colours_for("white", "tol"), legend=False))
-    boxes = [one for one in picture.shapes if isinstance(one, Rectangle)]
-    for text in (one for one in picture.shapes if isinstance(one, Text)):
+    boxes = [shape for shape in picture.shapes if isinstance(shape, Rectangle)]
+    for text in (shape for shape in picture.shapes if isinstance(shape, Text)):
         half = text_width(text.text, text.size) / 2
         assert any(box.x <= text.x - half and text.x + half <= box.x + box.width for box in boxes)
 
@@ -199,7 +201,7 @@ def test_hostile_names_are_only_text() -> None:
     edges = tuple(DrawnEdge(place, place + 1, name, name) for place, name in enumerate(names[1:]))
     graph = DrawnGraph(nodes, edges, "".join(names), "".join(names))
     svg = svg_of(graph)
-    assert {one.tag.removeprefix(SVG) for one in svg.iter()} == {"svg", "rect", "text", "title", "g", "path"}
+    assert {each.tag.removeprefix(SVG) for each in svg.iter()} == {"svg", "rect", "text", "title", "g", "path"}
     assert all(len(text) < 400 and text.isprintable() for text in texts_of(svg))
     assert image_of(graph, ".png", Look()).size[0] < 20_000
 
@@ -264,14 +266,14 @@ def test_text_is_readable_on_the_colour_of_every_family(palette: str, background
     assert contrast(colours.background or "", colours.quiet) >= 4.5
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(text: str, other: str) -> float:
     def luminance(colour: str) -> float:
         linear = [
             v / 12.92 if (v := value / 255) <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for value in parts(colour)
         ]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(text), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 

@@ -37,12 +37,12 @@ def graphs(draw: st.DrawFn) -> tuple[list[Extent], Edges, list[int]]:
     return extents, edges, [draw(st.integers(0, 2)) for _ in edges]
 
 
-def overlap(one: Box, other: Box) -> bool:
+def overlap(box: Box, other: Box) -> bool:
     apart = (
-        one.x + one.width <= other.x
-        or other.x + other.width <= one.x
-        or one.y + one.height <= other.y
-        or other.y + other.height <= one.y
+        box.x + box.width <= other.x
+        or other.x + other.width <= box.x
+        or box.y + box.height <= other.y
+        or other.y + other.height <= box.y
     )
     return not apart
 
@@ -64,7 +64,7 @@ def test_every_layout_is_valid(
         assert (box.width, box.height) == (extent.width, extent.height)
         assert box.x >= -60 and box.x + box.width <= layout.width + 60
         assert box.y >= 0 and box.y + box.height <= layout.height
-    assert not any(overlap(one, other) for one, other in combinations(layout.boxes, 2))
+    assert not any(overlap(combination, other) for combination, other in combinations(layout.boxes, 2))
     assert lay_out(extents, edges, tensors, direction, aspect) == layout  # type: ignore[arg-type]
 
 
@@ -129,14 +129,14 @@ def test_only_cycles_are_broken_and_layers_increase(graph: tuple[list[Extent], E
 
 
 def reaches(edges: Edges, start: int, end: int) -> bool:
-    found, waiting = {start}, [start]
+    result, waiting = {start}, [start]
     while waiting:
         node = waiting.pop()
         for source, target in edges:
-            if source == node and target not in found:
-                found.add(target)
+            if source == node and target not in result:
+                result.add(target)
                 waiting.append(target)
-    return end in found
+    return end in result
 
 
 @settings(max_examples=40, deadline=None)
@@ -151,11 +151,14 @@ def test_crossings_are_counted_and_no_vertex_is_lost(graph: tuple[list[Extent], 
 
 
 def crossings_one_by_one(layered: Layered) -> int:
-    found = 0
+    result = 0
     for upper, lower in pairwise(layered.layers):
-        lines = [(start, lower.index(end)) for start, one in enumerate(upper) for end in layered.below[one]]
-        found += sum((one[0] - other[0]) * (one[1] - other[1]) < 0 for one, other in combinations(lines, 2))
-    return found
+        lines = [(start, lower.index(end)) for start, each in enumerate(upper) for end in layered.below[each]]
+        result += sum(
+            (combination[0] - other[0]) * (combination[1] - other[1]) < 0
+            for combination, other in combinations(lines, 2)
+        )
+    return result
 
 
 def test_avoidable_crossings_are_avoided() -> None:
@@ -239,7 +242,7 @@ def test_lines_between_columns_cross_no_node() -> None:
             assert not any(strictly_crossed(piece, box) for box in others)
             assert piece.x >= 0 and piece.x + piece.width <= layout.width
             assert piece.y >= 0 and piece.y + piece.height <= layout.height
-    assert not any(overlap(one, other) for one, other in combinations(layout.boxes, 2))
+    assert not any(overlap(combination, other) for combination, other in combinations(layout.boxes, 2))
 
 
 def test_a_short_graph_is_not_split() -> None:

@@ -77,7 +77,7 @@ def test_constants_are_drawn_on_request(tmp_path: Path) -> None:
     proto = onnx.load(path).graph
     used = {name for node in proto.node for name in node.input}
     constants = sum(node.op_type == "Constant" for node in proto.node) + sum(
-        one.name in used for one in proto.initializer
+        each.name in used for each in proto.initializer
     )
     assert len(labels(within, "constant")) == constants
     assert len(within.edges) > len(without.edges) + constants - 3
@@ -122,8 +122,8 @@ def test_the_requested_precision_is_the_last_line_of_a_node(tmp_path: Path) -> N
     plain = read_graph(path, Reading())
     asked = read_graph(constrain(path, Conv_0="fp32"), Reading())
     assert named(asked, "Conv_0").details == (*named(plain, "Conv_0").details, "asked fp32")
-    assert [one.details for one in asked.nodes if one.id != named(asked, "Conv_0").id] == [
-        one.details for one in plain.nodes if one.id != named(plain, "Conv_0").id
+    assert [node.details for node in asked.nodes if node.id != named(asked, "Conv_0").id] == [
+        node.details for node in plain.nodes if node.id != named(plain, "Conv_0").id
     ]
     assert b"asked fp32" in picture_bytes(asked, ".svg", Look())
     assert b"asked" not in picture_bytes(plain, ".svg", Look())

@@ -29,7 +29,7 @@ def test_layers_are_joined_by_tensors() -> None:
     ]
     picture = picture_of(profile_of(layers, outputs=["c"]))
     assert joins(picture) == [(3, 0), (0, 1), (0, 2), (1, 2), (2, 4)]
-    assert [(one.name, one.is_input) for one in picture.terminals] == [("x", True), ("c", False)]
+    assert [(terminal.name, terminal.is_input) for terminal in picture.terminals] == [("x", True), ("c", False)]
     assert [FAMILIES[place] for place in picture.families] == ["convolution", "elementwise", "other"]
     assert not picture.by_order
     assert len(picture.layout.boxes) == 5 and len(picture.layout.routes) == 5
@@ -57,8 +57,8 @@ def test_without_layers_there_is_no_graph() -> None:
 
 
 def test_equal_topologies_are_laid_out_once() -> None:
-    one, same, other = residual_profile(30), residual_profile(30), residual_profile(31)
-    graphs = collect_graphs([one, profile_of([]), other, same])
+    result, same, other = residual_profile(30), residual_profile(30), residual_profile(31)
+    graphs = collect_graphs([result, profile_of([]), other, same])
     assert graphs.of_profile == (0, None, 1, 0)
     assert len(graphs.pictures) == 2
 

@@ -31,8 +31,8 @@ Scale <by, mode: string = "fast"> (p) => (q) { [inner] c = Constant <value_float
 def attributes_of(model: onnx.ModelProto, node: str) -> dict[str, Any]:
     """Attribute -> its value, in plain Python; tensors as arrays."""
     nodes = [*model.graph.node, *(inner for function in model.functions for inner in function.node)]
-    [found] = [each for each in nodes if each.name == node]
-    return {one.name: _plain(helper.get_attribute_value(one)) for one in found.attribute if not one.ref_attr_name}
+    [result] = [each for each in nodes if each.name == node]
+    return {each.name: _plain(helper.get_attribute_value(each)) for each in result.attribute if not each.ref_attr_name}
 
 
 def _plain(value: Any) -> Any:
@@ -95,8 +95,8 @@ def test_strings_are_set(settings: str, is_: str) -> None:
 
 
 def test_quoted_strings_may_look_like_other_values() -> None:
-    found = set_on(CUSTOM, "odd", a="'1'", b="It's", c=r"'It\'s alive!'", d=["a", "b"], e="['a', 'b']")
-    assert {name: found[name] for name in "abcde"} == {
+    entries = set_on(CUSTOM, "odd", a="'1'", b="It's", c=r"'It\'s alive!'", d=["a", "b"], e="['a', 'b']")
+    assert {name: entries[name] for name in "abcde"} == {
         "a": "1",
         "b": "It's",
         "c": "It's alive!",
@@ -125,16 +125,16 @@ CONSTANT = "g () => (float[N] y) { [k] c = Constant <value = float[2] {1, 2}> ()
     ],
 )
 def test_tensors_are_set(settings: Any, is_: np.ndarray[Any, Any]) -> None:
-    found = set_on(CONSTANT, "k", value=settings)["value"]
-    assert found.dtype == is_.dtype
-    np.testing.assert_array_equal(found, is_)
+    result = set_on(CONSTANT, "k", value=settings)["value"]
+    assert result.dtype == is_.dtype
+    np.testing.assert_array_equal(result, is_)
 
 
 def test_tensors_and_lists_from_files(tmp_path: Path) -> None:
     np.save(tmp_path / "v.npy", np.arange(3, dtype=np.float32))
     np.save(tmp_path / "pads.npy", np.array([0, 1, 0, 1], np.int64))
-    found = set_on(CONSTANT, "k", value={"file": str(tmp_path / "v.npy")})["value"]
-    assert found.tolist() == [0, 1, 2]
+    result = set_on(CONSTANT, "k", value={"file": str(tmp_path / "v.npy")})["value"]
+    assert result.tolist() == [0, 1, 2]
     assert set_on(CONVS, "two", pads={"file": str(tmp_path / "pads.npy")})["pads"] == [0, 1, 0, 1]
     assert "there is no file" in refused(
         CONSTANT, {"set_attributes": {"select": "k", "attributes": {"value": {"file": str(tmp_path / "no.npy")}}}}
@@ -142,9 +142,9 @@ def test_tensors_and_lists_from_files(tmp_path: Path) -> None:
 
 
 def test_a_custom_attribute_keeps_its_type() -> None:
-    found = set_on(CUSTOM, "odd", gain=3, debug_b="2")
-    assert found == {"gain": 3.0, "debug_a": 1, "debug_b": "2"}
-    assert isinstance(found["gain"], float)
+    entries = set_on(CUSTOM, "odd", gain=3, debug_b="2")
+    assert entries == {"gain": 3.0, "debug_a": 1, "debug_b": "2"}
+    assert isinstance(entries["gain"], float)
 
 
 def test_attributes_of_local_functions_are_set() -> None:

@@ -127,7 +127,7 @@ def refusal_is_just(name: str, case: BackendModel) -> bool:
 
 
 def opset_of(model: onnx.ModelProto) -> int:
-    return next((int(one.version) for one in model.opset_import if one.domain == ""), 1)
+    return next((int(each.version) for each in model.opset_import if each.domain == ""), 1)
 
 
 def cases_of(name: str) -> list[BackendModel]:

@@ -61,8 +61,8 @@ def test_extract_head_by_outputs() -> None:
 def test_extract_keeps_order_of_outputs_as_asked() -> None:
     part = edit(CHAIN, {"extract": {"outputs": ["z", "a"]}})
     assert _names(list(part.graph.output)) == ["z", "a"]
-    found = run(part, FEEDS)
-    np.testing.assert_array_equal(found["z"], run(parse(CHAIN), FEEDS)["z"])
+    result = run(part, FEEDS)
+    np.testing.assert_array_equal(result["z"], run(parse(CHAIN), FEEDS)["z"])
 
 
 def test_extract_between_inputs_and_outputs_types_the_new_inputs() -> None:
@@ -225,9 +225,9 @@ def test_a_loop_body_keeps_its_inputs() -> None:
     body = edit(LOOP, {"extract_subgraph": {"scope": "loop/body"}})
     assert _names(list(body.graph.input)) == ["i", "go", "carried"]
     feeds = {"i": np.array(0), "go": np.array(True), "carried": np.array([1, 2], np.float32)}
-    found = run(body, feeds)
-    assert list(found) == ["go_on", "next", "seen"]
-    np.testing.assert_array_equal(found["next"], [2, 4])
+    result = run(body, feeds)
+    assert list(result) == ["go_on", "next", "seen"]
+    np.testing.assert_array_equal(result["next"], [2, 4])
 
 
 FUNCTIONS = """
@@ -363,8 +363,8 @@ def test_any_extracted_nodes_compute_equal_values(graph: tuple[str, list[str]], 
     model.graph.output.extend(helper.make_tensor_value_info(name, 1, [2]) for name in hidden)
     feeds = {"x": np.array([1, -2], np.float32), "flag": np.array(flag)}
     known = run(model, feeds) | feeds
-    found = run(part, {value.name: known[value.name] for value in part.graph.input})
-    for name, array in found.items():
+    result = run(part, {value.name: known[value.name] for value in part.graph.input})
+    for name, array in result.items():
         np.testing.assert_array_equal(array, known[name])
     gone = {node.name for node in part.graph.node}
     varying = {node.name for node in model.graph.node} - {n.name for n in model.graph.node if n.op_type == "Constant"}

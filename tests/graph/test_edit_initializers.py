@@ -168,10 +168,10 @@ def test_a_value_is_replaced_by_text_a_fill_or_a_file(tmp_path: Path) -> None:
         {"set_initializer": {"name": "w", "file": str(tmp_path / "w.npy")}},
         {"set_initializer": {"name": "spare", "value": 7}},
     )
-    found = initializers(after)
-    np.testing.assert_array_equal(found["b"], [1, 2, 3, np.inf])
-    np.testing.assert_array_equal(found["w"], np.full((3, 4), 2))
-    np.testing.assert_array_equal(found["spare"], [7, 7])
+    arrays = initializers(after)
+    np.testing.assert_array_equal(arrays["b"], [1, 2, 3, np.inf])
+    np.testing.assert_array_equal(arrays["w"], np.full((3, 4), 2))
+    np.testing.assert_array_equal(arrays["spare"], [7, 7])
 
 
 def test_a_large_file_is_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +274,12 @@ def test_random_values_depend_only_on_the_name() -> None:
 def test_converted_weights_with_casts_match_rounded_weights(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     after = edit(LINEAR, {"convert_dtype": {"select": ["w", "b"], "to": "float16", "casts": True}})
-    found = initializers(after)
-    assert found["w"].dtype == found["b"].dtype == np.float16
-    rounded = X["x"] @ found["w"].astype(np.float32) + found["b"].astype(np.float32)
+    arrays = initializers(after)
+    assert arrays["w"].dtype == arrays["b"].dtype == np.float16
+    rounded = X["x"] @ arrays["w"].astype(np.float32) + arrays["b"].astype(np.float32)
     np.testing.assert_array_equal(run(after, X)["y"], rounded)
     assert "b: of 4 values 1 beyond float16's range" in caplog.text
-    assert found["b"][3] == np.finfo(np.float16).max
+    assert arrays["b"][3] == np.finfo(np.float16).max
 
 
 def test_constants_and_attributes_are_converted_together() -> None:
@@ -296,10 +296,10 @@ def test_constants_and_attributes_are_converted_together() -> None:
 def test_an_output_that_is_converted_keeps_its_name_and_type() -> None:
     after = edit(LINEAR, {"convert_dtype": {"between": ["h", "y"], "to": "bfloat16"}})
     wanted = run(parse(LINEAR), X)["y"]
-    found = run(after, X)["y"]
-    assert found.dtype == np.float32 and [output.name for output in after.graph.output] == ["y"]
-    assert not np.array_equal(found, wanted)
-    np.testing.assert_allclose(found, wanted, rtol=0.01)
+    result = run(after, X)["y"]
+    assert result.dtype == np.float32 and [output.name for output in after.graph.output] == ["y"]
+    assert not np.array_equal(result, wanted)
+    np.testing.assert_allclose(result, wanted, rtol=0.01)
 
 
 def test_values_of_sparse_weights_are_converted() -> None:
@@ -376,9 +376,9 @@ def test_only_large_weights_stay_external(tmp_path: Path) -> None:
     )
     assert external_files(tmp_path / "out" / "model.onnx") == ("extra.bin", "model.onnx.data")
     onnx.checker.check_model(tmp_path / "out" / "model.onnx")
-    found = initializers(onnx.load(tmp_path / "out" / "model.onnx"))
+    arrays = initializers(onnx.load(tmp_path / "out" / "model.onnx"))
     for name, array in initializers(onnx.load(source)).items():
-        np.testing.assert_array_equal(found[name], array)
+        np.testing.assert_array_equal(arrays[name], array)
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_an_input_becomes_a_constant() -> None:
         TWO, {"set_shapes": {"shapes": {"m": [2, 4]}}}, {"remove_inputs": {"select": ["m"], "replace_by": 2.0}}
     )
     assert names(fixed.graph.input) == ["x"]
-    found, wanted = run(fixed, {"x": FEEDS["x"]}), run(parse(TWO), FEEDS)
-    np.testing.assert_array_equal(found["z"], wanted["z"])
+    result, wanted = run(fixed, {"x": FEEDS["x"]}), run(parse(TWO), FEEDS)
+    np.testing.assert_array_equal(result["z"], wanted["z"])
 
 
 def test_an_input_becomes_the_contents_of_a_file(tmp_path: Path) -> None:
@@ -259,10 +259,10 @@ def test_inputs_and_outputs_are_reordered() -> None:
 def test_casts_at_inputs_and_outputs_keep_inner_types() -> None:
     model = edit(TWO, {"set_dtypes": {"dtypes": {"x": "int32", "z": "float16"}}})
     assert types(model) == {"x": "int32[N,4]", "m": "float32[N,4]", "y": "float32[N,4]", "z": "float16[N,4]"}
-    found = run(model, FEEDS | {"x": FEEDS["x"].astype(np.int32)})
+    result = run(model, FEEDS | {"x": FEEDS["x"].astype(np.int32)})
     wanted = run(parse(TWO), FEEDS)
-    np.testing.assert_array_equal(found["y"], wanted["y"])
-    np.testing.assert_array_equal(found["z"], wanted["z"].astype(np.float16))
+    np.testing.assert_array_equal(result["y"], wanted["y"])
+    np.testing.assert_array_equal(result["z"], wanted["z"].astype(np.float16))
 
 
 def test_readers_of_a_converted_output_keep_its_former_type() -> None:

@@ -105,8 +105,8 @@ def test_weights_are_converted_randomized_and_moved_in_little_memory(large: Path
     assert (types["w_0"], types["w_2"]) == (onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT)
     [w_5] = [tensor for tensor in after.graph.initializer if tensor.name == "w_5"]
     offset = next(int(entry.value) for entry in w_5.external_data if entry.key == "offset")
-    found = np.fromfile(tmp_path / "out" / "two.bin", np.float32, 100, offset=offset)
-    np.testing.assert_array_equal(found, np.fromfile(data_of(large), np.float32, 100, offset=5 * 16 * MIB))
+    outcome = np.fromfile(tmp_path / "out" / "two.bin", np.float32, 100, offset=offset)
+    np.testing.assert_array_equal(outcome, np.fromfile(data_of(large), np.float32, 100, offset=5 * 16 * MIB))
 
 
 @pytest.mark.thorough

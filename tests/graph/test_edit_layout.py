@@ -323,8 +323,8 @@ def test_preprocessing_that_overflows_fp16_is_not_folded() -> None:
     changed, notes = operate(model, AddPreprocessing(dtype="uint16", scale=1 / 65535, fold=True))
     assert notes == ["nothing is folded into a Conv: uint16 frames exceed the range of FP16"]
     frames = np.full((1, 2, 2, 3), 65535, np.uint16)
-    [found] = outputs_of(changed, {"image": frames})
-    assert_same(outputs_of(model, {"image": np.ones((1, 3, 2, 2), np.float16)}), [found], 1e-2)
+    [result] = outputs_of(changed, {"image": frames})
+    assert_same(outputs_of(model, {"image": np.ones((1, 3, 2, 2), np.float16)}), [result], 1e-2)
 
 
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 22])

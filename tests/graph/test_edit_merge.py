@@ -57,8 +57,8 @@ def test_inputs_and_outputs_are_matched_by_order_when_names_differ() -> None:
     np.testing.assert_array_equal(
         run(edit(head, {"append_model": {"model": "tail"}}, tail=tail), {"x": _floats([1, -1, 2])})["b"], [-1, 0, -2]
     )
-    found = run(edit(head, {"prepend_model": {"model": "tail"}}, tail=tail), {"a": _floats([1, -1, 2])})
-    np.testing.assert_array_equal(found["y"], [0, 1, 0])
+    result = run(edit(head, {"prepend_model": {"model": "tail"}}, tail=tail), {"a": _floats([1, -1, 2])})
+    np.testing.assert_array_equal(result["y"], [0, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_unexposed_outputs_of_an_imported_function_are_tensors() -> None:
 def test_outputs_without_a_node_and_weights_as_outputs_are_merged() -> None:
     tail = parse("agraph (float[N, 3] m) => (float[N, 3] m, float[3] w) <float[3] w = {4, 5, 6}> { u = Neg(m) }")
     whole = edit(HEAD, {"append_model": {"model": "tail", "connect": {"m": "m"}}}, tail=tail)
-    found = run(whole, X)
-    assert [array.tolist() for array in found.values()] == [[[2, 4, 6]], [4, 5, 6]]
+    result = run(whole, X)
+    assert [array.tolist() for array in result.values()] == [[[2, 4, 6]], [4, 5, 6]]
 
 
 FUNCTION = """
@@ -200,8 +200,8 @@ def test_metadata_of_both_models_is_kept() -> None:
     onnx.helper.set_model_props(ours, {"author": "a", "x": "1"})
     onnx.helper.set_model_props(theirs, {"author": "b", "y": "2"})
     whole = edit(ours, {"append_model": {"model": "tail"}}, tail=theirs)
-    found = {prop.key: prop.value for prop in whole.metadata_props}
-    assert found == {"author": "a", "x": "1", "tail_author": "b", "y": "2"}
+    result = {prop.key: prop.value for prop in whole.metadata_props}
+    assert result == {"author": "a", "x": "1", "tail_author": "b", "y": "2"}
 
 
 def _cut_and_append(model: onnx.ModelProto, tensor: str, feeds: Feeds) -> None:
@@ -236,12 +236,12 @@ def test_parts_of_a_cut_model_are_joined_again(make: object, feeds: Feeds | None
 
 def _varying(model: onnx.ModelProto) -> list[str]:
     """Tensors of the main graph that depend on its input and are no output, in order."""
-    found = {value.name for value in model.graph.input}
+    result = {value.name for value in model.graph.input}
     for node in model.graph.node:
-        if found & set(node.input):
-            found |= set(node.output)
+        if result & set(node.input):
+            result |= set(node.output)
     outputs = {value.name for value in model.graph.output}
-    return [name for node in model.graph.node for name in node.output if name in found - outputs]
+    return [name for node in model.graph.node for name in node.output if name in result - outputs]
 
 
 def _tokens(model: onnx.ModelProto) -> Feeds:

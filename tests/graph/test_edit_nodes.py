@@ -119,8 +119,8 @@ def test_a_custom_node_declares_its_output_types() -> None:
     [info] = [info for info in result.graph.value_info if info.name == "q"]
     assert info.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16
     [fused] = [node for node in result.graph.node if node.op_type == "Fused"]
-    found = {one.name: onnx.helper.get_attribute_value(one) for one in fused.attribute}
-    assert {key: list(v) if not isinstance(v, bytes) else v for key, v in found.items()} == {
+    outcome = {each.name: onnx.helper.get_attribute_value(each) for each in fused.attribute}
+    assert {key: list(v) if not isinstance(v, bytes) else v for key, v in outcome.items()} == {
         "mode": b"fast",
         "k": [1, 2],
         "s": [0.5],
@@ -670,8 +670,8 @@ def test_names_are_exchanged() -> None:
         {"rename_tensors": {"names": {"x": "y", "y": "x", "b": "z", "z": "b"}}},
     )
     assert nodes_of(result)[:2] == ["[last] x = Relu (y)", "[mid] w = Add (x, z)"]
-    wanted, found = run(parse(CHAIN), {"x": X}), run(result, {"y": X})
-    assert np.array_equal(wanted["z"], found["b"])
+    wanted, outcome = run(parse(CHAIN), {"x": X}), run(result, {"y": X})
+    assert np.array_equal(wanted["z"], outcome["b"])
 
 
 def test_tensors_of_outer_graphs_are_renamed_where_they_are_read() -> None:

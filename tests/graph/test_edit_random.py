@@ -125,11 +125,11 @@ def check_run(before: Path, after: Path, entries: list[dict[str, object]]) -> No
         run_again(after)
         return
     feeds, wanted = run_again(before)
-    _, found = run_again(after, feeds)
-    if wanted is None or found is None:
+    _, result = run_again(after, feeds)
+    if wanted is None or result is None:
         return
-    for name in wanted.keys() & found.keys():
-        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=f"{name}: {entries}")
+    for name in wanted.keys() & result.keys():
+        np.testing.assert_allclose(result[name], wanted[name], rtol=1e-5, atol=1e-5, err_msg=f"{name}: {entries}")
 
 
 def random_model(data: st.DataObject, operators: list[str]) -> onnx.ModelProto:

@@ -110,9 +110,9 @@ def test_a_model_becomes_the_body_of_a_loop_and_of_a_scan() -> None:
     np.testing.assert_array_equal(run(edit(LOOP, replaced, other=body), {"x": X, "n": np.array(3)})["y"], X * 4)
     scanned = parse("agraph (float[3] s, float[3] r) => (float[3] n, float[3] o) { n = Sub(s, r) o = Neg(n) }")
     model = edit(SCAN, {"set_subgraph": {"scope": "scan/body", "model": "other"}}, other=scanned)
-    found = run(model, {"x": X, "rows": np.ones((4, 3), np.float32)})
-    np.testing.assert_array_equal(found["total"], X - 4)
-    np.testing.assert_array_equal(found["sums"][0], 1 - X)
+    result = run(model, {"x": X, "rows": np.ones((4, 3), np.float32)})
+    np.testing.assert_array_equal(result["total"], X - 4)
+    np.testing.assert_array_equal(result["sums"][0], 1 - X)
 
 
 @pytest.mark.parametrize(
@@ -219,8 +219,8 @@ def test_a_body_is_added_to_a_node_without_one() -> None:
     second = model.graph.node[-1]
     del second.attribute[1]
     added = {"scope": "second/else_branch", "text": "n () => (float[3] r) { r = Neg(x) }"}
-    found = edit(model, {"set_subgraph": added})
-    np.testing.assert_array_equal(run(found, _feeds(False))["y"], -X)
+    result = edit(model, {"set_subgraph": added})
+    np.testing.assert_array_equal(run(result, _feeds(False))["y"], -X)
     with pytest.raises(RequestError, match="If 'second' has no subgraph 'body'; it has then_branch and else_branch"):
         edit(model, {"set_subgraph": {**added, "scope": "second/body"}})
 

@@ -41,11 +41,11 @@ def shapes(path: Path) -> dict[str, list[int | str]]:
 
 def test_shapes_reach_every_tensor(tmp_path: Path) -> None:
     path, result = fix(models.make_cnn(tmp_path / "source.onnx"), '{"shapes": {"x": [2, 3, 16, 16]}}')
-    found = shapes(path)
-    assert found["x"] == [2, 3, 16, 16]
-    assert found["y"] == [2, 10]
-    assert found["MaxPool_12_out"] == [2, 16, 8, 8]
-    assert all(isinstance(dim, int) for shape in found.values() for dim in shape)
+    outcome = shapes(path)
+    assert outcome["x"] == [2, 3, 16, 16]
+    assert outcome["y"] == [2, 10]
+    assert outcome["MaxPool_12_out"] == [2, 16, 8, 8]
+    assert all(isinstance(dim, int) for shape in outcome.values() for dim in shape)
     assert result.metrics["dynamic_tensors"].value == 0
     assert "x [2, 3, 16, 16]" in result.summary
     check_model(path, full_check=True)
@@ -63,9 +63,9 @@ def test_outputs_are_unchanged(tmp_path: Path) -> None:
 
 def test_a_named_dimension_is_set_wherever_it_appears(tmp_path: Path) -> None:
     path, result = fix(models.make_tfm(tmp_path / "source.onnx"), '{"dims": {"batch": 4}}')
-    found = shapes(path)
-    assert found["ids"] == found["mask"] == [4, "length"]
-    assert found["hidden"] == [4, "length", models.TFM_WIDTH]
+    outcome = shapes(path)
+    assert outcome["ids"] == outcome["mask"] == [4, "length"]
+    assert outcome["hidden"] == [4, "length", models.TFM_WIDTH]
     assert "still dynamic: ids, mask, hidden" in result.summary
 
 

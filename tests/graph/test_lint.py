@@ -106,7 +106,7 @@ def add(name: str, *inputs: str) -> onnx.NodeProto:
 def test_unused_nodes_and_their_inputs_are_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu"), add("dead", "x", "w"), add("deader", "dead_out", "x")]
     inputs = [X, models.tensor("unread", [2])]
-    found = lint(
+    findings = lint(
         save(
             tmp_path,
             nodes=nodes,
@@ -114,31 +114,31 @@ def test_unused_nodes_and_their_inputs_are_reported(tmp_path: Path) -> None:
             initializers={"w": np.ones(4, np.float32), "u": np.ones(3, np.float32)},
         )
     )
-    assert {f.node for f in by_check(found, "unused_node")} == {"dead", "deader"}
-    assert ["'u'" in f.message for f in by_check(found, "unused_initializer")] == [True]
-    assert ["'unread'" in f.message for f in by_check(found, "unused_input")] == [True]
+    assert {f.node for f in by_check(findings, "unused_node")} == {"dead", "deader"}
+    assert ["'u'" in f.message for f in by_check(findings, "unused_initializer")] == [True]
+    assert ["'unread'" in f.message for f in by_check(findings, "unused_input")] == [True]
 
 
 def test_tensors_read_only_by_a_subgraph_are_used(tmp_path: Path) -> None:
-    found = lint(models.make_ctrl(tmp_path / "model.onnx"))
-    assert by_check(found, "unused_node") == []
-    assert by_check(found, "unused_input") == []
+    findings = lint(models.make_ctrl(tmp_path / "model.onnx"))
+    assert by_check(findings, "unused_node") == []
+    assert by_check(findings, "unused_input") == []
 
 
 def test_problems_of_names_are_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="same"), helper.make_node("Relu", ["a"], ["b"], name="same")]
     nodes += [helper.make_node("Relu", ["b"], ["y"])]
-    found = lint(save(tmp_path, nodes=nodes))
-    assert [(f.node, f.severity) for f in by_check(found, "duplicate_name")] == [("same", "warning")]
-    assert [f.op_type for f in by_check(found, "missing_name")] == ["Relu"]
+    findings = lint(save(tmp_path, nodes=nodes))
+    assert [(f.node, f.severity) for f in by_check(findings, "duplicate_name")] == [("same", "warning")]
+    assert [f.op_type for f in by_check(findings, "missing_name")] == ["Relu"]
 
 
 def test_a_tensor_with_two_producers_is_an_error_even_in_a_model_that_cannot_be_loaded(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name=name) for name in ("first", "second")]
-    found = lint(save(tmp_path, nodes=nodes))
-    assert [(f.node, f.severity) for f in by_check(found, "duplicate_name")] == [("second", "error")]
-    assert by_check(found, "load")
-    assert found.checks_skipped["shape_inference"] == "the model cannot be loaded"
+    findings = lint(save(tmp_path, nodes=nodes))
+    assert [(f.node, f.severity) for f in by_check(findings, "duplicate_name")] == [("second", "error")]
+    assert by_check(findings, "load")
+    assert findings.checks_skipped["shape_inference"] == "the model cannot be loaded"
 
 
 def test_unknown_and_deprecated_operators_are_reported(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_unknown_and_deprecated_operators_are_reported(tmp_path: Path) -> None:
         helper.make_node("Plugin", ["b"], ["c"], name="special", domain="custom"),
         helper.make_node("Gelu", ["c"], ["y"], name="contrib", domain="com.microsoft"),
     ]
-    found = by_check(lint(save(tmp_path, nodes=nodes, initializers={"s": np.ones(2, np.float32)})), "unknown_op")
-    assert {f.node: f.severity for f in found} == {"invented": "error", "old": "error", "special": "warning"}
-    assert "deprecated" in next(f.message for f in found if f.node == "old")
+    findings = by_check(lint(save(tmp_path, nodes=nodes, initializers={"s": np.ones(2, np.float32)})), "unknown_op")
+    assert {f.node: f.severity for f in findings} == {"invented": "error", "old": "error", "special": "warning"}
+    assert "deprecated" in next(f.message for f in findings if f.node == "old")
 
 
 def newer(proto: onnx.ModelProto) -> None:
@@ -159,13 +159,13 @@ def newer(proto: onnx.ModelProto) -> None:
 
 
 def test_versions_that_onnx_runtime_does_not_load_are_reported(tmp_path: Path) -> None:
-    found = by_check(lint(save(tmp_path, newer)), "versions")
-    assert [f.severity for f in found] == ["error", "error"]
+    findings = by_check(lint(save(tmp_path, newer)), "versions")
+    assert [f.severity for f in findings] == ["error", "error"]
 
 
 def test_dynamic_outputs_are_noted(tmp_path: Path) -> None:
-    found = by_check(lint(models.make_cnn(tmp_path / "model.onnx")), "dynamic_output")
-    assert [(f.severity, f.message) for f in found] == [("info", "output 'y' is dynamic: [batch, 10]")]
+    findings = by_check(lint(models.make_cnn(tmp_path / "model.onnx")), "dynamic_output")
+    assert [(f.severity, f.message) for f in findings] == [("info", "output 'y' is dynamic: [batch, 10]")]
 
 
 def test_problems_of_values_are_reported(tmp_path: Path) -> None:
@@ -176,42 +176,42 @@ def test_problems_of_values_are_reported(tmp_path: Path) -> None:
         "tiny": np.array([1e-12], np.float32),
         "wide": np.array([1, 2, 3, 4], np.float64),
     }
-    found = lint(save(tmp_path, initializers=values))
-    told = {
+    findings = lint(save(tmp_path, initializers=values))
+    result = {
         (f.check, f.severity, f.message.split("'")[1])
-        for f in found.findings
+        for f in findings.findings
         if f.check in ("nan_inf", "fp16_range", "float64")
     }
-    assert told == {
+    assert result == {
         ("nan_inf", "error", "nan"),
         ("nan_inf", "warning", "inf"),
         ("fp16_range", "warning", "large"),
         ("fp16_range", "warning", "tiny"),
         ("float64", "warning", "wide"),
     }
-    assert any("2 NaN of 4" in f.message for f in found.findings)
+    assert any("2 NaN of 4" in f.message for f in findings.findings)
 
 
 def test_shape_inference_names_the_node(tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
-    found = by_check(
+    findings = by_check(
         lint(save(tmp_path, nodes=nodes, initializers={"w": np.ones((5, 4), np.float32)})), "shape_inference"
     )
-    assert [(f.node, f.op_type, f.severity) for f in found] == [("product", "MatMul", "error")]
+    assert [(f.node, f.op_type, f.severity) for f in findings] == [("product", "MatMul", "error")]
 
 
 def test_the_checker_names_the_node(tmp_path: Path) -> None:
     nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu", invented=1)]
-    found = by_check(lint(save(tmp_path, nodes=nodes)), "onnx.checker")
-    assert [(f.node, f.op_type) for f in found] == [("relu", "Relu")]
+    findings = by_check(lint(save(tmp_path, nodes=nodes)), "onnx.checker")
+    assert [(f.node, f.op_type) for f in findings] == [("relu", "Relu")]
 
 
 def test_external_data_that_is_missing_is_a_finding(tmp_path: Path) -> None:
     path = models.make_ext(tmp_path / "model.onnx")
     (tmp_path / "model.onnx.bin").unlink()
-    found = by_check(lint(path), "external_data")
-    assert [f.severity for f in found] == ["error"]
-    assert "missing" in found[0].message
+    findings = by_check(lint(path), "external_data")
+    assert [f.severity for f in findings] == ["error"]
+    assert "missing" in findings[0].message
 
 
 def test_a_file_that_is_no_model_is_a_request_error(tmp_path: Path) -> None:
@@ -225,9 +225,9 @@ def test_a_file_that_is_no_model_is_a_request_error(tmp_path: Path) -> None:
 
 def test_models_that_onnx_runtime_cannot_load_are_reported(tmp_path: Path) -> None:
     nodes = [helper.make_node("Plugin", ["x"], ["y"], name="special", domain="custom")]
-    found = by_check(lint(save(tmp_path, nodes=nodes), checks=("onnxruntime",)), "onnxruntime")
-    assert [f.severity for f in found] == ["error"]
-    assert "Plugin" in found[0].message
+    findings = by_check(lint(save(tmp_path, nodes=nodes), checks=("onnxruntime",)), "onnxruntime")
+    assert [f.severity for f in findings] == ["error"]
+    assert "Plugin" in findings[0].message
 
 
 @pytest.mark.thorough
@@ -283,9 +283,9 @@ def test_large_models_are_read_only_on_request(tmp_path: Path) -> None:
 
 def test_repeated_findings_are_limited(tmp_path: Path) -> None:
     nodes = [helper.make_node("NoSuch", ["x"], [f"o{i}"], name=f"n{i}") for i in range(300)]
-    found = by_check(lint(save(tmp_path, nodes=[*nodes, helper.make_node("Relu", ["x"], ["y"])])), "unknown_op")
-    assert len(found) == 51
-    assert "250 more" in found[-1].message
+    findings = by_check(lint(save(tmp_path, nodes=[*nodes, helper.make_node("Relu", ["x"], ["y"])])), "unknown_op")
+    assert len(findings) == 51
+    assert "250 more" in findings[-1].message
 
 
 @pytest.mark.parametrize(
@@ -322,10 +322,10 @@ def test_the_step_passes_on_a_correct_model(tmp_path: Path) -> None:
 
 
 def test_values_out_of_fp16_range_are_found_in_a_real_model(sample_model: Callable[[str], Path]) -> None:
-    found = lint(sample_model("det"), checks=())
-    assert found.count("error") == 0
+    findings = lint(sample_model("det"), checks=())
+    assert findings.count("error") == 0
     # The story of the quickstart: a BatchNormalization's variance that fp16 turns into infinity.
-    assert any(f.check == "fp16_range" and "batch_norm_0.w_2" in f.message for f in found.findings)
+    assert any(f.check == "fp16_range" and "batch_norm_0.w_2" in f.message for f in findings.findings)
 
 
 @pytest.mark.thorough
@@ -337,9 +337,9 @@ def test_channels_a_hundredfold_apart_are_reported(tmp_path: Path) -> None:
     models.rename_output(builder, builder.op("Concat", boxes, scores, boxes, scores, axis=1), "y")
     model = builder.model([models.tensor("x", [1, 3])], [models.tensor("y", [1, 4, 40])])
     path = models.save(model, tmp_path / "mixed.onnx")
-    (found,) = lint(path, checks=("channel_scales",)).findings
-    assert (found.severity, found.check) == ("info", "channel_scales")
-    assert "output 'y': values of channel 0 reach" in found.message
+    (result,) = lint(path, checks=("channel_scales",)).findings
+    assert (result.severity, result.check) == ("info", "channel_scales")
+    assert "output 'y': values of channel 0 reach" in result.message
     alike = models.save(models.cnn_model(), tmp_path / "alike.onnx")
     assert lint(alike, checks=("channel_scales",)).findings == ()
 

@@ -40,11 +40,11 @@ def model_of(text: str) -> ir.Model:
 
 def diff(before: str | ir.Model, after: str | ir.Model) -> ModelDiff:
     """Return the diff after checking that it is symmetric."""
-    one, other = (model_of(model) if isinstance(model, str) else model for model in (before, after))
-    found = diff_models(one, other)
-    assert in_order(mirrored(diff_models(other, one).model_dump())) == in_order(found.model_dump())
-    assert ModelDiff.model_validate_json(found.to_json()) == found
-    return found
+    result, other = (model_of(model) if isinstance(model, str) else model for model in (before, after))
+    model_diff = diff_models(result, other)
+    assert in_order(mirrored(diff_models(other, result).model_dump())) == in_order(model_diff.model_dump())
+    assert ModelDiff.model_validate_json(model_diff.to_json()) == model_diff
+    return model_diff
 
 
 def mirrored(value: Any) -> Any:
@@ -52,7 +52,7 @@ def mirrored(value: Any) -> Any:
     other = {"before": "after", "after": "before", "added": "removed", "removed": "added"}
     if isinstance(value, dict):
         return {other.get(key, key): mirrored(held) for key, held in value.items()}
-    return [mirrored(one) for one in value] if isinstance(value, list | tuple) else value
+    return [mirrored(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def in_order(value: Any) -> Any:
@@ -61,12 +61,12 @@ def in_order(value: Any) -> Any:
     return sorted(map(in_order, value), key=repr) if isinstance(value, list | tuple) else value
 
 
-def changes(found: ModelDiff, part: str = "nodes") -> list[tuple[str, ...]]:
+def changes(model_diff: ModelDiff, part: str = "nodes") -> list[tuple[str, ...]]:
     """(name before, aspect, detail, before, after) of all that changed."""
     return [
-        (one.before.name, change.aspect, change.detail, change.before, change.after)
-        for one in getattr(found, part).changed
-        for change in one.changes
+        (each.before.name, change.aspect, change.detail, change.before, change.after)
+        for each in getattr(model_diff, part).changed
+        for change in each.changes
     ]
 
 
@@ -77,48 +77,48 @@ def test_a_model_equals_itself() -> None:
 
 def test_changes_of_an_attribute_a_weight_and_a_name_are_found() -> None:
     after = CHAIN.replace("axis = 1", "axis = 0").replace("{1, 2, 3}", "{1, 2.5, 3}").replace("[act]", "[relu]")
-    found = diff(CHAIN, after)
-    assert found.one_line == "1 node renamed, 1 with other attributes; 1 weight changed"
-    assert changes(found) == [("out", "attribute", "axis", "1", "0"), ("act", "name", "", "act", "relu")]
-    weight = found.weights.changed[0]
+    result = diff(CHAIN, after)
+    assert result.one_line == "1 node renamed, 1 with other attributes; 1 weight changed"
+    assert changes(result) == [("out", "attribute", "axis", "1", "0"), ("act", "name", "", "act", "relu")]
+    weight = result.weights.changed[0]
     assert (weight.elements, weight.differing, weight.max_abs_difference) == (3, 1, 0.5)
-    assert changes(found, "weights") == [("b", "values", "", "[1, 2, 3]", "[1, 2.5, 3]")]
+    assert changes(result, "weights") == [("b", "values", "", "[1, 2, 3]", "[1, 2.5, 3]")]
 
 
 def test_a_node_inserted_into_an_edge_is_one_change() -> None:
     after = CHAIN.replace("Relu(s)", "Relu(i)").replace("[act]", "[new] i = Identity(s)\n[act]")
-    found = diff(CHAIN, after)
-    assert found.one_line == "1 node added"
-    (added,) = found.nodes.added
+    result = diff(CHAIN, after)
+    assert result.one_line == "1 node added"
+    (added,) = result.nodes.added
     assert (added.name, added.op_type, added.inputs, added.outputs) == ("new", "Identity", ("s",), ("i",))
-    assert changes(found) == [("act", "consequence", "0", "s", "i")]
+    assert changes(result) == [("act", "consequence", "0", "s", "i")]
 
 
 def test_a_new_node_that_takes_over_a_tensor_name_is_one_change() -> None:
     after = CHAIN.replace("y = Softmax <axis = 1> (r)", "raw = Softmax <axis = 1> (r)\n[new] y = Identity(raw)")
-    found = diff(CHAIN, after)
-    assert found.one_line == "1 node added; 1 tensor renamed"
-    assert changes(found, "outputs") == [("y", "consequence", "", "y of Softmax out", "y of Identity new")]
-    assert changes(found, "tensors") == [("y", "name", "", "y", "raw")]
+    result = diff(CHAIN, after)
+    assert result.one_line == "1 node added; 1 tensor renamed"
+    assert changes(result, "outputs") == [("y", "consequence", "", "y of Softmax out", "y of Identity new")]
+    assert changes(result, "tensors") == [("y", "name", "", "y", "raw")]
 
 
 def test_a_removed_node_is_one_change() -> None:
     after = CHAIN.replace("[act] r = Relu(s)\n", "").replace("(r)", "(s)")
-    found = diff(CHAIN, after)
-    assert found.one_line == "1 node removed"
-    assert [node.name for node in found.nodes.removed] == ["act"]
+    result = diff(CHAIN, after)
+    assert result.one_line == "1 node removed"
+    assert [node.name for node in result.nodes.removed] == ["act"]
 
 
 def test_a_reader_of_another_tensor_is_rewired() -> None:
-    found = diff(CHAIN, CHAIN.replace("Relu(s)", "Relu(h)"))
-    assert found.one_line == "1 node rewired"
-    assert changes(found) == [("act", "input", "0", "s", "h")]
+    result = diff(CHAIN, CHAIN.replace("Relu(s)", "Relu(h)"))
+    assert result.one_line == "1 node rewired"
+    assert changes(result) == [("act", "input", "0", "s", "h")]
 
 
 def test_a_removed_node_does_not_hide_a_rewired_reader() -> None:
     two = "g (float[2] x, float[2] z) => (float[2] y) { [a] t = Relu(x)\n [b] y = Abs(t) }"
-    found = diff(two, two.replace("[a] t = Relu(x)\n", "").replace("Abs(t)", "Abs(z)"))
-    assert found.one_line == "1 node removed, 1 rewired"
+    result = diff(two, two.replace("[a] t = Relu(x)\n", "").replace("Abs(t)", "Abs(z)"))
+    assert result.one_line == "1 node removed, 1 rewired"
 
 
 @pytest.mark.parametrize("names", [True, False])
@@ -126,20 +126,20 @@ def test_a_node_with_another_operator_in_the_same_position_is_matched(names: boo
     before, after = CHAIN, CHAIN.replace("Relu", "Tanh")
     if not names:
         before, after = before.replace("[act] r", "r"), after.replace("[act] r", "t").replace("(r)", "(t)")
-    found = diff(before, after)
-    assert found.nodes.counts == {"changed": 1, "operator": 1}
-    assert changes(found)[0][3:] == ("Relu", "Tanh")
+    result = diff(before, after)
+    assert result.nodes.counts == {"changed": 1, "operator": 1}
+    assert changes(result)[0][3:] == ("Relu", "Tanh")
 
 
 def test_a_model_with_all_names_changed_has_only_renames() -> None:
     before, after = (ir.serde.deserialize_model(models.tfm_model()) for _ in range(2))
     rename_all(after)
     nodes = sum(len(graph) for graph in all_graphs(before))
-    found = diff(before, after)
-    assert found.nodes.counts == {"changed": nodes, "name": nodes}
-    assert set(found.weights.counts) == {"changed", "name"}
-    assert set(found.tensors.counts) == {"changed", "name"}
-    assert len(found.nodes.changed) == min(nodes, MOST_ITEMS)
+    result = diff(before, after)
+    assert result.nodes.counts == {"changed": nodes, "name": nodes}
+    assert set(result.weights.counts) == {"changed", "name"}
+    assert set(result.tensors.counts) == {"changed", "name"}
+    assert len(result.nodes.changed) == min(nodes, MOST_ITEMS)
 
 
 def test_shifted_numbers_in_names_are_matched() -> None:
@@ -147,10 +147,10 @@ def test_shifted_numbers_in_names_are_matched() -> None:
     before = "".join(f"[Relu_{n}] v{n + 1} = Relu(v{n})\n[Abs_{n}] u{n} = Abs(v{n + 1})\n" for n in range(8))
     after = "".join(f"[Relu_{n + 1}] v{n + 2} = Relu(v{n + 1})\n[Abs_{n + 1}] u{n} = Abs(v{n + 2})\n" for n in range(8))
     graph = f"g (float[2] v0) => ({', '.join(f'float[2] u{n}' for n in range(8))})"
-    found = diff(f"{graph} {{ {before} }}", f"{graph} {{ [Relu_0] v1 = Neg(v0)\n{after} }}")
-    assert found.nodes.counts["added"] == 1
-    assert "removed" not in found.nodes.counts
-    assert found.nodes.counts["name"] == 16
+    result = diff(f"{graph} {{ {before} }}", f"{graph} {{ [Relu_0] v1 = Neg(v0)\n{after} }}")
+    assert result.nodes.counts["added"] == 1
+    assert "removed" not in result.nodes.counts
+    assert result.nodes.counts["name"] == 16
 
 
 def test_renamed_nodes_among_similar_ones_are_matched() -> None:
@@ -158,9 +158,9 @@ def test_renamed_nodes_among_similar_ones_are_matched() -> None:
         nodes = "".join(f"{prefix}{n + 1} = Relu({prefix}{n})\n" for n in range(length))
         return f"g (float[2] {prefix}0) => (float[2] {prefix}{length}) {{ {nodes} }}"
 
-    found = diff(chain(40, "a"), chain(41, "b"))
-    assert found.nodes.counts["added"] == 1
-    assert "removed" not in found.nodes.counts
+    result = diff(chain(40, "a"), chain(41, "b"))
+    assert result.nodes.counts["added"] == 1
+    assert "removed" not in result.nodes.counts
 
 
 def test_similar_nodes_are_distinguished_by_distant_neighbours() -> None:
@@ -169,10 +169,10 @@ def test_similar_nodes_are_distinguished_by_distant_neighbours() -> None:
         a = Relu(x)\n b = Exp(a)\n y = Neg(b)\n c = Relu(x)\n d = Exp(c)\n z = Abs(d) }"""
     after = """g (float[2] x) => (float[2] p, float[2] q, float[2] r) {
         c1 = Relu(x)\n d1 = Exp(c1)\n p = Abs(d1)\n a1 = Relu(x)\n b1 = Exp(a1)\n q = Neg(b1)\n r = Tanh(x) }"""
-    found = diff(before, after)
-    assert found.nodes.counts == {"added": 1}
-    assert [node.op_type for node in found.nodes.added] == ["Tanh"]
-    assert found.outputs.counts == {"added": 1, "changed": 2, "name": 2, "position": 2}
+    result = diff(before, after)
+    assert result.nodes.counts == {"added": 1}
+    assert [node.op_type for node in result.nodes.added] == ["Tanh"]
+    assert result.outputs.counts == {"added": 1, "changed": 2, "name": 2, "position": 2}
 
 
 def test_changes_of_inputs_and_outputs_are_found() -> None:
@@ -180,31 +180,31 @@ def test_changes_of_inputs_and_outputs_are_found() -> None:
     after = (
         "g (float[1, 3] b, float16[n, 3] a, float[2] c) => (float[1, 3] y, float[2] z) { y = Add(a, b)\n z = Neg(c) }"
     )
-    found = diff(before, after)
-    assert found.one_line == ("1 node added; 1 input added, 1 retyped, 1 reshaped, 2 moved; 1 output added")
-    assert ("a", "dtype", "", "float32", "float16") in changes(found, "inputs")
-    assert ("a", "shape", "", "1x3", "nx3") in changes(found, "inputs")
-    assert ("a", "position", "", "0", "1") in changes(found, "inputs")
-    assert [item.shape for item in found.inputs.added] == [(2,)]
+    result = diff(before, after)
+    assert result.one_line == ("1 node added; 1 input added, 1 retyped, 1 reshaped, 2 moved; 1 output added")
+    assert ("a", "dtype", "", "float32", "float16") in changes(result, "inputs")
+    assert ("a", "shape", "", "1x3", "nx3") in changes(result, "inputs")
+    assert ("a", "position", "", "0", "1") in changes(result, "inputs")
+    assert [item.shape for item in result.inputs.added] == [(2,)]
 
 
 def test_an_input_of_another_name_and_type_is_matched_by_its_readers() -> None:
-    found = diff(CHAIN, CHAIN.replace("float[2, 3] x", "float16[n, 3] image").replace("MatMul(x", "MatMul(image"))
-    assert found.one_line == "1 input renamed, 1 retyped, 1 reshaped"
+    result = diff(CHAIN, CHAIN.replace("float[2, 3] x", "float16[n, 3] image").replace("MatMul(x", "MatMul(image"))
+    assert result.one_line == "1 input renamed, 1 retyped, 1 reshaped"
 
 
 def test_added_removed_and_changed_weights_are_found() -> None:
     after = CHAIN.replace("float[3] b = {1, 2, 3}", "double[3] c = {1, 2, 3}, float[1] more = {5}")
-    found = diff(CHAIN, after.replace("Add(h, b)", "Add(h, c)"))
-    assert found.one_line == "1 weight added, 1 renamed, 1 retyped"
-    assert found.weights.changed[0].matched_by == "neighbours"
+    result = diff(CHAIN, after.replace("Add(h, b)", "Add(h, c)"))
+    assert result.one_line == "1 weight added, 1 renamed, 1 retyped"
+    assert result.weights.changed[0].matched_by == "neighbours"
 
 
 def test_exchanged_weights_keep_their_names() -> None:
     text = "g (float[2] x) => (float[2] y) <float[2] a = {1, 2}, float[2] b = {3, 4}> { t = Add(x, a)\n y = Mul(t, b) }"
     swapped = text.replace("{1, 2}", "{5}").replace("{3, 4}", "{1, 2}").replace("{5}", "{3, 4}")
-    found = diff(text, swapped)
-    assert found.one_line == "2 weights changed"
+    result = diff(text, swapped)
+    assert result.one_line == "2 weights changed"
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,18 @@ def test_exchanged_weights_keep_their_names() -> None:
 def test_weights_with_nan_and_infinity_are_compared(
     before: list[float], after: list[float], differing: int | None, largest: float | None
 ) -> None:
-    found = diff(with_weight(np.array(before, np.float32)), with_weight(np.array(after, np.float32)))
+    result = diff(with_weight(np.array(before, np.float32)), with_weight(np.array(after, np.float32)))
     if differing is None:
-        assert found.is_empty
+        assert result.is_empty
     else:
-        (changed,) = found.weights.changed
+        (changed,) = result.weights.changed
         assert (changed.differing, changed.max_abs_difference) == (differing, largest)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.complex64, np.float16, np.uint8])
 def test_weights_of_every_dtype_are_compared(dtype: type[np.generic]) -> None:
-    found = diff(with_weight(np.array([0, 1, 1]).astype(dtype)), with_weight(np.array([0, 1, 0]).astype(dtype)))
-    (changed,) = found.weights.changed
+    result = diff(with_weight(np.array([0, 1, 1]).astype(dtype)), with_weight(np.array([0, 1, 0]).astype(dtype)))
+    (changed,) = result.weights.changed
     assert (changed.elements, changed.differing, changed.max_abs_difference) == (3, 1, 1.0)
 
 
@@ -240,18 +240,18 @@ def test_four_bit_weights_and_strings_are_compared() -> None:
         ir.Tensor(np.array(row, dtype=ir.DataType.INT4.numpy()), dtype=ir.DataType.INT4)
         for row in ([1, 2, 3], [1, 2, 7])
     ]
-    found = diff(with_tensor(packed[0]), with_tensor(packed[1]))
-    assert (found.weights.changed[0].differing, found.weights.changed[0].max_abs_difference) == (1, 4.0)
+    result = diff(with_tensor(packed[0]), with_tensor(packed[1]))
+    assert (result.weights.changed[0].differing, result.weights.changed[0].max_abs_difference) == (1, 4.0)
     words = [ir.StringTensor(np.array(row), shape=ir.Shape([2])) for row in ([b"a", b"b"], [b"a", b"c"])]
-    found = diff(with_tensor(words[0]), with_tensor(words[1]))
-    assert (found.weights.changed[0].differing, found.weights.changed[0].max_abs_difference) == (1, None)
+    result = diff(with_tensor(words[0]), with_tensor(words[1]))
+    assert (result.weights.changed[0].differing, result.weights.changed[0].max_abs_difference) == (1, None)
 
 
 def test_rounding_is_measured() -> None:
     values = np.linspace(0, 1, 1001, dtype=np.float32)
-    found = diff(with_weight(values), with_weight(values.astype(np.float16)))
-    assert {change[1] for change in changes(found, "weights")} == {"dtype", "values"}
-    assert 0 < (found.weights.changed[0].max_abs_difference or 0) < 1e-3
+    result = diff(with_weight(values), with_weight(values.astype(np.float16)))
+    assert {change[1] for change in changes(result, "weights")} == {"dtype", "values"}
+    assert 0 < (result.weights.changed[0].max_abs_difference or 0) < 1e-3
 
 
 def test_values_are_skipped_on_request() -> None:
@@ -270,9 +270,9 @@ def test_weights_on_disk_are_compared(tmp_path: Path) -> None:
     with data.open("r+b") as file:
         file.write(b"\x01")
     after = load_model(tmp_path / "other" / "model.onnx")
-    found = diff(before, after)
-    assert found.weights.counts == {"changed": 1, "values": 1}
-    assert found.weights.changed[0].differing == 1
+    result = diff(before, after)
+    assert result.weights.counts == {"changed": 1, "values": 1}
+    assert result.weights.changed[0].differing == 1
 
 
 def test_equal_ranges_of_one_file_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,10 +290,10 @@ def test_storage_of_weights_is_compared(tmp_path: Path) -> None:
     proto = models.cnn_model()
     onnx.save(proto, tmp_path / "inline.onnx")
     onnx.save(proto, tmp_path / "external.onnx", save_as_external_data=True, size_threshold=1024)
-    found = diff(load_model(tmp_path / "inline.onnx"), load_model(tmp_path / "external.onnx"))
-    assert set(found.weights.counts) == {"changed", "storage"}
-    assert changes(found, "weights")[0][1:] == ("storage", "", "inline", "external")
-    assert found.nodes.counts == {}
+    result = diff(load_model(tmp_path / "inline.onnx"), load_model(tmp_path / "external.onnx"))
+    assert set(result.weights.counts) == {"changed", "storage"}
+    assert changes(result, "weights")[0][1:] == ("storage", "", "inline", "external")
+    assert result.nodes.counts == {}
 
 
 def test_sparse_weights_are_compared(tmp_path: Path) -> None:
@@ -303,9 +303,9 @@ def test_sparse_weights_are_compared(tmp_path: Path) -> None:
     values = proto.graph.sparse_initializer[0].values
     values.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(values) + 1, values.name))
     onnx.save(proto, tmp_path / "other.onnx")
-    found = diff(load_model(path), load_model(tmp_path / "other.onnx"))
-    assert found.weights.counts == {"changed": 1, "values": 1}
-    assert found.weights.changed[0].before.storage == "sparse"
+    result = diff(load_model(path), load_model(tmp_path / "other.onnx"))
+    assert result.weights.counts == {"changed": 1, "values": 1}
+    assert result.weights.changed[0].before.storage == "sparse"
 
 
 IF = """
@@ -319,22 +319,22 @@ g (bool c, float[2] x) => (float[2] y) {
 
 
 def test_subgraphs_are_named_by_their_path() -> None:
-    found = diff(IF, IF.replace("Relu(x)", "Tanh(x)"))
-    assert found.one_line == "1 node of another operator"
-    assert found.nodes.changed[0].before.scope == "choose/then_branch"
+    result = diff(IF, IF.replace("Relu(x)", "Tanh(x)"))
+    assert result.one_line == "1 node of another operator"
+    assert result.nodes.changed[0].before.scope == "choose/then_branch"
 
 
 def test_the_body_of_a_renamed_node_is_matched() -> None:
-    found = diff(IF, IF.replace("choose", "select"))
-    assert found.one_line == "1 node renamed"
+    result = diff(IF, IF.replace("choose", "select"))
+    assert result.one_line == "1 node renamed"
 
 
 def test_the_summary_covers_the_inputs_and_outputs_of_the_model() -> None:
-    found = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg"))
-    assert found.outputs.counts == found.outputs.in_bodies == {"changed": 1, "name": 1}
-    assert found.one_line == "1 output renamed"
-    found = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg").replace("Abs", "Exp"))
-    assert found.one_line == "1 node of another operator"
+    result = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg"))
+    assert result.outputs.counts == result.outputs.in_bodies == {"changed": 1, "name": 1}
+    assert result.one_line == "1 output renamed"
+    result = diff(IF, IF.replace("(float[2] a)", "(float[2] a2)").replace("a = Neg", "a2 = Neg").replace("Abs", "Exp"))
+    assert result.one_line == "1 node of another operator"
 
 
 def test_inferred_types_in_a_body_are_no_difference() -> None:
@@ -348,18 +348,18 @@ def test_many_kinds_of_change_are_summarized_by_their_number() -> None:
 
 
 def test_a_body_is_removed_with_its_node() -> None:
-    found = diff(IF, "g (bool c, float[2] x) => (float[2] y) { [plain] y = Abs(x) }")
-    assert found.outputs.counts.get("removed") is None
-    assert found.nodes.counts["removed"] >= 3
+    result = diff(IF, "g (bool c, float[2] x) => (float[2] y) { [plain] y = Abs(x) }")
+    assert result.outputs.counts.get("removed") is None
+    assert result.nodes.counts["removed"] >= 3
 
 
 @pytest.mark.parametrize("name", ["[one] ", ""])
 def test_a_node_that_leaves_a_branch_has_moved(name: str) -> None:
     before = IF.replace("[one] ", name)
     after = before.replace(f"{name}u = Relu(x)\n", "").replace("[choose]", f"{name}u = Relu(x)\n [choose]")
-    found = diff(before, after)
-    assert found.one_line == "1 node moved"
-    assert changes(found) == [("one" if name else "u", "scope", "", "choose/then_branch", "")]
+    result = diff(before, after)
+    assert result.one_line == "1 node moved"
+    assert changes(result) == [("one" if name else "u", "scope", "", "choose/then_branch", "")]
 
 
 FUNCTION = """
@@ -369,15 +369,15 @@ g (float[2] x) => (float[2] y) { [call] y = here.Twice(x) }
 
 
 def test_changes_of_functions_are_found() -> None:
-    found = diff(FUNCTION, FUNCTION.replace("Relu(t)", "Tanh(t)"))
-    assert found.one_line == "1 node of another operator; 1 function changed"
-    assert found.nodes.changed[0].before.scope == "here::Twice"
-    found = diff(FUNCTION, FUNCTION.replace("Twice", "Double"))
-    assert found.functions.counts == {"changed": 1, "name": 1}
-    assert changes(found) == [("call", "operator", "", "here::Twice", "here::Double")]
-    found = diff(FUNCTION, "g (float[2] x) => (float[2] y) { [call] y = Relu(x) }")
-    assert found.functions.counts == {"removed": 1}
-    assert found.nodes.counts == {"changed": 1, "operator": 1, "removed": 2}
+    result = diff(FUNCTION, FUNCTION.replace("Relu(t)", "Tanh(t)"))
+    assert result.one_line == "1 node of another operator; 1 function changed"
+    assert result.nodes.changed[0].before.scope == "here::Twice"
+    result = diff(FUNCTION, FUNCTION.replace("Twice", "Double"))
+    assert result.functions.counts == {"changed": 1, "name": 1}
+    assert changes(result) == [("call", "operator", "", "here::Twice", "here::Double")]
+    result = diff(FUNCTION, "g (float[2] x) => (float[2] y) { [call] y = Relu(x) }")
+    assert result.functions.counts == {"removed": 1}
+    assert result.nodes.counts == {"changed": 1, "operator": 1, "removed": 2}
 
 
 def test_changes_of_opsets_versions_and_metadata_are_found() -> None:
@@ -388,13 +388,16 @@ def test_changes_of_opsets_versions_and_metadata_are_found() -> None:
     after.metadata_props["author"] = "someone"
     after.graph.node("act").metadata_props["ndld_flow.precision"] = "fp32"
     after.graph.node("act").doc_string = "why"
-    found = diff(before, after)
-    assert [(one.domain, one.before, one.after) for one in found.opsets] == [("", 17, 18), ("com.microsoft", None, 1)]
-    assert {(one.key, one.before, one.after) for one in found.texts} == {
+    result = diff(before, after)
+    assert [(opset.domain, opset.before, opset.after) for opset in result.opsets] == [
+        ("", 17, 18),
+        ("com.microsoft", None, 1),
+    ]
+    assert {(text.key, text.before, text.after) for text in result.texts} == {
         ("ir_version", "8", "9"),
         ("metadata: author", None, "someone"),
     }
-    assert found.nodes.counts == {"changed": 1, "precision": 1, "doc string": 1}
+    assert result.nodes.counts == {"changed": 1, "precision": 1, "doc string": 1}
 
 
 def test_inferred_shapes_are_no_difference() -> None:
@@ -412,10 +415,10 @@ def test_lists_are_shortened_and_begin_with_the_important_changes() -> None:
     node = list(after.graph)[-1]
     node.op_type = "LeakyRelu"
     node.attributes["alpha"] = ir.AttrFloat32("alpha", 0.5)
-    found = diff_models(before, after)
-    assert found.nodes.counts["name"] == count
-    assert len(found.nodes.changed) == MOST_ITEMS
-    assert found.nodes.changed[0].after.op_type == "LeakyRelu"
+    model_diff = diff_models(before, after)
+    assert model_diff.nodes.counts["name"] == count
+    assert len(model_diff.nodes.changed) == MOST_ITEMS
+    assert model_diff.nodes.changed[0].after.op_type == "LeakyRelu"
 
 
 def test_a_long_text_is_shortened() -> None:
@@ -431,8 +434,8 @@ def test_attributes_that_look_equal_when_shortened_are_distinguished() -> None:
     before, after = relus(1), relus(1)
     for model, last in ((before, 1), (after, 2)):
         next(iter(model.graph)).attributes["many"] = ir.AttrInt64s("many", [0] * 100 + [last])
-    found = diff(before, after)
-    (change,) = found.nodes.changed[0].changes
+    result = diff(before, after)
+    (change,) = result.nodes.changed[0].changes
     assert change.before != change.after
 
 
@@ -441,8 +444,8 @@ def test_exported_models_are_compared(make: Callable[[], onnx.ModelProto]) -> No
     before, after = (ir.serde.deserialize_model(make()) for _ in range(2))
     assert diff(before, after).is_empty
     rename_all(after)
-    found = diff(before, after)
-    assert not {"added", "removed"} & {*found.nodes.counts, *found.weights.counts}
+    result = diff(before, after)
+    assert not {"added", "removed"} & {*result.nodes.counts, *result.weights.counts}
 
 
 def with_weight(array: np.ndarray[Any, np.dtype[Any]]) -> ir.Model:
@@ -589,25 +592,25 @@ def test_random_edits_of_a_renamed_model_leave_the_rest_matched(data: st.DataObj
     for word in words:
         getattr(edits, word)()
     rename_all(edits.model)
-    found = diff(edits.before, edits.model)
-    assert found.nodes.counts.get("added", 0) - found.nodes.counts.get("removed", 0) == edits.expected["nodes added"]
-    assert found.nodes.counts.get("removed", 0) <= 2 * len(words)
+    result = diff(edits.before, edits.model)
+    assert result.nodes.counts.get("added", 0) - result.nodes.counts.get("removed", 0) == edits.expected["nodes added"]
+    assert result.nodes.counts.get("removed", 0) <= 2 * len(words)
 
 
 @RANDOM
 @given(st.data())
 def test_any_two_models_can_be_compared(data: st.DataObject) -> None:
     before, after = (ir.serde.deserialize_model(random_model(data)) for _ in range(2))
-    found = diff(before, after)
-    lengths = found.nodes.counts.get("added", 0) - found.nodes.counts.get("removed", 0)
+    result = diff(before, after)
+    lengths = result.nodes.counts.get("added", 0) - result.nodes.counts.get("removed", 0)
     assert lengths == len(after.graph) - len(before.graph)
 
 
-def counted(found: ModelDiff) -> dict[str, int]:
+def counted(model_diff: ModelDiff) -> dict[str, int]:
     parts = ("nodes", "weights", "inputs", "outputs", "tensors", "functions")
     return {
         f"{part} {word}": count
         for part in parts
-        for word, count in getattr(found, part).counts.items()
+        for word, count in getattr(model_diff, part).counts.items()
         if word != "changed"
     }

@@ -28,20 +28,20 @@ every_operation = pytest.mark.parametrize("word", operation_names())
 
 
 def operation_of(word: str) -> type[Operation]:
-    found = find_operation(word)
-    assert found is not None
-    return found
+    operation = find_operation(word)
+    assert operation is not None
+    return operation
 
 
 def nested_models(model: type[BaseModel]) -> set[type[BaseModel]]:
-    found: set[type[BaseModel]] = set()
+    result: set[type[BaseModel]] = set()
     waiting = [model]
     while waiting:
         model = waiting.pop()
-        if model not in found:
-            found.add(model)
+        if model not in result:
+            result.add(model)
             waiting += [inner for info in model.model_fields.values() for inner in models_in(info.annotation)]
-    return found
+    return result
 
 
 def examples_of(word: str) -> list[object]:
@@ -49,7 +49,7 @@ def examples_of(word: str) -> list[object]:
     paragraphs = (operation_of(word).__doc__ or "").split("\n\n")
     shown = [text for text in paragraphs if text.strip().startswith((f"{word}:", f"- {word}"))]
     loaded = [yaml.safe_load(text) for text in shown]
-    return [entry for one in loaded for entry in (one if isinstance(one, list) else [one])]
+    return [entry for each in loaded for entry in (each if isinstance(each, list) else [each])]
 
 
 def test_operations_are_discovered() -> None:
@@ -118,9 +118,9 @@ def test_settings_survive_serialization(word: str) -> None:
 
 def test_the_schema_accepts_exactly_the_valid_settings() -> None:
     def takes(*operations: object) -> bool:
-        found = validator.is_valid({"operations": list(operations)})
-        assert found or not is_sound(list(operations)), f"refused, and sound: {operations}"
-        return found
+        result = validator.is_valid({"operations": list(operations)})
+        assert result or not is_sound(list(operations)), f"refused, and sound: {operations}"
+        return result
 
     validator = jsonschema.Draft202012Validator(Edit.model_json_schema())
     assert takes("remove_noops") and takes({"remove_noops": None}) and takes({"remove_noops": {}})

@@ -147,12 +147,12 @@ def test_names_metadata_and_interface_are_kept(tmp_path: Path, name: str) -> Non
 
 
 def all_nodes(model: onnx.ModelProto) -> list[onnx.NodeProto]:
-    found, graphs = [], [model.graph]
+    result, graphs = [], [model.graph]
     while graphs:
         graph = graphs.pop()
-        found += list(graph.node)
+        result += list(graph.node)
         graphs += [a.g for n in graph.node for a in n.attribute if a.type == onnx.AttributeProto.GRAPH]
-    return found
+    return result
 
 
 def test_remaining_nodes_and_tensors_keep_their_names(tmp_path: Path) -> None:
@@ -644,10 +644,10 @@ def test_any_small_graph_keeps_its_outputs(
     for kind, first, second in steps:
         names = list(graph.live)
         graph.grow(kind, names[first % len(names)], names[second % len(names)])
-    made = [name for name in graph.live if name != "x"][-outputs:]
-    if not made:
+    result = [name for name in graph.live if name != "x"][-outputs:]
+    if not result:
         return
-    infos = [models.tensor(name, ["n" if dynamic else 2, 3, 4] if name == "x" else None) for name in ("x", *made)]
+    infos = [models.tensor(name, ["n" if dynamic else 2, 3, 4] if name == "x" else None) for name in ("x", *result)]
     source = models.save(graph.model(infos[:1], infos[1:]), tmp_path / "source.onnx")
     target, change = sanitize(source)
     assert change.after.node_count <= change.before.node_count

@@ -196,8 +196,8 @@ def test_a_name_in_several_graphs_is_distinguished_by_scope() -> None:
         find_nodes(result, NodeSelect(after="same"))
     with pytest.raises(RequestError, match="2 tensors are named 'r'"):
         find_nodes(result, NodeSelect(after="r"))
-    [found] = find_nodes(result, NodeSelect(after="same", scope=("y/else_branch",)))
-    assert found.op_type == "Abs"
+    [outcome] = find_nodes(result, NodeSelect(after="same", scope=("y/else_branch",)))
+    assert outcome.op_type == "Abs"
 
 
 @settings(max_examples=40)

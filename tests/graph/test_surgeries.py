@@ -317,8 +317,8 @@ def test_erf_is_replaced_by_a_formula(by: Any, error: float, message: str, opset
     replaced, notes = operate(model, ReplaceErf(by=by))
     assert "Erf" not in op_types(replaced)
     x = np.linspace(-6, 6, 100001, dtype=np.float32)
-    [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
-    assert np.abs(expected - found).max() < error
+    [expected], [result] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+    assert np.abs(expected - result).max() < error
     assert notes == [f"1 Erf replaced by the {by} formula: the error of each is at most {message}"]
 
 
@@ -327,8 +327,8 @@ def test_erf_is_replaced_in_fp16() -> None:
     x = np.linspace(-4, 4, 1001).astype(np.float16)
     for by in ("tanh", "polynomial"):
         replaced, _ = operate(model, ReplaceErf(by=by))
-        [expected], [found] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
-        assert np.abs(expected.astype(np.float32) - found).max() < 4e-3
+        [expected], [result] = outputs_of(model, {"x": x}), outputs_of(replaced, {"x": x})
+        assert np.abs(expected.astype(np.float32) - result).max() < 4e-3
 
 
 def _by_items(fixed: onnx.ModelProto, free: onnx.ModelProto, feeds: dict[str, Any], tolerance: float = 1e-5) -> None:

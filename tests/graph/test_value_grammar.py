@@ -29,9 +29,9 @@ def write(value: Value) -> str:
 
 @given(_VALUES)
 def test_written_values_are_read_back(value: Any) -> None:
-    found = parse_value(write(value))
-    assert found == value
-    assert repr(found) == repr(value), "true is not 1, and 1.0 is not 1"
+    result = parse_value(write(value))
+    assert result == value
+    assert repr(result) == repr(value), "true is not 1, and 1.0 is not 1"
 
 
 @given(st.text(alphabet="[]'\",\\ 0123456789abcxe.+-ntrufi\n", max_size=20))
@@ -62,15 +62,15 @@ def test_any_text_is_a_value_or_refused_with_a_column(text: str) -> None:
     ],
 )
 def test_literals_are_read(text: str, value: Value) -> None:
-    found = parse_value(text)
-    assert found == value
-    assert type(found) is type(value)
+    result = parse_value(text)
+    assert result == value
+    assert type(result) is type(value)
 
 
 def test_nan_is_read() -> None:
-    found = parse_value("nan")
-    assert isinstance(found, float)
-    assert math.isnan(found)
+    value = parse_value("nan")
+    assert isinstance(value, float)
+    assert math.isnan(value)
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def layers_of(path: Path, folder: Path, feeds: Feeds, passes: int = 3, **setting
     return measure_layers(path, SessionSettings(**settings), feeds, passes, folder)
 
 
-def by_type(found: LayerPass) -> dict[str, Layer]:
-    return {layer.type: layer for layer in found.layers}
+def by_type(layer_pass: LayerPass) -> dict[str, Layer]:
+    return {layer.type: layer for layer in layer_pass.layers}
 
 
 def check_sums(path: Path, feeds: Feeds, folder: Path) -> None:
@@ -108,21 +108,21 @@ def test_self_times_add_up(make: Callable[[Path], Path], feeds: Feeds, tmp_path:
 def test_self_times_of_a_real_model_with_if_bodies_add_up(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     silero = sample_model("silero")
     check_sums(silero, VAD, tmp_path)
-    found = layers_of(silero, tmp_path / "again", VAD, 5)
-    assert max(layer.depth for layer in found.layers) == 3
-    for number, whole in enumerate(found.pass_ms):
-        assert 0.5 * whole < sum(layer.samples_ms[number] for layer in found.layers) <= whole
+    layer_pass = layers_of(silero, tmp_path / "again", VAD, 5)
+    assert max(layer.depth for layer in layer_pass.layers) == 3
+    for number, whole in enumerate(layer_pass.pass_ms):
+        assert 0.5 * whole < sum(layer.samples_ms[number] for layer in layer_pass.layers) <= whole
 
 
 def test_layers_of_bodies_run_once_or_many_times(tmp_path: Path) -> None:
-    found = layers_of(write_model(tmp_path / "m.onnx", NESTED), tmp_path, fed(x=(1000,)))
-    depths = {layer.type: layer.depth for layer in found.layers}
+    layer_pass = layers_of(write_model(tmp_path / "m.onnx", NESTED), tmp_path, fed(x=(1000,)))
+    depths = {layer.type: layer.depth for layer in layer_pass.layers}
     assert (depths["Loop"], depths["If"], depths["Tanh"], depths["Sin"]) == (0, 1, 2, 2)
-    assert {layer.type for layer in found.layers if layer.role == "control"} == {"Loop", "If"}
+    assert {layer.type for layer in layer_pass.layers if layer.role == "control"} == {"Loop", "If"}
     # Four times round, twice into each branch, 4,000 bytes a time.
-    assert by_type(found)["Tanh"].read_bytes == by_type(found)["Sin"].written_bytes == 8000
-    assert by_type(found)["Cast"].role == "cast"
-    spans = [span for span in found.timeline if span.name == by_type(found)["Sin"].name]
+    assert by_type(layer_pass)["Tanh"].read_bytes == by_type(layer_pass)["Sin"].written_bytes == 8000
+    assert by_type(layer_pass)["Cast"].role == "cast"
+    spans = [span for span in layer_pass.timeline if span.name == by_type(layer_pass)["Sin"].name]
     assert [span.depth for span in spans] == [2, 2]
 
 
@@ -143,16 +143,16 @@ def test_several_process_runs_are_one_after_another(tmp_path: Path) -> None:
         plan = RecordingPlan(passes, 10, keep_optimized=number == 0)
         feeds = {**fed(x=(64,)), "c": np.array(condition)}
         recordings.append(record_layers(model, SessionSettings(), feeds, plan, folder))
-    found = read_layers(model, recordings, tmp_path / "0" / OPTIMIZED, RecordingPlan(4))
-    assert found.layer_runs == (4, 3)
-    assert len(found.pass_ms) == 7
-    assert all(len(layer.samples_ms) == 7 for layer in found.layers)
-    layers = by_type(found)
-    assert [layer.type for layer in found.layers] == ["Exp", "If", "Tanh", "Sin"]
+    layer_pass = read_layers(model, recordings, tmp_path / "0" / OPTIMIZED, RecordingPlan(4))
+    assert layer_pass.layer_runs == (4, 3)
+    assert len(layer_pass.pass_ms) == 7
+    assert all(len(layer.samples_ms) == 7 for layer in layer_pass.layers)
+    layers = by_type(layer_pass)
+    assert [layer.type for layer in layer_pass.layers] == ["Exp", "If", "Tanh", "Sin"]
     assert layers["Tanh"].samples_ms[4:] == (0, 0, 0)
     assert layers["Sin"].samples_ms[:4] == (0, 0, 0, 0)
     assert layers["Exp"].onnx_nodes == ("h",)
-    assert any(note.startswith("7 layer passes instead of 8") for note in found.notes)
+    assert any(note.startswith("7 layer passes instead of 8") for note in layer_pass.notes)
     assert not (tmp_path / "1" / OPTIMIZED).exists()
     assert not any(recording.exists() for recording in recordings)
 
@@ -181,37 +181,41 @@ def test_the_timeline_may_come_from_any_process_run(tmp_path: Path) -> None:
         recordings.append(
             record_layers(model, SessionSettings(), fed(x=(64, 4)), RecordingPlan(passes, 50, number == 0), folder)
         )
-    found = read_layers(model, recordings, tmp_path / "0" / OPTIMIZED, RecordingPlan(10))
-    number = int(found.timeline_basis.split()[1]) - 1
-    told = {span.layer: span.duration_ms for span in found.timeline if span.layer is not None and span.depth == 0}
-    plain = [position for position in told if found.layers[position].role != "control"]
+    layer_pass = read_layers(model, recordings, tmp_path / "0" / OPTIMIZED, RecordingPlan(10))
+    number = int(layer_pass.timeline_basis.split()[1]) - 1
+    result = {
+        span.layer: span.duration_ms for span in layer_pass.timeline if span.layer is not None and span.depth == 0
+    }
+    plain = [position for position in result if layer_pass.layers[position].role != "control"]
     assert len(plain) >= 2
-    assert all(found.layers[position].samples_ms[number] == told[position] for position in plain)
-    whole = max(span.start_ms + span.duration_ms for span in found.timeline)
-    assert whole == pytest.approx(found.pass_ms[number], abs=0.0031)
+    assert all(layer_pass.layers[position].samples_ms[number] == result[position] for position in plain)
+    whole = max(span.start_ms + span.duration_ms for span in layer_pass.timeline)
+    assert whole == pytest.approx(layer_pass.pass_ms[number], abs=0.0031)
 
 
 def test_the_timeline_is_the_median_pass(tmp_path: Path) -> None:
-    found = layers_of(make_tfm(tmp_path / "m.onnx"), tmp_path, ids_of_tfm(), 5)
-    assert found.timeline_basis.startswith("pass ")
-    number = int(found.timeline_basis.split()[1]) - 1
-    assert found.pass_ms[number] == statistics.median(found.pass_ms)
-    layers = [span for span in found.timeline if span.kind == "layer"]
-    assert {span.lane for span in found.timeline} == {"CPU"}
-    assert len(layers) == len(found.layers)
-    assert {span.layer for span in layers} == set(range(len(found.layers)))
+    layer_pass = layers_of(make_tfm(tmp_path / "m.onnx"), tmp_path, ids_of_tfm(), 5)
+    assert layer_pass.timeline_basis.startswith("pass ")
+    number = int(layer_pass.timeline_basis.split()[1]) - 1
+    assert layer_pass.pass_ms[number] == statistics.median(layer_pass.pass_ms)
+    layers = [span for span in layer_pass.timeline if span.kind == "layer"]
+    assert {span.lane for span in layer_pass.timeline} == {"CPU"}
+    assert len(layers) == len(layer_pass.layers)
+    assert {span.layer for span in layers} == set(range(len(layer_pass.layers)))
     for span in layers:
         assert span.layer is not None
-        assert found.layers[span.layer].name == span.name
-        assert found.layers[span.layer].samples_ms[number] == span.duration_ms
+        assert layer_pass.layers[span.layer].name == span.name
+        assert layer_pass.layers[span.layer].samples_ms[number] == span.duration_ms
     ends = 0.0
-    for span in found.timeline:  # one after another, no pause counted twice
+    for span in layer_pass.timeline:  # one after another, no pause counted twice
         assert span.start_ms >= ends - 1e-9
         ends = span.start_ms + span.duration_ms
-    assert ends <= found.pass_ms[number] + 1e-9
-    assert ends > 0.9 * found.pass_ms[number]
-    assert all(span.duration_ms > 0.003 and span.layer is None for span in found.timeline if span.kind == "overhead")
-    names = {span.name for span in found.timeline if span.kind == "overhead"}
+    assert ends <= layer_pass.pass_ms[number] + 1e-9
+    assert ends > 0.9 * layer_pass.pass_ms[number]
+    assert all(
+        span.duration_ms > 0.003 and span.layer is None for span in layer_pass.timeline if span.kind == "overhead"
+    )
+    names = {span.name for span in layer_pass.timeline if span.kind == "overhead"}
     assert names <= {"before the first layer", "between layers", "after the last layer"}
 
 
@@ -227,16 +231,16 @@ def test_a_timeline_too_long_loses_its_innermost_bodies(
     monkeypatch.setattr(onnxruntime_timeline, "_MOST_SPANS", most)
     monkeypatch.setattr(onnxruntime_timeline, "_SHORTEST_PAUSE_US", 10**9)  # how many there are is chance
     model = write_model(tmp_path / "m.onnx", NESTED.replace("int64 {4}", "int64 {8}"))
-    found = layers_of(model, tmp_path, fed(x=(2,)), 1)
-    spans = [span for span in found.timeline if span.kind == "layer"]
-    assert 0 < len(found.timeline) <= most
+    layer_pass = layers_of(model, tmp_path, fed(x=(2,)), 1)
+    spans = [span for span in layer_pass.timeline if span.kind == "layer"]
+    assert 0 < len(layer_pass.timeline) <= most
     assert max(span.depth for span in spans) == depth
 
 
 def test_parallel_nodes_have_lanes(tmp_path: Path) -> None:
     chains = " ".join(f"a{i} = Exp (x) b{i} = Tanh (a{i}) c{i} = Erf (b{i})" for i in range(4))
     graph = f"g (float[n] x) => (float[n] y) {{ {chains} y = Sum (c0, c1, c2, c3) }}"
-    found = layers_of(
+    layer_pass = layers_of(
         write_model(tmp_path / "m.onnx", graph),
         tmp_path,
         fed(x=(200_000,)),
@@ -244,9 +248,9 @@ def test_parallel_nodes_have_lanes(tmp_path: Path) -> None:
         inter_op_threads=2,
         optimization="disabled",
     )
-    assert {span.lane for span in found.timeline} <= {"CPU", "CPU thread 2", "CPU thread 3"}
-    assert len(found.layers) == 13
-    assert any("parallel" in note for note in found.notes)
+    assert {span.lane for span in layer_pass.timeline} <= {"CPU", "CPU thread 2", "CPU thread 3"}
+    assert len(layer_pass.layers) == 13
+    assert any("parallel" in note for note in layer_pass.notes)
 
 
 @pytest.mark.parametrize(
@@ -274,39 +278,39 @@ def test_parallel_nodes_have_lanes(tmp_path: Path) -> None:
 def test_macs_of_operators(
     graph: str, shapes: dict[str, tuple[int, ...]], kind: str, macs: int, tmp_path: Path
 ) -> None:
-    found = layers_of(write_model(tmp_path / "m.onnx", graph), tmp_path, fed(**shapes))
-    layers = [layer for layer in found.layers if layer.macs is not None]
+    layer_pass = layers_of(write_model(tmp_path / "m.onnx", graph), tmp_path, fed(**shapes))
+    layers = [layer for layer in layer_pass.layers if layer.macs is not None]
     assert [(layer.type, layer.macs) for layer in layers] == [(kind, macs)]
 
 
 def test_macs_of_resnet_50(tmp_path: Path) -> None:
     """4.09 GMACs at 224x224 (He et al. 2015 count 3.8 for the variant that strides in 1x1 convolutions)."""
     feeds = {"gpu_0/data_0": np.zeros((1, 3, 224, 224), np.float32)}
-    found = layers_of(LIGHT / "light_resnet50.onnx", tmp_path, feeds, 1)
-    assert sum(layer.macs or 0 for layer in found.layers) == 4_089_184_256
+    layer_pass = layers_of(LIGHT / "light_resnet50.onnx", tmp_path, feeds, 1)
+    assert sum(layer.macs or 0 for layer in layer_pass.layers) == 4_089_184_256
     # 25.5 million parameters of four bytes.
-    assert sum(layer.weight_bytes for layer in found.layers) == pytest.approx(25.5e6 * 4, rel=0.01)
+    assert sum(layer.weight_bytes for layer in layer_pass.layers) == pytest.approx(25.5e6 * 4, rel=0.01)
 
 
 def test_padded_channels_do_no_work(tmp_path: Path) -> None:
     """ONNX Runtime fills up 20 output channels to a whole number of blocks; the model asks for 20."""
     graph = "g (float[1,32,10,10] x) => (float[1,20,10,10] y) { y = Conv(x, w) }"
     model = with_weight(tmp_path / "m.onnx", graph, (20, 32, 1, 1))
-    found = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)))
-    convolution = by_type(found)["Conv"]
+    layer_pass = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)))
+    convolution = by_type(layer_pass)["Conv"]
     assert convolution.macs == 20 * 100 * 32
     if "nchwc" not in convolution.tactic:
         pytest.skip("this CPU has no kernel for blocked layouts")
     assert convolution.outputs[0].shape[1] in (24, 32)
     assert convolution.written_bytes == convolution.outputs[0].shape[1] * 100 * 4
-    assert {layer.type for layer in found.layers if layer.role == "reformat"} == {"ReorderInput", "ReorderOutput"}
+    assert {layer.type for layer in layer_pass.layers if layer.role == "reformat"} == {"ReorderInput", "ReorderOutput"}
 
 
 def test_packed_weights_are_counted(tmp_path: Path) -> None:
     """ONNX Runtime's profile does not list weights that it packed for its kernels."""
     model = with_weight(tmp_path / "m.onnx", "g (float[n,64] x) => (float[n,48] y) { y = MatMul(x, w) }", (64, 48))
-    found = layers_of(model, tmp_path, fed(x=(4, 64)))
-    product = by_type(found)["MatMul"]
+    layer_pass = layers_of(model, tmp_path, fed(x=(4, 64)))
+    product = by_type(layer_pass)["MatMul"]
     assert product.tactic == "packed weights"
     assert [tensor.name for tensor in product.inputs] == ["x", "w"]
     assert product.macs == 4 * 64 * 48
@@ -336,8 +340,8 @@ def test_requested_precisions_come_from_the_origins_of_layers(tmp_path: Path) ->
     nodes = "[conv] a = Conv(x, w) [relu] b = Relu(a) [exp] y = Exp(b)"
     graph = f"g (float[1,32,10,10] x) => (float[1,32,10,10] y) {{ {nodes} }}"
     model = constrain(with_weight(tmp_path / "m.onnx", graph, (32, 32, 1, 1)), conv="fp16", exp="fp32")
-    found = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)), optimization="extended")
-    assert [(layer.onnx_nodes, layer.asked_precision) for layer in found.layers] == [
+    layer_pass = layers_of(model, tmp_path, fed(x=(1, 32, 10, 10)), optimization="extended")
+    assert [(layer.onnx_nodes, layer.asked_precision) for layer in layer_pass.layers] == [
         (("conv", "relu"), "fp16"),
         (("exp",), "fp32"),
     ]
@@ -354,9 +358,9 @@ def test_loops_are_tried_before_they_are_recorded(tmp_path: Path, monkeypatch: p
     once = layers_of(model, tmp_path / "once", fed(x=(4,)), 50)
     assert len(once.pass_ms) == 50
     monkeypatch.setattr(layer_recording, "_EVENT_BUDGET", 300)
-    found = layers_of(model, tmp_path / "again", fed(x=(4,)), 50)
-    assert 1 < len(found.pass_ms) < 15
-    assert any("layer passes instead of 50" in note for note in found.notes)
+    layer_pass = layers_of(model, tmp_path / "again", fed(x=(4,)), 50)
+    assert 1 < len(layer_pass.pass_ms) < 15
+    assert any("layer passes instead of 50" in note for note in layer_pass.notes)
     assert {path.name for path in (tmp_path / "again").iterdir()} <= {OPTIMIZED, f"{OPTIMIZED}.data"}
 
 
@@ -367,10 +371,10 @@ def test_a_profile_with_broken_lines_is_read(tmp_path: Path) -> None:
     broken = ['{"cat"\n', "[1, 2],\n", '"text",\n', '{"name": "x", "ts": 1e400, "dur": 1, "args": {}},\n']
     broken.append(json.dumps({"name": "n_kernel_time", "ts": 1, "dur": 1, "args": ["op_name"]}) + ",\n")
     recording.write_text("".join([lines[0], *broken, *lines[1:]]))
-    found = read_layers(model, [recording], None, RecordingPlan(4))
-    assert len(found.pass_ms) == 4
-    assert f"{len(broken)} lines of ONNX Runtime's profile could not be read" in found.notes
-    assert any("not traced back" in note for note in found.notes)
+    layer_pass = read_layers(model, [recording], None, RecordingPlan(4))
+    assert len(layer_pass.pass_ms) == 4
+    assert f"{len(broken)} lines of ONNX Runtime's profile could not be read" in layer_pass.notes
+    assert any("not traced back" in note for note in layer_pass.notes)
 
 
 def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
@@ -378,9 +382,9 @@ def test_times_on_a_device_are_noted_as_host_times(tmp_path: Path) -> None:
     model = make_ctrl(tmp_path / "m.onnx")
     recording = record_layers(model, SessionSettings(), fed(x=(8, 4)), RecordingPlan(3, 50), tmp_path)
     recording.write_text(recording.read_text().replace('"CPUExecutionProvider"', '"CUDAExecutionProvider"'))
-    found = read_layers(model, [recording], tmp_path / OPTIMIZED, RecordingPlan(3))
+    layer_pass = read_layers(model, [recording], tmp_path / OPTIMIZED, RecordingPlan(3))
     assert any(
-        note.startswith("times of layers on CUDAExecutionProvider are those of the host") for note in found.notes
+        note.startswith("times of layers on CUDAExecutionProvider are those of the host") for note in layer_pass.notes
     )
     again = layers_of(model, tmp_path / "again", fed(x=(8, 4)))
     assert not any("host" in note for note in again.notes)

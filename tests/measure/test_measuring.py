@@ -25,10 +25,10 @@ ROUGH = [10.0, 14.0, 9.0, 12.0, 11.0]
 
 
 def tally(medians_ms: list[float], least: int = 5, each_ms: float = 100.0, **plan: Any) -> Tally:
-    one = Tally(MeasuringPlan(**plan), least)
+    result = Tally(MeasuringPlan(**plan), least)
     for median in medians_ms:
-        one.add(Timing(latency_ms=[median] * 3), each_ms)
-    return one
+        result.add(Timing(latency_ms=[median] * 3), each_ms)
+    return result
 
 
 def test_each_run_takes_its_share() -> None:
@@ -64,10 +64,10 @@ def test_runs_go_on_until_stable_or_the_budget_is_used(one: Tally, more: bool, r
 
 
 def test_a_run_cut_short_is_reported() -> None:
-    one = Tally(MeasuringPlan(stable=0.0, budget_ms=500.0), 1)
-    one.add(Timing(latency_ms=[300.0], limit_reached=True), 400.0)
-    assert not go_on([one])
-    assert stopped_because(one, [one]) == "budget of 0.5 s used: after 1 run"
+    result = Tally(MeasuringPlan(stable=0.0, budget_ms=500.0), 1)
+    result.add(Timing(latency_ms=[300.0], limit_reached=True), 400.0)
+    assert not go_on([result])
+    assert stopped_because(result, [result]) == "budget of 0.5 s used: after 1 run"
 
 
 def test_models_measured_in_turns_continue_until_all_are_stable() -> None:
@@ -106,7 +106,7 @@ def test_spreads_are_rounded() -> None:
 
 def test_disturbances_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     cpus = describe_machine().cpu_count or 1
-    told = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
+    result = "1 CPU" if cpus == 1 else f"{cpus} CPUs"
     assert doubts({"load_average": [cpus * 0.4, 9.0, 9.0], "governors": ["performance"], "affinity": [0]}) == ()
     gpu = {"name": "A100 </script>", "utilization.gpu": "87"}
     conditions: dict[str, Any] = {
@@ -117,9 +117,9 @@ def test_disturbances_are_short_sentences(monkeypatch: pytest.MonkeyPatch) -> No
         "gpus": [gpu, {"name": "idle", "utilization.gpu": "0"}, {"name": "odd", "utilization.gpu": "[N/A]"}],
     }
     assert doubts(conditions) == (
-        f"the machine is busy: load {cpus * 0.95:.1f} on {told}; expect noise",
+        f"the machine is busy: load {cpus * 0.95:.1f} on {result}; expect noise",
         "the CPU governor is powersave, not performance: clock rates vary with load",
-        f"this container may use 0.5 CPUs' time on {told}: it is stopped when it uses more",
+        f"this container may use 0.5 CPUs' time on {result}: it is stopped when it uses more",
         "other measurements are running: trtexec (process 4711)",
         "GPU A100 </script> is busy: 87 % used; expect noise",
     )
@@ -147,9 +147,9 @@ def test_cpu_time_counts_the_usable_cpus(tmp_path: Path, monkeypatch: pytest.Mon
     stat.write_text(
         "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\ncpu1 100 200 300 9 9 400 500 600 9 9\nintr 5\n"
     )
-    found = read_cpu_time(stat)
-    assert found is not None
-    assert (found.busy_s, found.stolen_s) == (15.0, 6.0)
+    time = read_cpu_time(stat)
+    assert time is not None
+    assert (time.busy_s, time.stolen_s) == (15.0, 6.0)
     stat.write_text("cpu9 1 1\n")
     assert read_cpu_time(stat) is None
     assert read_cpu_time(tmp_path / "none") is None

@@ -143,26 +143,26 @@ def test_equal_requests_are_measured_separately(model: Path, tmp_path: Path) -> 
 
 
 def test_it_stops_when_stable(model: Path, tmp_path: Path) -> None:
-    (found,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1e9))
-    assert len(found.runs) == 5
-    assert found.layer_runs == (3, 3)  # as many as asked for, and no more for the runs that stability asked for
-    assert found.stopped_because.startswith("stable: ±")
-    assert found.stopped_because.endswith(" after 5 runs")
+    (result,) = measure(tmp_path, request(model, layer_passes=5, runs=2, stable=1e9))
+    assert len(result.runs) == 5
+    assert result.layer_runs == (3, 3)  # as many as asked for, and no more for the runs that stability asked for
+    assert result.stopped_because.startswith("stable: ±")
+    assert result.stopped_because.endswith(" after 5 runs")
 
 
 @pytest.mark.thorough
 def test_it_stops_when_the_budget_is_used(model: Path, tmp_path: Path) -> None:
-    (found,) = measure(tmp_path, request(model, passes=400, stable=1e-9, budget_ms=1500.0))
-    assert found.stopped_because.startswith("budget of 1.5 s used: ")
-    assert 1 <= len(found.runs) < 40
+    (result,) = measure(tmp_path, request(model, passes=400, stable=1e-9, budget_ms=1500.0))
+    assert result.stopped_because.startswith("budget of 1.5 s used: ")
+    assert 1 <= len(result.runs) < 40
 
 
 def test_a_run_that_alone_exceeds_the_budget_is_ended(model: Path, tmp_path: Path) -> None:
     started = time.perf_counter()
-    (found,) = measure(tmp_path, request(model, **FOREVER | {"budget_ms": 800.0}))
+    (result,) = measure(tmp_path, request(model, **FOREVER | {"budget_ms": 800.0}))
     assert time.perf_counter() - started < SOON_S
-    assert found.stopped_because == "budget of 0.8 s used: after 1 run"
-    assert found.runs[0].latency_ms
+    assert result.stopped_because == "budget of 0.8 s used: after 1 run"
+    assert result.runs[0].latency_ms
 
 
 def test_recording_layers_does_not_use_the_budget(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,16 +174,16 @@ def test_recording_layers_does_not_use_the_budget(model: Path, tmp_path: Path, m
         return answer
 
     monkeypatch.setattr(process_runs, "run_worker", recorded_for_long)
-    one = Tally(MeasuringPlan(**HERE), 1)
+    tally = Tally(MeasuringPlan(**HERE), 1)
     ProcessRuns(
         model,
         OnnxruntimeRequest(),
         write_feeds({"x": np.ones((1, 8), np.float32)}, tmp_path),
-        one,
+        tally,
         tmp_path,
         lambda *_: None,
     ).run_once()
-    assert -recording_ms < one.used_ms < 0
+    assert -recording_ms < tally.used_ms < 0
 
 
 def test_loading_uses_the_budget() -> None:
@@ -223,7 +223,7 @@ def test_steps_that_take_turns(model: Path, tmp_path: Path) -> None:
     turns = [turn("base"), turn("speed", threads=1, layer_passes=0, batches=[3])]
     results = ProfileModel.run_together(turns)
     base, speed = (
-        Profile.model_validate_json((one.out / ProfileDocument.main).read_text(encoding="utf-8")) for one in turns
+        Profile.model_validate_json((each.out / ProfileDocument.main).read_text(encoding="utf-8")) for each in turns
     )
     assert base.sitting == speed.sitting
     assert base.layer_runs == (2, 2)
@@ -270,11 +270,11 @@ def test_copies_of_a_device_are_reported_separately(
         return answer
 
     monkeypatch.setattr(process_runs, "run_worker", measured_on_a_gpu)
-    (found,) = measure(tmp_path, request(model))
-    assert (found.runs[0].h2d_ms, found.runs[0].d2h_ms) == ((0.5,) * 4, (0.25,) * 4)
-    assert found.runs[0].compute_ms == found.runs[0].latency_ms
-    assert any("latency is that of the run on the device" in note for note in found.notes)
-    assert any("peak memory is the host's" in note for note in found.notes)
+    (result,) = measure(tmp_path, request(model))
+    assert (result.runs[0].h2d_ms, result.runs[0].d2h_ms) == ((0.5,) * 4, (0.25,) * 4)
+    assert result.runs[0].compute_ms == result.runs[0].latency_ms
+    assert any("latency is that of the run on the device" in note for note in result.notes)
+    assert any("peak memory is the host's" in note for note in result.notes)
 
 
 def test_copies_are_measured_only_with_a_device(model: Path) -> None:
@@ -398,11 +398,11 @@ def test_another_measurement_is_noticed(model: Path, tmp_path: Path) -> None:
     aside.start()
     try:
         assert begun.wait(SOON_S)
-        (found,) = measure(tmp_path, request(model))
+        (result,) = measure(tmp_path, request(model))
     finally:
         enough.set()
         aside.join(SOON_S)
-    assert any(note.startswith("other measurements are running: ndld-flow (process ") for note in found.notes)
+    assert any(note.startswith("other measurements are running: ndld-flow (process ") for note in result.notes)
 
 
 def test_files_in_the_current_directory_are_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,8 +412,8 @@ def test_files_in_the_current_directory_are_not_imported(tmp_path: Path, monkeyp
         (folder / f"{name}.py").write_text("raise SystemExit('imported from where the user stands')")
     monkeypatch.chdir(folder)
     path = write_model(Path(f"{HOSTILE}.onnx"), CHAIN)
-    (found,) = measure(folder, request(path, label=HOSTILE * 100, layer_passes=2))
-    assert len(found.latency_ms) == 4
+    (result,) = measure(folder, request(path, label=HOSTILE * 100, layer_passes=2))
+    assert len(result.latency_ms) == 4
 
 
 def test_a_worker_imports_little() -> None:

@@ -59,11 +59,11 @@ def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round
     measurement = PairMeasurement([side(model, tmp_path, name) for name in ("base", "speed")], tmp_path, 15_000)
     rounds = [measurement.measure_round() for _ in range(2)]
     cpus = sorted(os.sched_getaffinity(0))
-    assert {one.pinned_to for one in rounds} == set(cpus[:2])
-    for one in rounds:
-        assert one.base.passes == one.candidate.passes > 1  # passes of microseconds share a turn
-        assert one.base.threads == one.candidate.threads == 1
-        lengths = {len(times) for each in (one.base, one.candidate) for times in (each.wall_ms, each.cpu_ms)}
+    assert {each.pinned_to for each in rounds} == set(cpus[:2])
+    for item in rounds:
+        assert item.base.passes == item.candidate.passes > 1  # passes of microseconds share a turn
+        assert item.base.threads == item.candidate.threads == 1
+        lengths = {len(times) for each in (item.base, item.candidate) for times in (each.wall_ms, each.cpu_ms)}
         assert lengths.pop() >= 28
         assert not lengths
 
@@ -71,24 +71,24 @@ def test_two_processes_alternate_pinned_to_one_cpu_and_another_in_the_next_round
 @pytest.mark.thorough
 def test_models_of_several_threads_are_not_pinned(model: Path, tmp_path: Path) -> None:
     pair = [side(model, tmp_path, "base", threads=2), side(model, tmp_path, "speed", threads=2)]
-    one = PairMeasurement(pair, tmp_path, 15_000).measure_round()
-    assert (one.base.threads, one.pinned_to) == (2, None)
+    result = PairMeasurement(pair, tmp_path, 15_000).measure_round()
+    assert (result.base.threads, result.pinned_to) == (2, None)
 
 
 def test_rounds_end_when_they_decide_or_at_their_limit(model: Path, tmp_path: Path) -> None:
     pair = [side(model, tmp_path, name) for name in ("base", "speed")]
-    found = measure_rounds(pair, tmp_path, RoundLimits(9, 1e6), lambda rounds: len(rounds) == 2)
-    assert len(found.rounds) == 2
-    assert found.stopped_because.startswith("decided after 2 rounds")
-    found = measure_rounds(pair, tmp_path, RoundLimits(2, 1e6), lambda rounds: False)
-    assert len(found.rounds) == 2
-    assert found.stopped_because.startswith("stopped by the limit `rounds` after 2 rounds")
+    measured_rounds = measure_rounds(pair, tmp_path, RoundLimits(9, 1e6), lambda rounds: len(rounds) == 2)
+    assert len(measured_rounds.rounds) == 2
+    assert measured_rounds.stopped_because.startswith("decided after 2 rounds")
+    measured_rounds = measure_rounds(pair, tmp_path, RoundLimits(2, 1e6), lambda rounds: False)
+    assert len(measured_rounds.rounds) == 2
+    assert measured_rounds.stopped_because.startswith("stopped by the limit `rounds` after 2 rounds")
     assert not list(tmp_path.iterdir())
 
 
 def children_of(folder: Path) -> list[int]:
     """Return the processes that run turns with this folder as the current directory, or with files below it."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
@@ -97,8 +97,8 @@ def children_of(folder: Path) -> list[int]:
             except OSError:
                 continue
             if str(folder) in place and "turn_worker" in command:
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 def until(happens: Callable[[], bool]) -> bool:

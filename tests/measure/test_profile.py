@@ -41,40 +41,40 @@ def profile(model: Path, folder: Path, inputs: Given | None = None, **settings: 
 
 
 def test_a_profile_has_everything(tmp_path: Path) -> None:
-    _, found = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, {"x": {"shape": [2, 8]}}, threads=1)
-    assert found.label == "candidate"
-    assert found.model_digest == "digest"
-    assert found.providers == ("CPUExecutionProvider",)
-    assert found.stopped_because == "runs done: after 1 run"
-    assert len(found.latency_ms) == 5
-    assert found.runs[0].load_ms > 0
-    assert found.warmup_passes == 1
-    assert found.latency_ms[found.latency.median_pass] == found.latency.median_ms
-    assert [(t.name, t.dtype, t.shape) for t in found.inputs] == [("x", "float32", (2, 8))]
-    assert found.inputs[0].data == "random uniform [0, 1), seed 0, float32 2x8"
-    assert [(t.name, t.dtype, t.shape) for t in found.outputs] == [("y", "float32", (2, 8))]
-    assert found.options["threads"] == 1
-    assert found.options["optimization"] == "all"
-    assert found.machine.cpu
-    assert any(name.startswith("onnxruntime") for name in found.versions)
-    assert "load_average" in str(found.conditions)
-    assert [layer.type for layer in found.layers] == ["Relu", "Exp", "Softmax"]
-    assert [layer.index for layer in found.layers] == [0, 1, 2]
-    assert all(len(layer.samples_ms) == 3 for layer in found.layers)
-    assert found.layers[1].inputs[0].name == "a"
-    assert found.layers[1].precision == "float32"
-    assert len(found.layer_pass_ms) == 3
-    assert found.profiler_overhead > 0
-    assert 0 < found.layers_sum_ms <= max(found.layer_pass_ms)
+    _, result = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, {"x": {"shape": [2, 8]}}, threads=1)
+    assert result.label == "candidate"
+    assert result.model_digest == "digest"
+    assert result.providers == ("CPUExecutionProvider",)
+    assert result.stopped_because == "runs done: after 1 run"
+    assert len(result.latency_ms) == 5
+    assert result.runs[0].load_ms > 0
+    assert result.warmup_passes == 1
+    assert result.latency_ms[result.latency.median_pass] == result.latency.median_ms
+    assert [(t.name, t.dtype, t.shape) for t in result.inputs] == [("x", "float32", (2, 8))]
+    assert result.inputs[0].data == "random uniform [0, 1), seed 0, float32 2x8"
+    assert [(t.name, t.dtype, t.shape) for t in result.outputs] == [("y", "float32", (2, 8))]
+    assert result.options["threads"] == 1
+    assert result.options["optimization"] == "all"
+    assert result.machine.cpu
+    assert any(name.startswith("onnxruntime") for name in result.versions)
+    assert "load_average" in str(result.conditions)
+    assert [layer.type for layer in result.layers] == ["Relu", "Exp", "Softmax"]
+    assert [layer.index for layer in result.layers] == [0, 1, 2]
+    assert all(len(layer.samples_ms) == 3 for layer in result.layers)
+    assert result.layers[1].inputs[0].name == "a"
+    assert result.layers[1].precision == "float32"
+    assert len(result.layer_pass_ms) == 3
+    assert result.profiler_overhead > 0
+    assert 0 < result.layers_sum_ms <= max(result.layer_pass_ms)
 
 
 def test_metrics_that_gates_may_name(tmp_path: Path) -> None:
-    ran, found = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path)
-    assert any("were taken as 1: x (1x8)" in note for note in found.notes)
+    ran, result = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path)
+    assert any("were taken as 1: x (1x8)" in note for note in result.notes)
     metrics = ran.result.metrics
-    assert metrics["latency.median"].value == found.latency.median_ms
+    assert metrics["latency.median"].value == result.latency.median_ms
     assert metrics["latency.median"].unit == "ms"
-    assert metrics["throughput.median"].value == pytest.approx(1e3 / found.latency.median_ms)
+    assert metrics["throughput.median"].value == pytest.approx(1e3 / result.latency.median_ms)
     assert metrics["throughput.median"].unit == "1/s"
     assert metrics["throughput.items"].value == metrics["throughput.median"].value, "a batch of 1"
     assert metrics["layers.count"].value == 3
@@ -87,10 +87,10 @@ def test_metrics_that_gates_may_name(tmp_path: Path) -> None:
 def test_no_layer_pass_and_no_stray_files(tmp_path: Path, in_folder: Path) -> None:
     model = write_model(tmp_path / "m.onnx", CHAIN)
     before = sorted(tmp_path.iterdir())
-    ran, found = profile(model, tmp_path, layer_passes=0)
-    assert found.layers == ()
-    assert found.profiler_overhead == 0
-    assert found.layers_sum_ms == 0
+    ran, result = profile(model, tmp_path, layer_passes=0)
+    assert result.layers == ()
+    assert result.profiler_overhead == 0
+    assert result.layers_sum_ms == 0
     assert sorted(tmp_path.iterdir()) == [*before, tmp_path / "ran"]
     assert list(ran.scratch.iterdir()) == []
     assert [path.name for path in ran.out.iterdir()] == ["profile.json"]
@@ -111,12 +111,12 @@ def test_an_interrupted_layer_pass_leaves_files_in_scratch_only(tmp_path: Path, 
 
 @pytest.mark.parametrize("level", ["disabled", "basic", "extended", "all"])
 def test_times_of_if_and_loop_exclude_their_bodies(level: str, tmp_path: Path) -> None:
-    _, found = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, optimization=level)
-    depths = {layer.type: layer.depth for layer in found.layers}
+    _, result = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, optimization=level)
+    depths = {layer.type: layer.depth for layer in result.layers}
     assert depths["If"] == depths["Loop"] == 0
     assert max(depths.values()) == 1
-    for number, whole in enumerate(found.layer_pass_ms):
-        self_times = [layer.samples_ms[number] for layer in found.layers]
+    for number, whole in enumerate(result.layer_pass_ms):
+        self_times = [layer.samples_ms[number] for layer in result.layers]
         assert min(self_times) >= 0
         assert sum(self_times) <= whole
 
@@ -147,75 +147,75 @@ def test_a_loop_is_one_layer_for_each_node_of_its_body(tmp_path: Path) -> None:
     )
     path = tmp_path / "m.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    _, found = profile(path, tmp_path, {"x": {"shape": [20000]}})
-    by_name = {layer.name: layer for layer in found.layers}
+    _, result = profile(path, tmp_path, {"x": {"shape": [20000]}})
+    by_name = {layer.name: layer for layer in result.layers}
     assert by_name["inner"].depth == 1
     assert by_name["inner"].onnx_nodes == ("inner",)
     assert by_name["outer"].onnx_nodes == ("outer",)
     inner, outer = by_name["inner"].samples_ms, by_name["outer"].samples_ms
     # Tanh takes most of the pass: counted in the Loop too, the sum would be more than the whole.
     assert all(
-        whole >= nested + around for whole, nested, around in zip(found.layer_pass_ms, inner, outer, strict=True)
+        whole >= nested + around for whole, nested, around in zip(result.layer_pass_ms, inner, outer, strict=True)
     )
 
 
 def test_fused_nodes_are_traced_to_the_models(tmp_path: Path) -> None:
-    _, found = profile(make_tfm(tmp_path / "m.onnx"), tmp_path)
-    assert all(layer.onnx_nodes for layer in found.layers)
-    assert any(len(layer.onnx_nodes) > 2 for layer in found.layers)
+    _, result = profile(make_tfm(tmp_path / "m.onnx"), tmp_path)
+    assert all(layer.onnx_nodes for layer in result.layers)
+    assert any(len(layer.onnx_nodes) > 2 for layer in result.layers)
     known = {node.name for node in onnx.load(tmp_path / "m.onnx").graph.node}
-    assert {name for layer in found.layers for name in layer.onnx_nodes} <= known
+    assert {name for layer in result.layers for name in layer.onnx_nodes} <= known
 
 
 def test_nodes_of_local_functions_come_from_their_calls(tmp_path: Path) -> None:
-    _, found = profile(make_func(tmp_path / "m.onnx"), tmp_path, optimization="disabled")
+    _, result = profile(make_func(tmp_path / "m.onnx"), tmp_path, optimization="disabled")
     calls = {node.name or node.output[0] for node in onnx.load(tmp_path / "m.onnx").graph.node}
-    assert {name for layer in found.layers for name in layer.onnx_nodes} == calls
+    assert {name for layer in result.layers for name in layer.onnx_nodes} == calls
 
 
 def test_unnamed_nodes_are_called_by_their_output(tmp_path: Path) -> None:
     graph = "g (float[n] x) => (float[n] y) { a = Exp(x) b = Exp(a) y = Tanh(b) }"
-    _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
-    assert [layer.onnx_nodes for layer in found.layers] == [("a",), ("b",), ("y",)]
+    _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
+    assert [layer.onnx_nodes for layer in result.layers] == [("a",), ("b",), ("y",)]
 
 
 def test_a_merged_twin_belongs_to_its_reader_and_nothing_before_it(tmp_path: Path) -> None:
     graph = "g (float[n] x) => (float[n] y) { r = Relu(x) a = Exp(r) twin = Exp(r) y = Div(a, twin) }"
-    _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
-    assert found.layers[0].onnx_nodes == ("r",)
-    assert sorted(name for layer in found.layers for name in layer.onnx_nodes) == ["a", "r", "twin", "y"]
+    _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
+    assert result.layers[0].onnx_nodes == ("r",)
+    assert sorted(name for layer in result.layers for name in layer.onnx_nodes) == ["a", "r", "twin", "y"]
 
 
 def test_fp16_on_the_cpu_is_traced_through_the_casts_it_needs(tmp_path: Path) -> None:
     graph = "g (float16[1, 3, 8, 8] x, float16[4, 3, 3, 3] w) => (float16[1, 4, 6, 6] y) { a = Conv(x, w) y = Relu(a) }"
-    _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
-    assert {layer.onnx_nodes for layer in found.layers if layer.type != "Cast"} == {("a",), ("y",)}
-    assert all(layer.onnx_nodes == () for layer in found.layers if layer.type == "Cast")
+    _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path)
+    assert {layer.onnx_nodes for layer in result.layers if layer.type != "Cast"} == {("a",), ("y",)}
+    assert all(layer.onnx_nodes == () for layer in result.layers if layer.type == "Cast")
 
 
 def test_every_node_of_a_real_model_is_accounted_for(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     det = sample_model("det")
-    _, found = profile(det, tmp_path, {"x": {"shape": [1, 3, 320, 320]}})
-    put_in = {layer.type for layer in found.layers if not layer.onnx_nodes}
+    _, result = profile(det, tmp_path, {"x": {"shape": [1, 3, 320, 320]}})
+    put_in = {layer.type for layer in result.layers if not layer.onnx_nodes}
     assert put_in <= {"ReorderInput", "ReorderOutput"}
     computing = [node.name for node in onnx.load(det).graph.node if node.op_type != "Constant"]
-    traced = [name for layer in found.layers for name in layer.onnx_nodes]
+    traced = [name for layer in result.layers for name in layer.onnx_nodes]
     assert sorted(traced) == sorted(computing)
 
 
 def test_state_inputs_and_subgraphs_of_a_real_model(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     given: Given = {"input": {"shape": [1, 512]}, "state": {"data": "zeros"}, "sr": {"range": [16000, 16001]}}
-    _, found = profile(sample_model("silero"), tmp_path, given)
-    assert max(layer.depth for layer in found.layers) >= 2
-    assert all(layer.onnx_nodes for layer in found.layers)
-    assert [tensor.shape for tensor in found.inputs] == [(1, 512), (2, 1, 128), ()]
+    _, result = profile(sample_model("silero"), tmp_path, given)
+    assert max(layer.depth for layer in result.layers) >= 2
+    assert all(layer.onnx_nodes for layer in result.layers)
+    assert [tensor.shape for tensor in result.inputs] == [(1, 512), (2, 1, 128), ()]
 
 
 def test_a_batch_sweep(tmp_path: Path) -> None:
-    ran, found = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, batches=[1, 4])
-    assert [point.batch for point in found.batches] == [1, 4]
-    assert found.batches[1].inputs[0].shape == (4, 8)
-    assert len(found.batches[1].latency_ms) == 5
+    ran, result = profile(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, batches=[1, 4])
+    assert [point.batch for point in result.batches] == [1, 4]
+    assert result.batches[1].inputs[0].shape == (4, 8)
+    assert len(result.batches[1].latency_ms) == 5
     median = ran.result.metrics["batch_4.latency.median"].value
     assert ran.result.metrics["batch_4.throughput.median"].value == pytest.approx(4e3 / median)
 
@@ -232,18 +232,18 @@ def test_items_a_second_count_the_batch(tmp_path: Path) -> None:
 
 def test_free_dimensions_are_fixed_before_optimizing(tmp_path: Path) -> None:
     graph = "g (float[n, 8] x) => (int64[d] y) { y = Shape(x) }"
-    _, found = profile(write_model(tmp_path / "m.onnx", graph), tmp_path, free_dimensions={"n": 3})
-    assert found.inputs[0].shape == (3, 8)
-    assert found.layers == ()  # the shape is a constant now
+    _, result = profile(write_model(tmp_path / "m.onnx", graph), tmp_path, free_dimensions={"n": 3})
+    assert result.inputs[0].shape == (3, 8)
+    assert result.layers == ()  # the shape is a constant now
     with pytest.raises(RequestError, match='free_dimensions: no input has a dimension "m"'):
         profile(tmp_path / "m.onnx", tmp_path / "again", free_dimensions={"m": 3})
 
 
 @pytest.mark.parametrize("settings", [{"execution": "parallel", "inter_op_threads": 2}, {"memory_arena": False}])
 def test_other_session_settings(settings: dict[str, Any], tmp_path: Path) -> None:
-    _, found = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, **settings)
-    assert len(found.layer_pass_ms) == 3
-    assert any("parallel" in note for note in found.notes) == ("execution" in settings)
+    _, result = profile(make_ctrl(tmp_path / "m.onnx"), tmp_path, **settings)
+    assert len(result.layer_pass_ms) == 3
+    assert any("parallel" in note for note in result.notes) == ("execution" in settings)
 
 
 def test_durations_are_written_with_units() -> None:
@@ -287,9 +287,9 @@ def test_models_that_cannot_be_profiled_are_errors(tmp_path: Path) -> None:
 
 def test_too_many_events_mean_fewer_layer_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_recording, "_EVENT_BUDGET", 30)  # three nodes and two more events a pass
-    found = layers_here(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, 10)
-    assert len(found.pass_ms) == 4
-    assert any(note.startswith("4 layer passes instead of 10") for note in found.notes)
+    layer_pass = layers_here(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, 10)
+    assert len(layer_pass.pass_ms) == 4
+    assert any(note.startswith("4 layer passes instead of 10") for note in layer_pass.notes)
 
 
 def test_layers_stay_where_the_optimized_model_cannot_be_written(
@@ -303,9 +303,9 @@ def test_layers_stay_where_the_optimized_model_cannot_be_written(
         return opened(path, settings)
 
     monkeypatch.setattr(layer_recording, "open_model", refuse)
-    found = layers_here(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, 3)
-    assert [layer.type for layer in found.layers] == ["Relu", "Exp", "Softmax"]
-    assert any("not traced back" in note for note in found.notes)
+    layer_pass = layers_here(write_model(tmp_path / "m.onnx", CHAIN), tmp_path, 3)
+    assert [layer.type for layer in layer_pass.layers] == ["Relu", "Exp", "Softmax"]
+    assert any("not traced back" in note for note in layer_pass.notes)
 
 
 def layers_here(model: Path, folder: Path, passes: int) -> LayerPass:
@@ -420,9 +420,9 @@ def test_events_are_nested_by_the_order_in_which_they_end(tmp_path: Path) -> Non
         event("SequentialExecutor::Execute", 99, 60),
         event("model_run", 98, 65),
     ]
-    found = read_passes(write_events(tmp_path / "p.json", lines))
-    assert found.pass_ms == [0.065]
-    assert [(n.name, n.depth, n.self_ms) for n in found.nodes.values()] == [
+    passes = read_passes(write_events(tmp_path / "p.json", lines))
+    assert passes.pass_ms == [0.065]
+    assert [(n.name, n.depth, n.self_ms) for n in passes.nodes.values()] == [
         ("a", 0, (0.01,)),
         ("if", 0, (0.028,)),
         ("b", 1, (0.012,)),
@@ -435,7 +435,7 @@ def test_passes_that_skip_a_node_and_passes_that_were_cut_off(tmp_path: Path) ->
         return [*nodes, event("SequentialExecutor::Execute", at + 1, 97), event("model_run", at, 99)]
 
     lines = list(itertools.chain(run(0, "xyz"), run(100, "ab"), run(200, "b"), run(300, "abc")[:2]))
-    found = read_passes(write_events(tmp_path / "p.json", [*lines, '{"cat": broken']), skip=1)
-    assert found.pass_ms == [0.099, 0.099]
-    assert {n.name: n.self_ms for n in found.nodes.values()} == {"a": (0.005, 0.0), "b": (0.005, 0.005)}
-    assert found.unreadable_lines == 1
+    passes = read_passes(write_events(tmp_path / "p.json", [*lines, '{"cat": broken']), skip=1)
+    assert passes.pass_ms == [0.099, 0.099]
+    assert {n.name: n.self_ms for n in passes.nodes.values()} == {"a": (0.005, 0.0), "b": (0.005, 0.005)}
+    assert passes.unreadable_lines == 1

@@ -147,37 +147,37 @@ def trt(standins: Standins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_engine_of_a_step_is_measured(bench: Bench) -> None:
-    ran, found = bench.profile(bench.engine(), runs=2, passes=6, layer_passes=4)
-    assert found.backend == bench.backend
-    assert found.providers == (NAMES[bench.backend],)
-    assert found.versions[bench.backend.replace("_", "-")].startswith(("10.8", "1.7"))
-    assert "onnxruntime" not in " ".join(found.versions)
-    assert [(t.name, t.dtype, t.shape) for t in found.inputs] == [("x", "float32", (2, 8))]
-    assert [(t.name, t.dtype, t.shape) for t in found.outputs] == [("y", "float32", (2, 8))]
-    assert not {"threads", "provider", "optimization"} & set(found.options)
-    assert found.options["cuda_graph"] is False
-    for run in found.runs:
+    ran, result = bench.profile(bench.engine(), runs=2, passes=6, layer_passes=4)
+    assert result.backend == bench.backend
+    assert result.providers == (NAMES[bench.backend],)
+    assert result.versions[bench.backend.replace("_", "-")].startswith(("10.8", "1.7"))
+    assert "onnxruntime" not in " ".join(result.versions)
+    assert [(t.name, t.dtype, t.shape) for t in result.inputs] == [("x", "float32", (2, 8))]
+    assert [(t.name, t.dtype, t.shape) for t in result.outputs] == [("y", "float32", (2, 8))]
+    assert not {"threads", "provider", "optimization"} & set(result.options)
+    assert result.options["cuda_graph"] is False
+    for run in result.runs:
         assert len(run.latency_ms) == len(run.enqueue_ms) == len(run.compute_ms) == 3
         assert len(run.h2d_ms) == len(run.d2h_ms) == 3
         assert all(0 < c <= wall + 0.01 for c, wall in zip(run.compute_ms, run.latency_ms, strict=True))
         assert run.load_ms > 0
-    assert [len(layer.samples_ms) for layer in found.layers] == [4, 4, 4]
-    assert found.layer_runs == (2, 2)
-    assert found.layers_sum_ms > 0
-    assert [set(layer.onnx_nodes) for layer in found.layers] == [{"node_of_a"}, {"node_of_b"}, {"node_of_y"}]
-    assert all(layer.type and layer.tactic and layer.stream == 0 for layer in found.layers)
-    assert found.layers[0].outputs[0].dtype == "float32"
-    lanes = {span.lane for span in found.timeline}
+    assert [len(layer.samples_ms) for layer in result.layers] == [4, 4, 4]
+    assert result.layer_runs == (2, 2)
+    assert result.layers_sum_ms > 0
+    assert [set(layer.onnx_nodes) for layer in result.layers] == [{"node_of_a"}, {"node_of_b"}, {"node_of_y"}]
+    assert all(layer.type and layer.tactic and layer.stream == 0 for layer in result.layers)
+    assert result.layers[0].outputs[0].dtype == "float32"
+    lanes = {span.lane for span in result.timeline}
     assert lanes == {"enqueue", "H2D", "compute", "D2H", "stream 0"}
-    device = found.conditions["device"]
+    device = result.conditions["device"]
     assert isinstance(device, dict)
     assert device["device_total_bytes"] == 8 * 2**30
     metrics = ran.result.metrics
-    assert metrics["compute.median"].value == statistics.median(statistics.median(r.compute_ms) for r in found.runs)
+    assert metrics["compute.median"].value == statistics.median(statistics.median(r.compute_ms) for r in result.runs)
     assert {"enqueue.median", "h2d.median", "d2h.median", "memory.device_bytes"} <= set(metrics)
     assert f" on {NAMES[bench.backend]}, 3 layers" in ran.result.summary
-    assert any("copies from and to the host's memory are reported separately" in note for note in found.notes)
-    assert any("kernels were compiled" in note for note in found.notes) == (bench.backend == "tensorrt_rtx")
+    assert any("copies from and to the host's memory are reported separately" in note for note in result.notes)
+    assert any("kernels were compiled" in note for note in result.notes) == (bench.backend == "tensorrt_rtx")
 
 
 @pytest.mark.thorough
@@ -196,9 +196,9 @@ def test_copies_are_in_the_latency_when_asked_for(trt: Bench) -> None:
 
 
 def test_a_pass_is_captured_in_a_cuda_graph(trt: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, found = trt.profile(trt.engine(), cuda_graph=True, layer_passes=2)
+    _, result = trt.profile(trt.engine(), cuda_graph=True, layer_passes=2)
     assert trt.cuda_calls.count("launch 1") == 6  # warm-up and five passes; the layer pass is without
-    assert len(found.layers) == 3
+    assert len(result.layers) == 3
     monkeypatch.setenv("CUDA_STANDIN_CAPTURE", "no")
     with pytest.raises(BackendError, match=r"CUDA graph: cudaStreamEndCapture failed: .*leave out `cuda_graph`"):
         trt.profile(trt.engine(), cuda_graph=True)
@@ -218,17 +218,17 @@ def test_tensorrt_rtx_captures_graphs_itself(
 
 
 def test_concurrent_streams(trt: Bench) -> None:
-    ran, found = trt.profile(trt.engine(), streams=3)
+    ran, result = trt.profile(trt.engine(), streams=3)
     assert trt.cuda_calls.count("stream 1") == 3
     per_second = ran.result.metrics["throughput.median"].value
-    assert per_second == pytest.approx(3e3 / found.latency.median_ms)
-    assert any("a pass is 3 concurrent inferences" in note for note in found.notes)
+    assert per_second == pytest.approx(3e3 / result.latency.median_ms)
+    assert any("a pass is 3 concurrent inferences" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(("spin", "calls"), [(True, {"schedule 1", "event 0"}), (False, {"schedule 4", "event 1"})])
 def test_waiting_by_spinning_or_sleeping(spin: bool, calls: set[str], trt: Bench) -> None:
-    _, found = trt.profile(trt.engine(), spin_wait=spin)
-    assert any("includes waking the CPU" in note for note in found.notes) == (not spin)
+    _, result = trt.profile(trt.engine(), spin_wait=spin)
+    assert any("includes waking the CPU" in note for note in result.notes) == (not spin)
     assert calls == {call for call in trt.cuda_calls if call.startswith(("schedule", "event"))}
 
 
@@ -244,9 +244,9 @@ def test_all_device_resources_are_released(way: dict[str, Any], trt: Bench) -> N
         "graph": (("made", "graph"), ("gone", "graph")),
     }
     for kind, words in counted.items():
-        made, gone = (sum(call[0] == word and call[2].startswith(rest) for call in calls) for word, rest in words)
-        assert made == gone, kind
-        assert made > 0 or kind == "graph"
+        result, gone = (sum(call[0] == word and call[2].startswith(rest) for call in calls) for word, rest in words)
+        assert result == gone, kind
+        assert result > 0 or kind == "graph"
 
 
 USE_SESSION = """
@@ -315,8 +315,8 @@ def test_an_output_of_unknown_shape_is_not_read(trt: Bench, tmp_path: Path) -> N
 
 @pytest.mark.thorough
 def test_an_output_of_data_dependent_size_gets_the_largest_buffer(trt: Bench) -> None:
-    _, found = trt.profile(trt.engine(NONZERO, profiles=[UP_TO_FOUR]), TWO_ROWS, NONZERO)
-    assert found.outputs[0].shape == (2, -1)
+    _, result = trt.profile(trt.engine(NONZERO, profiles=[UP_TO_FOUR]), TWO_ROWS, NONZERO)
+    assert result.outputs[0].shape == (2, -1)
     assert "d2h 256" in trt.cuda_calls  # 2 x 16 elements of 8 bytes
 
 
@@ -363,8 +363,8 @@ def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
     allowed = r'input "x": shape 5x8 is outside of what the engine allows \(1x8 to 4x8, optimization profile 0\)'
     with pytest.raises(RequestError, match=allowed):
         trt.profile(trt.engine(), {"x": {"shape": [5, 8]}})
-    _, found = trt.profile(trt.engine(), batches=[1, 4])
-    assert [point.inputs[0].shape for point in found.batches] == [(1, 8), (4, 8)]
+    _, result = trt.profile(trt.engine(), batches=[1, 4])
+    assert [point.inputs[0].shape for point in result.batches] == [(1, 8), (4, 8)]
     with pytest.raises(RequestError, match=allowed):
         trt.profile(trt.engine(), batches=[5])
 
@@ -373,8 +373,8 @@ def test_shapes_must_be_in_the_optimization_profile(trt: Bench) -> None:
 def test_the_optimization_profile_is_chosen(trt: Bench) -> None:
     wide = {"x": {"min": [8, 8], "opt": [8, 8], "max": [8, 8]}}
     engine = trt.engine(profiles=[UP_TO_FOUR, wide])
-    _, found = trt.profile(engine, {"x": {"shape": [8, 8]}}, optimization_profile=1)
-    assert found.outputs[0].shape == (8, 8)
+    _, result = trt.profile(engine, {"x": {"shape": [8, 8]}}, optimization_profile=1)
+    assert result.outputs[0].shape == (8, 8)
     with pytest.raises(RequestError, match=r"shape 2x8 is outside of what the engine allows \(8x8, optimization"):
         trt.profile(engine, optimization_profile=1)
     with pytest.raises(RequestError, match=r"optimization_profile: 2 is not in the engine .*it has 2, counted from 0"):
@@ -393,9 +393,9 @@ def test_a_prebuilt_engine_of_another_model_is_refused(trt: Bench) -> None:
 
 
 def test_a_prebuilt_engine_of_the_model_is_measured(bench: Bench) -> None:
-    _, found = bench.profile(None, engine_file=str(bench.engine().path), layer_passes=2)
-    assert len(found.layers) == 3
-    assert not any("refitted" in note for note in found.notes)
+    _, result = bench.profile(None, engine_file=str(bench.engine().path), layer_passes=2)
+    assert len(result.layers) == 3
+    assert not any("refitted" in note for note in result.notes)
 
 
 def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench, tmp_path: Path) -> None:
@@ -407,8 +407,8 @@ def test_an_engine_of_another_step_is_refused_before_anything_starts(trt: Bench,
     with pytest.raises(RequestError, match=r"for TensorRT-RTX, and TensorRT does not run it: set `backend: tensorrt_r"):
         trt.profile(foreign)
     (tmp_path / "other" / Engine.typed_model).write_bytes(write_model(tmp_path / "m.onnx", CHAIN).read_bytes())
-    _, found = trt.profile(other)  # the model that was built in place of the other is as good
-    assert found.runs
+    _, result = trt.profile(other)  # the model that was built in place of the other is as good
+    assert result.runs
     (tmp_path / "other" / Engine.build).write_text("{}")
     with pytest.raises(RequestError, match="no readable record of its build"):
         trt.profile(other)
@@ -429,22 +429,22 @@ def test_code_in_an_engine_needs_trust(trt: Bench) -> None:
         trt.profile(engine)
     with pytest.raises(BackendError, match=r"code of its own embedded .*`trust_engine: true`"):
         trt.profile(None, engine_file=str(engine.path))
-    _, found = trt.profile(engine, trust_engine=True)
-    assert found.runs
+    _, result = trt.profile(engine, trust_engine=True)
+    assert result.runs
 
 
 @pytest.mark.thorough
 def test_an_engine_without_weights_is_refitted_with_the_models(trt: Bench) -> None:
     rows: Given = {"x": {"shape": [1, 2]}}
     engine = trt.engine(WEIGHTS, weights="strip")
-    _, found = trt.profile(engine, rows, WEIGHTS, layer_passes=1)
-    assert any("refitted with the model's weights" in note for note in found.notes)
+    _, result = trt.profile(engine, rows, WEIGHTS, layer_passes=1)
+    assert any("refitted with the model's weights" in note for note in result.notes)
     with pytest.raises(RequestError, match="has no weights: it runs only with `refit: true`"):
         trt.profile(engine, rows, WEIGHTS, refit=False)
     with pytest.raises(BackendError, match=r"cannot create an execution context: .*refit it first"):
         trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path), refit=False)
-    _, found = trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path))
-    assert any("refitted" in note for note in found.notes)
+    _, result = trt.profile(None, rows, WEIGHTS, engine_file=str(engine.path))
+    assert any("refitted" in note for note in result.notes)
 
 
 def test_weights_that_do_not_fit_are_an_error(trt: Bench) -> None:
@@ -469,15 +469,15 @@ def test_layers_show_requested_and_measured_precisions(asked: str, shown: str, t
     ran = run_step(
         ProfileModel, model, trt.folder / "ran", given | {"engine": "builds"}, TWO_ROWS, artifacts={"engine": engine}
     )
-    found = Profile.model_validate_json((ran.out / ProfileDocument.main).read_bytes())
-    assert [layer.asked_precision for layer in found.layers] == ["", shown, ""]
+    result = Profile.model_validate_json((ran.out / ProfileDocument.main).read_bytes())
+    assert [layer.asked_precision for layer in result.layers] == ["", shown, ""]
 
 
 @pytest.mark.thorough
 def test_layers_known_by_name_only_are_noted(trt: Bench) -> None:
-    _, found = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
-    assert [layer.name for layer in found.layers] == ["node_of_a", "node_of_b", "node_of_y"]
-    assert any("layers are known by name only" in note for note in found.notes)
+    _, result = trt.profile(trt.engine(verbosity="layer_names"), layer_passes=1)
+    assert [layer.name for layer in result.layers] == ["node_of_a", "node_of_b", "node_of_y"]
+    assert any("layers are known by name only" in note for note in result.notes)
 
 
 @pytest.mark.thorough
@@ -542,7 +542,7 @@ def test_engines_and_onnxruntime_take_turns(trt: Bench, tmp_path: Path) -> None:
     of_engine = {"backend": "tensorrt", "library": str(trt.library), "engine": "builds"}
     turns = [turn("cpu", {}), turn("gpu", {"engine": engine}, **of_engine)]
     ProfileModel.run_together(turns)
-    cpu, gpu = (Profile.model_validate_json((one.out / ProfileDocument.main).read_bytes()) for one in turns)
+    cpu, gpu = (Profile.model_validate_json((each.out / ProfileDocument.main).read_bytes()) for each in turns)
     assert (cpu.backend, gpu.backend) == ("onnxruntime", "tensorrt")
     assert cpu.sitting == gpu.sitting
     began = sorted((run.started_s, profile.backend) for profile in (cpu, gpu) for run in profile.runs)
@@ -680,9 +680,9 @@ def test_device_times_are_kept_with_the_latency() -> None:
 
 
 def _recorded(folder: Path, *passes: list[tuple[str, float]]) -> Path:
-    names = list(dict.fromkeys(name for one in passes for name, _ in one))
+    names = list(dict.fromkeys(name for pass_ in passes for name, _ in pass_))
     path = folder / f"layers-{len(list(folder.iterdir()))}.json"
-    Recording(names, [[(names.index(n), ms) for n, ms in one] for one in passes], [9.0] * len(passes)).write(path)
+    Recording(names, [[(names.index(n), ms) for n, ms in pass_] for pass_ in passes], [9.0] * len(passes)).write(path)
     return path
 
 
@@ -691,18 +691,18 @@ def test_layers_are_joined_by_name_and_order(tmp_path: Path) -> None:
     inspected.write_text(json.dumps({"Layers": ["conv", "twin", "twin", "idle"], "Bindings": []}))
     first = _recorded(tmp_path, [("conv", 1.0), ("twin", 2.0), ("twin", 3.0), ("conv", 0.5)])
     second = _recorded(tmp_path, [("conv", 4.0), ("twin", 5.0), ("twin", 6.0), ("unknown", 7.0)])
-    found = read_engine_layers([first, second], write_model(tmp_path / "m.onnx", CHAIN), [])
-    assert [(layer.name, layer.samples_ms) for layer in found.layers] == [
+    layer_pass = read_engine_layers([first, second], write_model(tmp_path / "m.onnx", CHAIN), [])
+    assert [(layer.name, layer.samples_ms) for layer in layer_pass.layers] == [
         ("conv", (1.5, 4.0)),  # a loop ran it twice
         ("twin", (2.0, 5.0)),
         ("twin", (3.0, 6.0)),
         ("unknown", (0.0, 7.0)),
         ("idle", (0.0, 0.0)),
     ]
-    assert [layer.index for layer in found.layers] == [0, 1, 2, 3, 4]
-    assert found.layer_runs == (1, 1)
-    assert found.pass_ms == (9.0, 9.0)
-    assert any("1 layers of the engine took no time" in note for note in found.notes)
+    assert [layer.index for layer in layer_pass.layers] == [0, 1, 2, 3, 4]
+    assert layer_pass.layer_runs == (1, 1)
+    assert layer_pass.pass_ms == (9.0, 9.0)
+    assert any("1 layers of the engine took no time" in note for note in layer_pass.notes)
     assert not first.exists()
 
 
@@ -710,11 +710,11 @@ def test_times_are_kept_without_the_inspector(tmp_path: Path) -> None:
     inspected = tmp_path / "engine.json"
     inspected.write_text("")
     timing = Timing([3.0, 1.0, 2.0], [0.0, 3.0, 4.0], [0.1] * 3, [0.2] * 3, [0.3] * 3, [2.5, 0.5, 1.5])
-    found = read_engine_layers(
+    layer_pass = read_engine_layers(
         [_recorded(tmp_path, [("conv", 1.0)])], write_model(tmp_path / "m.onnx", CHAIN), [timing]
     )
-    assert [layer.name for layer in found.layers] == ["conv"]
-    compute = next(span for span in found.timeline if span.lane == "compute")
+    assert [layer.name for layer in layer_pass.layers] == ["conv"]
+    compute = next(span for span in layer_pass.timeline if span.lane == "compute")
     assert (compute.start_ms, compute.duration_ms) == (0.1, 1.5)
 
 

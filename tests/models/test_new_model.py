@@ -37,22 +37,22 @@ OPERATIONS = [
 
 
 def find(folder: Path, source: str, sha256: str | None = None) -> onnx.ModelProto:
-    found = find_model(ModelSource(source=source, sha256=sha256), Store(folder / "store"), lambda _: None)
-    return onnx.load(found.artifact.path)
+    model = find_model(ModelSource(source=source, sha256=sha256), Store(folder / "store"), lambda _: None)
+    return onnx.load(model.artifact.path)
 
 
 @pytest.mark.parametrize("opset", [1, 2, 6, 7, 13, 20, 21, 26, NEWEST_OPSET])
 def test_an_empty_model_of_any_opset_is_valid(tmp_path: Path, opset: int) -> None:
     model = find(tmp_path, f"new:{opset}")
     onnx.checker.check_model(model, full_check=True)
-    assert [(one.domain, one.version) for one in model.opset_import] == [("", opset)]
+    assert [(each.domain, each.version) for each in model.opset_import] == [("", opset)]
     assert not model.graph.node
     assert (model.ir_version == 8) == (opset <= 18), "the oldest with local functions, or with the opset"
 
 
 def test_contrib_imports_the_operators_of_onnx_runtime(tmp_path: Path) -> None:
     model = find(tmp_path, "new:20+contrib")
-    assert {one.domain: one.version for one in model.opset_import} == {"": 20, "com.microsoft": 1}
+    assert {each.domain: each.version for each in model.opset_import} == {"": 20, "com.microsoft": 1}
 
 
 def test_new_models_are_deterministic(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ BROKEN_FILES: dict[str, bytes] = {
 
 
 def test_a_model_passed_between_steps_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, made, last = (models.make_cnn(tmp_path / f"{name}.onnx") for name in ("source", "made", "last"))
+    source, result, last = (models.make_cnn(tmp_path / f"{name}.onnx") for name in ("source", "made", "last"))
     read: list[Path] = []
 
     def load(path: Path) -> ir.Model:
@@ -154,13 +154,13 @@ def test_a_model_passed_between_steps_is_counted_once(tmp_path: Path, monkeypatc
         return load_model(path)
 
     monkeypatch.setattr(files, "load_model", load)
-    change = describe_change(source, made)
+    change = describe_change(source, result)
     assert change.before == change.after == summarize_model(load_model(source))
-    describe_change(made, last)
-    assert read == [source, made, last]
+    describe_change(result, last)
+    assert read == [source, result, last]
     last.touch()
-    describe_change(last, made)
-    assert read == [source, made, last, last]
+    describe_change(last, result)
+    assert read == [source, result, last, last]
 
 
 @pytest.mark.parametrize("kind", BROKEN_FILES)

@@ -25,15 +25,15 @@ def extremes_of(*pieces: Array) -> Extremes:
 
 def test_values_that_are_not_finite_are_counted_and_left_out() -> None:
     first, second = np.array([3.0, -1.0]), np.array([np.nan, -np.inf, 7.0, np.inf, np.nan])
-    found = extremes_of(first, second, np.array([np.nan]), np.array([]))
-    assert (found.count, found.nans, found.infinities) == (3, 3, 2)
-    assert (found.minimum, found.maximum, found.largest_abs) == (-1.0, 7.0, 7.0)
+    extremes = extremes_of(first, second, np.array([np.nan]), np.array([]))
+    assert (extremes.count, extremes.nans, extremes.infinities) == (3, 3, 2)
+    assert (extremes.minimum, extremes.maximum, extremes.largest_abs) == (-1.0, 7.0, 7.0)
     np.testing.assert_array_equal(Extremes().add(second), [7.0])
 
 
 def test_tensors_without_finite_values_have_no_range() -> None:
-    found = extremes_of(np.array([np.inf]), np.array([np.nan]))
-    assert (found.count, found.minimum, found.maximum, found.largest_abs) == (0, math.inf, -math.inf, 0.0)
+    extremes = extremes_of(np.array([np.inf]), np.array([np.nan]))
+    assert (extremes.count, extremes.minimum, extremes.maximum, extremes.largest_abs) == (0, math.inf, -math.inf, 0.0)
 
 
 def test_integers_stay_exact_and_small_floats_are_read() -> None:

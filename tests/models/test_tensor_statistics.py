@@ -29,9 +29,15 @@ def numbers_of(array: Any, dtype: ir.DataType | None = None) -> Numbers:
 
 
 def test_a_small_tensor_matches_values_computed_by_hand() -> None:
-    told = tensor_statistics(ir.tensor(np.array([[0, 1, -3], [6, 0, 2]], dtype=np.int32)))
-    assert (told.dtype, told.shape, told.elements, told.size_bytes, told.unread) == ("int32", (2, 3), 6, 24, "")
-    numbers = told.numbers
+    statistics = tensor_statistics(ir.tensor(np.array([[0, 1, -3], [6, 0, 2]], dtype=np.int32)))
+    assert (statistics.dtype, statistics.shape, statistics.elements, statistics.size_bytes, statistics.unread) == (
+        "int32",
+        (2, 3),
+        6,
+        24,
+        "",
+    )
+    numbers = statistics.numbers
     assert numbers is not None
     assert (numbers.minimum, numbers.maximum, numbers.mean, numbers.zeros) == (-3, 6, 1, 2)
     assert numbers.std == pytest.approx(math.sqrt(22 / 3))
@@ -117,9 +123,9 @@ def test_complex_numbers_have_no_order() -> None:
 
 def test_strings_are_counted() -> None:
     words = ir.StringTensor(np.array([b"ab", "\N{SNOWMAN}".encode(), b"\xff"], dtype=object), name="words")
-    told = tensor_statistics(words)
-    assert (told.dtype, told.elements, told.size_bytes, told.numbers) == ("string", 3, 6, None)
-    assert told.unread == "strings have no statistics"
+    statistics = tensor_statistics(words)
+    assert (statistics.dtype, statistics.elements, statistics.size_bytes, statistics.numbers) == ("string", 3, 6, None)
+    assert statistics.unread == "strings have no statistics"
     assert first_values(words, 3) == ("ab", "\N{SNOWMAN}", "\N{REPLACEMENT CHARACTER}")
 
 
@@ -128,9 +134,9 @@ def test_tensors_above_the_limit_are_not_read(tmp_path: Path) -> None:
     data = tmp_path / "ext.onnx.bin"
     before = data.stat()
     weight = largest(path)
-    told = tensor_statistics(weight, limit_bytes=1000)
-    assert told.numbers is None and told.unread == "256 KiB are over the limit of 1,000 B"
-    assert (told.shape, told.size_bytes) == ((256, 256), 256 * 256 * 4)
+    statistics = tensor_statistics(weight, limit_bytes=1000)
+    assert statistics.numbers is None and statistics.unread == "256 KiB are over the limit of 1,000 B"
+    assert (statistics.shape, statistics.size_bytes) == ((256, 256), 256 * 256 * 4)
     assert data.stat().st_atime_ns == before.st_atime_ns
     read = tensor_statistics(weight).numbers
     assert read is not None
@@ -151,8 +157,8 @@ def test_a_tensor_shorter_than_declared_is_refused() -> None:
     short = ir.serde.deserialize_tensor(
         TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], raw_data=b"\0" * 8)
     )
-    told = tensor_statistics(short)
-    assert told.numbers is None and told.unread == "it has fewer values than its shape needs"
+    statistics = tensor_statistics(short)
+    assert statistics.numbers is None and statistics.unread == "it has fewer values than its shape needs"
     assert first_values(short, 9) == (0.0, 0.0)
 
 
@@ -182,4 +188,4 @@ def numbers_of_tensor(held: ir.TensorProtocol) -> Numbers:
 
 def largest(path: Path) -> ir.TensorProtocol:
     weights = [value.const_value for value in load_model(path).graph.initializers.values()]
-    return max((one for one in weights if one is not None), key=lambda one: one.nbytes)
+    return max((weight for weight in weights if weight is not None), key=lambda result: result.nbytes)

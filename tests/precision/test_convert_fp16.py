@@ -104,10 +104,10 @@ def test_inferred_types_match_onnx(name: str, tmp_path: Path) -> None:
     """Every type we write into value_info agrees with strict inference, and all compute is fp16 where it may be."""
     path, _ = convert(CASES[name][0](), tmp_path)
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), check_type=True, strict_mode=True, data_prop=True)
-    made = {v.name: v.type.tensor_type.elem_type for v in inferred.graph.value_info}
+    result = {v.name: v.type.tensor_type.elem_type for v in inferred.graph.value_info}
     for node in inferred.graph.node:
         if node.op_type in ("MatMul", "Conv", "Softmax", "Tanh", "Mul") and "resize" not in name:
-            assert {made.get(o, TensorProto.FLOAT16) for o in node.output} == {TensorProto.FLOAT16}, node.name
+            assert {result.get(o, TensorProto.FLOAT16) for o in node.output} == {TensorProto.FLOAT16}, node.name
 
 
 def test_nodes_stay_fp32_only_with_a_reason(tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ def test_shape_arithmetic_stays_exact(tmp_path: Path) -> None:
 def fp32_nodes(path: Path) -> set[str]:
     """Names of the nodes whose outputs are fp32, Casts and Constants left out."""
     inferred = onnx.shape_inference.infer_shapes(onnx.load(path), strict_mode=True)
-    made = {v.name: v.type.tensor_type.elem_type for v in (*inferred.graph.value_info, *inferred.graph.output)}
+    result = {v.name: v.type.tensor_type.elem_type for v in (*inferred.graph.value_info, *inferred.graph.output)}
     skipped = ("Cast", "Constant")
     nodes = [n for n in inferred.graph.node if n.op_type not in skipped]
-    return {n.name for n in nodes if made.get(n.output[0]) == TensorProto.FLOAT}
+    return {n.name for n in nodes if result.get(n.output[0]) == TensorProto.FLOAT}
 
 
 @pytest.mark.parametrize(
@@ -250,13 +250,13 @@ def test_values_outside_the_fp16_range_stay_fp32(tmp_path: Path) -> None:
     feeds: Feeds = {"x": normal(2, 3, 8, 8) * 0.1}
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    broken, told = convert(model, tmp_path / "a")
-    assert told.change is not None
-    notes = " ".join(told.change.notes)
+    broken, result = convert(model, tmp_path / "a")
+    assert result.change is not None
+    notes = " ".join(result.change.notes)
     assert "BatchNormalization 'BatchNormalization_1'" in notes and "scales a channel by 17.5" in notes
     assert "4 weight values beyond fp16's 65504 were clamped" in notes
-    good, told = convert(model, tmp_path / "b", '{"block": {"values_outside": {}}}')
-    assert told.metrics["kept_fp32"].value == 1
+    good, result = convert(model, tmp_path / "b", '{"block": {"values_outside": {}}}')
+    assert result.metrics["kept_fp32"].value == 1
     exact = run(tmp_path / "b/source.onnx", feeds)["y"]
     assert np.max(np.abs(run(broken, feeds)["y"] - exact)) > 0.1
     assert np.max(np.abs(run(good, feeds)["y"] - exact)) < 2e-3

@@ -132,9 +132,9 @@ def test_random_graphs_match_numpy_in_fp16_bit_for_bit(
     x = (np.linspace(-200, 150, 8) * np.array([1, 1e-4] * 4)).reshape(2, 4).astype(dtype)
     with np.errstate(all="ignore"):
         outputs: Any = ReferenceEvaluator(onnx.load(path)).run(None, {"x": x})
-    found = run(folder / "emulated.onnx", level, x=x)["y"]
-    assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, outputs[0].astype(np.float32))
+    result = run(folder / "emulated.onnx", level, x=x)["y"]
+    assert result.dtype == np.float32
+    np.testing.assert_array_equal(result, outputs[0].astype(np.float32))
     check(folder / "emulated.onnx")
 
 
@@ -171,14 +171,14 @@ def test_every_kind_of_model_is_emulated(tmp_path: Path, make: Callable[[], onnx
         name: array.astype(np.float16) if declared[name] == TensorProto.FLOAT16 else array
         for name, array in FEEDS[make].items()
     }
-    expected, found = run(path, **feeds), run(emulated, **feeds)
-    assert list(found) == list(expected)
+    expected, result = run(path, **feeds), run(emulated, **feeds)
+    assert list(result) == list(expected)
     for name, array in expected.items():
         stored = "float16" if array.dtype == np.float16 else None
         assert done.outputs.get(name) == stored
-        np.testing.assert_allclose(found[name], array.astype(found[name].dtype), rtol=0.02, atol=0.02)
+        np.testing.assert_allclose(result[name], array.astype(result[name].dtype), rtol=0.02, atol=0.02)
         if stored:
-            np.testing.assert_array_equal(found[name], found[name].astype(np.float16).astype(np.float32))
+            np.testing.assert_array_equal(result[name], result[name].astype(np.float16).astype(np.float32))
 
 
 def test_recurrent_state_is_reported(tmp_path: Path) -> None:
@@ -211,9 +211,9 @@ def test_bf16_is_rounded_as_bf16(tmp_path: Path) -> None:
 
     third = stored(np.array([0.333], np.float32))
     z = stored(stored(X) * third)
-    found = run(emulated, x=X)
-    np.testing.assert_array_equal(found["z"], z)
-    np.testing.assert_array_equal(found["y"], stored(z + third))
+    result = run(emulated, x=X)
+    np.testing.assert_array_equal(result["z"], z)
+    np.testing.assert_array_equal(result["y"], stored(z + third))
 
 
 def test_bf16_in_opsets_without_it_is_refused(tmp_path: Path) -> None:
@@ -229,13 +229,13 @@ def one_operator(folder: Path, body: str, output: str = "float[n] y", opset: int
 
 def test_clip_without_bounds_uses_those_of_its_dtype(tmp_path: Path) -> None:
     x = np.array([-1e6, 5.0, 1e6], np.float32)
-    found = run(one_operator(tmp_path, "b = Clip(a) y = Cast<to=1>(b)"), x=x)
-    np.testing.assert_array_equal(found["y"], [-65504, 5, 65504])
+    result = run(one_operator(tmp_path, "b = Clip(a) y = Cast<to=1>(b)"), x=x)
+    np.testing.assert_array_equal(result["y"], [-65504, 5, 65504])
 
 
 def test_bounds_of_old_clips_are_rounded_too(tmp_path: Path) -> None:
-    found = run(one_operator(tmp_path, "b = Clip<min=0.1>(a) y = Cast<to=1>(b)", opset=10), x=X[:1] * 0)
-    assert found["y"].tolist() == [float(np.float16(0.1))]
+    result = run(one_operator(tmp_path, "b = Clip<min=0.1>(a) y = Cast<to=1>(b)", opset=10), x=X[:1] * 0)
+    assert result["y"].tolist() == [float(np.float16(0.1))]
 
 
 def test_overflow_becomes_infinite_on_request(tmp_path: Path) -> None:
@@ -286,8 +286,8 @@ def test_inputs_and_outputs_of_unknown_operators_keep_their_types(tmp_path: Path
     half = onnx.load(path)
     for node in half.graph.node:  # now Magic reads fp16
         if node.op_type == "Magic":
-            made = next(n for n in half.graph.node if node.input[0] in n.output)
-            node.input[0] = made.input[0]
+            result = next(n for n in half.graph.node if node.input[0] in n.output)
+            node.input[0] = result.input[0]
     onnx.save(half, path)
     emulated, done = emulate(path)
     assert done.notes == ("computed by ONNX Runtime's own kernels at reduced precision: Magic",)

@@ -148,8 +148,8 @@ def test_a_constant_that_is_cast_elsewhere_stays_exact_there(tmp_path: Path) -> 
 
 def test_constants_in_all_forms_are_converted(tmp_path: Path) -> None:
     b = GraphBuilder()
-    one, many = b.op("Constant", value_float=2.0), b.op("Constant", value_floats=[1.0, 2.0, 3.0, 4.0])
-    rename_output(b, b.op("Add", b.op("Mul", "x", one), many), "y")
+    result, many = b.op("Constant", value_float=2.0), b.op("Constant", value_floats=[1.0, 2.0, 3.0, 4.0])
+    rename_output(b, b.op("Add", b.op("Mul", "x", result), many), "y")
     path, _ = convert(b.model([tensor("x", [4])], [tensor("y", [4])]), tmp_path)
     constants = [n.attribute[0] for n in check(path).graph.node if n.op_type == "Constant"]
     assert [a.name for a in constants] == ["value", "value"]

@@ -86,10 +86,10 @@ def test_random_constraints_on_random_graphs_are_obeyed(
     names = [node.name for node in model.graph.node if node.op_type not in ("Constant", "Cast")]
     asked = data.draw(st.dictionaries(st.sampled_from(names), st.sampled_from(list(ELEMENTS)), max_size=len(names)))
     folder = tmp_path_factory.mktemp("graph")
-    path, told = typed(model, folder, asked)
+    path, typed_model = typed(model, folder, asked)
     check(path)
-    assert_obeyed(folder, {c.node: c.precision for c in told.constraints if not c.outcome.startswith("ignored")})
-    assert {c.node for c in told.constraints} == set(asked)
+    assert_obeyed(folder, {c.node: c.precision for c in typed_model.constraints if not c.outcome.startswith("ignored")})
+    assert {c.node for c in typed_model.constraints} == set(asked)
     assert_few_casts(path)
     exact, other = run(folder / "source.onnx", X)["y"], run_typed(path, X)["y"]
     assert other.dtype == exact.dtype
@@ -115,16 +115,16 @@ def assert_few_casts(path: Path) -> None:
     """No Cast to what is there already, no Cast of a Cast, and none twice."""
     ports = ports_of(path).values()
     added = [p for p in ports if re.search(r"_to_(fp32|fp16|bf16)(_\d+)?$", p.node.name)]
-    made = {p.node.output[0] for p in ports if p.node.op_type == "Cast" and p.inputs[0] in FLOATS}
+    result = {p.node.output[0] for p in ports if p.node.op_type == "Cast" and p.inputs[0] in FLOATS}
     for cast in added:
         assert cast.inputs != cast.outputs
-        assert cast.node.input[0] not in made
+        assert cast.node.input[0] not in result
     assert max(Counter((p.node.input[0], p.outputs[0]) for p in added).values(), default=1) == 1
 
 
 def assert_nothing_left_to_do(path: Path, folder: Path) -> None:
-    again, told = typed(onnx.load(path), folder / "again")
-    assert told.casts_added == 0
+    again, model = typed(onnx.load(path), folder / "again")
+    assert model.casts_added == 0
     first, second = onnx.load(path), onnx.load(again)
     assert second.graph.node == first.graph.node
     assert list(second.graph.initializer) == list(first.graph.initializer)
@@ -187,8 +187,8 @@ def test_fp32_nodes_in_an_fp16_model_compute_in_fp32(tmp_path: Path) -> None:
     path, _ = convert(chain(tmp_path), tmp_path / "half")
     feeds: Feeds = {"x": np.array([[1.0, 2.0, 3.0, 2.5]], np.float32)}
     asked = dict.fromkeys(("mul", "relu", "add", "exp", "tanh"), "fp32")
-    fixed, told = typed(onnx.load(path), tmp_path / "fixed", asked)
-    assert told.casts_added == 0
+    fixed, model = typed(onnx.load(path), tmp_path / "fixed", asked)
+    assert model.casts_added == 0
     assert count(onnx.load(fixed), "Cast") == 1, "only the one that gives the output its name is left"
     (weight,) = [numpy_helper.to_array(i) for i in onnx.load(fixed).graph.initializer]
     assert weight.dtype == np.float32
@@ -206,7 +206,7 @@ def text(path: Path) -> str:
 
 def test_one_cast_is_inserted_where_precisions_meet(tmp_path: Path) -> None:
     asked = {"mul": "fp16", "relu": "fp16", "add": "fp16", "exp": "bf16"}
-    path, told = typed(chain(tmp_path), tmp_path, asked)
+    path, model = typed(chain(tmp_path), tmp_path, asked)
     assert (
         text(path)
         == dedent(
@@ -222,9 +222,9 @@ def test_one_cast_is_inserted_where_precisions_meet(tmp_path: Path) -> None:
         """
         ).strip()
     )
-    assert told.casts_added == 3
-    assert {c.outcome for c in told.constraints} == {"Casts in the model"}
-    assert [c.node for c in told.constraints] == list(asked)
+    assert model.casts_added == 3
+    assert {c.outcome for c in model.constraints} == {"Casts in the model"}
+    assert [c.node for c in model.constraints] == list(asked)
 
 
 def test_readers_share_a_cast(tmp_path: Path) -> None:
@@ -238,17 +238,17 @@ def test_readers_share_a_cast(tmp_path: Path) -> None:
       [f] y = Abs(e)
     }"""
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
-    path, told = typed(model, tmp_path, {"b": "fp16", "c": "fp16"})
-    assert told.casts_added == 3
+    path, typed_model = typed(model, tmp_path, {"b": "fp16", "c": "fp16"})
+    assert typed_model.casts_added == 3
     assert "[e] e = Sum (b_fp32, c_fp32, d)" in text(path)
 
 
 def test_weights_are_converted_and_kept_for_their_other_readers(tmp_path: Path) -> None:
-    path, told = typed(chain(tmp_path), tmp_path, {"mul": "fp16"})
+    path, model = typed(chain(tmp_path), tmp_path, {"mul": "fp16"})
     assert "[add] c = Add (b, w)" in text(path)
     kinds = {i.name: i.data_type for i in onnx.load(path).graph.initializer}
     assert kinds == {"w": FLOAT, "w_fp16": HALF}
-    assert told.casts_added == 2
+    assert model.casts_added == 2
 
 
 @pytest.mark.parametrize(
@@ -261,12 +261,12 @@ def test_values_that_overflow_or_vanish_are_reported(
     weight = b.initializer(np.array([3.4e38, -3.4e38, 1e-42, np.inf, 1.0, 0.0], np.float32))
     rename_output(b, b.op("Max", "x", weight), "y")
     model = b.model([tensor("x", [6])], [tensor("y", [6])])
-    path, told = typed(model, tmp_path, {"Max_0": precision})
-    (made,) = [numpy_helper.to_array(i).astype(np.float32) for i in onnx.load(path).graph.initializer]
-    np.testing.assert_allclose(made, [largest, -largest, made[2], np.inf, 1, 0], rtol=1e-6)
-    assert any(f"2 weight values exceed {precision}'s" in note and "3.4e+38" in note for note in told.notes)
-    assert made[2] == np.float32(smallest), "per-channel values do not become 0"
-    assert any(f"1 weight values are too small for {precision}" in note for note in told.notes)
+    path, typed_model = typed(model, tmp_path, {"Max_0": precision})
+    (result,) = [numpy_helper.to_array(i).astype(np.float32) for i in onnx.load(path).graph.initializer]
+    np.testing.assert_allclose(result, [largest, -largest, result[2], np.inf, 1, 0], rtol=1e-6)
+    assert any(f"2 weight values exceed {precision}'s" in note and "3.4e+38" in note for note in typed_model.notes)
+    assert result[2] == np.float32(smallest), "per-channel values do not become 0"
+    assert any(f"1 weight values are too small for {precision}" in note for note in typed_model.notes)
 
 
 def test_dtype_attributes_are_updated(tmp_path: Path) -> None:
@@ -297,17 +297,20 @@ def test_scales_and_indices_keep_their_types(tmp_path: Path) -> None:
 
 def test_bodies_and_their_captured_tensors_are_constrained(tmp_path: Path) -> None:
     model = models.ctrl_model()
-    path, told = typed(model, tmp_path, {"then_Add_3": "fp16", "body_Mul_4": "fp16", "If_8": "fp16"})
+    path, typed_model = typed(model, tmp_path, {"then_Add_3": "fp16", "body_Mul_4": "fp16", "If_8": "fp16"})
     check(path)
-    assert {c.node for c in told.constraints if c.outcome == "Casts in the model"} >= {"then_Add_3", "body_Mul_4"}
-    assert_obeyed(tmp_path, {c.node: c.precision for c in told.constraints})
+    assert {c.node for c in typed_model.constraints if c.outcome == "Casts in the model"} >= {
+        "then_Add_3",
+        "body_Mul_4",
+    }
+    assert_obeyed(tmp_path, {c.node: c.precision for c in typed_model.constraints})
     agree(tmp_path / "source.onnx", path, {"x": normal(3, 4)}, 1e-2)
 
 
 def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path) -> None:
-    path, told = typed(models.func_model(), tmp_path, {"block_1": "fp16", "same": "fp16"})
+    path, model = typed(models.func_model(), tmp_path, {"block_1": "fp16", "same": "fp16"})
     check(path)
-    outcomes = {c.node: c.outcome for c in told.constraints}
+    outcomes = {c.node: c.outcome for c in model.constraints}
     assert outcomes["block_1"].startswith("ignored: it calls a local function; `sanitize`")
     assert outcomes["same"] == "Casts in the model"
     with pytest.raises(RequestError, match="none supports fp16; 'block_1': it calls a local function; `sanitize`"):
@@ -317,10 +320,10 @@ def test_functions_are_inlined_and_calls_cannot_be_constrained(tmp_path: Path) -
 def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
     model = models_fp16.sequence_model()
     split = next(n.name for n in model.graph.node if n.op_type == "SplitToSequence")
-    path, told = typed(model, tmp_path, {split: "fp16"})
+    path, typed_model = typed(model, tmp_path, {split: "fp16"})
     check(path)
-    (one,) = told.ignored
-    assert one.outcome.startswith("ignored: it shares a sequence with SequenceInsert")
+    (result,) = typed_model.ignored
+    assert result.outcome.startswith("ignored: it shares a sequence with SequenceInsert")
 
 
 # Outcomes ---------------------------------------------------------------------------------------------------------
@@ -340,11 +343,11 @@ def test_a_sequence_keeps_one_precision(tmp_path: Path) -> None:
     ],
 )
 def test_each_constraint_has_an_outcome(node: str, precision: str, outcome: str, tmp_path: Path) -> None:
-    path, told = typed(chain(tmp_path, opset=12), tmp_path, {node: precision})
-    assert told.constraints[0].outcome.startswith(outcome)
-    assert told.casts_added == 0
+    path, model = typed(chain(tmp_path, opset=12), tmp_path, {node: precision})
+    assert model.constraints[0].outcome.startswith(outcome)
+    assert model.casts_added == 0
     assert text(path) == text(tmp_path / "source.onnx")
-    assert len(told.notes) == len(told.ignored)
+    assert len(model.notes) == len(model.ignored)
 
 
 @pytest.mark.parametrize(
@@ -358,24 +361,24 @@ def test_each_constraint_has_an_outcome(node: str, precision: str, outcome: str,
 def test_unsupported_precisions_of_an_operator_are_reported(
     node: str, precision: str, outcome: str, tmp_path: Path
 ) -> None:
-    path, told = typed(models_fp16.no_half_model(), tmp_path, {node: precision})
+    path, model = typed(models_fp16.no_half_model(), tmp_path, {node: precision})
     check(path)
-    assert [c.outcome for c in told.constraints] == [outcome]
+    assert [c.outcome for c in model.constraints] == [outcome]
 
 
 def test_a_cast_counts_as_its_target_type(tmp_path: Path) -> None:
     graph = "g (int64[4] x) => (float[4] y) { [c] c = Cast <to = 1>(x) [r] y = Relu(c) }"
     model = onnx.load(write_model(tmp_path / "m.onnx", graph))
-    _, told = typed(model, tmp_path, {"c": "fp16", "r": "fp16"})
-    assert [c.outcome for c in told.ignored] == ["ignored: a Cast has the type it casts to"]
+    _, typed_model = typed(model, tmp_path, {"c": "fp16", "r": "fp16"})
+    assert [c.outcome for c in typed_model.ignored] == ["ignored: a Cast has the type it casts to"]
     assert text(tmp_path / "typed.onnx").count("Cast") == 3
 
 
 def test_quantized_layers_keep_the_precision_of_their_scales(tmp_path: Path) -> None:
     model = models_fp16.quantized_model(21)
     matmul, relu = (next(n.name for n in model.graph.node if n.op_type == op) for op in ("MatMul", "Relu"))
-    _, told = typed(model, tmp_path, {matmul: "int8", relu: "int8"})
-    outcomes = {c.node: c.outcome for c in told.constraints}
+    _, typed_model = typed(model, tmp_path, {matmul: "int8", relu: "int8"})
+    outcomes = {c.node: c.outcome for c in typed_model.constraints}
     assert outcomes[matmul] == "Q/DQ in the model"
     assert outcomes[relu].startswith("ignored: int8 needs")
 
@@ -395,8 +398,8 @@ def test_unmet_constraints_are_errors_when_strict_and_notes_when_lenient(tmp_pat
 
 
 def test_without_constraints_the_model_is_unchanged(tmp_path: Path) -> None:
-    path, told = typed(models.cnn_model(), tmp_path)
-    assert told.constraints == ()
+    path, model = typed(models.cnn_model(), tmp_path)
+    assert model.constraints == ()
     assert onnx.load(path).graph.node == onnx.load(tmp_path / "source.onnx").graph.node
 
 
@@ -413,14 +416,14 @@ def test_invalid_metadata_is_ignored(tmp_path: Path) -> None:
 
 def test_later_rules_override_earlier_ones(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("mul:bf16, relu:bf16\nadd:bf16\nexp:bf16\n")
-    found = constrained(
+    texts = constrained(
         chain(tmp_path),
         tmp_path,
         list_file=str(tmp_path / "list.txt"),
         op_types={"Relu": "fp16", "Add": "fp16", "Exp": "fp16"},
         layers={"/a.d/": "fp32", "exp": "none", "*": "fp16"},
     )
-    assert found == {"mul": "bf16", "relu": "fp16", "add": "fp32", "tanh": "fp16"}
+    assert texts == {"mul": "bf16", "relu": "fp16", "add": "fp32", "tanh": "fp16"}
 
 
 def test_the_step_reports_its_selection(tmp_path: Path) -> None:
@@ -448,9 +451,9 @@ def test_each_precision_has_a_sentence_in_the_summary(tmp_path: Path) -> None:
 
 def test_requested_precisions_are_attached_to_layers(tmp_path: Path) -> None:
     model = models.save(ask(chain(tmp_path), {"mul": "fp32", "add": "fp16", "exp": "fp32"}), tmp_path / "asked.onnx")
-    made = [("mul",), ("relu",), ("relu", "exp"), ("add", "mul", "exp"), ()]
-    layers = [Layer(index=i, name=str(i), type="a", samples_ms=(), onnx_nodes=of) for i, of in enumerate(made)]
-    assert [one.asked_precision for one in with_requested_precisions(layers, requested_precisions(model))] == [
+    result = [("mul",), ("relu",), ("relu", "exp"), ("add", "mul", "exp"), ()]
+    layers = [Layer(index=i, name=str(i), type="a", samples_ms=(), onnx_nodes=of) for i, of in enumerate(result)]
+    assert [layer.asked_precision for layer in with_requested_precisions(layers, requested_precisions(model))] == [
         "fp32", "", "fp32", "fp16, fp32", "",
     ]  # fmt: skip
     (tmp_path / "none.onnx").touch()
@@ -465,13 +468,13 @@ def test_existing_constraints_are_read(keep: bool, left: dict[str, str], tmp_pat
 
 def test_patterns_select_nodes_that_support_the_precision(tmp_path: Path) -> None:
     """Neither Shape nor arithmetic on sizes nor Casts; a name takes its node all the same."""
-    found = constrained(models_fp16.resize_model(), tmp_path, layers={"*": "fp16", "Shape_3": "fp16"})
-    assert sorted(name.split("_")[0] for name in found) == ["Relu", "Resize", "Resize", "Shape"]
+    texts = constrained(models_fp16.resize_model(), tmp_path, layers={"*": "fp16", "Shape_3": "fp16"})
+    assert sorted(name.split("_")[0] for name in texts) == ["Relu", "Resize", "Resize", "Shape"]
 
 
 def test_a_pattern_for_int64_selects_only_integer_nodes(tmp_path: Path) -> None:
-    found = constrained(models_fp16.no_half_model(), tmp_path, layers={"*": "int64"})
-    assert {name.split("_")[0] for name in found} == {"Constant", "NonMaxSuppression"}
+    texts = constrained(models_fp16.no_half_model(), tmp_path, layers={"*": "int64"})
+    assert {name.split("_")[0] for name in texts} == {"Constant", "NonMaxSuppression"}
 
 
 def test_nodes_without_a_unique_name_get_one(tmp_path: Path) -> None:
@@ -482,15 +485,15 @@ def test_nodes_without_a_unique_name_get_one(tmp_path: Path) -> None:
     rename_output(b, h, "y")
     model = b.model([tensor("x", ["n", 4])], [tensor("y", ["n", 4])])
     ran = constrain(model, tmp_path, op_types={"Exp": "fp32", "Relu": "fp16", "Tanh": "bf16"})
-    found = read_constraints(ran.out / "model.onnx")
-    assert found == {"Exp_Exp_0_out": "fp32", "same": "fp16", "same_2": "bf16"}
+    constraints = read_constraints(ran.out / "model.onnx")
+    assert constraints == {"Exp_Exp_0_out": "fp32", "same": "fp16", "same_2": "bf16"}
     assert ran.result.change is not None
     assert ran.result.change.notes[0] == "gave 2 nodes unique names"
 
 
 def test_nodes_in_bodies_are_constrained(tmp_path: Path) -> None:
-    found = constrained(models.ctrl_model(), tmp_path, layers={"then_Add_*": "fp16", "body_Mul*": "bf16"})
-    assert {name.partition("_")[0]: p for name, p in found.items()} == {"then": "fp16", "body": "bf16"}
+    texts = constrained(models.ctrl_model(), tmp_path, layers={"then_Add_*": "fp16", "body_Mul*": "bf16"})
+    assert {name.partition("_")[0]: p for name, p in texts.items()} == {"then": "fp16", "body": "bf16"}
 
 
 def test_all_rules_without_a_match_are_reported_together(tmp_path: Path) -> None:
@@ -646,8 +649,8 @@ def test_sanitize_fuses_a_layer_norm_only_from_parts_of_one_precision(other: str
     asked = {n.name: "fp32" for n in model.graph.node if n.op_type not in ("Constant", "Cast")} | {last: other}
     types, left, _ = sanitized(ask(model, asked), tmp_path)
     assert types["LayerNormalization"] == 1 + norms
-    made = [n.name for n in onnx.load(tmp_path / "clean.onnx").graph.node if n.op_type == "LayerNormalization"]
-    assert {left[name] for name in made} == {"fp32"}
+    result = [n.name for n in onnx.load(tmp_path / "clean.onnx").graph.node if n.op_type == "LayerNormalization"]
+    assert {left[name] for name in result} == {"fp32"}
 
 
 def test_sanitize_does_not_merge_equal_nodes_of_two_precisions(tmp_path: Path) -> None:

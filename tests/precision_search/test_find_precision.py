@@ -38,56 +38,56 @@ def search(
     return PrecisionSearch.model_validate_json((ran.out / PrecisionDocument.main).read_text()), ran
 
 
-def causes(found: PrecisionSearch) -> dict[str, str]:
-    return {node.node: node.cause for node in found.kept}
+def causes(precision_search: PrecisionSearch) -> dict[str, str]:
+    return {node.node: node.cause for node in precision_search.kept}
 
 
-def said(found: PrecisionSearch, node: str) -> str:
-    return next(one for one in found.kept if one.node == node).evidence[0].sentence
+def said(precision_search: PrecisionSearch, node: str) -> str:
+    return next(each for each in precision_search.kept if each.node == node).evidence[0].sentence
 
 
-def phases(found: PrecisionSearch) -> list[str]:
-    return [trial.phase for trial in found.trials]
+def phases(precision_search: PrecisionSearch) -> list[str]:
+    return [trial.phase for trial in precision_search.trials]
 
 
-def check(found: PrecisionSearch) -> None:
+def check(precision_search: PrecisionSearch) -> None:
     """Check the properties of every search that met its bound."""
-    assert found.passed
-    assert found.trials[-1].phase == "verify"
-    assert found.trials[-1].passed
-    assert found.trials[-1].metrics == pytest.approx(found.metrics_found)
-    assert [trial.number for trial in found.trials] == list(range(1, len(found.trials) + 1))
-    assert not found.trials[0].passed
-    for node in found.kept:
+    assert precision_search.passed
+    assert precision_search.trials[-1].phase == "verify"
+    assert precision_search.trials[-1].passed
+    assert precision_search.trials[-1].metrics == pytest.approx(precision_search.metrics_found)
+    assert [trial.number for trial in precision_search.trials] == list(range(1, len(precision_search.trials) + 1))
+    assert not precision_search.trials[0].passed
+    for node in precision_search.kept:
         assert node.without, "each was left out alone"
         assert node.evidence[0].cause == node.cause
-    assert found.layers_whole
-    assert found.layers_found
-    assert found.first_divergent in {layer.tensor for layer in found.layers_whole}
+    assert precision_search.layers_whole
+    assert precision_search.layers_found
+    assert precision_search.first_divergent in {layer.tensor for layer in precision_search.layers_whole}
 
 
 def test_a_model_that_is_accurate_in_fp16_takes_one_trial(tmp_path: Path) -> None:
-    found, ran = search(tmp_path, models_precision.fine_model())
-    assert found.passed
-    assert found.kept == ()
-    assert phases(found) == ["whole"]
+    result, ran = search(tmp_path, models_precision.fine_model())
+    assert result.passed
+    assert result.kept == ()
+    assert phases(result) == ["whole"]
     assert ran.result.passed
     assert ran.result.summary.startswith("fp16 needs no node kept: slice_rms 0.00")
     assert ran.result.summary.endswith(", 1 trial")
-    assert found.kept_macs_share == 0
+    assert result.kept_macs_share == 0
 
 
 def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
-    found, ran = search(tmp_path, models_precision.overflowing_model())
-    check(found)
-    assert causes(found) == {"loud": "overflow", "hushed": "overflow"}
-    assert "its output" in said(found, "loud")
-    assert "beyond 65504 (largest" in said(found, "loud")
-    assert "it reads" in said(found, "hushed")
-    assert phases(found) == ["whole", "suspects", "shrink", "shrink", "verify"]
-    assert found.kept[0].without["nonfinite"] > 0
-    assert found.kept_macs_share == pytest.approx(1 / 7)
-    assert found.first_divergent == found.kept[0].outputs[0]
+    result, ran = search(tmp_path, models_precision.overflowing_model())
+    check(result)
+    assert causes(result) == {"loud": "overflow", "hushed": "overflow"}
+    assert "its output" in said(result, "loud")
+    assert "beyond 65504 (largest" in said(result, "loud")
+    assert "it reads" in said(result, "hushed")
+    assert phases(result) == ["whole", "suspects", "shrink", "shrink", "verify"]
+    assert result.kept[0].without["nonfinite"] > 0
+    assert result.kept_macs_share == pytest.approx(1 / 7)
+    assert result.first_divergent == result.kept[0].outputs[0]
     assert ran.result.summary.startswith("keeps 2 of 15 nodes in fp32 (MatMul, Mul): slice_rms NaN -> 0.00")
     assert ran.result.metrics["kept"] == Metric(value=2)
     assert ran.result.metrics["whole.nonfinite"].value > 0
@@ -98,123 +98,123 @@ def test_a_hidden_layer_that_overflows_is_found(tmp_path: Path) -> None:
 def test_a_mask_that_becomes_minus_infinity_is_found(tmp_path: Path) -> None:
     np.save(tmp_path / "mask.npy", models_precision.attention_mask())
     inputs = {"mask": {"data": str(tmp_path / "mask.npy")}}
-    found, _ = search(tmp_path, models_precision.masked_transformer_model(), inputs)
-    check(found)
-    assert causes(found) == dict.fromkeys(("masked_0", "weights_0", "masked_1", "weights_1"), "overflow")
-    assert "(largest 1e+09)" in said(found, "masked_0")
+    result, _ = search(tmp_path, models_precision.masked_transformer_model(), inputs)
+    check(result)
+    assert causes(result) == dict.fromkeys(("masked_0", "weights_0", "masked_1", "weights_1"), "overflow")
+    assert "(largest 1e+09)" in said(result, "masked_0")
 
 
 def test_values_that_vanish_are_found(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.underflowing_model())
-    check(found)
-    assert causes(found) == {"small": "underflow", "risen": "underflow"}
-    assert "become 0" in said(found, "small")
+    result, _ = search(tmp_path, models_precision.underflowing_model())
+    check(result)
+    assert causes(result) == {"small": "underflow", "risen": "underflow"}
+    assert "become 0" in said(result, "small")
 
 
 def test_weights_out_of_range_are_found(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.out_of_range_model())
-    check(found)
-    assert causes(found) == {"heavy": "range"}
-    assert "of 256 values beyond 65504 (largest" in said(found, "heavy")
+    result, _ = search(tmp_path, models_precision.out_of_range_model())
+    check(result)
+    assert causes(result) == {"heavy": "range"}
+    assert "of 256 values beyond 65504 (largest" in said(result, "heavy")
 
 
 def test_a_variance_out_of_range_reports_its_effect_on_a_channel(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, sensitive_batch_norm_model(), {"x": {"shape": [1, 3, 8, 8]}})
-    check(found)
-    assert list(causes(found).values()) == ["range"]
-    assert "4 of 4 values beyond 65504 (largest 2e+07)" in found.kept[0].evidence[0].sentence
-    assert "clamping them scales a channel by 17.5" in found.kept[0].evidence[0].sentence
+    result, _ = search(tmp_path, sensitive_batch_norm_model(), {"x": {"shape": [1, 3, 8, 8]}})
+    check(result)
+    assert list(causes(result).values()) == ["range"]
+    assert "4 of 4 values beyond 65504 (largest 2e+07)" in result.kept[0].evidence[0].sentence
+    assert "clamping them scales a channel by 17.5" in result.kept[0].evidence[0].sentence
 
 
 def test_a_long_sum_broken_by_rounding_alone_is_found(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.long_sum_model())
-    check(found)
-    assert set(causes(found)) == {*(f"sum_{i}" for i in range(6)), "difference"}
-    assert set(causes(found).values()) == {"sensitivity"}
-    assert "every value fits fp16" in said(found, "difference")
+    result, _ = search(tmp_path, models_precision.long_sum_model())
+    check(result)
+    assert set(causes(result)) == {*(f"sum_{i}" for i in range(6)), "difference"}
+    assert set(causes(result).values()) == {"sensitivity"}
+    assert "every value fits fp16" in said(result, "difference")
 
 
 def test_two_nodes_that_only_help_together_are_found(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.two_culprits_model())
-    check(found)
-    assert causes(found) == {"left": "range", "right": "range"}
-    assert all(node.without["cosine"] < 0.9 for node in found.kept)
+    result, _ = search(tmp_path, models_precision.two_culprits_model())
+    check(result)
+    assert causes(result) == {"left": "range", "right": "range"}
+    assert all(node.without["cosine"] < 0.9 for node in result.kept)
 
 
 def test_a_node_in_a_branch_is_found(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.branching_model(), {"flag": {"data": 1.0}})
-    check(found)
-    assert causes(found) == {"then_branch_loud": "overflow", "then_branch_hushed": "overflow"}
+    result, _ = search(tmp_path, models_precision.branching_model(), {"flag": {"data": 1.0}})
+    check(result)
+    assert causes(result) == {"then_branch_loud": "overflow", "then_branch_hushed": "overflow"}
 
 
 def test_a_bound_that_cannot_be_met_fails_and_delivers_the_best_set(tmp_path: Path) -> None:
     tolerance = {"max_abs": 1e-9}
     settings: dict[str, Any] = {"tolerance": tolerance, "keep_io": False, "op_types": ["MatMul", "Mul"]}
-    found, ran = search(tmp_path, models_precision.overflowing_model(), **settings)
-    assert not found.passed
+    result, ran = search(tmp_path, models_precision.overflowing_model(), **settings)
+    assert not result.passed
     assert not ran.result.passed
-    assert {"loud", "hushed"} <= set(causes(found))
-    assert found.metrics_found["cosine"] > 0.999
+    assert {"loud", "hushed"} <= set(causes(result))
+    assert result.metrics_found["cosine"] > 0.999
     assert "; the tolerance is not met (max_abs " in ran.result.summary
-    assert any("not met even with every candidate kept" in note for note in found.notes)
+    assert any("not met even with every candidate kept" in note for note in result.notes)
 
 
 def test_a_budget_ends_the_search_with_the_best_set_so_far(tmp_path: Path) -> None:
-    found, ran = search(tmp_path, models_precision.overflowing_model(), trials=2)
-    assert [trial.phase for trial in found.trials] == ["whole", "suspects", "verify"]
-    assert found.passed
+    result, ran = search(tmp_path, models_precision.overflowing_model(), trials=2)
+    assert [trial.phase for trial in result.trials] == ["whole", "suspects", "verify"]
+    assert result.passed
     assert ran.result.passed
-    assert any(note.startswith("the budget ended the search") for note in found.notes)
+    assert any(note.startswith("the budget ended the search") for note in result.notes)
 
 
 def test_a_budget_of_one_reports_only_the_failure(tmp_path: Path) -> None:
-    found, ran = search(tmp_path, models_precision.overflowing_model(), trials=1)
-    assert phases(found) == ["whole"]
-    assert found.kept == ()
+    result, ran = search(tmp_path, models_precision.overflowing_model(), trials=1)
+    assert phases(result) == ["whole"]
+    assert result.kept == ()
     assert not ran.result.passed
     assert ran.result.summary == "keeps 0 of 15 nodes in fp32, 1 trial; the tolerance is not met"
-    assert found.notes == ("the budget ended the search: no trial was better than keeping nothing",)
+    assert result.notes == ("the budget ended the search: no trial was better than keeping nothing",)
 
 
 def test_the_search_is_limited_to_given_operators(tmp_path: Path) -> None:
-    found, ran = search(tmp_path, models_precision.overflowing_model(), op_types=["MatMul"])
-    assert found.candidate_count == 7
-    assert not found.passed
+    result, ran = search(tmp_path, models_precision.overflowing_model(), op_types=["MatMul"])
+    assert result.candidate_count == 7
+    assert not result.passed
     assert not ran.result.passed
 
 
 def test_nodes_kept_from_the_start_are_no_candidates(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.overflowing_model(), keep=["lo*", "hushed"])
-    assert found.passed
-    assert found.kept == ()
-    assert found.always_kept["loud"] == "keep 'lo*'"
+    result, _ = search(tmp_path, models_precision.overflowing_model(), keep=["lo*", "hushed"])
+    assert result.passed
+    assert result.kept == ()
+    assert result.always_kept["loud"] == "keep 'lo*'"
 
 
 def test_several_samples_are_used_and_named(tmp_path: Path) -> None:
-    found, _ = search(tmp_path, models_precision.fine_model(), samples=3, seed=5)
-    assert found.sample_count == 3
-    assert found.inputs == {"x": "random uniform [0, 1), seed 5, float32 8x16"}
+    result, _ = search(tmp_path, models_precision.fine_model(), samples=3, seed=5)
+    assert result.sample_count == 3
+    assert result.inputs == {"x": "random uniform [0, 1), seed 5, float32 8x16"}
 
 
 def test_bf16_fails_by_rounding_and_not_by_range(tmp_path: Path) -> None:
     overflowing, _ = search(tmp_path, models_precision.overflowing_model(), precision="bf16")
     assert overflowing.kept == ()
     (tmp_path / "sum").mkdir()
-    found, _ = search(tmp_path / "sum", models_precision.long_sum_model(), precision="bf16")
-    check(found)
-    assert "difference" in causes(found)
-    assert set(causes(found).values()) == {"sensitivity"}
-    assert "fits bf16" in said(found, "difference")
+    result, _ = search(tmp_path / "sum", models_precision.long_sum_model(), precision="bf16")
+    check(result)
+    assert "difference" in causes(result)
+    assert set(causes(result).values()) == {"sensitivity"}
+    assert "fits bf16" in said(result, "difference")
 
 
 def test_a_range_too_wide_for_int8_is_found(tmp_path: Path) -> None:
     int8 = {"min_intensity": 0.0, "op_types": ["MatMul"]}
-    found, ran = search(
+    result, ran = search(
         tmp_path, models_precision.wide_model(), precision="int8", int8=int8, tolerance={"cosine": 0.99}
     )
-    check(found)
-    assert causes(found) == {"wide": "range"}
-    assert "of them are less than half of one of 255 steps" in said(found, "wide")
+    check(result)
+    assert causes(result) == {"wide": "range"}
+    assert "of them are less than half of one of 255 steps" in said(result, "wide")
     assert "fp16" not in ran.out.joinpath(PrecisionDocument.main).read_text()
 
 
@@ -274,8 +274,8 @@ def test_bf16_of_an_old_opset_is_refused(tmp_path: Path) -> None:
 
 def test_the_summary_names_the_unmet_bound(tmp_path: Path) -> None:
     tolerance = {"cosine": 0.5, "snr_db": 900.0}
-    found, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
-    assert not found.passed
+    result, ran = search(tmp_path, models_precision.fine_model(), tolerance=tolerance, trials=1)
+    assert not result.passed
     assert "; the tolerance is not met (snr_db " in ran.result.summary
     assert ran.result.summary.endswith(" is less than 900)")
 
@@ -301,14 +301,14 @@ def step_file(recipe: Path, step: str, name: str) -> str:
     return next((recipe.parent / "outputs/runs/search").glob(f"2*/{step}/{name}")).read_text()
 
 
-def check_converted(recipe: Path, found: PrecisionSearch) -> None:
+def check_converted(recipe: Path, precision_search: PrecisionSearch) -> None:
     """Check that `convert_fp16` kept the found nodes and gave the reasons; the run itself checked the accuracy."""
     log = step_file(recipe, "half", "log.txt")
-    for node in found.kept:
+    for node in precision_search.kept:
         assert (
             f"kept in fp32: {node.op_type} '{node.node}': found by search: overflow, {node.evidence[0].sentence}" in log
         )
-    assert found.metrics_found["cosine"] > 0.999
+    assert precision_search.metrics_found["cosine"] > 0.999
 
 
 @pytest.mark.slow
@@ -324,21 +324,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> PrecisionSearch:
     return search(tmp_path_factory.mktemp("told"), models_precision.overflowing_model())[0]
 
 
-def found_file(folder: Path, told: PrecisionSearch, **changes: Any) -> Path:
+def found_file(folder: Path, precision_search: PrecisionSearch, **changes: Any) -> Path:
     path = folder / PrecisionDocument.main
-    path.write_text(told.model_copy(update=changes).to_json())
+    path.write_text(precision_search.model_copy(update=changes).to_json())
     return path
 
 
-def use(kind: type[Any], folder: Path, found: Path, model: onnx.ModelProto, **settings: Any) -> Ran:
-    artifacts = {"found_by": PrecisionDocument(found, "search", "digest")}
+def use(kind: type[Any], folder: Path, file: Path, model: onnx.ModelProto, **settings: Any) -> Ran:
+    artifacts = {"found_by": PrecisionDocument(file, "search", "digest")}
     path = models.save(model, folder / "again.onnx")
     return run_step(kind, path, folder / "used", settings | {"found_by": "search"}, artifacts=artifacts)
 
 
 def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told: PrecisionSearch) -> None:
-    found = found_file(tmp_path, told, model="source")
-    ran = use(ConvertFp16, tmp_path, found, models_precision.overflowing_model(), keep_io=False)
+    file = found_file(tmp_path, told, model="source")
+    ran = use(ConvertFp16, tmp_path, file, models_precision.overflowing_model(), keep_io=False)
     assert ran.result.change is not None
     assert [note for note in ran.result.change.notes if note.startswith("found_by")] == [
         "found_by: the search had `keep_io: true`, this step has false: the nodes found may not be enough",
@@ -347,29 +347,29 @@ def test_settings_that_differ_from_the_search_are_reported(tmp_path: Path, told:
 
 
 def test_an_unknown_node_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
-    found = found_file(tmp_path, told)
+    file = found_file(tmp_path, told)
     with pytest.raises(RequestError, match='its MatMul "loud" is not in the model of this step; this one has MatM'):
-        use(ConvertFp16, tmp_path, found, models_precision.fine_model())
+        use(ConvertFp16, tmp_path, file, models_precision.fine_model())
 
 
 def test_a_renamed_node_is_found_by_its_output(tmp_path: Path, told: PrecisionSearch) -> None:
-    found, model = found_file(tmp_path, told), models_precision.overflowing_model()
+    result, model = found_file(tmp_path, told), models_precision.overflowing_model()
     for node in model.graph.node:
         node.name = f"renamed_{node.name}"
-    ran = use(ConvertFp16, tmp_path, found, model)
+    ran = use(ConvertFp16, tmp_path, result, model)
     assert ran.result.metrics["kept_fp32"] == Metric(value=2)
 
 
 def test_a_search_for_another_precision_is_refused(tmp_path: Path, told: PrecisionSearch) -> None:
-    found = found_file(tmp_path, told, precision="int8")
+    file = found_file(tmp_path, told, precision="int8")
     with pytest.raises(RequestError, match="was for int8, but convert_fp16 converts to fp16"):
-        use(ConvertFp16, tmp_path, found, models_precision.overflowing_model())
+        use(ConvertFp16, tmp_path, file, models_precision.overflowing_model())
 
 
 def test_constraints_from_the_search_come_last(tmp_path: Path, told: PrecisionSearch) -> None:
-    found = found_file(tmp_path, told)
+    file = found_file(tmp_path, told)
     layers = {"*": "fp16", "loud": "bf16"}
-    ran = use(ConstrainPrecision, tmp_path, found, models_precision.overflowing_model(), layers=layers)
+    ran = use(ConstrainPrecision, tmp_path, file, models_precision.overflowing_model(), layers=layers)
     model = onnx.load(ran.out / Onnx.main)
     asked = {node.name: {prop.key: prop.value for prop in node.metadata_props} for node in model.graph.node}
     assert asked["loud"] == asked["hushed"] == {"ndld_flow.precision": "fp32"}
@@ -402,9 +402,9 @@ def test_a_killed_search_resumes_and_convert_fp16_uses_its_result(recipe: Path) 
     with file.open("a") as cut_off:
         cut_off.write('{"kept": [1, 2')
     assert ndld_flow("run", "recipe.yaml", cwd=recipe.parent).returncode == PASSED
-    found = PrecisionSearch.model_validate_json(step_file(recipe, "search", PrecisionDocument.main))
-    assert [trial.remembered for trial in found.trials] == [True] * 3 + [False] * (len(found.trials) - 3)
-    assert [trial.wall_s for trial in found.trials[:3]] == walls, "none was done again"
-    assert len(found.trials) == 5
+    result = PrecisionSearch.model_validate_json(step_file(recipe, "search", PrecisionDocument.main))
+    assert [trial.remembered for trial in result.trials] == [True] * 3 + [False] * (len(result.trials) - 3)
+    assert [trial.wall_s for trial in result.trials[:3]] == walls, "none was done again"
+    assert len(result.trials) == 5
     assert not file.exists(), "it is over"
-    check_converted(recipe, found)
+    check_converted(recipe, result)

@@ -113,8 +113,8 @@ def test_swapping_inverts_the_interval(base: list[float], candidate: list[float]
 def test_a_verdict_needs_the_whole_interval(factors: tuple[float, ...], verdict: str) -> None:
     base = [10.0, 11.0, 10.5, 12.0, 10.2]
     candidate = [ms * factor for ms, factor in zip(base, factors, strict=True)]
-    found = comparison_of(steady(*base), steady(*candidate))
-    assert {verdict_on(found, f"latency.{word}").verdict for word in ("min", "median", "mean", "p99")} == {verdict}
+    comparison = comparison_of(steady(*base), steady(*candidate))
+    assert {verdict_on(comparison, f"latency.{word}").verdict for word in ("min", "median", "mean", "p99")} == {verdict}
 
 
 def test_runs_of_different_sessions_are_not_paired() -> None:
@@ -126,9 +126,9 @@ def test_runs_of_different_sessions_are_not_paired() -> None:
 
 
 def test_throughput_is_better_when_higher() -> None:
-    found = comparison_of(steady(*[10.0] * 5), steady(*[8.0] * 5))
-    assert verdict_on(found, "throughput").verdict == "improved"
-    assert verdict_on(found, "throughput").ratio == pytest.approx(1.25)
+    comparison = comparison_of(steady(*[10.0] * 5), steady(*[8.0] * 5))
+    assert verdict_on(comparison, "throughput").verdict == "improved"
+    assert verdict_on(comparison, "throughput").ratio == pytest.approx(1.25)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_throughput_is_better_when_higher() -> None:
     [(0.5, "improved"), (0.95, "inconclusive"), (1.001, "inconclusive"), (1.05, "inconclusive"), (2.0, "regressed")],
 )
 def test_single_runs_decide_little(ratio: float, verdict: str) -> None:
-    found = verdict_on(comparison_of(steady(10.0), steady(10.0 * ratio, sitting="")))
-    assert found.verdict == verdict
-    assert "one run each" in found.why
+    metric_verdict = verdict_on(comparison_of(steady(10.0), steady(10.0 * ratio, sitting="")))
+    assert metric_verdict.verdict == verdict
+    assert "one run each" in metric_verdict.why
 
 
 def test_confidence_of_few_runs_is_limited_by_their_agreement() -> None:
@@ -157,11 +157,11 @@ def test_differences_below_the_floor_do_not_count() -> None:
 
 def test_a_profile_against_itself_is_unchanged_whatever_its_spread() -> None:
     wild = steady(1.0, 30.0, layers=(layer("a", ms=(1.0, 9.0)),), layer_runs=(1, 1))
-    found = comparison_of(wild, wild)
-    assert {verdict.verdict for verdict in found.verdicts} == {"unchanged"}
-    assert [verdict.verdict for verdict in found.layer_verdicts] == ["unchanged"]
-    assert found.coverage[1] is not None
-    assert found.coverage[1].matched_share == 1
+    comparison = comparison_of(wild, wild)
+    assert {verdict.verdict for verdict in comparison.verdicts} == {"unchanged"}
+    assert [verdict.verdict for verdict in comparison.layer_verdicts] == ["unchanged"]
+    assert comparison.coverage[1] is not None
+    assert comparison.coverage[1].matched_share == 1
 
 
 def test_exact_metrics_have_no_interval() -> None:
@@ -175,15 +175,15 @@ def test_exact_metrics_have_no_interval() -> None:
     ]
     profiles = [steady(*[10.0] * 5), steady(*[10.0] * 5, sitting="two")]
     measured = [Measured(place, "", profiles[place], metrics[place]) for place in (0, 1)]
-    found = compare([], {"speed": measured}, Rules(), ["agree.cosine >= 0.9999", "model.bytes <= -1 B"])
-    verdicts = {name: verdict_on(found.profiles[0], name) for name in metrics[0]}
+    result = compare([], {"speed": measured}, Rules(), ["agree.cosine >= 0.9999", "model.bytes <= -1 B"])
+    verdicts = {name: verdict_on(result.profiles[0], name) for name in metrics[0]}
     assert {name: verdict.verdict for name, verdict in verdicts.items()} == {
         "model.bytes": "improved",
         "agree.cosine": "regressed",
         "odd": "inconclusive",
     }
     assert verdicts["model.bytes"].low == verdicts["model.bytes"].high == pytest.approx(0.999)
-    assert [gate.outcome for gate in found.gates] == ["failed", "passed"]
+    assert [gate.outcome for gate in result.gates] == ["failed", "passed"]
 
 
 def test_all_metrics_of_profiles_are_compared() -> None:
@@ -192,14 +192,14 @@ def test_all_metrics_of_profiles_are_compared() -> None:
         compute_ms=(1.5,), d2h_ms=(0.3,),
     )  # fmt: skip
     profile = profile_of([], [layer("a", ms=(1.0, 2.0)), layer("b", ms=(0.5, 0.5))]).model_copy(update={"runs": (run,)})
-    found = {metric.metric: (metric.values[0], metric.unit) for metric in comparison_of(profile, steady(3.0)).metrics}
-    assert found["latency.median"] == (2.5, "ms")
-    assert found["latency.min"] == (2.0, "ms")
-    assert found["throughput"] == (400.0, "1/s")
-    assert found["load"] == (80.0, "ms")
-    assert found["memory.peak"] == (1 << 26, "bytes")
-    assert found["layers.sum"] == (2.0, "ms")
-    assert [found[f"{phase}.median"][0] for phase in ("enqueue", "h2d", "compute", "d2h")] == [0.1, 0.2, 1.5, 0.3]
+    result = {metric.metric: (metric.values[0], metric.unit) for metric in comparison_of(profile, steady(3.0)).metrics}
+    assert result["latency.median"] == (2.5, "ms")
+    assert result["latency.min"] == (2.0, "ms")
+    assert result["throughput"] == (400.0, "1/s")
+    assert result["load"] == (80.0, "ms")
+    assert result["memory.peak"] == (1 << 26, "bytes")
+    assert result["layers.sum"] == (2.0, "ms")
+    assert [result[f"{phase}.median"][0] for phase in ("enqueue", "h2d", "compute", "d2h")] == [0.1, 0.2, 1.5, 0.3]
 
 
 def test_the_worst_verdict_is_explained_with_the_median() -> None:
@@ -208,18 +208,18 @@ def test_the_worst_verdict_is_explained_with_the_median() -> None:
     assert compared(usual, better, usual.model_copy(update={"sitting": "two"})).verdict == "improved"
     assert compared(usual, better, worse).verdict == "regressed"
     slow_passes = profile_of([[10.0, 15.0, 15.0]] * 5)
-    found = compared(usual, slow_passes)
-    assert found.verdict == "unchanged"
-    assert "but latency.median regressed" in found.why
+    result = compared(usual, slow_passes)
+    assert result.verdict == "unchanged"
+    assert "but latency.median regressed" in result.why
 
 
 def test_the_headline_names_every_candidate() -> None:
     """One that cannot be compared hides no other that regressed."""
     elsewhere = steady(*[5.0] * 5, **other_machine(cpu="CPU B"))
-    found = compared(steady(*[10.0] * 5), elsewhere, steady(*[12.0] * 5))
-    assert found.verdict == "incomparable"
-    assert found.why.startswith("1 against 0: measured under different hardware")
-    assert found.why.endswith("; 2 against 0: regressed, +20 %")
+    result = compared(steady(*[10.0] * 5), elsewhere, steady(*[12.0] * 5))
+    assert result.verdict == "incomparable"
+    assert result.why.startswith("1 against 0: measured under different hardware")
+    assert result.why.endswith("; 2 against 0: regressed, +20 %")
     assert compared(steady(*[10.0] * 5), steady(*[9.0] * 5), steady(*[8.0] * 5)).why.startswith("2 against 0: latency")
 
 
@@ -308,10 +308,10 @@ def test_other_differences_are_listed_without_preventing_a_verdict(other: dict[s
         base, other = (
             {**on_gpu(), "providers": providers} for providers in (("CPUExecutionProvider",), other["providers"])
         )
-    found = compared(steady(*[10.0] * 5, **base), steady(*[20.0] * 5, **other))
-    assert found.verdict == "regressed"
-    assert not any(difference.forbids for difference in found.profiles[0].differences)
-    assert found.profiles[0].differences or "renamed" in str(other) or "another" in str(other)
+    result = compared(steady(*[10.0] * 5, **base), steady(*[20.0] * 5, **other))
+    assert result.verdict == "regressed"
+    assert not any(difference.forbids for difference in result.profiles[0].differences)
+    assert result.profiles[0].differences or "renamed" in str(other) or "another" in str(other)
 
 
 UNKNOWN: list[dict[str, Any]] = [
@@ -333,14 +333,14 @@ def test_unknown_conditions_are_not_equal(unknown: dict[str, Any], both: bool) -
     refused = compared(*pair, gates=["latency.min <= +5 %"])
     assert refused.verdict == "incomparable"
     assert "--allow unknown" in refused.why
-    missing = [one for one in refused.profiles[0].differences if one.forbids]
+    missing = [difference for difference in refused.profiles[0].differences if difference.forbids]
     assert missing
-    assert all(one.detail in refused.why for one in missing)
+    assert all(each.detail in refused.why for each in missing)
     assert [gate.outcome for gate in refused.gates] == ["incomparable"]
     allowed = compared(*pair, allow=frozenset(["unknown"]))
     assert allowed.verdict == "regressed"
     assert f"not recorded for {'both' if both else 'the candidate'}" in allowed.why
-    assert all(one.allowed for one in allowed.profiles[0].differences if one.forbids)
+    assert all(difference.allowed for difference in allowed.profiles[0].differences if difference.forbids)
 
 
 def test_allowing_the_unknown_allows_no_known_difference() -> None:
@@ -352,44 +352,44 @@ def test_allowing_the_unknown_allows_no_known_difference() -> None:
 
 
 def test_unknown_settings_are_listed_and_not_hidden() -> None:
-    found = compared(steady(*[10.0] * 5, options={}), steady(*[20.0] * 5))
-    (threads,) = (one for one in found.profiles[0].differences if one.circumstance == "threads")
+    result = compared(steady(*[10.0] * 5, options={}), steady(*[20.0] * 5))
+    (threads,) = (difference for difference in result.profiles[0].differences if difference.circumstance == "threads")
     assert threads.values == ("", "0")
 
 
 def test_a_difference_prevents_only_affected_pairs() -> None:
     here, there = steady(*[10.0] * 5), steady(*[10.5] * 5, **other_machine(cpu="CPU B"))
-    found = comparison_of(here, there, steady(*[12.0] * 5))
-    assert verdict_on(found, candidate=1).verdict == "incomparable"
-    assert verdict_on(found, candidate=2).verdict == "regressed"
-    assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
+    comparison = comparison_of(here, there, steady(*[12.0] * 5))
+    assert verdict_on(comparison, candidate=1).verdict == "incomparable"
+    assert verdict_on(comparison, candidate=2).verdict == "regressed"
+    assert verdict_on(comparison, base=1, candidate=2).verdict == "incomparable"
 
 
 def test_allowing_the_unknown_applies_only_to_pairs_that_lack_it() -> None:
     """Two machines differ, and the third profile does not record its own."""
     profiles = [steady(*[10.0 + at] * 5, **other_machine(cpu=cpu)) for at, cpu in enumerate(("", "CPU A", "CPU B"))]
-    found = comparison_of(*profiles, allow=frozenset(["unknown"]))
-    assert verdict_on(found, base=0, candidate=1).verdict == "regressed"
-    assert verdict_on(found, base=1, candidate=2).verdict == "incomparable"
+    comparison = comparison_of(*profiles, allow=frozenset(["unknown"]))
+    assert verdict_on(comparison, base=0, candidate=1).verdict == "regressed"
+    assert verdict_on(comparison, base=1, candidate=2).verdict == "incomparable"
 
 
 @pytest.mark.parametrize("ms", [5.0, 20.0])
 def test_a_difference_between_identical_artifacts_is_noise(ms: float) -> None:
     pair = [steady(*[took] * 5, model_digest="blake3:aa") for took in (10.0, ms)]
-    found = compared(*pair, gates=["latency.min <= +5 %", "latency.min <= -5 %", "latency.min <= 12 ms"])
-    assert found.verdict == "unchanged"
-    assert "same model" in found.why
-    assert "noise" in found.why
+    result = compared(*pair, gates=["latency.min <= +5 %", "latency.min <= -5 %", "latency.min <= 12 ms"])
+    assert result.verdict == "unchanged"
+    assert "same model" in result.why
+    assert "noise" in result.why
     absolute = "passed" if ms < 12 else "failed"
-    assert [gate.outcome for gate in found.gates] == ["passed", "failed", absolute]
-    assert {verdict.verdict for verdict in found.profiles[0].verdicts if verdict.metric != "load"} == {"unchanged"}
+    assert [gate.outcome for gate in result.gates] == ["passed", "failed", absolute]
+    assert {verdict.verdict for verdict in result.profiles[0].verdicts if verdict.metric != "load"} == {"unchanged"}
 
 
 def test_identical_models_with_other_settings_are_judged() -> None:
     pair = [steady(*[ms] * 5, model_digest="blake3:aa", options={"threads": n}) for n, ms in ((1, 10.0), (2, 5.0))]
-    found = compared(*pair)
-    assert found.verdict == "improved"
-    assert "both ran the same model, with different threads" in found.why
+    result = compared(*pair)
+    assert result.verdict == "improved"
+    assert "both ran the same model, with different threads" in result.why
     engines = [
         steady(*[ms] * 5, backend="tensorrt", engine_digest=engine, model_digest="blake3:aa", **on_engine())
         for engine, ms in (("int8", 10.0), ("fp16", 5.0))
@@ -508,18 +508,18 @@ def test_the_same_model_is_not_the_same_engine() -> None:
 )
 def test_gates_are_decided(gate: str, outcome: str) -> None:
     pair = steady(*[10.0] * 5), steady(10.9, 11.0, 11.0, 11.1, 11.2)
-    (found,) = compared(*pair, gates=[gate]).gates
-    assert (found.outcome, found.gate) == (outcome, gate)
-    assert found.why
+    (result,) = compared(*pair, gates=[gate]).gates
+    assert (result.outcome, result.gate) == (outcome, gate)
+    assert result.why
 
 
 @pytest.mark.parametrize("gate", ["latency.min <= 20 ms", "latency.min <= +5 %", "latency.min <= +1 ms"])
 def test_a_limit_missed_narrowly_is_not_displayed_as_met(gate: str) -> None:
     limit = {"%": 1.05, "20 ms": 20 / 19, "+1": 20 / 19}
     pair = steady(*[19.0] * 5), steady(*[19.0 * next(v for k, v in limit.items() if k in gate) * 1.00001] * 5)
-    (found,) = compared(*pair, gates=[gate]).gates
-    assert found.outcome == "failed"
-    shown = found.why.split(" (")[0]
+    (result,) = compared(*pair, gates=[gate]).gates
+    assert result.outcome == "failed"
+    shown = result.why.split(" (")[0]
     assert shown.lstrip("+") not in (gate.rpartition("<=")[2].strip(" +"), "20.0 ms", "5.0 %", "1.00 ms")
 
 
@@ -633,9 +633,9 @@ def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
     alarms = 0
     for _ in range(20):
         noise = learned(threshold=learn_thresholds([sitting() for _ in range(20)]).threshold)
-        for one in (sitting() for _ in range(20)):
-            found = comparison_of(steady(*one.a_runs_ms), steady(*one.b_runs_ms), noise=noise)
-            alarms += verdict_on(found).verdict in ("improved", "regressed")
+        for each in (sitting() for _ in range(20)):
+            comparison = comparison_of(steady(*each.a_runs_ms), steady(*each.b_runs_ms), noise=noise)
+            alarms += verdict_on(comparison).verdict in ("improved", "regressed")
     assert alarms / 400 == pytest.approx(1 / 21, abs=0.03)
 
 
@@ -647,9 +647,9 @@ def test_learned_thresholds_keep_a_a_comparisons_quiet() -> None:
 def test_swapping_base_and_candidate_inverts_verdicts(
     base: list[float], candidate: list[float], together: bool
 ) -> None:
-    found = comparison_of(steady(*base), steady(*candidate, sitting="one" if together else ""))
-    for verdict in found.verdicts:
-        back = verdict_on(found, verdict.metric, verdict.candidate, verdict.base)
+    comparison = comparison_of(steady(*base), steady(*candidate, sitting="one" if together else ""))
+    for verdict in comparison.verdicts:
+        back = verdict_on(comparison, verdict.metric, verdict.candidate, verdict.base)
         assert back.ratio == pytest.approx(1 / verdict.ratio)
         assert (back.low, back.high) == pytest.approx((1 / verdict.high, 1 / verdict.low))
         assert back.verdict == OPPOSITE.get(verdict.verdict, verdict.verdict)
@@ -677,9 +677,9 @@ ANY = st.floats(allow_nan=True, allow_infinity=True)
 def test_broken_numbers_never_raise(runs: list[list[float]], layers: list[list[float]]) -> None:
     broken = profile_of(runs, [layer("n" * 10_000, ms=samples) for samples in layers], layer_runs=(1, 1))
     usual = steady(*[1.0] * 5, layers=(layer("n" * 10_000, ms=(1.0, 1.0)),), layer_runs=(1, 1))
-    found = comparison_of(broken, usual, usual)
+    comparison = comparison_of(broken, usual, usual)
     compare([], {"speed": [Measured(0, "", broken), Measured(1, "", usual)]}, Rules())
-    assert type(found).model_validate_json(found.to_json()) == found
+    assert type(comparison).model_validate_json(comparison.to_json()) == comparison
 
 
 @pytest.mark.parametrize("time", [1e-311, 1e-300, 1e300, math.inf, math.nan, -1.0, 0.0])
@@ -688,14 +688,14 @@ def test_absurd_times_are_left_out(time: float) -> None:
         [[time, 2.0]] * 5, [layer("a", nodes="a", ms=(time, 2.0)), layer("b", nodes="a", ms=(time, 2.0))]
     )
     usual = steady(*[1.0] * 5, layers=(layer("a", nodes="a", ms=(1.0, 1.0)),))
-    found = comparison_of(broken, usual)
-    assert verdict_on(found).ratio == 0.5
-    assert all(0 < verdict.ratio < 10 for verdict in found.layer_verdicts)
+    comparison = comparison_of(broken, usual)
+    assert verdict_on(comparison).ratio == 0.5
+    assert all(0 < verdict.ratio < 10 for verdict in comparison.layer_verdicts)
 
 
 def test_profiles_without_metrics_are_inconclusive() -> None:
-    found = compared(profile_of([]), profile_of([]))
-    assert (found.verdict, found.profiles[0].verdicts) == ("inconclusive", ())
+    result = compared(profile_of([]), profile_of([]))
+    assert (result.verdict, result.profiles[0].verdicts) == ("inconclusive", ())
     assert compare([], {}, Rules()).verdict == "inconclusive"
 
 
@@ -706,7 +706,7 @@ def test_real_exports_of_an_a100_are_compared() -> None:
     slower = compared(fp16, fp32, allow=unknown)
     assert (faster.verdict, slower.verdict) == ("improved", "regressed")
     assert [gate.outcome for gate in faster.gates] == ["inconclusive"]  # 57 % less, of one run each
-    shares = [found.profiles[0].coverage[1] for found in (slower, faster)]
+    shares = [each.profiles[0].coverage[1] for each in (slower, faster)]
     assert [share.matched_share for share in shares if share] == pytest.approx([1.0, 0.913], abs=0.001)
     verdicts = [verdict.verdict for verdict in faster.profiles[0].layer_verdicts]
     assert verdicts.count("improved") >= 15

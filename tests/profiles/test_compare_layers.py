@@ -55,24 +55,24 @@ def test_layers_are_matched_by_the_nodes_they_came_from() -> None:
 
 
 def test_layers_that_share_nodes_form_a_group() -> None:
-    one = of(layer("ab", nodes="ab"), layer("cd", nodes="cd"), layer("e", nodes="e"))
+    result = of(layer("ab", nodes="ab"), layer("cd", nodes="cd"), layer("e", nodes="e"))
     other = of(layer("a", nodes="a"), layer("bc", nodes="bc"), layer("d", nodes="d"), layer("e", nodes="ef"))
-    assert rows_of(one, other) == [("ab+cd", "a+bc+d", "onnx nodes"), ("e", "e", "onnx nodes")]
-    assert [row.confidence for row in match_layers([one, other])] == [1.0, 0.5]
+    assert rows_of(result, other) == [("ab+cd", "a+bc+d", "onnx nodes"), ("e", "e", "onnx nodes")]
+    assert [row.confidence for row in match_layers([result, other])] == [1.0, 0.5]
 
 
 def test_a_constant_shared_by_all_layers_does_not_join_them() -> None:
-    one = of(*(layer(name, nodes=[name, f"{name}2", "shape"]) for name in "abc"))
+    result = of(*(layer(name, nodes=[name, f"{name}2", "shape"]) for name in "abc"))
     other = of(*(layer(name, nodes=[name, "shape"]) for name in "abc"))
-    assert rows_of(one, other) == [(name, name, "onnx nodes") for name in "abc"]
+    assert rows_of(result, other) == [(name, name, "onnx nodes") for name in "abc"]
 
 
 def test_layers_without_nodes_are_matched_by_name_and_type() -> None:
-    one = of(layer("in", "Reformat", dims=[1, 3]), layer("conv", "Conv"), layer("twice"), layer("twice"))
+    result = of(layer("in", "Reformat", dims=[1, 3]), layer("conv", "Conv"), layer("twice"), layer("twice"))
     other = of(
         layer("in", "Reformat", dims=[1, 3]), layer("conv", "CaskConvolution"), layer("twice"), layer("conv", "Add")
     )
-    assert rows_of(one, other) == [
+    assert rows_of(result, other) == [
         ("in", "in", "name and type"),
         ("conv", "conv", "name and type"),
         ("twice", "twice", "name and type"),
@@ -82,9 +82,9 @@ def test_layers_without_nodes_are_matched_by_name_and_type() -> None:
 
 
 def test_remaining_layers_are_matched_by_type_and_dims_in_order() -> None:
-    one = of(layer("a", dims=[8]), layer("b", dims=[16]), layer("c", "Add", dims=[16]), layer("d", dims=[8]))
+    result = of(layer("a", dims=[8]), layer("b", dims=[16]), layer("c", "Add", dims=[16]), layer("d", dims=[8]))
     other = of(layer("w", dims=[8]), layer("x", dims=[16]), layer("new", "Mul", dims=[4]), layer("z", dims=[8]))
-    assert rows_of(one, other) == [
+    assert rows_of(result, other) == [
         ("a", "w", "type and dims in order"),
         ("b", "x", "type and dims in order"),
         ("", "new", "unmatched"),
@@ -95,16 +95,16 @@ def test_remaining_layers_are_matched_by_type_and_dims_in_order() -> None:
 
 def test_order_is_kept_between_existing_matches() -> None:
     """A reformat before the convolution is not the one after it."""
-    one = of(layer("r1", "Reformat", dims=[8], role="reformat"), layer("conv", nodes=["conv"]))
+    result = of(layer("r1", "Reformat", dims=[8], role="reformat"), layer("conv", nodes=["conv"]))
     other = of(layer("conv", nodes=["conv"]), layer("r2", "NoOp", dims=[8], role="reformat"))
-    assert [row[:2] for row in rows_of(one, other)] == [("r1", ""), ("conv", "conv"), ("", "r2")]
+    assert [row[:2] for row in rows_of(result, other)] == [("r1", ""), ("conv", "conv"), ("", "r2")]
     beside = of(layer("r2", "NoOp", dims=[8], role="reformat"), layer("conv", nodes=["conv"]))
-    assert rows_of(one, beside)[0] == ("r1", "r2", "type and dims in order")
+    assert rows_of(result, beside)[0] == ("r1", "r2", "type and dims in order")
 
 
 def test_an_additional_equal_layer_makes_matches_ambiguous() -> None:
-    one, other = of_another(*[layer(f"a{at}") for at in range(4)]), of_another(*[layer(f"b{at}") for at in range(5)])
-    confidences = [row.confidence for row in match_layers([one, other]) if all(row.layers)]
+    result, other = of_another(*[layer(f"a{at}") for at in range(4)]), of_another(*[layer(f"b{at}") for at in range(5)])
+    confidences = [row.confidence for row in match_layers([result, other]) if all(row.layers)]
     assert len(confidences) == 4
     assert max(confidences) <= 0.75
     nameless, other = of_another(layer("", "")), of_another(layer("", ""), layer("b"))
@@ -199,7 +199,7 @@ def test_rows_do_not_depend_on_the_base(profiles: list[Profile]) -> None:
 @settings(deadline=None)
 @given(LAYERS, st.randoms(use_true_random=False))
 def test_permuting_layers_keeps_the_matches_by_nodes(layers: list[Layer], dice: random.Random) -> None:
-    traced = [one.model_copy(update={"onnx_nodes": (f"{at}", f"{at}b")}) for at, one in enumerate(layers)]
+    traced = [each.model_copy(update={"onnx_nodes": (f"{at}", f"{at}b")}) for at, each in enumerate(layers)]
     places = list(range(len(traced)))
     dice.shuffle(places)
     rows = match_layers([of(*traced), of(*(traced[place] for place in places))])
@@ -221,10 +221,10 @@ def test_a_profile_matches_itself(layers: list[Layer]) -> None:
 def best_length(first: Sequence[int], second: Sequence[int]) -> int:
     """Length of the longest common subsequence, by the textbook."""
     row = [0] * (len(second) + 1)
-    for one in first:
+    for each in first:
         before = row[:]
         for at, other in enumerate(second, 1):
-            row[at] = before[at - 1] + 1 if one == other else max(before[at], row[at - 1])
+            row[at] = before[at - 1] + 1 if each == other else max(before[at], row[at - 1])
     return row[-1]
 
 
@@ -305,19 +305,24 @@ def test_layers_of_a_row_are_added_up_run_by_run() -> None:
 
 def test_one_run_of_layers_shows_only_large_differences() -> None:
     base, candidate = timed([1.0], [1.0], [1.0], [0.001]), timed([0.5], [0.8], [2.0], [0.002])
-    found = comparison_of(base, candidate)
-    assert [one.verdict for one in found.layer_verdicts] == ["improved", "inconclusive", "regressed", "inconclusive"]
-    assert {one.p_value for one in found.layer_verdicts} == {None}
+    comparison = comparison_of(base, candidate)
+    assert [verdict.verdict for verdict in comparison.layer_verdicts] == [
+        "improved",
+        "inconclusive",
+        "regressed",
+        "inconclusive",
+    ]
+    assert {verdict.p_value for verdict in comparison.layer_verdicts} == {None}
 
 
 def test_two_runs_of_layers_are_enough_for_a_test() -> None:
     base, candidate = timed([1.0, 1.0], [1.0, 1.0]), timed([1.3, 1.3], [1.0, 1.0])
-    found = comparison_of(base, candidate).layer_verdicts
-    assert [one.verdict for one in found] == ["regressed", "unchanged"]
-    assert all(one.p_value is not None for one in found)
+    result = comparison_of(base, candidate).layer_verdicts
+    assert [each.verdict for each in result] == ["regressed", "unchanged"]
+    assert all(each.p_value is not None for each in result)
     alone = timed([1.3], [1.0])
     for sides in ((base, alone), (alone, base)):
-        assert {one.p_value for one in comparison_of(*sides).layer_verdicts} == {None}
+        assert {verdict.p_value for verdict in comparison_of(*sides).layer_verdicts} == {None}
 
 
 def test_equal_layers_rarely_differ() -> None:

@@ -129,23 +129,23 @@ def estimates(*logs: float, error: float = 0.0) -> list[Estimate]:
 
 def test_an_interval_of_rounds_is_2_6_standard_errors_wide() -> None:
     logs = (0.0, 0.2, 0.1, 0.3)
-    found = interval_of(estimates(*logs))
+    interval = interval_of(estimates(*logs))
     half = 2.6 * statistics.stdev(logs) / 2
-    assert math.log(found.ratio) == pytest.approx(0.15)
-    assert (math.log(found.low), math.log(found.high)) == pytest.approx((0.15 - half, 0.15 + half))
+    assert math.log(interval.ratio) == pytest.approx(0.15)
+    assert (math.log(interval.low), math.log(interval.high)) == pytest.approx((0.15 - half, 0.15 + half))
 
 
 def test_rounds_that_agree_by_chance_are_as_wide_as_the_floor_and_their_own_errors() -> None:
-    found = interval_of(estimates(0.1, 0.1, 0.1, 0.1, error=0.03), floor=0.04)
-    assert math.log(found.high) == pytest.approx(0.1 + 2.6 * 0.05 / 2)
-    assert math.log(found.low) == pytest.approx(0.1 - 2.6 * 0.05 / 2)
+    interval = interval_of(estimates(0.1, 0.1, 0.1, 0.1, error=0.03), floor=0.04)
+    assert math.log(interval.high) == pytest.approx(0.1 + 2.6 * 0.05 / 2)
+    assert math.log(interval.low) == pytest.approx(0.1 - 2.6 * 0.05 / 2)
 
 
 def test_three_rounds_are_inconclusive() -> None:
-    found = interval_of(estimates(0.1, 0.1, 0.1))
-    assert (found.low, found.high) == (0.0, math.inf)
-    assert found.ratio == pytest.approx(math.exp(0.1))
-    assert "too few rounds" in describe_interval(found)
+    interval = interval_of(estimates(0.1, 0.1, 0.1))
+    assert (interval.low, interval.high) == (0.0, math.inf)
+    assert interval.ratio == pytest.approx(math.exp(0.1))
+    assert "too few rounds" in describe_interval(interval)
     assert "too few rounds" not in describe_interval(interval_of(estimates(0.1, 0.1, 0.1, 0.1)))
 
 
@@ -172,16 +172,16 @@ STEADY = side([10.0] * 4, [10.0] * 4)
     ],
 )
 def test_the_clock_is_chosen_at_exact_shares(candidate: RoundSide, clock: str) -> None:
-    for one in (Round(base=STEADY, candidate=candidate), Round(base=candidate, candidate=STEADY)):
-        assert choose_clock([Round(base=STEADY, candidate=STEADY), one], on_device=False)[0] == clock
+    for each in (Round(base=STEADY, candidate=candidate), Round(base=candidate, candidate=STEADY)):
+        assert choose_clock([Round(base=STEADY, candidate=STEADY), each], on_device=False)[0] == clock
 
 
 def test_a_round_is_the_median_of_its_cycles() -> None:
     base = side([1.0, 10.0, 100.0, 10.0, 10.0], [1.0] * 5)
     candidate = side([2.0, 20.0, 200.0, 80.0, 10.0], [3.0] * 5)
-    found = estimate_median(Round(base=base, candidate=candidate), "wall")
-    assert found.log_ratio == pytest.approx(math.log(2))
-    assert found.error == 0.002
+    estimate = estimate_median(Round(base=base, candidate=candidate), "wall")
+    assert estimate.log_ratio == pytest.approx(math.log(2))
+    assert estimate.error == 0.002
     assert estimate_median(Round(base=base, candidate=candidate), "cpu").log_ratio == pytest.approx(math.log(3))
     scattered = side([8.0, 9.0, 10.0, 11.0, 12.0], [1.0] * 5)
     logs = [math.log(value / 10) for value in scattered.wall_ms]
@@ -198,8 +198,8 @@ def test_the_bound_on_a_spread_follows_chi_square() -> None:
     """With 9 degrees of freedom the 5 % quantile is 3.325."""
     plan = RoundsPlan(on_device=False, rounds_limit=12, budget_ms=1.0, threshold=0.03)
     logs = [0.01 * (number % 2) for number in range(10)]
-    found = describe_rounds([round_of(math.exp(log)) for log in logs], plan, "")
-    assert spread_of(found) == pytest.approx(statistics.stdev(logs) * math.sqrt(9 / 3.325), rel=2e-3)
+    rounds = describe_rounds([round_of(math.exp(log)) for log in logs], plan, "")
+    assert spread_of(rounds) == pytest.approx(statistics.stdev(logs) * math.sqrt(9 / 3.325), rel=2e-3)
 
 
 def draws_of(values: list[float]) -> list[float]:
@@ -225,9 +225,9 @@ def test_the_interval_of_a_ratio_matches_all_resamples(
 ) -> None:
     ratios = sorted(ours / theirs for theirs in draws_of(base) for ours in draws_of(candidate))
     cut = (1 - confidence) / 2 * len(ratios)
-    found = unpaired_ratio(base, candidate, confidence)
-    assert found.low == pytest.approx(ratios[math.floor(cut + 1e-6)])
-    assert found.high == pytest.approx(ratios[-1 - math.floor(cut + 1e-6)])
+    interval = unpaired_ratio(base, candidate, confidence)
+    assert interval.low == pytest.approx(ratios[math.floor(cut + 1e-6)])
+    assert interval.high == pytest.approx(ratios[-1 - math.floor(cut + 1e-6)])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 6, 9, 12, 40])
@@ -246,6 +246,6 @@ def test_the_interval_of_a_median_is_symmetric_and_as_wide_as_the_confidence(cou
 
 def test_paired_ratios_are_the_median_of_pairs_with_its_interval() -> None:
     base, candidate = [1.0, 10.0, 100.0, 1000.0, 2.0, 3.0], [1.1, 12.0, 130.0, 1400.0, 3.0, 4.8]
-    found = paired_ratio(base, candidate, 1 - 2 / 2**6)
-    assert (found.ratio, found.low, found.high) == pytest.approx(((1.3 * 1.4) ** 0.5, 1.1, 1.6))
+    interval = paired_ratio(base, candidate, 1 - 2 / 2**6)
+    assert (interval.ratio, interval.low, interval.high) == pytest.approx(((1.3 * 1.4) ** 0.5, 1.1, 1.6))
     assert paired_ratio([10.0], [11.0]).ratio == pytest.approx(1.1)

@@ -49,7 +49,7 @@ def tensor(name: str, *shape: int, dtype: str = "float32") -> TensorInfo:
 
 def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None, **given: Any) -> Profile:
     """A steady profile of these layers on a quiet machine, whose latency is the sum of its layers."""
-    samples = latency if latency is not None else [sum(one.median_ms for one in layers) or 1.0] * 30
+    samples = latency if latency is not None else [sum(each.median_ms for each in layers) or 1.0] * 30
     known = {
         "label": "made",
         "model_digest": "digest",
@@ -63,7 +63,7 @@ def profile(layers: Sequence[Layer] = (), latency: Sequence[float] | None = None
         "warmup_passes": 5,
         "warmup_ms": 1.0,
         "runs": (ProfileRun(latency_ms=tuple(samples)),),
-        "layers": tuple(one.model_copy(update={"index": index}) for index, one in enumerate(layers)),
+        "layers": tuple(each.model_copy(update={"index": index}) for index, each in enumerate(layers)),
     }
     return Profile.model_validate(known | given)
 
@@ -77,7 +77,7 @@ def with_lanes(**lanes: float) -> Profile:
 
 
 def runs(*samples: Sequence[float]) -> Profile:
-    return profile([layer(ms=1)], runs=tuple(ProfileRun(latency_ms=tuple(one)) for one in samples))
+    return profile([layer(ms=1)], runs=tuple(ProfileRun(latency_ms=tuple(sample)) for sample in samples))
 
 
 def several(count: int = 8, ms: float = 1.0, **given: Any) -> list[Layer]:
@@ -89,7 +89,7 @@ def several(count: int = 8, ms: float = 1.0, **given: Any) -> list[Layer]:
 def interrupted(count: int) -> list[Layer]:
     """Layers of which each pass finds another one interrupted."""
     samples = [tuple(20.0 if pass_ % count == place else 1.0 for pass_ in range(2 * count)) for place in range(count)]
-    return [one.model_copy(update={"samples_ms": samples[at]}) for at, one in enumerate(several(count))]
+    return [each.model_copy(update={"samples_ms": samples[at]}) for at, each in enumerate(several(count))]
 
 
 def chain(*kinds: str, ms: float = 1.0) -> list[Layer]:
@@ -103,12 +103,12 @@ def chain(*kinds: str, ms: float = 1.0) -> list[Layer]:
 
 def scaled_convolution(constant: tuple[int, ...], *, readers: int = 1) -> list[Layer]:
     """Conv, then a Mul with a constant of this shape, then something that reads both or only the product."""
-    made = tensor("c", 1, 8, 10, 10)
+    result = tensor("c", 1, 8, 10, 10)
     product = layer(
-        "Mul", name="mul", inputs=(made, tensor("k", *constant)), outputs=(tensor("m", 1, 8, 10, 10),), weight_bytes=4
+        "Mul", name="mul", inputs=(result, tensor("k", *constant)), outputs=(tensor("m", 1, 8, 10, 10),), weight_bytes=4
     )
-    others = [layer("Softmax", name=f"s{number}", inputs=(made,)) for number in range(readers - 1)]
-    return [layer(outputs=(made,), inputs=(tensor("x", 1, 8, 10, 10),)), product, *others, *several(4)]
+    others = [layer("Softmax", name=f"s{number}", inputs=(result,)) for number in range(readers - 1)]
+    return [layer(outputs=(result,), inputs=(tensor("x", 1, 8, 10, 10),)), product, *others, *several(4)]
 
 
 def swish(value: str = "x") -> list[Layer]:
@@ -120,9 +120,9 @@ def swish(value: str = "x") -> list[Layer]:
 
 
 def hard_swish(value: str = "x", *, division_first: bool = False) -> list[Layer]:
-    def step(kind: str, made: str, *read: str) -> Layer:
+    def step(kind: str, text: str, *read: str) -> Layer:
         return layer(
-            kind, name=kind, inputs=tuple(tensor(name, 8) for name in read), outputs=(tensor(made, 8),), weight_bytes=4
+            kind, name=kind, inputs=tuple(tensor(name, 8) for name in read), outputs=(tensor(text, 8),), weight_bytes=4
         )
 
     ends = [step("Mul", "p", value, "c"), step("Div", "y", "p", "six")]
@@ -132,8 +132,8 @@ def hard_swish(value: str = "x", *, division_first: bool = False) -> list[Layer]
 
 
 def shapes(count: int) -> list[Layer]:
-    made = [layer("Shape", name=f"s{n}", outputs=(tensor(f"s{n}", 4, dtype="int64"),)) for n in range(count)]
-    return [*made, layer("Concat", outputs=(tensor("c", 4, dtype="int64"),)), *several(8, ms=10)]
+    result = [layer("Shape", name=f"s{n}", outputs=(tensor(f"s{n}", 4, dtype="int64"),)) for n in range(count)]
+    return [*result, layer("Concat", outputs=(tensor("c", 4, dtype="int64"),)), *several(8, ms=10)]
 
 
 def padded(macs: int) -> list[Layer]:
@@ -294,16 +294,16 @@ FIRES: dict[str, tuple[Profile, Profile, str]] = {
 """Rule -> a profile that it fires on, the nearest that it does not, and how its title begins."""
 
 
-def fired(rule: str, one: Profile) -> list[Any]:
-    return [insight for known in RULES if known.__name__ == rule for insight in known(Subject(one))]
+def fired(rule: str, result: Profile) -> list[Any]:
+    return [insight for known in RULES if known.__name__ == rule for insight in known(Subject(result))]
 
 
 @pytest.mark.parametrize("rule", [known.__name__ for known in RULES if known not in LINTS])
 def test_a_rule_fires_when_it_should_and_only_then(rule: str) -> None:
     yes, no, title = FIRES[rule]
-    found = fired(rule, yes)
-    assert len(found) == 1
-    assert found[0].title.startswith(title)
+    result = fired(rule, yes)
+    assert len(result) == 1
+    assert result[0].title.startswith(title)
     assert fired(rule, no) == []
     assert fired(rule, profile()) == []
 
@@ -321,15 +321,15 @@ def test_insights_have_numbers_a_next_step_and_layers_that_exist(rule: str) -> N
 
 
 def test_the_largest_possible_saving_comes_first() -> None:
-    found = diagnose(profile([*several(), layer("ReorderInput", role="reformat"), cast(put_in=True)]))
-    scores = [insight.score for insight in found]
+    insights = diagnose(profile([*several(), layer("ReorderInput", role="reformat"), cast(put_in=True)]))
+    scores = [insight.score for insight in insights]
     assert scores == sorted(scores, reverse=True)
-    assert len(found) >= 3
+    assert len(insights) >= 3
 
 
 def test_a_profiler_that_was_active_during_the_measurement_is_named() -> None:
     attached = profile(several(4), latency=[8.0] * 30).model_copy(update={"profiler": "on"})
-    (insight,) = (one for one in diagnose(attached) if "outside layers" in one.title)
+    (insight,) = (each for each in diagnose(attached) if "outside layers" in each.title)
     assert insight.title.startswith("50.0 % of the latency is outside layers, the profiler's own work included")
 
 
@@ -341,7 +341,7 @@ def test_shares_never_exceed_the_explained_time() -> None:
     slowed = Subject(profile(several(4), latency=[2.0] * 30, layer_pass_ms=(5.0,)))
     assert slowed.whole == "the layers' time"
     dominated = profile([layer(ms=3), layer(ms=4), *several(3)], latency=[2.0] * 30, layer_pass_ms=(5.0,))
-    assert [one.title for one in diagnose(dominated) if "Conv takes" in one.title] == [
+    assert [each.title for each in diagnose(dominated) if "Conv takes" in each.title] == [
         "Conv takes 70.0 % of the layers' time"
     ]
 
@@ -364,11 +364,11 @@ def test_a_factor_that_cannot_be_folded_is_not_reported(made: list[Layer], reads
 
 
 def test_factors_are_found_through_reorders_and_each_other() -> None:
-    made = tensor("c", 1, 8, 10, 10)
+    result = tensor("c", 1, 8, 10, 10)
     reordered, product, total = tensor("r", 1, 8, 10, 10), tensor("m", 1, 8, 10, 10), tensor("a", 1, 8, 10, 10)
     layers = [
-        layer(outputs=(made,)),
-        layer("ReorderOutput", role="reformat", inputs=(made,), outputs=(reordered,)),
+        layer(outputs=(result,)),
+        layer("ReorderOutput", role="reformat", inputs=(result,), outputs=(reordered,)),
         layer("Mul", inputs=(tensor("k", 1), reordered), outputs=(product,), weight_bytes=4),
         layer("Add", inputs=(product, tensor("b", 1)), outputs=(total,), weight_bytes=4),
         *several(4),
@@ -385,10 +385,10 @@ def test_a_grouped_convolution_is_named_as_the_reason() -> None:
     slow = at_roof(0.1).model_copy(
         update={"inputs": (tensor("x", 1, 36, 9, 9), tensor("w", 36, 1, 3, 3)), "outputs": (tensor("y", 1, 36, 9, 9),)}
     )
-    found = fired("far_from_roof", profile([slow, *several(4)], roofs=ROOFS))[0]
-    assert "filters read 1 of 36 channels" in found.evidence
-    assert "36 and 36 are not multiples of 8" in found.evidence
-    assert "10.0 % of its compute roof" in found.evidence
+    result = fired("far_from_roof", profile([slow, *several(4)], roofs=ROOFS))[0]
+    assert "filters read 1 of 36 channels" in result.evidence
+    assert "36 and 36 are not multiples of 8" in result.evidence
+    assert "10.0 % of its compute roof" in result.evidence
 
 
 @pytest.mark.parametrize(
@@ -428,23 +428,23 @@ def test_short_layers_on_a_gpu_count_when_launches_do() -> None:
 
 def test_launch_time_is_not_compared_with_rooflines() -> None:
     launched = [at_roof(0.1), *several(4, read_bytes=10**7, provider=CUDA)]
-    made = profile(launched, latency=[100.0] * 30, layer_pass_ms=(101.0,), roofs=ROOFS, providers=(CUDA, CPU))
-    assert bound_by(made).word == "unknown"
-    assert "the launch of the 5 layers" in bound_by(made).evidence
-    assert fired("far_from_roof", made) == fired("time_outside_layers", made) == []
+    result = profile(launched, latency=[100.0] * 30, layer_pass_ms=(101.0,), roofs=ROOFS, providers=(CUDA, CPU))
+    assert bound_by(result).word == "unknown"
+    assert "the launch of the 5 layers" in bound_by(result).evidence
+    assert fired("far_from_roof", result) == fired("time_outside_layers", result) == []
 
 
 def test_copies_are_reported_once() -> None:
     run = ProfileRun(latency_ms=(10.0,) * 30, h2d_ms=(3.0,) * 30, compute_ms=(5.0,) * 30, d2h_ms=(2.0,) * 30)
-    made = profile(several(5), backend="trtexec", runs=(run,))
-    assert fired("transfers", made)
-    assert fired("time_outside_layers", made) == []
+    result = profile(several(5), backend="trtexec", runs=(run,))
+    assert fired("transfers", result)
+    assert fired("time_outside_layers", result) == []
 
 
 def test_layers_without_time_are_not_reported() -> None:
     renamed = [layer("NoOp", ms=0, role="reformat", name=f"n{number}") for number in range(9)]
-    made = profile([*several(), layer("Reformat", role="reformat"), *renamed])
-    assert fired("reformats", made)[0].evidence.startswith("1 Reformat:")
+    result = profile([*several(), layer("Reformat", role="reformat"), *renamed])
+    assert fired("reformats", result)[0].evidence.startswith("1 Reformat:")
 
 
 def test_a_loop_counts_as_often_as_it_runs() -> None:
@@ -480,32 +480,32 @@ def test_a_layer_is_placed_under_its_roofline() -> None:
 
 
 def test_triage_lists_the_longest_layers_types_and_precisions() -> None:
-    made = profile(
+    result = profile(
         [layer(ms=6, precision="float16"), layer("Gemm", 2, precision="float32"), layer("Cast", 2, role="cast")]
     )
-    found = triage(made, top=2)
-    assert found.layers_ms == 10
-    assert [(one.position, one.share) for one in found.top] == [(0, 0.6), (1, 0.2)]
-    assert [(group.name, group.count, group.share) for group in found.by_type] == [
+    outcome = triage(result, top=2)
+    assert outcome.layers_ms == 10
+    assert [(each.position, each.share) for each in outcome.top] == [(0, 0.6), (1, 0.2)]
+    assert [(group.name, group.count, group.share) for group in outcome.by_type] == [
         ("Conv", 1, 0.6),
         ("Gemm", 1, 0.2),
         ("Cast", 1, 0.2),
     ]
-    assert [(group.name, group.share) for group in found.by_precision] == [
+    assert [(group.name, group.share) for group in outcome.by_precision] == [
         ("float16", 0.6),
         ("float32", 0.2),
         ("unknown", 0.2),
     ]
-    assert [(group.name, group.share) for group in found.by_role] == [("compute", 0.8), ("cast", 0.2)]
-    assert found.bound == bound_by(made)
-    assert found.insights == diagnose(made)
+    assert [(group.name, group.share) for group in outcome.by_role] == [("compute", 0.8), ("cast", 0.2)]
+    assert outcome.bound == bound_by(result)
+    assert outcome.insights == diagnose(result)
 
 
 def test_hostile_names_stay_on_one_short_line() -> None:
     name = "</script>\n\x1b[31m\u202e" + "x" * 10_000
-    found = diagnose(profile([layer(ms=9, name=name, type="T" * 10_000), *several(4)]))
-    assert found
-    for insight in found:
+    insights = diagnose(profile([layer(ms=9, name=name, type="T" * 10_000), *several(4)]))
+    assert insights
+    for insight in insights:
         for text in (insight.title, insight.evidence, insight.next_step):
             assert len(text) < 1000
             assert "\n" not in text
@@ -530,20 +530,24 @@ def measured(path: Path, feeds: dict[str, Any], folder: Path) -> Profile:
         started = time.perf_counter()
         bound.run()
         latency.append((time.perf_counter() - started) * 1e3)
-    found = measure_layers(path, session, feeds, 5, folder)
+    layer_pass = measure_layers(path, session, feeds, 5, folder)
     return profile(
-        found.layers, latency[5:], layer_pass_ms=found.pass_ms, timeline=found.timeline, roofs=measure_roofs(session)
+        layer_pass.layers,
+        latency[5:],
+        layer_pass_ms=layer_pass.pass_ms,
+        timeline=layer_pass.timeline,
+        roofs=measure_roofs(session),
     )
 
 
 @pytest.mark.parametrize("sample", ["det", "silero"])
 def test_real_models_are_diagnosed(sample: str, sample_model: Callable[[str], Path], tmp_path: Path) -> None:
-    found = triage(measured(sample_model(sample), SAMPLE_FEEDS[sample], tmp_path))
-    titles = " | ".join(insight.title for insight in found.insights)
+    result = triage(measured(sample_model(sample), SAMPLE_FEEDS[sample], tmp_path))
+    titles = " | ".join(insight.title for insight in result.insights)
     if sample == "silero":
         # 57 layers in a tenth of a millisecond are starts, on a slower machine they are a little more.
-        assert found.bound.word in ("dispatch overhead", "unknown")
-        assert ("most of them tiny" in titles) is (found.bound.word == "dispatch overhead")
+        assert result.bound.word in ("dispatch overhead", "unknown")
+        assert ("most of them tiny" in titles) is (result.bound.word == "dispatch overhead")
     else:
         assert "scaling or shifting a convolution's output" in titles
         assert "Chains of elementwise layers" in titles

@@ -104,8 +104,8 @@ def words_of(page: Path) -> str:
 def test_every_format_opens_as_a_report(tmp_path: Path, shape: str, expected: tuple[str, ...]) -> None:
     page = api.report(str(write(tmp_path, SHAPES[shape])), to=tmp_path / "out.html")
     words = words_of(page)
-    for one in expected:
-        assert one in words, one
+    for each in expected:
+        assert each in words, each
     text = page.read_text("utf-8")
     assert "an engine that was not run" in words and '<a href="#engines">Engine</a>' in text
     assert 'id="latency"' not in text and 'id="layers"' not in text and "0.00 ms" not in words
@@ -165,7 +165,7 @@ def test_a_kernel_that_changes_more_than_the_layout_is_no_reformat(tmp_path: Pat
         layer(Outputs=[moved, moved]),
     ]
     profile = read_profile(write(tmp_path, json.dumps({**RTX, "Layers": layers})))
-    assert [one.role for one in profile.layers] == ["compute"] * 4
+    assert [each.role for each in profile.layers] == ["compute"] * 4
 
 
 @pytest.mark.parametrize(("text", "name"), [
@@ -271,10 +271,10 @@ def test_engines_of_a_run_are_tables_of_layers_and_nothing_to_compare(in_folder:
 def test_notes_name_the_sources_of_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = read_profile(write(tmp_path, SHAPES["10"]))
     print_triage("model", profile, triage(profile))
-    said = capsys.readouterr().out
-    assert "3 float16, 1 float32" in said and "nothing was timed" in said
-    assert "0.00 ms" not in said and "slowest layers" not in said
-    assert "reformatting at the engine's inputs and outputs" in said
+    out = capsys.readouterr().out
+    assert "3 float16, 1 float32" in out and "nothing was timed" in out
+    assert "0.00 ms" not in out and "slowest layers" not in out
+    assert "reformatting at the engine's inputs and outputs" in out
 
 
 # --- strangers' files ---

@@ -76,8 +76,10 @@ def test_all_layers_of_the_a100_are_imported(precision: str, layers: int, warmup
     assert profile.warmup_passes == warmup
     assert profile.machine.gpus == ("NVIDIA A100 80GB PCIe",)
     assert (profile.label, profile.backend, profile.versions) == (precision, "tensorrt", {"cuda": "11.6"})
-    assert [(one.name, one.dtype, one.shape) for one in profile.inputs] == [("input.1", "float32", (32, 3, 224, 224))]
-    assert [(one.name, one.dtype, one.shape) for one in profile.outputs] == [("191", "float32", (32, 1000))]
+    assert [(each.name, each.dtype, each.shape) for each in profile.inputs] == [
+        ("input.1", "float32", (32, 3, 224, 224))
+    ]
+    assert [(output.name, output.dtype, output.shape) for output in profile.outputs] == [("191", "float32", (32, 1000))]
     first = next(layer for layer in profile.layers if layer.name == "Conv_0 + Relu_1")
     assert first.onnx_nodes == ("Conv_0", "Relu_1")
     assert first.precision == ("float16" if precision == "fp16" else "float32")
@@ -187,8 +189,8 @@ def test_tensors_of_tensorrt_11_are_read(tmp_path: Path) -> None:
     ]
     assert profile.layers[3].output_precision == "float32"
     # The inspector writes -1 for a free dimension; the layers know what it was.
-    assert [(one.name, one.dtype, one.shape) for one in profile.inputs] == [("x", "float32", (2, 3, 8, 8))]
-    assert [(one.name, one.shape) for one in profile.outputs] == [("y", (2, 10))]
+    assert [(each.name, each.dtype, each.shape) for each in profile.inputs] == [("x", "float32", (2, 3, 8, 8))]
+    assert [(output.name, output.shape) for output in profile.outputs] == [("y", (2, 10))]
     assert profile.runs == ()
 
 
@@ -196,7 +198,7 @@ def test_an_engine_without_details_is_imported(tmp_path: Path) -> None:
     engine = trt.small_engine()
     folder = trt.write_exports(tmp_path, info=trt.layer_info(engine, detailed=False), prof=trt.layer_times(engine))
     profile = read_profile(folder)
-    assert [layer.name for layer in profile.layers] == [one.name for one in engine]
+    assert [layer.name for layer in profile.layers] == [each.name for each in engine]
     assert [layer.role for layer in profile.layers] == ["reformat", "compute", "compute", "compute"]
     assert profile.layers[1].onnx_nodes == ("/conv/Conv", "/act/Relu")
     assert any("--profilingVerbosity=detailed" in note for note in profile.notes)
@@ -207,7 +209,7 @@ def test_a_log_alone_gives_the_median(tmp_path: Path) -> None:
     profile = read_profile(folder)
     assert profile.latency_ms == (1.01,)
     assert profile.runs[0].compute_ms == (0.99,)
-    assert [(one.name, one.shape) for one in (*profile.inputs, *profile.outputs)] == [
+    assert [(each.name, each.shape) for each in (*profile.inputs, *profile.outputs)] == [
         ("x", (2, 3, 8, 8)),
         ("y", (2, 10)),
     ]
@@ -280,7 +282,7 @@ def write_layer_times(tmp_path: Path, *rows: object) -> Path:
 
 
 def test_incomplete_rows_of_layer_times_are_counted_and_the_rest_is_read(tmp_path: Path) -> None:
-    found = read_layer_times(
+    times = read_layer_times(
         write_layer_times(
             tmp_path,
             {"count": 4},
@@ -296,28 +298,28 @@ def test_incomplete_rows_of_layer_times_are_counted_and_the_rest_is_read(tmp_pat
             {"name": "layer with a count", "timeMs": 4.0, "count": 9},
         )
     )
-    assert [(row.name, row.ms) for row in found.rows] == [
+    assert [(row.name, row.ms) for row in times.rows] == [
         ("median", 1.5),
         ("zero", 0.0),
         ("mean", 2.5),
         ("sum", 2.0),
         ("layer with a count", 1.0),
     ]
-    assert (found.pass_count, found.are_medians, found.unreadable) == (4, True, 5)
+    assert (times.pass_count, times.are_medians, times.unreadable) == (4, True, 5)
 
 
 @pytest.mark.parametrize("count", [0, -3, "many", None, 1e400, 1.5])
 def test_an_invalid_count_leaves_sums_undivided(tmp_path: Path, count: object) -> None:
-    found = read_layer_times(write_layer_times(tmp_path, {"count": count}, {"name": "a", "timeMs": 8.0}))
-    assert [row.ms for row in found.rows] == [8.0]
-    assert found.pass_count == 0
-    assert not found.are_medians
+    times = read_layer_times(write_layer_times(tmp_path, {"count": count}, {"name": "a", "timeMs": 8.0}))
+    assert [row.ms for row in times.rows] == [8.0]
+    assert times.pass_count == 0
+    assert not times.are_medians
 
 
 def test_the_largest_count_of_several_holds(tmp_path: Path) -> None:
     heads = ({"count": 2}, {"count": 8}, {"count": 4})
-    found = read_layer_times(write_layer_times(tmp_path, *heads, {"name": "a", "timeMs": 8.0}))
-    assert ([row.ms for row in found.rows], found.pass_count) == ([1.0], 8)
+    times = read_layer_times(write_layer_times(tmp_path, *heads, {"name": "a", "timeMs": 8.0}))
+    assert ([row.ms for row in times.rows], times.pass_count) == ([1.0], 8)
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
@@ -345,10 +347,10 @@ def test_names_not_escaped_by_trtexec_are_read(tmp_path: Path, name: str) -> Non
     ],
 )
 def test_improper_json_is_read_and_marked(text: str, value: Any) -> None:
-    found = parse_tolerantly(text)
-    assert not found.is_proper
+    parsed = parse_tolerantly(text)
+    assert not parsed.is_proper
     # NaN equals nothing: compare as text.
-    assert json.loads(json.dumps(found.value).replace("NaN", '"nan"').replace("-Infinity", '"-inf"')) == value
+    assert json.loads(json.dumps(parsed.value).replace("NaN", '"nan"').replace("-Infinity", '"-inf"')) == value
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def record(model: Path, feeds: dict[str, Any], passes: int = 6) -> Path:
 
 def feeds_of(model: Path) -> dict[str, Any]:
     session = ort.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return {one.name: filled(one.type, one.shape) for one in session.get_inputs()}
+    return {each.name: filled(each.type, each.shape) for each in session.get_inputs()}
 
 
 def filled(kind: str, shape: list[Any]) -> Any:
@@ -50,13 +50,13 @@ def top_level_ms(file: Path) -> list[float]:
         if event["name"].endswith("_kernel_time"):
             nodes.append(event)
         elif event["name"] == "model_run":
-            ends = [(one["ts"], one["ts"] + one["dur"]) for one in nodes]
+            ends = [(each["ts"], each["ts"] + each["dur"]) for each in nodes]
             outer = [
-                one
-                for one in nodes
-                if not any(a <= one["ts"] and one["ts"] + one["dur"] <= b and b - a > one["dur"] for a, b in ends)
+                each
+                for each in nodes
+                if not any(a <= each["ts"] and each["ts"] + each["dur"] <= b and b - a > each["dur"] for a, b in ends)
             ]
-            sums.append(sum(one["dur"] for one in outer) / 1e3)
+            sums.append(sum(each["dur"] for each in outer) / 1e3)
             nodes = []
     return sums
 

@@ -161,8 +161,8 @@ def test_precisions_of_engine_layers_are_inferred(made: Layer, precision: str, u
 ])  # fmt: skip
 def test_precisions_of_onnxruntime_layers_are_inferred(kind: str, reads: str, writes: str, precision: str) -> None:
     role = "quantize" if kind in QUANTIZING_TYPES else "compute"
-    made = engine_layer(kind, reads, writes, provider="CPUExecutionProvider", role=role)
-    assert (made.precision, made.unit in ("", "none")) == (precision, True)
+    layer = engine_layer(kind, reads, writes, provider="CPUExecutionProvider", role=role)
+    assert (layer.precision, layer.unit in ("", "none")) == (precision, True)
 
 
 @pytest.mark.parametrize("library", ["Tensorrt", "NvTensorRTRTX", "OpenVINO"])
@@ -258,5 +258,5 @@ def test_precisions_are_inferred_for_profiles_of_the_first_version() -> None:
         "machine": {"system": "", "architecture": "", "cpu": "", "cpu_count": 0, "memory_bytes": 0}, "versions": {},
         "options": {}, "inputs": [], "outputs": [], "warmup_passes": 0, "warmup_ms": 0, "runs": [], "layers": [layer],
     }  # fmt: skip
-    found = Profile.model_validate_json(json.dumps(tree)).layers[0]
-    assert (found.precision, found.output_precision, found.unit) == ("int8", "float16", "tensor core INT8")
+    result = Profile.model_validate_json(json.dumps(tree)).layers[0]
+    assert (result.precision, result.output_precision, result.unit) == ("int8", "float16", "tensor core INT8")

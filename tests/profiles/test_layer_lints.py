@@ -57,13 +57,13 @@ def profile(layers: Sequence[Layer], inputs: str = "", outputs: str = "", **give
         "label": "made", "model_digest": "", "backend": "tensorrt", "versions": {}, "options": {}, "warmup_passes": 0,
         "machine": Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0), "warmup_ms": 0,
         "inputs": tuple(map(tensor, inputs.split())), "outputs": tuple(map(tensor, outputs.split())), "runs": (),
-        "layers": tuple(one.model_copy(update={"index": place}) for place, one in enumerate(layers)),
+        "layers": tuple(each.model_copy(update={"index": place}) for place, each in enumerate(layers)),
     }  # fmt: skip
     return Profile.model_validate(known | given)
 
 
-def found(lint: str, one: Profile, *, timed: bool = True) -> list[Insight]:
-    subject = Subject(one) if timed else EngineSubject(one, None)
+def found(lint: str, result: Profile, *, timed: bool = True) -> list[Insight]:
+    subject = Subject(result) if timed else EngineSubject(result, None)
     return [insight for known in LINTS if known.__name__ == lint for insight in known(subject)]
 
 
@@ -109,22 +109,22 @@ def test_a_good_profile_has_no_findings(case: str, timed: bool) -> None:
 
 
 def test_a_float_residual_of_a_quantized_convolution_is_found() -> None:
-    (one,) = found("unquantized_residual", profile(residual_block()))
-    assert one.title == (
+    (result,) = found("unquantized_residual", profile(residual_block()))
+    assert result.title == (
         "1 layer adding an unquantized residual in FP16 to a quantized convolution: "
         "quantizing again takes 40.0 % of the layers' time"
     )
-    assert one.layers == (2, 0, 3)
-    assert "`op_types` of `quantize`" in one.next_step and one.score == pytest.approx(0.4)
+    assert result.layers == (2, 0, 3)
+    assert "`op_types` of `quantize`" in result.next_step and result.score == pytest.approx(0.4)
     # Its parts are reported once.
     assert found("unfused_quantization", profile(residual_block())) == []
     assert found("quantized_float_output", profile(residual_block())) == []
 
 
 def test_a_float_residual_is_found_in_an_engine_without_times() -> None:
-    (one,) = found("unquantized_residual", profile(residual_block()), timed=False)
-    assert (one.score, one.layers) == (0.0, (2, 0, 3))
-    assert "latency" not in one.title
+    (result,) = found("unquantized_residual", profile(residual_block()), timed=False)
+    assert (result.score, result.layers) == (0.0, (2, 0, 3))
+    assert "latency" not in result.title
 
 
 def test_a_quantized_residual_is_not_reported() -> None:
@@ -163,15 +163,15 @@ def float_output(reader: Layer, **given: Any) -> Profile:
 
 
 def test_a_float_input_of_a_pool_is_found() -> None:
-    (one,) = found("quantized_float_output", float_output(layer("TiledPooling", "a:float32", "b:float32")))
-    assert one.title == "1 layer computing in 8 bits and writing FP32"
-    assert one.layers == (0, 1) and "MaxPool" in one.next_step
-    assert one.score == pytest.approx(1 / 6)
+    (result,) = found("quantized_float_output", float_output(layer("TiledPooling", "a:float32", "b:float32")))
+    assert result.title == "1 layer computing in 8 bits and writing FP32"
+    assert result.layers == (0, 1) and "MaxPool" in result.next_step
+    assert result.score == pytest.approx(1 / 6)
 
 
 def test_a_float_output_for_an_unquantized_product_scores_nothing() -> None:
-    one = profile([int8_conv("x:int8", "a:float16"), half_conv("a:float16", "b:float16")])
-    (insight,) = found("quantized_float_output", one)
+    result = profile([int8_conv("x:int8", "a:float16"), half_conv("a:float16", "b:float16")])
+    (insight,) = found("quantized_float_output", result)
     assert "not quantized" in insight.next_step and insight.score == 0.0
 
 
@@ -201,12 +201,12 @@ def test_separate_quantization_layers_are_found() -> None:
         layer("TiledPooling", "c:float16", "d:float16", name="pool"),
         quantize("d:float16", "e:int8", name="QuantizeLinear_9"),
     ]
-    (one,) = found("unfused_quantization", profile(layers, inputs="x:float32"))
-    assert one.title == "2 layers that only quantize or dequantize take 50.0 % of the layers' time"
-    assert "1 at the model's inputs and outputs (QuantizeLinear_2)" in one.evidence
-    assert "after TiledPooling pool" in one.evidence
-    assert "`op_types`" in one.next_step and "`exclude.nodes`" in one.next_step
-    short = [one.model_copy(update={"samples_ms": (0.001,)}) if one.role == "quantize" else one for one in layers]
+    (result,) = found("unfused_quantization", profile(layers, inputs="x:float32"))
+    assert result.title == "2 layers that only quantize or dequantize take 50.0 % of the layers' time"
+    assert "1 at the model's inputs and outputs (QuantizeLinear_2)" in result.evidence
+    assert "after TiledPooling pool" in result.evidence
+    assert "`op_types`" in result.next_step and "`exclude.nodes`" in result.next_step
+    short = [each.model_copy(update={"samples_ms": (0.001,)}) if each.role == "quantize" else each for each in layers]
     assert found("unfused_quantization", profile(short)) == []
 
 
@@ -217,13 +217,15 @@ def test_dynamic_quantization_is_not_reported() -> None:
 
 def test_onnxruntime_on_cuda_gets_the_advice_to_build_an_engine() -> None:
     layers = [quantize("x:float32", "a:int8", provider="CUDAExecutionProvider")]
-    (one,) = found("unfused_quantization", profile(layers, backend="onnxruntime", providers=("CUDAExecutionProvider",)))
-    assert "build an engine" in one.next_step and "op_types" not in one.next_step
+    (result,) = found(
+        "unfused_quantization", profile(layers, backend="onnxruntime", providers=("CUDAExecutionProvider",))
+    )
+    assert "build an engine" in result.next_step and "op_types" not in result.next_step
 
 
 def test_a_quantize_linear_is_not_a_cast() -> None:
     """`block` of `convert_fp16` has no influence on it."""
-    steps = " ".join(one.next_step for one in diagnose(profile(residual_block())))
+    steps = " ".join(each.next_step for each in diagnose(profile(residual_block())))
     assert "convert_fp16" not in steps
 
 
@@ -237,11 +239,11 @@ def test_conversions_between_layers_and_at_the_ends_are_found() -> None:
         layer("Reformat", "b:float16", "c:float32", role="reformat"),
         layer("TiledPooling", "c:float32", "y:float32"),
     ]
-    (one,) = found("type_conversions", profile(layers, inputs="x:float32"))
-    assert one.title == "2 layers that only convert types: 50.0 % of the layers' time"
-    assert "FP32 to FP16 of an input, for CaskConvolution" in one.evidence
-    assert "FP16 to FP32 after CaskConvolution" in one.evidence
-    assert "`keep_io: false`" in one.next_step and "Between layers" in one.next_step
+    (result,) = found("type_conversions", profile(layers, inputs="x:float32"))
+    assert result.title == "2 layers that only convert types: 50.0 % of the layers' time"
+    assert "FP32 to FP16 of an input, for CaskConvolution" in result.evidence
+    assert "FP16 to FP32 after CaskConvolution" in result.evidence
+    assert "`keep_io: false`" in result.next_step and "Between layers" in result.next_step
     moved = layer("Reformat", "x:float16:64:linear", "a:float16:64:hwc8", role="reformat")
     assert found("type_conversions", profile([moved])) == []
 
@@ -254,16 +256,17 @@ def test_a_quantized_first_layer_without_tensor_cores_is_found() -> None:
         conv("x:int8:3", "a:float32", weights_dtype="int8", tactic=DP4A, name="first"),
         *(int8_conv("b:int8", "b:int8") for _ in range(3)),
     ]
-    (one,) = found("off_tensor_cores", profile(layers))
+    (result,) = found("off_tensor_cores", profile(layers))
     assert (
-        one.title == "1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A): 25.0 % of the layers' time"
+        result.title
+        == "1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A): 25.0 % of the layers' time"
     )
-    assert "3 input channels" in one.evidence and "`exclude.nodes` of `quantize`" in one.next_step
+    assert "3 input channels" in result.evidence and "`exclude.nodes` of `quantize`" in result.next_step
 
 
 def test_an_fp32_first_layer_gets_no_advice_on_quantizing() -> None:
-    (one,) = found("off_tensor_cores", profile(fp32_network()))
-    assert "`convert_fp16`" in one.next_step and "quantize" not in one.next_step
+    (result,) = found("off_tensor_cores", profile(fp32_network()))
+    assert "`convert_fp16`" in result.next_step and "quantize" not in result.next_step
 
 
 def test_devices_that_may_lack_tensor_cores_get_no_advice() -> None:
@@ -279,10 +282,10 @@ def test_depthwise_convolutions_get_no_advice_on_tensor_cores() -> None:
 
 def test_kernels_with_uninformative_names_are_not_reported() -> None:
     unknown = conv("a:float16", "b:float16", tactic="__myelin_CASK_STUB")
-    one = profile([unknown, half_conv("x:float16", "a:float16")])
-    assert found("off_tensor_cores", one) == []
-    assert one.tensor_cores is not None
-    assert (one.tensor_cores.on, one.tensor_cores.off, one.tensor_cores.unknown) == (0.5, 0.0, 0.5)
+    result = profile([unknown, half_conv("x:float16", "a:float16")])
+    assert found("off_tensor_cores", result) == []
+    assert result.tensor_cores is not None
+    assert (result.tensor_cores.on, result.tensor_cores.off, result.tensor_cores.unknown) == (0.5, 0.0, 0.5)
 
 
 def test_shares_are_absent_without_known_units() -> None:
@@ -296,16 +299,16 @@ def test_shares_are_absent_without_known_units() -> None:
 
 def test_padded_channels_are_found() -> None:
     layers = [half_conv("x:float16:3", "a:float16:33"), half_conv("a:float16:33", "b:float16:64")]
-    (one,) = found("channel_alignment", profile(layers))
-    assert "33 output channels (multiples of 8)" in one.evidence or "33 input channels" in one.evidence
-    assert one.score == pytest.approx(1 - 33 / 40, abs=0.01)
-    assert "3 input channels" not in one.evidence  # of a picture: nobody chose them
+    (result,) = found("channel_alignment", profile(layers))
+    assert "33 output channels (multiples of 8)" in result.evidence or "33 input channels" in result.evidence
+    assert result.score == pytest.approx(1 - 33 / 40, abs=0.01)
+    assert "3 input channels" not in result.evidence  # of a picture: nobody chose them
 
 
 def test_a_vectorized_format_pads_to_its_width() -> None:
     layers = [int8_conv("x:int8:64:chw32", "a:int8:48:chw32"), int8_conv("a:int8:48:chw32", "b:int8:64:chw32")]
-    (one,) = found("channel_alignment", profile(layers))
-    assert "48 output channels (multiples of 32)" in one.evidence or "48 input" in one.evidence
+    (result,) = found("channel_alignment", profile(layers))
+    assert "48 output channels (multiples of 32)" in result.evidence or "48 input" in result.evidence
     plain = [int8_conv("x:int8:64", "a:int8:48"), int8_conv("a:int8:48", "b:int8:64")]
     assert found("channel_alignment", profile(plain)) == []
 
@@ -334,18 +337,18 @@ def test_aligned_channels_are_not_reported(layers: list[Layer]) -> None:
 
 def test_the_quantized_export_gets_advice() -> None:
     """Nothing of it computes in float but the pools, so that `block` of `convert_fp16` is none of its business."""
-    insights = {one.title.partition(":")[0]: one for one in diagnose(read_profile(a100_exports() / "qat"))}
+    insights = {each.title.partition(":")[0]: each for each in diagnose(read_profile(a100_exports() / "qat"))}
     residual = insights["8 layers adding an unquantized residual in FP16 to a quantized convolution"]
     assert len(residual.layers) == 16 and residual.score == pytest.approx(0.15, abs=0.01)
     assert insights["1 layer multiplying on CUDA cores instead of tensor cores (INT8 DP4A)"].layers == (1,)
     assert insights["1 layer computing in 8 bits and writing FP32"].layers == (1, 2)
-    assert not any("out of `block`" in one.next_step or "Casts" in one.title for one in insights.values())
+    assert not any("out of `block`" in insight.next_step or "Casts" in insight.title for insight in insights.values())
     assert not any("in float32" in title for title in insights)
 
 
 @pytest.mark.parametrize("folder", ["fp32", "fp16"])
 def test_other_exports_get_no_advice_on_quantizing(folder: str) -> None:
-    words = " ".join(f"{one.title} {one.next_step}" for one in diagnose(read_profile(a100_exports() / folder)))
+    words = " ".join(f"{each.title} {each.next_step}" for each in diagnose(read_profile(a100_exports() / folder)))
     assert "quanti" not in words.replace("`op_types` and `exclude` of `quantize`", "")
 
 
@@ -373,8 +376,8 @@ _LAYERS = st.builds(
 
 @given(st.lists(_LAYERS, max_size=6))
 def test_any_layers_are_checked_without_errors(layers: list[Layer]) -> None:
-    one = profile(layers)
+    result = profile(layers)
     for lint in LINTS:
-        for insight in (*found(lint.__name__, one), *found(lint.__name__, one, timed=False)):
+        for insight in (*found(lint.__name__, result), *found(lint.__name__, result, timed=False)):
             assert insight.next_step.endswith(".") and 0 <= insight.score <= 1.0001
             assert all(0 <= place < len(layers) for place in insight.layers)

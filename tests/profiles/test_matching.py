@@ -37,7 +37,7 @@ def chain(blocks: int = 6) -> onnx.ModelProto:
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], Sample]:
     """(model, edit, naming) -> its profile."""
-    found = {}
+    result = {}
     models = {"chain": trace(chain()), "transformer": trace(tfm_model(layers=2))}
     edits = ("unchanged", "inserted early", "twin inserted early", "removed", "reordered")
     for name, traced in models.items():
@@ -45,27 +45,27 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, st
         for edit in edits:
             for naming in ("numbered by type", "scrambled"):
                 changed: Traced = NAMINGS[naming](EDITS[edit](traced, random.Random(1)))
-                found[name, edit, naming] = run(changed, shapes, tmp_path_factory.mktemp("m"))
-    return found
+                result[name, edit, naming] = run(changed, shapes, tmp_path_factory.mktemp("m"))
+    return result
 
 
 def test_a_match_of_confidence_1_is_right(samples: dict[tuple[str, str, str], Sample]) -> None:
     for (name, edit, naming), sample in samples.items():
         for view in VIEWS.values():
-            one, other = view(samples[name, "unchanged", naming]), view(sample)
-            rows = match_layers([one.profile, other.profile])
-            wrong = [found for found in judge(rows, one, other) if found.confidence >= 0.995 and not found.is_right]
+            result, other = view(samples[name, "unchanged", naming]), view(sample)
+            rows = match_layers([result.profile, other.profile])
+            wrong = [each for each in judge(rows, result, other) if each.confidence >= 0.995 and not each.is_right]
             assert not wrong, (name, edit, naming, wrong)
 
 
 def test_names_shifted_by_one_layer_are_not_trusted(samples: dict[tuple[str, str, str], Sample]) -> None:
     """A convolution more, and `Conv.3` is another than before."""
-    one, other = (samples["chain", edit, "numbered by type"] for edit in ("unchanged", "twin inserted early"))
-    rows = match_layers([one.profile, other.profile])
-    found = judge(rows, one, other)
-    assert all(match.is_right for match in found)
-    assert recall(rows, one, other)[0] >= 6
-    assert any(match.confidence == 1 and match.method == "weights" for match in found)
+    result, other = (samples["chain", edit, "numbered by type"] for edit in ("unchanged", "twin inserted early"))
+    rows = match_layers([result.profile, other.profile])
+    outcome = judge(rows, result, other)
+    assert all(match.is_right for match in outcome)
+    assert recall(rows, result, other)[0] >= 6
+    assert any(match.confidence == 1 and match.method == "weights" for match in outcome)
 
 
 def test_most_confident_matches_are_right_and_most_layers_are_matched(
@@ -74,20 +74,20 @@ def test_most_confident_matches_are_right_and_most_layers_are_matched(
     matched, there, right, sure = 0, 0, 0, 0
     for (name, _, naming), sample in samples.items():
         for view in VIEWS.values():
-            one, other = view(samples[name, "unchanged", naming]), view(sample)
-            rows = match_layers([one.profile, other.profile])
-            found = [match for match in judge(rows, one, other) if match.confidence >= 0.9]
-            right, sure = right + sum(match.is_right for match in found), sure + len(found)
-            counts = recall(rows, one, other)
+            result, other = view(samples[name, "unchanged", naming]), view(sample)
+            rows = match_layers([result.profile, other.profile])
+            outcome = [match for match in judge(rows, result, other) if match.confidence >= 0.9]
+            right, sure = right + sum(match.is_right for match in outcome), sure + len(outcome)
+            counts = recall(rows, result, other)
             matched, there = matched + counts[0], there + counts[1]
     assert matched >= 0.95 * there
     assert right >= 0.97 * sure
 
 
 def test_different_networks_have_hardly_a_confident_match(samples: dict[tuple[str, str, str], Sample]) -> None:
-    one, other = (samples[name, "unchanged", "numbered by type"] for name in ("chain", "transformer"))
+    result, other = (samples[name, "unchanged", "numbered by type"] for name in ("chain", "transformer"))
     for view in VIEWS.values():
-        rows = match_layers([view(one).profile, view(other).profile])
+        rows = match_layers([view(result).profile, view(other).profile])
         assert sum(row.confidence >= 0.9 for row in rows if all(row.layers)) <= 1
 
 
@@ -96,8 +96,8 @@ def test_every_pair_of_several_is_matched_as_well_as_alone(samples: dict[tuple[s
     rows = match_layers([sample.profile for sample in several])
     for a, b in combinations(range(len(several)), 2):
         alone = match_layers([several[a].profile, several[b].profile])
-        right = sum(found.is_right for found in judge(rows, several[a], several[b], (a, b)))
-        assert right >= sum(found.is_right for found in judge(alone, several[a], several[b]))
+        right = sum(each.is_right for each in judge(rows, several[a], several[b], (a, b)))
+        assert right >= sum(each.is_right for each in judge(alone, several[a], several[b]))
 
 
 # By hand
@@ -117,15 +117,15 @@ def pairs_of(*profiles: Profile) -> list[tuple[tuple[int, ...], ...]]:
 
 
 def test_weights_distinguish_twin_branches_with_exchanged_names() -> None:
-    one = of(weighted("left", "aa"), weighted("right", "bb"))
+    result = of(weighted("left", "aa"), weighted("right", "bb"))
     other = of(weighted("left", "bb"), weighted("right", "aa"))
-    assert sorted(pairs_of(one, other)) == [((0,), (1,)), ((1,), (0,))]
-    assert {row.confidence for row in match_layers([one, other])} == {1.0}
+    assert sorted(pairs_of(result, other)) == [((0,), (1,)), ((1,), (0,))]
+    assert {row.confidence for row in match_layers([result, other])} == {1.0}
 
 
 def test_twins_without_weights_have_low_confidence() -> None:
-    one, other = of(layer("left"), layer("right")), of(layer("right"), layer("left"))
-    assert all(row.confidence < 0.995 for row in match_layers([one, other]) if all(row.layers))
+    result, other = of(layer("left"), layer("right")), of(layer("right"), layer("left"))
+    assert all(row.confidence < 0.995 for row in match_layers([result, other]) if all(row.layers))
 
 
 def test_a_layer_missing_in_the_base_is_matched_between_the_others() -> None:
@@ -139,10 +139,10 @@ def test_a_layer_missing_in_the_base_is_matched_between_the_others() -> None:
 
 
 def test_the_best_evidence_decides_where_links_contradict() -> None:
-    one = of(weighted("a", "aa"), weighted("b", "bb"))
+    result = of(weighted("a", "aa"), weighted("b", "bb"))
     other = of(weighted("a", "aa"), weighted("b", "bb"))
     swapped = of(weighted("a", "bb"), weighted("b", "aa"))
-    rows = {row.layers for row in match_layers([one, other, swapped])}
+    rows = {row.layers for row in match_layers([result, other, swapped])}
     assert rows == {((0,), (0,), (1,)), ((1,), (1,), (0,))}
 
 
@@ -151,23 +151,23 @@ def test_profiles_with_little_information_are_matched_partly() -> None:
     bare = of(layer("same"), layer("same"))
     assert match_layers([of(), of()]) == ()
     assert all(row.methods[1] == "unmatched" for row in match_layers([repeated, of()]))
-    for one, other in permutations((repeated, bare, of(layer("", ""))), 2):
-        rows = match_layers([one, other])
-        assert sorted(at for row in rows for at in row.layers[0]) == list(range(len(one.layers)))
+    for permutation, other in permutations((repeated, bare, of(layer("", ""))), 2):
+        rows = match_layers([permutation, other])
+        assert sorted(at for row in rows for at in row.layers[0]) == list(range(len(permutation.layers)))
         assert all(row.confidence < 0.995 for row in rows if all(row.layers))
 
 
 def test_a_different_batch_size_keeps_every_match() -> None:
     kinds = ("Conv", "Relu", "MaxPool", "Gemm", "Softmax")
-    one, other = (
+    result, other = (
         of(*[layer(f"{batch}{kind}", kind, dims=[batch, at + 1]) for at, kind in enumerate(kinds)]) for batch in (1, 8)
     )
-    assert pairs_of(one, other) == [((at,), (at,)) for at in range(len(kinds))]
+    assert pairs_of(result, other) == [((at,), (at,)) for at in range(len(kinds))]
 
 
 def test_commutative_operands_may_be_exchanged() -> None:
     reads = tensor("a", 1, 4), tensor("b", 1, 4)
-    one, other = (
+    result, other = (
         of(
             layer("l", "Conv").model_copy(update={"outputs": (tensor("a", 1, 4),)}),
             layer("r", "Gemm").model_copy(update={"outputs": (tensor("b", 1, 4),)}),
@@ -175,15 +175,15 @@ def test_commutative_operands_may_be_exchanged() -> None:
         )
         for name, inputs in (("sum", reads), ("total", reads[::-1]))
     )
-    assert pairs_of(one, other) == [((at,), (at,)) for at in range(3)]
+    assert pairs_of(result, other) == [((at,), (at,)) for at in range(3)]
 
 
 def test_doubtful_matches_have_no_verdict() -> None:
-    one = profile_of([[10.0]] * 3, [layer(f"a{at}", ms=(1.0,) * 3) for at in range(4)], layer_runs=(1, 1, 1))
+    profile = profile_of([[10.0]] * 3, [layer(f"a{at}", ms=(1.0,) * 3) for at in range(4)], layer_runs=(1, 1, 1))
     other = profile_of([[10.0]] * 3, [layer(f"b{at}", ms=(9.0,) * 3) for at in range(6)], layer_runs=(1, 1, 1))
-    found = comparison_of(one, other)
-    doubtful = {number for number, row in enumerate(found.rows) if row.confidence < 0.6}
-    verdicts = {verdict.verdict for verdict in found.layer_verdicts if verdict.row in doubtful}
+    comparison = comparison_of(profile, other)
+    doubtful = {number for number, row in enumerate(comparison.rows) if row.confidence < 0.6}
+    verdicts = {verdict.verdict for verdict in comparison.layer_verdicts if verdict.row in doubtful}
     assert verdicts == {"inconclusive"}
 
 
@@ -192,10 +192,10 @@ def test_doubtful_matches_have_no_verdict() -> None:
 
 def test_more_time_is_matched_than_by_trex() -> None:
     profiles = {name: read_profile(a100_exports() / name) for name in ("fp32", "fp16", "qat")}
-    for one, other in permutations(profiles.values(), 2):
-        rows = match_layers([one, other])
-        ours = matched_share(one.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
-        theirs = matched_share(one.layers, [at for at, _ in beam_search(one.layers, other.layers)])
+    for permutation, other in permutations(profiles.values(), 2):
+        rows = match_layers([permutation, other])
+        ours = matched_share(permutation.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
+        theirs = matched_share(permutation.layers, [at for at, _ in beam_search(permutation.layers, other.layers)])
         assert ours >= theirs
     rows = match_layers([profiles["fp32"], profiles["qat"]])
     convolutions = [row for row in rows if row.layers[0] and profiles["fp32"].layers[row.layers[0][0]].macs]
@@ -204,33 +204,33 @@ def test_more_time_is_matched_than_by_trex() -> None:
 
 def test_as_many_layers_are_matched_as_by_trex(samples: dict[tuple[str, str, str], Sample]) -> None:
     for (name, _, naming), sample in samples.items():
-        one, other = samples[name, "unchanged", naming].profile, sample.profile
-        rows = match_layers([one, other])
+        result, other = samples[name, "unchanged", naming].profile, sample.profile
+        rows = match_layers([result, other])
         ours = sum(len(row.layers[0]) for row in rows if row.layers[1])
-        assert ours >= len(beam_search(one.layers, other.layers))
+        assert ours >= len(beam_search(result.layers, other.layers))
 
 
 def test_weights_and_windows_are_recorded(samples: dict[tuple[str, str, str], Sample]) -> None:
-    found = next(one for one in samples["chain", "unchanged", "scrambled"].profile.layers if one.weights)
-    (weight,) = found.weights
+    result = next(each for each in samples["chain", "unchanged", "scrambled"].profile.layers if each.weights)
+    (weight,) = result.weights
     assert weight.shape == (8, 8, 3, 3)
     assert weight.digest
     assert weight.name
-    assert dict(found.attributes)["strides"] == (1, 1)
+    assert dict(result.attributes)["strides"] == (1, 1)
 
 
 def test_layers_with_weights_are_matched_under_new_names(sample_model: Callable[[str], Path], tmp_path: Path) -> None:
     """A trained model exported again with an additional layer is matched by the contents of its layers."""
     traced = trace(onnx.load(sample_model("cls")))
     shapes = {"x": (1, 3, 48, 96)}
-    one = run(NAMINGS["numbered by type"](traced), shapes, tmp_path / "one")
+    result = run(NAMINGS["numbered by type"](traced), shapes, tmp_path / "one")
     changed = NAMINGS["numbered by type"](EDITS["twin inserted early"](traced, random.Random(1)))
     other = run(changed, shapes, tmp_path / "other")
-    rows = match_layers([one.profile, other.profile])
-    found = judge(rows, one, other)
-    assert not [match for match in found if match.confidence >= 0.995 and not match.is_right]
-    assert sum(match.is_right for match in found) >= 0.98 * len(found)
-    assert recall(rows, one, other)[0] >= 0.97 * recall(rows, one, other)[1]
+    rows = match_layers([result.profile, other.profile])
+    outcome = judge(rows, result, other)
+    assert not [match for match in outcome if match.confidence >= 0.995 and not match.is_right]
+    assert sum(match.is_right for match in outcome) >= 0.98 * len(outcome)
+    assert recall(rows, result, other)[0] >= 0.97 * recall(rows, result, other)[1]
 
 
 def test_confidences_are_shares() -> None:

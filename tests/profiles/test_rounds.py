@@ -42,20 +42,20 @@ def rounds_of(base: RoundSide, candidate: RoundSide, number: int = FEWEST_ROUNDS
 
 def compare_by(rounds: Sequence[Round], *gates: str, **plan: Any) -> Comparison:
     """A comparison whose process runs show nothing, and whose rounds are these."""
-    found = describe_rounds(rounds, RoundsPlan(**{**vars(PLAN), **plan}), "decided")
+    paired_rounds = describe_rounds(rounds, RoundsPlan(**{**vars(PLAN), **plan}), "decided")
     runs = [Measured(place, name, steady(*[10.0] * 5)) for place, name in enumerate(("base", "speed"))]
-    return compare((), {"speed": runs}, Rules(metric="latency.median"), gates, evidence=RoundsEvidence(found))
+    return compare((), {"speed": runs}, Rules(metric="latency.median"), gates, evidence=RoundsEvidence(paired_rounds))
 
 
 def rounds_in(comparison: Comparison) -> PairedRounds:
-    found = comparison.profiles[0].rounds
-    assert found is not None
-    return found
+    rounds = comparison.profiles[0].rounds
+    assert rounds is not None
+    return rounds
 
 
 def verdict_in(comparison: Comparison, metric: str = "latency.median", base: int = 0) -> MetricVerdict:
     verdicts = comparison.profiles[0].verdicts
-    return next(one for one in verdicts if (one.metric, one.base) == (metric, base))
+    return next(verdict for verdict in verdicts if (verdict.metric, verdict.base) == (metric, base))
 
 
 @pytest.mark.parametrize(
@@ -85,27 +85,27 @@ def test_wall_time_decides_on_devices() -> None:
 
 
 def test_rounds_decide_the_median_and_the_minimum_and_both_clocks_are_recorded() -> None:
-    found = compare_by(rounds_of(side(10), side(11)), "latency.median <= +5 %", "latency.min <= +15 %")
-    assert [gate.outcome for gate in found.gates] == ["failed", "passed"]
-    assert found.verdict == "regressed"
-    assert verdict_in(found).ratio == pytest.approx(1.1)
-    assert rounds_in(found).wall.ratio == rounds_in(found).cpu.ratio == pytest.approx(1.1)
-    assert verdict_in(found, "throughput").verdict == "regressed"
-    assert verdict_in(found, "throughput").ratio == pytest.approx(1 / 1.1)
-    assert verdict_in(found, "latency.mean").clock == ""
-    assert verdict_in(found, "latency.mean").verdict == "unchanged"
-    back = verdict_in(found, base=1)
+    comparison = compare_by(rounds_of(side(10), side(11)), "latency.median <= +5 %", "latency.min <= +15 %")
+    assert [gate.outcome for gate in comparison.gates] == ["failed", "passed"]
+    assert comparison.verdict == "regressed"
+    assert verdict_in(comparison).ratio == pytest.approx(1.1)
+    assert rounds_in(comparison).wall.ratio == rounds_in(comparison).cpu.ratio == pytest.approx(1.1)
+    assert verdict_in(comparison, "throughput").verdict == "regressed"
+    assert verdict_in(comparison, "throughput").ratio == pytest.approx(1 / 1.1)
+    assert verdict_in(comparison, "latency.mean").clock == ""
+    assert verdict_in(comparison, "latency.mean").verdict == "unchanged"
+    back = verdict_in(comparison, base=1)
     assert back.verdict == "improved"
     assert back.ratio == pytest.approx(1 / 1.1)
 
 
 def test_a_difference_that_only_wall_time_sees_is_never_called_unchanged() -> None:
     """Waits that look like queueing, or too short to count as waiting, hide from CPU time."""
-    found = compare_by(rounds_of(side(10), side(12, cpu_ms=10, queued_ms=2)), "latency.median <= +5 %")
-    assert rounds_in(found).clocks_disagree
-    assert verdict_in(found).verdict == "inconclusive"
-    assert "the clocks disagree" in found.why
-    assert found.gates[0].outcome == "inconclusive"
+    comparison = compare_by(rounds_of(side(10), side(12, cpu_ms=10, queued_ms=2)), "latency.median <= +5 %")
+    assert rounds_in(comparison).clocks_disagree
+    assert verdict_in(comparison).verdict == "inconclusive"
+    assert "the clocks disagree" in comparison.why
+    assert comparison.gates[0].outcome == "inconclusive"
     # Where both see a difference, only its size is uncertain.
     both = verdict_in(compare_by(rounds_of(side(10), side(14, cpu_ms=11, queued_ms=3))))
     assert (both.verdict, both.clock) == ("regressed", "cpu")
@@ -131,9 +131,9 @@ def queued(wall_ms: float, cpu_ms: float) -> RoundSide:
 def test_clocks_disagree_about_differences_that_only_wall_time_shows(
     wall_ratio: float, cpu_ratio: float, disagree: bool
 ) -> None:
-    found = describe_rounds(rounds_of(queued(20, 10), queued(20 * wall_ratio, 10 * cpu_ratio)), PLAN, "decided")
-    assert found.clock == "cpu"
-    assert found.clocks_disagree is disagree
+    rounds = describe_rounds(rounds_of(queued(20, 10), queued(20 * wall_ratio, 10 * cpu_ratio)), PLAN, "decided")
+    assert rounds.clock == "cpu"
+    assert rounds.clocks_disagree is disagree
 
 
 def test_turns_without_their_time_in_the_queue_are_refused() -> None:
@@ -161,16 +161,16 @@ def test_turns_without_their_time_in_the_queue_are_refused() -> None:
     ],
 )
 def test_the_reason_names_the_deciding_clock_and_shows_the_other(candidate: RoundSide, why: str) -> None:
-    found = verdict_in(compare_by(rounds_of(side(10), candidate)))
-    assert found.why.replace(MINUS, "-") == f"{why}; alternating passes, decided"
+    verdict = verdict_in(compare_by(rounds_of(side(10), candidate)))
+    assert verdict.why.replace(MINUS, "-") == f"{why}; alternating passes, decided"
 
 
 @pytest.mark.parametrize("metric", ["latency.median", "latency.min", "throughput"])
 @pytest.mark.parametrize("clocks", ["agree", "disagree"])
 def test_swapping_the_sides_inverts_values_and_interval(metric: str, clocks: str) -> None:
     candidate = side(11) if clocks == "agree" else side(12, cpu_ms=10, queued_ms=2)
-    found = compare_by(rounds_of(side(10), candidate))
-    there, back = (verdict_in(found, metric, base) for base in (0, 1))
+    comparison = compare_by(rounds_of(side(10), candidate))
+    there, back = (verdict_in(comparison, metric, base) for base in (0, 1))
     assert (back.base_value, back.candidate_value) == pytest.approx((there.candidate_value, there.base_value))
     assert (back.ratio, back.low, back.high) == pytest.approx((1 / there.ratio, 1 / there.high, 1 / there.low))
     assert there.candidate_value == pytest.approx((there.base_value or 0) * there.ratio)
@@ -179,8 +179,10 @@ def test_swapping_the_sides_inverts_values_and_interval(metric: str, clocks: str
 
 
 def test_intervals_of_too_few_rounds_invert_without_bounds() -> None:
-    found = compare_by(rounds_of(side(10), side(11), FEWEST_ROUNDS - 1))
-    assert [(one.low, one.high) for one in (verdict_in(found), verdict_in(found, base=1))] == [(0, math.inf)] * 2
+    comparison = compare_by(rounds_of(side(10), side(11), FEWEST_ROUNDS - 1))
+    assert [(each.low, each.high) for each in (verdict_in(comparison), verdict_in(comparison, base=1))] == [
+        (0, math.inf)
+    ] * 2
 
 
 def test_a_difference_that_only_wall_time_sees_counts_beyond_the_threshold() -> None:
@@ -194,9 +196,9 @@ def test_noise_in_wall_time_alone_changes_nothing() -> None:
     noisy = [
         Round(base=_delayed(dice), candidate=_delayed(dice), pinned_to=number % 2) for number in range(FEWEST_ROUNDS)
     ]
-    found = compare_by(noisy)
-    assert not rounds_in(found).clocks_disagree
-    assert found.verdict == "unchanged"
+    comparison = compare_by(noisy)
+    assert not rounds_in(comparison).clocks_disagree
+    assert comparison.verdict == "unchanged"
 
 
 def _delayed(dice: random.Random) -> RoundSide:
@@ -207,8 +209,8 @@ def _delayed(dice: random.Random) -> RoundSide:
 
 
 def test_fewer_than_four_rounds_are_inconclusive() -> None:
-    found = compare_by(rounds_of(side(10), side(20), FEWEST_ROUNDS - 1))
-    assert found.verdict == "inconclusive"
+    comparison = compare_by(rounds_of(side(10), side(20), FEWEST_ROUNDS - 1))
+    assert comparison.verdict == "inconclusive"
     assert compare_by(rounds_of(side(10), side(20))).verdict == "regressed"
 
 
@@ -230,15 +232,15 @@ def test_the_learned_spread_bounds_that_of_the_rounds() -> None:
 
 
 def test_different_circumstances_prevent_a_verdict_by_rounds_too() -> None:
-    found = describe_rounds(rounds_of(side(10), side(11)), PLAN, "decided")
+    rounds = describe_rounds(rounds_of(side(10), side(11)), PLAN, "decided")
     other = steady(*[10.0] * 5, versions={"onnxruntime": "1.30"})
     runs = [Measured(0, "base", steady(*[10.0] * 5)), Measured(1, "speed", other)]
-    assert compare((), {"speed": runs}, Rules(), evidence=RoundsEvidence(found)).verdict == "incomparable"
+    assert compare((), {"speed": runs}, Rules(), evidence=RoundsEvidence(rounds)).verdict == "incomparable"
 
 
 def test_an_empty_cpu_clock_is_not_used() -> None:
-    found = compare_by(rounds_of(side(10, cpu_ms=0, queued_ms=10), side(20, cpu_ms=0, queued_ms=20)))
-    assert found.verdict == "inconclusive"
+    comparison = compare_by(rounds_of(side(10, cpu_ms=0, queued_ms=10), side(20, cpu_ms=0, queued_ms=20)))
+    assert comparison.verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ def test_exactly_the_planted_changes_are_found(changes: list[set[int]], dice: ra
     builds = [LAYERS, *(other_tactic(LAYERS, *places) for places in changes)]
     dice.shuffle(builds)
     churn = churn_of(*builds)
-    assert {one.name for one in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
-    assert {one.change for one in churn.changed} <= {"tactic"}
-    assert {one.variants for one in churn.changed} <= {2}
+    assert {each.name for each in churn.changed} == {LAYERS[place].name for place in set().union(*changes)}
+    assert {each.change for each in churn.changed} <= {"tactic"}
+    assert {each.variants for each in churn.changed} <= {2}
     assert churn.layer_share == pytest.approx(len(set().union(*changes)) / len(LAYERS))
     assert churn.different_engines == len(set(builds))
     assert churn.time_share is None
@@ -83,7 +83,7 @@ def test_a_changed_format_outranks_a_changed_tactic() -> None:
     )
     (changed,) = churn_of(LAYERS, (*LAYERS[:at], linear, *LAYERS[at + 1 :])).changed
     assert changed.change == "format"
-    assert [one.rpartition(" -> ")[2] for one in changed.built] == ["float16 hwc8", "float16 chw32"]
+    assert [each.rpartition(" -> ")[2] for each in changed.built] == ["float16 hwc8", "float16 chw32"]
 
 
 def test_differently_fused_layers_are_found() -> None:
@@ -104,7 +104,7 @@ def test_a_node_that_moves_to_another_layer_is_found() -> None:
     less = first.model_copy(update={"onnx_nodes": first.onnx_nodes[:-1]})
     more = second.model_copy(update={"onnx_nodes": (moved, *second.onnx_nodes)})
     changed = churn_of((first, second), (less, more)).changed
-    assert {one.change for one in changed} == {"layers"}
+    assert {each.change for each in changed} == {"layers"}
 
 
 def test_a_reformat_in_some_builds_is_found() -> None:
@@ -129,16 +129,16 @@ def test_shares_of_time_need_measurements_of_all_builds() -> None:
     total = len(LAYERS) - 2 + 53.0
     assert churn.basis == "engines as measured"
     assert churn.time_share == pytest.approx(53 / total)
-    assert [one.time_share for one in churn.changed] == pytest.approx([50 / total, 3 / total]), "slowest first"
-    assert {one.metric: one.relative for one in churn.spreads}["latency.median"] == 0
+    assert [each.time_share for each in churn.changed] == pytest.approx([50 / total, 3 / total]), "slowest first"
+    assert {spread.metric: spread.relative for spread in churn.spreads}["latency.median"] == 0
     half = find_churn([first, rebuild(2, LAYERS)])
     assert (half.basis, half.time_share) == ("engines as built", None)
-    assert "latency.median" not in {one.metric for one in half.spreads}
+    assert "latency.median" not in {spread.metric for spread in half.spreads}
 
 
 def test_spreads_are_relative_to_the_median() -> None:
     builds = [Rebuild(str(seconds), build(build_s=seconds)) for seconds in (90.0, 100.0, 120.0)]
-    (spread,) = (one for one in find_churn(builds).spreads if one.metric == "build_s")
+    (spread,) = (each for each in find_churn(builds).spreads if each.metric == "build_s")
     assert [spread.median, spread.relative] == pytest.approx([100.0, 0.3])
 
 
@@ -162,7 +162,7 @@ def test_real_layers_of_an_a100_are_compared() -> None:
     chosen = [place for place, layer in enumerate(layers) if layer.tactic and layer.role == "compute"][3:9:2]
     again = single.model_copy(update={"layers": other_tactic(layers, *chosen)})
     churn = find_churn([measured(single), measured(again)])
-    assert {one.name for one in churn.changed} == {layers[place].name for place in chosen}
+    assert {each.name for each in churn.changed} == {layers[place].name for place in chosen}
     times = [layer.median_ms for layer in layers]
     assert churn.time_share == pytest.approx(sum(times[place] for place in chosen) / sum(times))
     precisions = find_churn([measured(single), measured(half)])
@@ -179,12 +179,12 @@ def measured(profile: Profile) -> Rebuild:
 def sweep_of(folder: Path, builds: Sequence[Build], axis: str = "steps.engine.attempt") -> SweepRecord:
     """A sweep with a point for each of these engines; points of equal engines share one."""
     points = []
-    for number, one in enumerate(builds, 1):
+    for number, each in enumerate(builds, 1):
         place = f"points/{number:04}"
         (folder / "points").mkdir(exist_ok=True)
-        write_engine_run(folder / place, {"engine": one})
-        step = PointStep(name="engine", step="build_engine", outcome="done", reason="forced", key=one.engine_digest)
-        values: dict[str, JsonValue] = {axis: one.options["attempt"]}
+        write_engine_run(folder / place, {"engine": each})
+        step = PointStep(name="engine", step="build_engine", outcome="done", reason="forced", key=each.engine_digest)
+        values: dict[str, JsonValue] = {axis: each.options["attempt"]}
         points.append(
             SweepPoint(number=number, values=values, changes=values, outcome="passed", steps=(step,), folder=place)
         )
@@ -216,7 +216,7 @@ def test_a_sweep_over_attempts_shows_its_churn(tmp_path: Path) -> None:
     assert view.points == (2, 3, 1), "what points share counts once"
     assert view.summary == f"3 builds, 3 different engines: 1 of {len(LAYERS)} layers differ (4.8 %)"
     (row,) = view.rows
-    assert [one.mark for one in row.outcomes] == ["A", "B", "A"]
+    assert [outcome.mark for outcome in row.outcomes] == ["A", "B", "A"]
     assert "attempt 1 took timings from this machine's cache" in view.notes[0]
 
 

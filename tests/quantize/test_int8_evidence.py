@@ -71,18 +71,18 @@ def test_each_node_is_quantized_alone_and_its_error_traced_to_the_output(tmp_pat
     second[0] *= 30
     source = make_products(tmp_path / "m.onnx", first, second)
     np.save(tmp_path / "x.npy", values := random.normal(0, 1, (8, 16)).astype(np.float32))
-    found = list(errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values())
+    result = list(errors_of(source, {"x": {"data": str(tmp_path / "x.npy")}}, values, op_types=("MatMul",)).values())
     h = -values @ first
     y = np.tanh(h) @ second
     alone = rounded(-values, -values.max(), -values.min()) @ rounded_weight(first)
     t = np.tanh(h)
     last = rounded(t, t.min(), t.max()) @ rounded_weight(second)
-    assert found[0].own == pytest.approx(relative(h, alone), rel=0.05)
-    assert found[0].output_error == pytest.approx(relative(y, np.tanh(alone) @ second), rel=0.05)
-    assert found[1].own == pytest.approx(relative(y, last), rel=0.05)
-    assert found[1].output_error == pytest.approx(found[1].own, rel=1e-6)
-    assert found[1].own > 2 * found[0].own
-    assert sum(each.share for each in found) == pytest.approx(2)
+    assert result[0].own == pytest.approx(relative(h, alone), rel=0.05)
+    assert result[0].output_error == pytest.approx(relative(y, np.tanh(alone) @ second), rel=0.05)
+    assert result[1].own == pytest.approx(relative(y, last), rel=0.05)
+    assert result[1].output_error == pytest.approx(result[1].own, rel=1e-6)
+    assert result[1].own > 2 * result[0].own
+    assert sum(each.share for each in result) == pytest.approx(2)
     monkeypatch.setattr("ndld_flow.quantize.int8_reducer._MOST_FOLLOWED", 1)
     (tmp_path / "few").mkdir()
     source = make_products(tmp_path / "few/m.onnx", first, second)
@@ -100,10 +100,10 @@ def test_a_search_follows_the_errors(tmp_path: Path) -> None:
     """Of six convolutions one is ruined: nothing, it, the shrunk set, and the last look."""
     source = make_convs(tmp_path / "m.onnx", layers=6, loud=2)
     loud = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"][2]
-    found = search(tmp_path / "f", source, SIGNED, tolerance={"snr_db": 20}, samples=2)
-    assert found.passed, found.metrics_whole
-    assert [kept.outputs for kept in found.kept] == [tuple(loud.output)]
-    assert len(found.trials) <= 5
+    result = search(tmp_path / "f", source, SIGNED, tolerance={"snr_db": 20}, samples=2)
+    assert result.passed, result.metrics_whole
+    assert [kept.outputs for kept in result.kept] == [tuple(loud.output)]
+    assert len(result.trials) <= 5
 
 
 @pytest.mark.parametrize(("copied", "said"), [(True, "it reads Neg_0_out"), (False, "it reads x")])
@@ -116,8 +116,8 @@ def test_a_range_set_by_a_few_outliers_is_reported(copied: bool, said: str, tmp_
     np.save(tmp_path / "x.npy", values)
     source = make_products(tmp_path / "m.onnx", weights[0], weights[1], copied)
     given = {"x": {"data": str(tmp_path / "x.npy")}}
-    found = search(tmp_path / "f", source, given, tolerance={"snr_db": 20}, int8={"op_types": ["MatMul"]})
-    (kept,) = found.kept
+    result = search(tmp_path / "f", source, given, tolerance={"snr_db": 20}, int8={"op_types": ["MatMul"]})
+    (kept,) = result.kept
     assert kept.cause == "range"
     assert f"{said}, whose values reach 400" in kept.evidence[0].sentence
     assert ("times their RMS" in kept.evidence[0].sentence) != copied
@@ -138,6 +138,6 @@ def test_weights_that_become_0_are_reported(tmp_path: Path) -> None:
     lost = [each.lost_weights for each in errors_of(source, given, values, **whole).values()]
     assert lost[0] == pytest.approx(0.75, abs=0.01)
     int8 = {"op_types": ["MatMul"], "per_channel": False}
-    found = search(tmp_path / "f", source, given, tolerance={"snr_db": 45}, int8=int8)
-    told = [each.sentence for kept in found.kept for each in kept.evidence if each.cause == "range"]
-    assert any(re.match("7[56] % of its weights", sentence) for sentence in told)
+    outcome = search(tmp_path / "f", source, given, tolerance={"snr_db": 45}, int8=int8)
+    result = [each.sentence for kept in outcome.kept for each in kept.evidence if each.cause == "range"]
+    assert any(re.match("7[56] % of its weights", sentence) for sentence in result)

@@ -218,8 +218,8 @@ def test_equal_settings_give_equal_bytes_and_no_temporary_files(tmp_path: Path) 
     assert done.stdout == done.stderr == ""
     assert not list(work.iterdir())
     quantize(source, tmp_path / "here", **FULL, method="percentile")
-    made = [(tmp_path / place / "out/model.onnx").read_bytes() for place in ("here", "there")]
-    assert made[0] == made[1]
+    result = [(tmp_path / place / "out/model.onnx").read_bytes() for place in ("here", "there")]
+    assert result[0] == result[1]
 
 
 def test_the_root_logger_is_restored(tmp_path: Path, capsys: Any) -> None:
@@ -247,9 +247,9 @@ def test_a_search_keeps_the_layer_that_int8_breaks(tmp_path: Path) -> None:
     source = make_convs(tmp_path / "m.onnx", layers=5, loud=2)
     convs = [node for node in onnx.load(source).graph.node if node.op_type == "Conv"]
     asked = {"precision": "int8", "tolerance": {"snr_db": 20}, "samples": 2, "int8": EVERYTHING}
-    found = run_step(FindPrecision, source, tmp_path / "f", asked, SIGNED)
+    step = run_step(FindPrecision, source, tmp_path / "f", asked, SIGNED)
     search = PrecisionSearch.model_validate_json((tmp_path / "f/out/precision.json").read_text())
-    assert search.passed, found.result.summary
+    assert search.passed, step.result.summary
     assert search.metrics_whole["snr_db"] < 15
     assert [kept.outputs[0] for kept in search.kept] == [convs[2].output[0]]
     artifact = PrecisionDocument(tmp_path / "f/out/precision.json", "search", "digest")

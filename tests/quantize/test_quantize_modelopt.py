@@ -66,8 +66,8 @@ said = parser.parse_args(sys.argv[3:])
 
 
 def called(python: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((python.parent / "called.json").read_text())
-    return made
+    document: dict[str, Any] = json.loads((python.parent / "called.json").read_text())
+    return document
 
 
 def use(folder: Path, python: Path, model: Path | None = None, given: Any = SIGNED, **settings: Any) -> Ran:
@@ -80,10 +80,10 @@ def test_modelopt_gets_the_model_and_the_samples(tmp_path: Path, caplog: pytest.
     caplog.set_level("INFO")
     python = stand_in(tmp_path, COPY + "    os.rename(said.calibration_data_path, here / 'calibration.npz')\n")
     ran = use(tmp_path, python, modelopt={"format": "int8"}, samples=3, method="entropy", op_types=["Conv"])
-    said = called(python)
-    assert (said["quantize_mode"], said["calibration_method"]) == ("int8", "entropy")
-    assert (said["calibration_shapes"], said["op_types_to_quantize"]) == ("x:1x8x12x12", ["Conv"])
-    assert said["nodes_to_exclude"] is None
+    entries = called(python)
+    assert (entries["quantize_mode"], entries["calibration_method"]) == ("int8", "entropy")
+    assert (entries["calibration_shapes"], entries["op_types_to_quantize"]) == ("x:1x8x12x12", ["Conv"])
+    assert entries["nodes_to_exclude"] is None
     with np.load(tmp_path / "bin/calibration.npz", allow_pickle=False) as rows:
         assert rows.files == ["x"]
         assert rows["x"].shape == (3, 8, 12, 12)
@@ -92,9 +92,9 @@ def test_modelopt_gets_the_model_and_the_samples(tmp_path: Path, caplog: pytest.
     assert ran.told[-1] == (0, 0, "halfway")
     assert ran.result.summary.startswith("ModelOpt int8 on 3 samples: 0 of 4 layers")
     assert {path.name for path in ran.out.iterdir()} == {"model.onnx"}
-    made = onnx.load(ran.out / "model.onnx").graph
-    assert not {node.op_type for node in made.node} & {"Constant"}, "it takes no weights from nodes"
-    assert not {name for name in said["environment"] if name.startswith(("PYTEST", "PYTHON", "VIRTUAL"))}
+    graph = onnx.load(ran.out / "model.onnx").graph
+    assert not {node.op_type for node in graph.node} & {"Constant"}, "it takes no weights from nodes"
+    assert not {name for name in entries["environment"] if name.startswith(("PYTEST", "PYTHON", "VIRTUAL"))}
 
 
 def test_what_is_excluded_is_named(tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_what_is_excluded_is_named(tmp_path: Path) -> None:
     why = Evidence(cause="range", sentence="so")
     kept = KeptNode(node="", op_type="Conv", outputs=tuple(convs[2].output), cause="range", evidence=(why,))
     counts: dict[str, Any] = {"sample_count": 1, "node_count": 7, "candidate_count": 4, "wall_s": 1.0}
-    told: dict[str, Any] = {"tolerance": {}, "inputs": {}, "metrics_whole": {}, "metrics_found": {}, "trials": ()}
-    search = PrecisionSearch(model="source", precision="int8", kept=(kept,), passed=True, **counts, **told)
+    result: dict[str, Any] = {"tolerance": {}, "inputs": {}, "metrics_whole": {}, "metrics_found": {}, "trials": ()}
+    search = PrecisionSearch(model="source", precision="int8", kept=(kept,), passed=True, **counts, **result)
     (tmp_path / "precision.json").write_text(search.to_json())
     artifact = PrecisionDocument(tmp_path / "precision.json", "search", "digest")
     settings = {"modelopt": {"python": str(python)}, "exclude": {"nodes": ["a.b", "-x+"]}, "found_by": "search"}
@@ -249,7 +249,7 @@ def test_the_real_modelopt_quantizes(kind: str, tmp_path: Path) -> None:
     settings = {"samples": 2, "modelopt": {"format": kind}, "exclude": {"nodes": [first.name]}}
     ran = use(tmp_path, Path(REAL), source, given, **settings)
     assert ran.result.metrics["layers"].value == 2, ran.result.summary
-    made = onnx.load(ran.out / "model.onnx").graph
+    graph = onnx.load(ran.out / "model.onnx").graph
     types = {onnx.TensorProto.INT8 if kind == "int8" else onnx.TensorProto.FLOAT8E4M3FN}
-    assert types & {each.data_type for each in made.initializer}
-    assert next(node for node in made.node if node.op_type == "Conv").input[0] == "x"
+    assert types & {each.data_type for each in graph.initializer}
+    assert next(node for node in graph.node if node.op_type == "Conv").input[0] == "x"

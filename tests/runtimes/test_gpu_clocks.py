@@ -233,9 +233,9 @@ def test_the_gpu_is_sampled_during_the_passes(monkeypatch: pytest.MonkeyPatch) -
     assert everything["power_w"] == {"median": 68.0, "min": 68.0, "max": 68.0}
     assert everything["pcie_received_kb_per_s"] == {"median": 101.0, "min": 101.0, "max": 101.0}
     assert "celsius" not in everything
-    told = samples.describe(everything)
-    assert "93 % of the time with a kernel running, 1,410 MHz, 68 W (medians of" in told
-    assert "counters" in told
+    result = samples.describe(everything)
+    assert "93 % of the time with a kernel running, 1,410 MHz, 68 W (medians of" in result
+    assert "counters" in result
     before = samples.within([(began - 2, began - 1)])
     assert before == {"samples": 0}
     assert "passes ended before the first sample" in samples.describe(before)

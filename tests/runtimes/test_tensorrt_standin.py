@@ -117,9 +117,9 @@ class Session:
 
     def layers(self, engine: Any) -> list[dict[str, Any]]:
         inspector = self.open(engine).create_engine_inspector()
-        told = json.loads(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
-        found: list[dict[str, Any]] = told["Layers"]
-        return found
+        document = json.loads(inspector.get_engine_information(self.trt.LayerInformationFormat.JSON))
+        result: list[dict[str, Any]] = document["Layers"]
+        return result
 
 
 # Names
@@ -133,8 +133,8 @@ def test_a_release_has_its_names_and_no_others(load: Load, backend: EngineBacken
     every = {
         (owner, name)
         for which in RELEASES
-        for owner, found in names_of_release(*which).classes.items()
-        for name in found
+        for owner, class_ in names_of_release(*which).classes.items()
+        for name in class_
     }
     wrong = [
         f"{owner}.{name}"
@@ -453,14 +453,14 @@ def test_a_detailed_build_logs_its_layers(load: Load, release: str) -> None:
     assert not [message for _, message in session.lines if message.startswith("Layers:")]
     session.config.profiling_verbosity = session.trt.ProfilingVerbosity.DETAILED
     session.build()
-    (told,) = [
+    (result,) = [
         message for severity, message in session.lines if message.startswith("Layers:") and severity == "VERBOSE"
     ]
-    lines = told.split("\n\n")[0].split("\n")[1:]
+    lines = result.split("\n\n")[0].split("\n")[1:]
     assert len(lines) == 3
     assert "[ONNX Layer: Conv_0]" in lines[0]
     assert "[ONNX Layer: Relu_1]" in lines[0]
-    assert ("Bindings:" if release == "10.16" else "I/O Tensors:") in told
+    assert ("Bindings:" if release == "10.16" else "I/O Tensors:") in result
     assert any(message.startswith("Total Weights Memory: ") for _, message in session.lines)
 
 
@@ -759,8 +759,8 @@ import importlib.metadata, sys, tensorrt
 ours = [name for name, module in sys.modules.items() if REPOSITORY in str(getattr(module, "__file__", ""))]
 print(importlib.metadata.version("tensorrt"), tensorrt.__version__, "onnx" in sys.modules, ours)
 """
-    told = run_worker(site, f"REPOSITORY = {str(Path(__file__).parents[2] / 'tests')!r}\n{script}")
-    assert told == "10.9.0.34 10.9.0.34 False []\n"
+    worker = run_worker(site, f"REPOSITORY = {str(Path(__file__).parents[2] / 'tests')!r}\n{script}")
+    assert worker == "10.9.0.34 10.9.0.34 False []\n"
 
 
 def test_without_a_driver_there_is_no_builder(tmp_path: Path) -> None:
@@ -810,10 +810,10 @@ print("layers", engine.num_layers)
 def test_polygraphy_drives_it(tmp_path: Path, backend: EngineBackend, release: str, flags: str) -> None:
     site = write_standin(tmp_path, release, backend)
     (site / "model.onnx").write_bytes(small_model())
-    told = run_worker(site, POLYGRAPHY, POLYGRAPHY_USE_TENSORRT_RTX=str(int(backend == "tensorrt_rtx")))
-    assert f"Flags                  | {flags}" in told
-    assert "WORKSPACE: 1.00 MiB" in told
-    assert "layers " in told
+    worker = run_worker(site, POLYGRAPHY, POLYGRAPHY_USE_TENSORRT_RTX=str(int(backend == "tensorrt_rtx")))
+    assert f"Flags                  | {flags}" in worker
+    assert "WORKSPACE: 1.00 MiB" in worker
+    assert "layers " in worker
 
 
 def test_weights_in_files_of_their_own_are_read_or_missed(load: Load, tmp_path: Path) -> None:

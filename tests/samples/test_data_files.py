@@ -160,8 +160,8 @@ def test_test_data_sets_are_one_sample_each(in_folder: Path) -> None:
         write_test_set(in_folder / f"m/test_data_set_{number}", np.zeros(2), np.ones(2))
     touch("m/model.onnx")
     assert labels("m") == labels("m/*_set_*") == ["test_data_set_0", "test_data_set_2", "test_data_set_10"]
-    (one,) = find_files(["m/test_data_set_2"])
-    assert list(one.contents) == ["test_data_set_2/input_0.pb", "test_data_set_2/input_1.pb"]
+    (file,) = find_files(["m/test_data_set_2"])
+    assert list(file.contents) == ["test_data_set_2/input_0.pb", "test_data_set_2/input_1.pb"]
 
 
 def test_a_pattern_has_the_same_key_in_another_directory(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,16 +77,16 @@ def test_random_values_are_in_the_half_open_range(
     dtype: str, low: int, width: float, shape: list[int], seed: int
 ) -> None:
     spec = TensorSpec("x", dtype, tuple(shape))
-    made = make_feeds([spec], {"x": InputSpec(range=(float(low), low + width))}, seed)["x"].values
-    assert made.dtype == numpy_dtype(dtype)
-    assert made.shape == tuple(shape)
-    assert np.all(made.astype(np.float64) >= low)
-    assert np.all(made.astype(np.float64) < low + width)
+    result = make_feeds([spec], {"x": InputSpec(range=(float(low), low + width))}, seed)["x"].values
+    assert result.dtype == numpy_dtype(dtype)
+    assert result.shape == tuple(shape)
+    assert np.all(result.astype(np.float64) >= low)
+    assert np.all(result.astype(np.float64) < low + width)
 
 
 def test_few_bits_never_round_up_to_the_end_of_the_range() -> None:
-    made = values(TensorSpec("x", "float8_e5m2", (4096,)))
-    assert float(made.astype(np.float32).max()) < 1.0
+    result = values(TensorSpec("x", "float8_e5m2", (4096,)))
+    assert float(result.astype(np.float32).max()) < 1.0
 
 
 def test_integers_fill_their_range_and_bools_are_both() -> None:
@@ -187,10 +187,10 @@ def test_hostile_and_broken_files_are_refused(in_folder: Path) -> None:
     Path("folder.npy").mkdir()
     external = onnx.TensorProto(data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
     Path("external.pb").write_bytes(external.SerializeToString())
-    one = TensorSpec("x", "float32", (1,))
+    spec = TensorSpec("x", "float32", (1,))
     for name in ("pickle.npy", "archive.npy", "broken.npy", "text.npy", "broken.pb", "folder.npy", "external.pb"):
         with pytest.raises(RequestError, match=name):
-            values(one, data=name)
+            values(spec, data=name)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int64, np.bool_])
@@ -211,27 +211,27 @@ def write_image(name: str, size: tuple[int, int] = (8, 4), mode: str = "RGB") ->
 def test_an_image_keeps_its_size_where_the_model_leaves_it_free(in_folder: Path) -> None:
     pixels = write_image("p.png")
     mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-    made = values(X, data="p.png", mean=mean, std=std)
-    assert made.shape == (1, 3, 4, 8)
+    result = values(X, data="p.png", mean=mean, std=std)
+    assert result.shape == (1, 3, 4, 8)
     expected = (pixels / 255.0 - mean) / std
-    np.testing.assert_allclose(made[0].transpose(1, 2, 0), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(result[0].transpose(1, 2, 0), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_image_is_resized_repeated_and_laid_out(in_folder: Path) -> None:
     write_image("p.jpg", (16, 16))
     assert values(X, data="p.jpg", shape=[2, 3, 8, 4]).shape == (2, 3, 8, 4)
     nhwc = TensorSpec("x", "float16", (None, 6, 5, 3))
-    made = values(nhwc, data="p.jpg", layout="NHWC")
-    assert made.shape == (1, 6, 5, 3)
-    assert made.dtype == np.float16
-    assert made.min() >= 0
-    assert made.max() <= 1
+    result = values(nhwc, data="p.jpg", layout="NHWC")
+    assert result.shape == (1, 6, 5, 3)
+    assert result.dtype == np.float16
+    assert result.min() >= 0
+    assert result.max() <= 1
 
 
 def test_integer_inputs_get_the_pixels_and_gray_models_one_channel(in_folder: Path) -> None:
     pixels = write_image("p.png", mode="L")
-    made = values(TensorSpec("x", "uint8", (1, "h", "w")), data="p.png")
-    assert np.array_equal(made, pixels.transpose(2, 0, 1))
+    result = values(TensorSpec("x", "uint8", (1, "h", "w")), data="p.png")
+    assert np.array_equal(result, pixels.transpose(2, 0, 1))
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,13 @@ def samples(*wanted: TensorSpec, inputs: Mapping[str, Mapping[str, Any]] | None 
     return make_samples(wanted, specs(inputs or {}), SampleSettings.model_validate_json(json.dumps(asked)), "half")
 
 
-def labels(made: Samples) -> list[str]:
-    return [sample.label for sample in made]
+def labels(result: Samples) -> list[str]:
+    return [sample.label for sample in result]
 
 
-def firsts(made: Samples, name: str) -> list[float]:
+def firsts(result: Samples, name: str) -> list[float]:
     """The first element of each sample's values."""
-    return [float(sample.feeds[name].values.flat[0]) for sample in made]
+    return [float(sample.feeds[name].values.flat[0]) for sample in result]
 
 
 def refused(words: str, *wanted: TensorSpec, **asked: Any) -> None:
@@ -56,22 +56,22 @@ def refused(words: str, *wanted: TensorSpec, **asked: Any) -> None:
 
 
 def test_random_samples_are_seeded_one_by_one() -> None:
-    made = samples(K, samples=3, seed=5)
-    assert labels(made) == ["random, seed 5", "random, seed 6", "random, seed 7"]
-    assert len(made) == 3
-    assert firsts(made, "k") == [float(make_feeds([K], {}, seed)["k"].values[0]) for seed in (5, 6, 7)]
-    assert firsts(made, "k") == firsts(made, "k")
+    result = samples(K, samples=3, seed=5)
+    assert labels(result) == ["random, seed 5", "random, seed 6", "random, seed 7"]
+    assert len(result) == 3
+    assert firsts(result, "k") == [float(make_feeds([K], {}, seed)["k"].values[0]) for seed in (5, 6, 7)]
+    assert firsts(result, "k") == firsts(result, "k")
     assert samples(X).notes == ("free dimensions not set in the recipe's `inputs:` were taken as 1: x (1x3x1x1)",)
     assert labels(samples(K, data={"k": 3}, samples=2)) == ["sample 0", "sample 1"]
 
 
 def test_each_picture_of_a_folder_is_a_sample(in_folder: Path) -> None:
     write_images(in_folder / "c", {"r10.png": 100, "r9.png": 90})
-    made = samples(X, inputs={"x": {"data": "c", "std": [1 / 255]}})
-    assert labels(made) == ["r9.png", "r10.png"]
-    assert firsts(made, "x") == pytest.approx([90, 100])
-    assert made.notes == ()
-    assert next(iter(made)).feeds["x"].description == "image c/r9.png as NCHW, float32 1x3x8x8"
+    result = samples(X, inputs={"x": {"data": "c", "std": [1 / 255]}})
+    assert labels(result) == ["r9.png", "r10.png"]
+    assert firsts(result, "x") == pytest.approx([90, 100])
+    assert result.notes == ()
+    assert next(iter(result)).feeds["x"].description == "image c/r9.png as NCHW, float32 1x3x8x8"
     assert make_feeds([X], specs({"x": {"data": "c", "std": [1 / 255]}}))["x"].values.flat[0] == pytest.approx(90)
 
 
@@ -98,9 +98,9 @@ def test_files_of_several_inputs_are_combined_in_order(in_folder: Path) -> None:
     write_images(in_folder / "c", {"a.png": 1, "b.png": 2})
     for i in (0, 1, 2):
         np.save(f"k{i}.npy", np.full(2, i, np.float32))
-    made = samples(X, K, data={"x": "c", "k": ["k1.npy", "k0.npy"]})
-    assert labels(made) == ["a.png, k1.npy", "b.png, k0.npy"]
-    assert firsts(made, "k") == [1, 0]
+    result = samples(X, K, data={"x": "c", "k": ["k1.npy", "k0.npy"]})
+    assert labels(result) == ["a.png, k1.npy", "b.png, k0.npy"]
+    assert firsts(result, "k") == [1, 0]
     shared = samples(X, K, data={"x": "c", "k": "k2.npy"})
     assert labels(shared) == ["a.png, k2.npy", "b.png, k2.npy"]
     assert firsts(shared, "k") == [2, 2]
@@ -111,10 +111,10 @@ def test_files_of_several_inputs_are_combined_in_order(in_folder: Path) -> None:
 
 def test_a_single_file_serves_as_many_samples_as_random_inputs_make(in_folder: Path) -> None:
     np.save("k.npy", np.ones(2, np.float32))
-    made = samples(K, M, data={"k": "k.npy"}, inputs={"m": {"range": [0, 1000]}}, samples=3, seed=1)
-    assert labels(made) == ["k.npy, random, seed 1", "k.npy, random, seed 2", "k.npy, random, seed 3"]
-    assert firsts(made, "k") == [1, 1, 1]
-    assert len(set(firsts(made, "m"))) == 3
+    result = samples(K, M, data={"k": "k.npy"}, inputs={"m": {"range": [0, 1000]}}, samples=3, seed=1)
+    assert labels(result) == ["k.npy, random, seed 1", "k.npy, random, seed 2", "k.npy, random, seed 3"]
+    assert firsts(result, "k") == [1, 1, 1]
+    assert len(set(firsts(result, "m"))) == 3
     assert labels(samples(K, M, data={"k": "k.npy"})) == ["k.npy"]
     refused('samples: 3 are requested, and the data of input "k" has 1', K, data={"k": "k.npy"}, samples=3)
 
@@ -136,10 +136,10 @@ def test_several_files_that_do_not_fit_are_reported_at_once(in_folder: Path) -> 
 
 def test_an_array_with_a_dimension_more_is_its_rows(in_folder: Path) -> None:
     np.save("k.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
-    made = samples(K, data={"k": "k.npy"})
-    assert labels(made) == ["k.npy row 0", "k.npy row 1", "k.npy row 2"]
-    assert firsts(made, "k") == [0, 2, 4]
-    assert next(iter(made)).feeds["k"].description == "k.npy row 0, float32 2"
+    result = samples(K, data={"k": "k.npy"})
+    assert labels(result) == ["k.npy row 0", "k.npy row 1", "k.npy row 2"]
+    assert firsts(result, "k") == [0, 2, 4]
+    assert next(iter(result)).feeds["k"].description == "k.npy row 0, float32 2"
     assert make_feeds([K], specs({"k": {"data": "k.npy"}}))["k"].values.tolist() == [0, 1]
 
 
@@ -148,9 +148,9 @@ def test_a_first_dimension_that_is_fixed_splits_and_one_that_is_free_does_not(in
     assert labels(samples(X, data={"x": "x.npy"})) == ["x.npy"]
     fixed = {"x": {"shape": [1, 3, 1, 1], "data": "x.npy"}}
     assert labels(samples(X, inputs=fixed)) == [f"x.npy row {i}" for i in range(4)]
-    made = samples(X, inputs={"x": {**fixed["x"], "shape": [2, 3, 1, 1]}})
-    assert labels(made) == ["x.npy rows 0-1", "x.npy rows 2-3"]
-    assert firsts(made, "x") == [0, 2]
+    result = samples(X, inputs={"x": {**fixed["x"], "shape": [2, 3, 1, 1]}})
+    assert labels(result) == ["x.npy rows 0-1", "x.npy rows 2-3"]
+    assert firsts(result, "x") == [0, 2]
     refused("x.npy has shape 4x3x1x1, expected is 3x3x1x1", X, inputs={"x": {**fixed["x"], "shape": [3, 3, 1, 1]}})
     refused("x.npy has shape 4x3x1x1, expected is 8x3x1x1", X, inputs={"x": {**fixed["x"], "shape": [8, 3, 1, 1]}})
     np.save("scalar.npy", np.float32(1))
@@ -191,19 +191,19 @@ def test_rows_are_the_concatenated_samples(
         np.save(path, np.stack(pieces))
     else:
         np.save(path, np.concatenate(pieces) if pattern else pieces[0])
-    made = [sample.feeds["x"].values for sample in samples(spec, data={"x": str(path)})]
+    result = [sample.feeds["x"].values for sample in samples(spec, data={"x": str(path)})]
     if not splits:  # a free first dimension holds them all, and a scalar is one
-        assert [array.tolist() for array in made] == [np.load(path).tolist()]
+        assert [array.tolist() for array in result] == [np.load(path).tolist()]
     else:
-        assert [array.tolist() for array in made] == [piece.tolist() for piece in pieces]
-        assert all(array.shape == tuple(shape) for array in made)
+        assert [array.tolist() for array in result] == [piece.tolist() for piece in pieces]
+        assert all(array.shape == tuple(shape) for array in result)
 
 
 def test_of_an_archive_the_inputs_own_array_is_read(in_folder: Path) -> None:
     np.savez("both.npz", k=np.array([[1, 2], [3, 4]], np.float32), m=np.array([[[5, 6]], [[7, 8]]]))
-    made = samples(K, M, data={"k": "both.npz", "m": "both.npz"})
-    assert labels(made) == ["both.npz row 0", "both.npz row 1"]
-    assert firsts(made, "m") == [5, 7]
+    result = samples(K, M, data={"k": "both.npz", "m": "both.npz"})
+    assert labels(result) == ["both.npz row 0", "both.npz row 1"]
+    assert firsts(result, "m") == [5, 7]
     np.savez_compressed("one.npz", anything=np.array([1, 2], np.float32))
     assert firsts(samples(K, data={"k": "one.npz"}), "k") == [1]
     refused("both.npz is not .*: it holds k, m, and one must be called 'x'", X, data={"x": "both.npz"})
@@ -254,8 +254,8 @@ def test_of_an_archive_only_the_samples_asked_for_are_unpacked(in_folder: Path) 
             file.write(bytes(2**20))
     tracemalloc.start()
     try:
-        made = samples(K, data={"k": "big.npz"}, samples=2)
-        assert [sample.feeds["k"].values.tolist() for sample in made] == [[0, 0], [0, 0]]
+        result = samples(K, data={"k": "big.npz"}, samples=2)
+        assert [sample.feeds["k"].values.tolist() for sample in result] == [[0, 0], [0, 0]]
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
         tracemalloc.stop()
@@ -272,9 +272,9 @@ def test_an_array_shorter_than_its_header_is_refused_before_reading(in_folder: P
 def test_large_arrays_are_mapped(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(value_files, "_MAPPED_FROM_BYTES", 0)
     np.save("k.npy", np.arange(6, dtype=np.float32).reshape(3, 2))
-    made = samples(K, data={"k": "k.npy"})
-    assert firsts(made, "k") == [0, 2, 4]
-    assert not isinstance(next(iter(made)).feeds["k"].values, np.memmap)
+    result = samples(K, data={"k": "k.npy"})
+    assert firsts(result, "k") == [0, 2, 4]
+    assert not isinstance(next(iter(result)).feeds["k"].values, np.memmap)
 
 
 def test_other_dtypes_are_refused_naming_the_sample(in_folder: Path) -> None:
@@ -287,9 +287,9 @@ def test_other_dtypes_are_refused_naming_the_sample(in_folder: Path) -> None:
 def test_a_test_data_set_has_each_inputs_values_by_number(in_folder: Path) -> None:
     for i in (0, 1, 10):
         write_test_set(in_folder / f"m/test_data_set_{i}", np.full(2, i, np.float32), np.full((1, 2), 100 + i))
-    made = samples(K, M, data={"k": "m", "m": "m"})
-    assert labels(made) == ["test_data_set_0", "test_data_set_1", "test_data_set_10"]
-    assert (firsts(made, "k"), firsts(made, "m")) == ([0, 1, 10], [100, 101, 110])
+    result = samples(K, M, data={"k": "m", "m": "m"})
+    assert labels(result) == ["test_data_set_0", "test_data_set_1", "test_data_set_10"]
+    assert (firsts(result, "k"), firsts(result, "m")) == ([0, 1, 10], [100, 101, 110])
     refused(r"the test data set m/test_data_set_0 has no input_2\.pb", K, M, X, data={"x": "m/test_data_set_0"})
     refused(r"input_0\.pb has shape 2, expected is 3", TensorSpec("k", "float32", (3,)), data={"k": "m"})
 
@@ -306,9 +306,9 @@ def test_external_data_are_not_read(in_folder: Path) -> None:
 @pytest.mark.parametrize("suffix", [".gif", ".webp"])
 def test_every_nth_frame_of_an_animation_is_a_sample(suffix: str, in_folder: Path) -> None:
     write_animation(in_folder / f"a{suffix}", [10, 60, 110, 160, 210])
-    made = samples(X, inputs={"x": {"data": f"a{suffix}", "std": [1 / 255]}})
-    assert labels(made) == [f"a{suffix} frame {i}" for i in range(5)]
-    assert firsts(made, "x") == pytest.approx([10, 60, 110, 160, 210], abs=1)
+    result = samples(X, inputs={"x": {"data": f"a{suffix}", "std": [1 / 255]}})
+    assert labels(result) == [f"a{suffix} frame {i}" for i in range(5)]
+    assert firsts(result, "x") == pytest.approx([10, 60, 110, 160, 210], abs=1)
     second = samples(X, inputs={"x": {"data": f"a{suffix}", "std": [1 / 255], "every": 2}})
     assert labels(second) == [f"a{suffix} frame {i}" for i in (0, 2, 4)]
     assert firsts(second, "x") == pytest.approx([10, 110, 210], abs=1)
@@ -321,11 +321,11 @@ def test_every_nth_frame_of_an_animation_is_a_sample(suffix: str, in_folder: Pat
 def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) -> None:
     levels = [20, 60, 100, 140, 180, 220, 240]
     write_video(in_folder / f"clip{suffix}", levels)
-    made = samples(X, inputs={"x": {"data": f"clip{suffix}", "std": [1 / 255], "every": 3}})
-    assert labels(made) == [f"clip{suffix} frame {i}" for i in (0, 3, 6)]
-    assert len(made) == 3
-    assert firsts(made, "x") == pytest.approx([20, 140, 240], abs=6)
-    assert next(iter(made)).feeds["x"].values.shape == (1, 3, 48, 64)
+    result = samples(X, inputs={"x": {"data": f"clip{suffix}", "std": [1 / 255], "every": 3}})
+    assert labels(result) == [f"clip{suffix} frame {i}" for i in (0, 3, 6)]
+    assert len(result) == 3
+    assert firsts(result, "x") == pytest.approx([20, 140, 240], abs=6)
+    assert next(iter(result)).feeds["x"].values.shape == (1, 3, 48, 64)
     assert labels(samples(X, data={"x": f"clip{suffix}"}, samples=2)) == [f"clip{suffix} frame {i}" for i in (0, 1)]
     refused('samples: 8 are requested, and the data of input "x" has 7', X, data={"x": f"clip{suffix}"}, samples=8)
 
@@ -334,16 +334,16 @@ def test_every_nth_frame_of_a_video_is_a_sample(suffix: str, in_folder: Path) ->
 def test_pictures_and_videos_follow_each_other(in_folder: Path) -> None:
     write_images(in_folder / "c", {"b.png": 5, "d.png": 6})
     write_video(in_folder / "c/c.mp4", [50, 100])
-    made = samples(X, data={"x": "c"}, inputs={"x": {"shape": [1, 3, 8, 8]}})
-    assert labels(made) == ["b.png", "c.mp4 frame 0", "c.mp4 frame 1", "d.png"]
+    result = samples(X, data={"x": "c"}, inputs={"x": {"shape": [1, 3, 8, 8]}})
+    assert labels(result) == ["b.png", "c.mp4 frame 0", "c.mp4 frame 1", "d.png"]
 
 
 def test_a_files_name_is_shown_on_one_line(in_folder: Path) -> None:
     write_images(in_folder / "c", {"a\n\x1b[31m.png": 1, "\udcff.png": 2})
-    made = list(samples(X, data={"x": "c"}))
-    assert [sample.label for sample in made] == ["a␊␛[31m.png", "\ufffd.png"]
-    assert made[0].feeds["x"].description == "image c/a␊␛[31m.png as NCHW, float32 1x3x8x8"
-    json.dumps([sample.feeds["x"].description for sample in made], ensure_ascii=False).encode()
+    result = list(samples(X, data={"x": "c"}))
+    assert [sample.label for sample in result] == ["a␊␛[31m.png", "\ufffd.png"]
+    assert result[0].feeds["x"].description == "image c/a␊␛[31m.png as NCHW, float32 1x3x8x8"
+    json.dumps([sample.feeds["x"].description for sample in result], ensure_ascii=False).encode()
 
 
 @needs_video
@@ -392,26 +392,26 @@ def test_a_truncated_picture_is_an_error_when_it_is_reached(in_folder: Path) -> 
     for name in "abc":
         Image.fromarray(noise).save(f"{name}.png")
     Path("c.png").write_bytes(Path("c.png").read_bytes()[:6000])
-    made = iter(samples(X, data={"x": "*.png"}))
-    assert [next(made).label, next(made).label] == ["a.png", "b.png"]
+    result = iter(samples(X, data={"x": "*.png"}))
+    assert [next(result).label, next(result).label] == ["a.png", "b.png"]
     with pytest.raises(RequestError, match=r"the image c\.png cannot be read"):
-        next(made)
+        next(result)
 
 
 def test_reading_pictures_leaves_others_warnings_alone(in_folder: Path) -> None:
     write_images(in_folder, {"a.png": 1, "b.png": 2})
     before = list(warnings.filters)
-    made = iter(samples(X, data={"x": "*.png"}))
-    next(made)
+    result = iter(samples(X, data={"x": "*.png"}))
+    next(result)
     assert warnings.filters == before
 
 
 def test_files_that_vanish_between_iterations_are_an_error(in_folder: Path) -> None:
     write_animation(in_folder / "a.gif", [1, 100, 200])
-    made = samples(X, data={"x": "a.gif"})
+    result = samples(X, data={"x": "a.gif"})
     write_animation(in_folder / "a.gif", [1, 100])
     with pytest.raises(RequestError, match="2 of 3 samples are left"):
-        list(made)
+        list(result)
 
 
 # Loaders
@@ -424,9 +424,9 @@ def loader(code: str) -> dict[str, Any]:
 
 def test_a_loader_yields_mappings_or_labelled_ones(in_folder: Path) -> None:
     code = "    for i in itertools.count():\n        yield {'k': np.full(2, i, np.float32)}\n"
-    made = samples(K, **loader(code), samples=3)
-    assert labels(made) == ["load.py sample 0", "load.py sample 1", "load.py sample 2"]
-    assert firsts(made, "k") == firsts(made, "k") == [0, 1, 2]
+    result = samples(K, **loader(code), samples=3)
+    assert labels(result) == ["load.py sample 0", "load.py sample 1", "load.py sample 2"]
+    assert firsts(result, "k") == firsts(result, "k") == [0, 1, 2]
     listed = samples(K, **loader("    return [('cat\\n', {'k': [1.0, 2.0]}), ('dog', {'k': (3.0, 4.0)})]\n"))
     assert labels(listed) == ["cat␊", "dog"]
     assert firsts(listed, "k") == [1, 3]
@@ -441,8 +441,8 @@ def test_a_loader_may_use_its_buffer_again(in_folder: Path) -> None:
 
 def test_inputs_that_a_loader_leaves_out_must_be_numbers(in_folder: Path) -> None:
     code = "    yield {'k': np.zeros(2, np.float32)}\n"
-    (one,) = samples(K, M, **loader(code), samples=1, inputs={"m": {"data": 7}})
-    assert one.feeds["m"].values.tolist() == [[7, 7]]
+    (result,) = samples(K, M, **loader(code), samples=1, inputs={"m": {"data": 7}})
+    assert result.feeds["m"].values.tolist() == [[7, 7]]
     refused(r'load\.py: sample 0 has no "m": yield it, or give a number', K, M, **loader(code), samples=1)
 
 
@@ -487,9 +487,9 @@ def test_a_loader_that_shuffles_is_an_error(in_folder: Path) -> None:
 
 def test_only_used_samples_are_read(in_folder: Path) -> None:
     code = "    for i in range(10):\n        print('made', i)\n        yield {'k': np.full(2, i, np.float32)}\n"
-    made = samples(K, **loader(code), samples=10)
+    result = samples(K, **loader(code), samples=10)
     with pytest.MonkeyPatch.context() as patched:
-        told: list[object] = []
-        patched.setattr("builtins.print", lambda *said: told.append(said))
-        list(itertools.islice(made, 2))
-    assert len(told) == 2
+        outcome: list[object] = []
+        patched.setattr("builtins.print", lambda *said: outcome.append(said))
+        list(itertools.islice(result, 2))
+    assert len(outcome) == 2

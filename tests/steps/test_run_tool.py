@@ -191,11 +191,11 @@ def test_little_of_our_environment_is_passed_and_no_secret_is_recorded(
     monkeypatch.setenv("OTHER", "unseen")
     text = RENAME + "\nimport os; print(sorted(os.environ)); print(os.environ['TOKEN'], os.environ['MODE'])"
     ran = use(tmp_path, text, environment={"TOKEN": None, "MODE": "to $Scratch"})
-    told = "\n".join(caplog.messages)
-    assert "'OTHER'" not in told
-    assert "'PATH'" in told
-    assert "s3cr3t" not in told
-    assert f"$TOKEN to {ran.scratch / 'scratch'}" in told
+    result = "\n".join(caplog.messages)
+    assert "'OTHER'" not in result
+    assert "'PATH'" in result
+    assert "s3cr3t" not in result
+    assert f"$TOKEN to {ran.scratch / 'scratch'}" in result
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(RequestError) as refused:
@@ -246,9 +246,9 @@ def test_a_program_waits_when_its_output_is_not_read(tmp_path: Path) -> None:
 
 
 def test_secrets_of_several_lines_and_at_the_end_of_long_ones_are_hidden() -> None:
-    said = "import os; print('-' * 1990 + os.environ['KEY'].splitlines()[0]); print(os.environ['KEY'])"
+    result = "import os; print('-' * 1990 + os.environ['KEY'].splitlines()[0]); print(os.environ['KEY'])"
     key = "first-part-of-it\nother\tpart"
-    program = Program([sys.executable, "-c", said], {**os.environ, "KEY": key}, 60, secrets={"KEY": key})
+    program = Program([sys.executable, "-c", result], {**os.environ, "KEY": key}, 60, secrets={"KEY": key})
     heard: list[str] = []
     run_program(program, heard.append)
     assert heard[0].startswith("-" * 1900) and heard[1:] == ["$KEY", "$KEY"]
@@ -258,14 +258,14 @@ def test_secrets_of_several_lines_and_at_the_end_of_long_ones_are_hidden() -> No
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
 @pytest.mark.parametrize("link", ["os.symlink", "os.link"])
 def test_a_model_that_has_another_name_elsewhere_is_copied(tmp_path: Path, link: str) -> None:
-    made = tmp_path / "made.onnx"
+    result = tmp_path / "made.onnx"
     text = f"""
         import os, shutil, sys
-        shutil.copy(sys.argv[1], {str(made)!r})
-        {link}({str(made)!r}, sys.argv[2])
+        shutil.copy(sys.argv[1], {str(result)!r})
+        {link}({str(result)!r}, sys.argv[2])
     """
     ran = use(tmp_path, text)
-    made.write_bytes(b"")
+    result.write_bytes(b"")
     kept = ran.out / "model.onnx"
     assert not kept.is_symlink() and kept.read_bytes() == (tmp_path / "source.onnx").read_bytes()
 

@@ -27,53 +27,53 @@ from ndld_flow.store.digest import digest_file
 from ndld_flow.store.kinds import Artifact, Onnx
 from tests.support.models import make_cnn
 
-TYPES = {found.name: found for found in api.steps()}
+TYPES = {step.name: step for step in api.steps()}
 INPUTS = {"x": {"shape": [1, 3, 16, 16]}}
 """Of the model the steps are tested on."""
 
 every_step = pytest.mark.parametrize("found", TYPES.values(), ids=TYPES)
 
 
-def required(found: StepType) -> list[str]:
-    reads = found.cls.marked(Reads)
-    return [name for name, info in fields_of(found.cls).items() if info.is_required() and name not in reads]
+def required(step_type: StepType) -> list[str]:
+    reads = step_type.cls.marked(Reads)
+    return [name for name, info in fields_of(step_type.cls).items() if info.is_required() and name not in reads]
 
 
-def least_settings(found: StepType) -> dict[str, Any]:
+def least_settings(step_type: StepType) -> dict[str, Any]:
     """What a recipe must say at least: which step to read, for settings without a default.
 
     A step that works as long as a budget lasts gets a small one.
     """
-    fields = fields_of(found.cls)
-    reads = {name: "before" for name in found.cls.marked(Reads) if fields[name].is_required()}
+    fields = fields_of(step_type.cls)
+    reads = {name: "before" for name in step_type.cls.marked(Reads) if fields[name].is_required()}
     return reads | ({"budget": 1000.0} if "budget" in fields else {})
 
 
-def with_least_settings(found: StepType) -> Step[Any, Any]:
-    return found.cls.model_validate_json(json.dumps(least_settings(found)))
+def with_least_settings(step_type: StepType) -> Step[Any, Any]:
+    return step_type.cls.model_validate_json(json.dumps(least_settings(step_type)))
 
 
-def recipe_for(found: StepType) -> dict[str, Any]:
+def recipe_for(step_type: StepType) -> dict[str, Any]:
     """A recipe whose last step is the one to test, after a step that makes what it reads."""
     steps: dict[str, Any] = {}
-    reads = found.cls.kinds()[0]
+    reads = step_type.cls.kinds()[0]
     if reads is not Onnx:
         maker = next(name for name, other in TYPES.items() if other.cls.kinds()[1] is reads)
         steps["before"] = {"step": maker, **least_settings(TYPES[maker])}
-    steps["tested"] = {"step": found.name, **least_settings(found)}
+    steps["tested"] = {"step": step_type.name, **least_settings(step_type)}
     return {"name": "contract", "model": "model.onnx", "inputs": INPUTS, "steps": steps}
 
 
-def run(found: StepType, folder: Path, outputs: str) -> RunRecord:
+def run(step_type: StepType, folder: Path, outputs: str) -> RunRecord:
     make_cnn(folder / "model.onnx")
-    (folder / "recipe.yaml").write_text(json.dumps(recipe_for(found)))
+    (folder / "recipe.yaml").write_text(json.dumps(recipe_for(step_type)))
     done = api.run(folder / "recipe.yaml", outputs=folder / outputs)
     return RunRecord.model_validate_json((Path(done.folder) / "run.json").read_text())
 
 
-def check_metrics(found: StepType, settings: Step[Any, Any], step: StepRecord) -> None:
+def check_metrics(step_type: StepType, settings: Step[Any, Any], step: StepRecord) -> None:
     """What a step returned is what it declares, in the units that it declares."""
-    declared = found.cls.returns
+    declared = step_type.cls.returns
     assert declared is not None, "built-in steps declare their metrics"
     for name, metric in step.metrics.items():
         known = find_metric(name, settings, declared)

@@ -174,9 +174,9 @@ def test_a_pointer_moves_atomically(tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         point_to(tmp_path / "latest", tmp_path / name)
-        found = follow(tmp_path / "latest")
-        assert found is not None
-        assert found.resolve() == tmp_path / name
+        file = follow(tmp_path / "latest")
+        assert file is not None
+        assert file.resolve() == tmp_path / name
     (tmp_path / "two").rmdir()
     assert follow(tmp_path / "latest") is None
 

@@ -34,7 +34,7 @@ def test_other_settings_of_a_grid_cancel_out() -> None:
     first, second = threads.levels
     assert first.observed == pytest.approx([first.median] * 3)
     assert first.median / second.median == pytest.approx(2)
-    assert [one.values for one in level.levels] == [("basic",), ("all",), ("extended",)], "in the axis' order"
+    assert [each.values for each in level.levels] == [("basic",), ("all",), ("extended",)], "in the axis' order"
     assert level.levels[1].median / level.levels[0].median == pytest.approx(0.8)
     # The middle of all is kept: 10 and 5 by geometric mean.
     middle = statistics.geometric_mean([point.objective for point in points])
@@ -43,17 +43,17 @@ def test_other_settings_of_a_grid_cancel_out() -> None:
 
 def test_effects_are_sorted_by_size() -> None:
     points = observe(AXES, lambda threads, level: 10 - 0.1 * threads + {"basic": 0, "all": 5, "extended": 1}[level])
-    found = main_effects(AXES, points)
-    assert [one.axis for one in found] == ["level", "threads"]
-    assert found[0].size > 10 * found[1].size
+    effects = main_effects(AXES, points)
+    assert [each.axis for each in effects] == ["level", "threads"]
+    assert effects[0].size > 10 * effects[1].size
 
 
 def test_non_positive_objectives_are_compared_by_differences() -> None:
     points = observe({"a": (1, 2), "b": (1, 2, 3)}, lambda a, b: a - 5.0 * b)
-    effect = next(one for one in main_effects({"a": (1, 2), "b": (1, 2, 3)}, points) if one.axis == "a")
+    effect = next(each for each in main_effects({"a": (1, 2), "b": (1, 2, 3)}, points) if each.axis == "a")
     assert effect.paired
     assert effect.levels[1].median - effect.levels[0].median == pytest.approx(1)
-    assert all(len({round(one, 9) for one in level.observed}) == 1 for level in effect.levels)
+    assert all(len({round(each, 9) for each in level.observed}) == 1 for level in effect.levels)
 
 
 def test_one_at_a_time_points_are_compared_with_their_base() -> None:
@@ -64,17 +64,17 @@ def test_one_at_a_time_points_are_compared_with_their_base() -> None:
         Observed(base | {"level": "all"}, 8),
         Observed(base | {"level": "extended"}, 9),
     ]
-    found = {one.axis: one for one in main_effects(AXES, points)}
-    assert found["threads"].paired
-    assert [len(level.observed) for level in found["threads"].levels] == [1, 1], "not the points of other levels"
-    assert levels(found["threads"])["1"] / levels(found["threads"])["2"] == pytest.approx(2)
-    assert levels(found["level"])["all"] / levels(found["level"])["basic"] == pytest.approx(0.8)
+    result = {effect.axis: effect for effect in main_effects(AXES, points)}
+    assert result["threads"].paired
+    assert [len(level.observed) for level in result["threads"].levels] == [1, 1], "not the points of other levels"
+    assert levels(result["threads"])["1"] / levels(result["threads"])["2"] == pytest.approx(2)
+    assert levels(result["level"])["all"] / levels(result["level"])["basic"] == pytest.approx(0.8)
 
 
 def test_a_failed_point_excludes_only_its_block() -> None:
     points = observe(AXES, lambda threads, level: 10 / threads * {"basic": 1.0, "all": 0.8, "extended": 0.9}[level])
     left = [point for point in points if point.values != {"threads": 1, "level": "all"}]
-    threads = next(one for one in main_effects(AXES, left) if one.axis == "threads")
+    threads = next(effect for effect in main_effects(AXES, left) if effect.axis == "threads")
     assert threads.paired
     assert [len(level.observed) for level in threads.levels] == [2, 2]
     assert threads.levels[0].median / threads.levels[1].median == pytest.approx(2)
@@ -83,7 +83,7 @@ def test_a_failed_point_excludes_only_its_block() -> None:
 def test_a_value_that_no_point_reached_is_not_reported() -> None:
     points = observe({"threads": (1, 2), "level": ("basic", "all")}, lambda threads, level: 10 / threads)
     axes: dict[str, tuple[JsonValue, ...]] = {"threads": (1, 2, 4), "level": ("basic", "all")}
-    threads = next(one for one in main_effects(axes, points) if one.axis == "threads")
+    threads = next(effect for effect in main_effects(axes, points) if effect.axis == "threads")
     assert [level.values for level in threads.levels] == [(1,), (2,)]
     assert threads.paired
 
@@ -91,7 +91,7 @@ def test_a_value_that_no_point_reached_is_not_reported() -> None:
 def test_unpaired_points_are_pooled() -> None:
     points = [Observed({"x": 1, "y": place}, place + 10.0 * (place % 2)) for place in range(1, 6)]
     points += [Observed({"x": 2, "y": place + 100}, float(place)) for place in range(1, 4)]
-    effect = next(one for one in main_effects({"x": (1, 2), "y": (1, 2)}, points) if one.axis == "x")
+    effect = next(each for each in main_effects({"x": (1, 2), "y": (1, 2)}, points) if each.axis == "x")
     assert not effect.paired
     assert effect.levels[0].observed == (2, 4, 11, 13, 15)
     assert effect.levels[1].median == 2
@@ -109,7 +109,7 @@ def test_equal_numbers_stay_in_one_group() -> None:
     values = (*range(8), 99)
     points = [Observed({"x": 99, "y": place}, 1.0) for place in range(50)]
     points += [Observed({"x": value, "y": 0}, 2.0) for value in range(8)]
-    effect = next(one for one in main_effects({"x": values, "y": (0,)}, points) if one.axis == "x")
+    effect = next(each for each in main_effects({"x": values, "y": (0,)}, points) if each.axis == "x")
     assert effect.levels[-1].values == (99,)
     assert len(effect.levels[-1].observed) == 50
 
@@ -135,8 +135,8 @@ def test_multiplicative_effects_are_found_whatever_the_other_settings_cost(
 ) -> None:
     axes: dict[str, tuple[JsonValue, ...]] = {"other": tuple(range(6)), "x": tuple("abcd")}
     points = observe(axes, lambda other, x: costs[other] * factors["abcd".index(x)])
-    found = main_effects(axes, [points[place] for place in order])
-    effect = next(one for one in found if one.axis == "x")
+    effects = main_effects(axes, [points[place] for place in order])
+    effect = next(each for each in effects if each.axis == "x")
     assert effect.paired
     ratios = [level.median / effect.levels[0].median for level in effect.levels]
     assert ratios == pytest.approx([factor / factors[0] for factor in factors])

@@ -188,10 +188,10 @@ def test_the_front_consists_of_undominated_points(sweep: tuple[list[Contender], 
     places = rank_points(points, goals)
     rankable = [point for point in points if places[point.number].rank]
 
-    def beats(one: Contender, other: Contender) -> bool:
+    def beats(contender: Contender, other: Contender) -> bool:
         better = [
             (a < b) - (a > b) if goal.direction == "minimize" else (a > b) - (a < b)
-            for goal, a, b in zip(goals, one.objectives, other.objectives, strict=True)
+            for goal, a, b in zip(goals, contender.objectives, other.objectives, strict=True)
             if a is not None and b is not None
         ]
         return min(better) >= 0 and max(better) > 0
