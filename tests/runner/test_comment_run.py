@@ -14,6 +14,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.records.run_folder import RUN_RECORD
 from ndld_flow.report.exports.comparison_markdown import HEADING, that_fit
 from ndld_flow.runner.comment_run import Commented
+from ndld_flow.runner.outputs import Outputs
 from tests.support.command_line import ndld_flow
 from tests.support.forge import Fault, Forge, running_forge
 from tests.support.models import make_cnn
@@ -76,15 +77,18 @@ def test_a_passed_run_whose_comment_is_refused_does_not_pass(folder: Path, forge
     assert "was not posted" in (tmp_path / "summary.md").read_text()
 
 
-def test_a_run_that_still_runs_has_not_passed(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("alive", "heading"), [(False, "### ❌ INTERRUPTED good"), (True, "### ❔ RUNNING good")])
+def test_a_run_without_an_end_has_not_passed(
+    alive: bool, heading: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = tmp_path / "outputs"
     path = Path(api.run(folder / "good.yaml", outputs=outputs).folder)
     record = json.loads((path / RUN_RECORD).read_text())
     (path / RUN_RECORD).chmod(0o644)
     (path / RUN_RECORD).write_text(json.dumps(record | {"outcome": "running"}))
+    monkeypatch.setattr(Outputs, "is_alive", lambda *_: alive)
     result = api.comment(str(path), outputs=outputs, to=tmp_path / "comment.md")
-    assert result.exit_code == 130
-    assert result.markdown.startswith("### ❌ INTERRUPTED good")
+    assert (result.exit_code, result.markdown.startswith(heading)) == (130, True), result.markdown
 
 
 def test_a_baseline_is_compared_with(folder: Path, tmp_path: Path) -> None:
