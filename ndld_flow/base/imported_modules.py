@@ -89,7 +89,11 @@ def files_of(code: ImportedCode) -> dict[str, Path]:
 
 def find_imported_by(module: ModuleType) -> ImportedCode | None:
     """Return the imports of a module's file; None for a module of an installed distribution."""
-    path = getattr(module, "__file__", None)
+    return find_imported_at(getattr(module, "__file__", None))
+
+
+def find_imported_at(path: str | None) -> ImportedCode | None:
+    """Return the imports of a file of Python; None for one of an installed distribution, and for no file."""
     if path is None or _is_installed(path):
         return None
     source = Path(path).read_bytes()

@@ -9,17 +9,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from blake3 import blake3
+from pydantic import Field, JsonValue
 
 from ndld_flow import steps
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.imported_modules import ImportedCode, find_imported, find_imported_by, use_modules
 from ndld_flow.base.user_code import failing_line, new_module, run_source
+from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
+from ndld_flow.records.document import Record
 from ndld_flow.step import Step
 
 ENTRY_POINTS = "ndld_flow.steps"
@@ -54,8 +56,7 @@ class StepTypes:
 
     def names(self) -> list[str]:
         """Return all step names, sorted, without importing a step."""
-        installed = (point.name for point in entry_points(group=ENTRY_POINTS))
-        return sorted({*_built_in_names(), *installed, *(file.stem for file in self.files)})
+        return sorted({*_built_in_names(), *find_plugins(ENTRY_POINTS), *(file.stem for file in self.files)})
 
     def find(self, name: str) -> StepType | None:
         """Return the step type of a name, or None. Raises RequestError if its file does not define a step."""
@@ -80,16 +81,17 @@ def _built_in_names() -> frozenset[str]:
 
 
 def _find_installed(name: str) -> StepType | None:
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-        cls = _check_step(point.load(), origin)
-        module = sys.modules[cls.__module__]
-        code = find_imported_by(module)
-        if code is None:
-            return StepType(name, cls, origin, f"{cls.version}+{origin}")
-        digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its version stays while its code changes
-        return StepType(name, cls, origin, f"{cls.version}+{origin}+{digest}", code)
-    return None
+    point = find_plugins(ENTRY_POINTS).get(name)
+    if point is None:
+        return None
+    origin = plugin_origin(point)
+    cls = _check_step(load_plugin(point), origin)
+    module = sys.modules[cls.__module__]
+    code = find_imported_by(module)
+    if code is None:
+        return StepType(name, cls, origin, f"{cls.version}+{origin}")
+    digest = _short_digest(Path(str(module.__file__)).read_bytes())  # its version stays while its code changes
+    return StepType(name, cls, origin, f"{cls.version}+{origin}+{digest}", code)
 
 
 def _load_file(path: Path) -> StepType:
@@ -138,6 +140,8 @@ def _only_step(module: ModuleType, origin: str) -> type[Step[Any, Any]]:
 
 
 def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
+    if not (inspect.isclass(cls) and issubclass(cls, Step)):
+        raise RequestError(f"{origin}: {cls!r} is no subclass of Step.")
     try:
         cls.kinds()
     except (TypeError, AttributeError) as error:
@@ -148,3 +152,55 @@ def _check_step(cls: type[Step[Any, Any]], origin: str) -> type[Step[Any, Any]]:
 def find_step_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
     """Return the files in a recipe's `steps_from:`, relative to the recipe's folder."""
     return tuple((folder / name).resolve() for name in names)
+
+
+class DescribedMetric(Record):
+    """A metric that a step declares."""
+
+    name: str
+    unit: str
+    when: str
+    """The condition under which it is returned; empty if it always is."""
+
+
+class DescribedStep(Record):
+    """A step, from `ndld-flow steps`."""
+
+    name: str
+    summary: str
+    reads: str
+    """The kind of artifact that it reads."""
+    makes: str
+    version: str
+    origin: str
+    """`built in`, the distribution it comes from, or its file."""
+    metrics: tuple[DescribedMetric, ...] | None
+    """None for a step that declares none: they are known only after a run."""
+    settings: dict[str, JsonValue] = Field(serialization_alias="schema")
+    """JSON Schema of its settings."""
+
+
+class DescribedPart(Record):
+    """A part of a step's settings, such as an operation, from `ndld-flow steps STEP.PART`."""
+
+    name: str
+    settings: dict[str, JsonValue] = Field(serialization_alias="schema")
+    """JSON Schema of its settings."""
+
+
+def describe_step(step: StepType) -> DescribedStep:
+    """Return the kinds that a step reads and makes, its metrics, and the JSON Schema of its settings."""
+    reads, makes = step.cls.kinds()
+    returns = step.cls.returns
+    return DescribedStep(
+        name=step.name,
+        summary=step.summary,
+        reads=reads.kind,
+        makes=makes.kind,
+        version=step.version,
+        origin=step.origin,
+        metrics=None
+        if returns is None
+        else tuple(DescribedMetric(name=each.name, unit=each.unit, when=each.when) for each in returns),
+        settings=step.cls.model_json_schema(),
+    )

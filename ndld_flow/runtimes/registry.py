@@ -1,4 +1,4 @@
-"""Runtimes, found by their place: each module or package in this folder that exports `RUNTIME`."""
+"""Runtimes: each module or package in this folder that exports `RUNTIME`, and those of installed packages."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ndld_flow import runtimes
+from ndld_flow.base.errors import RequestError
 from ndld_flow.runtimes.protocol import SessionRequest
 
 if TYPE_CHECKING:  # measuring processes import this module
+    from importlib.metadata import EntryPoint
     from pathlib import Path
 
     from ndld_flow.machine.check import Check
     from ndld_flow.runtimes.settings import RuntimeSettings
 
+ENTRY_POINTS = "ndld_flow.runtimes"
+"""Group in which an installed package lists its runtimes: `name = "package.module:RUNTIME"`. The name is the `runtime`
+of the runtime's requests."""
 _FIRST = "onnxruntime"
 """The runtime of recipes that name no other."""
 
@@ -42,18 +47,51 @@ class Runtime(ABC):
 
 
 def find_runtime(name: str) -> Runtime:
-    """Return the runtime of a module in this folder. Imports no other runtime."""
-    runtime: Runtime = importlib.import_module(f"{runtimes.__name__}.{name}").RUNTIME
-    return runtime
+    """Return the runtime of a module in this folder, or of an installed package. Imports no other runtime."""
+    if name in _built_in_names():
+        runtime: Runtime = importlib.import_module(f"{runtimes.__name__}.{name}").RUNTIME
+        return runtime
+    return _load(_installed()[name])
 
 
 def find_runtimes() -> list[Runtime]:
-    """Return every runtime, the default one first."""
-    names = sorted((module.name for module in pkgutil.iter_modules(runtimes.__path__)), key=lambda name: name != _FIRST)
+    """Return every runtime, the default one first, then the others of this folder, then those of installed packages."""
+    names = sorted(_built_in_names(), key=lambda name: (name != _FIRST, name))
     modules = [importlib.import_module(f"{runtimes.__name__}.{name}") for name in names]
-    return [module.RUNTIME for module in modules if hasattr(module, "RUNTIME")]
+    built_in = [module.RUNTIME for module in modules if hasattr(module, "RUNTIME")]
+    return [*built_in, *map(_load, _installed().values())]
 
 
 def find_settings() -> list[type[RuntimeSettings]]:
     """Return the settings class of every runtime, the default runtime's first."""
     return [runtime.settings() for runtime in find_runtimes()]
+
+
+def plugin_versions(settings: RuntimeSettings) -> dict[str, str]:
+    """Return the version of the package that a runtime comes from; empty for one of this folder."""
+    from ndld_flow.machine.plugins import plugin_version
+
+    return {
+        f"runtime {name}": plugin_version(point)
+        for name, point in _installed().items()
+        if _load(point).settings() is type(settings)
+    }
+
+
+def _built_in_names() -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(runtimes.__path__)}
+
+
+def _installed() -> dict[str, EntryPoint]:
+    from ndld_flow.machine.plugins import find_plugins
+
+    return {name: point for name, point in find_plugins(ENTRY_POINTS).items() if name not in _built_in_names()}
+
+
+def _load(point: EntryPoint) -> Runtime:
+    from ndld_flow.machine.plugins import load_plugin, plugin_origin
+
+    runtime = load_plugin(point)
+    if not isinstance(runtime, Runtime):
+        raise RequestError(f"{plugin_origin(point)}: {point.value} is no runtime: it is no instance of `Runtime`.")
+    return runtime

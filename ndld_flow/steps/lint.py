@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from ndld_flow.graph.lint.settings import LintSettings
+from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.plugins import find_plugins, plugin_version
 from ndld_flow.records.inspection import Findings
 from ndld_flow.records.measurement import Metric
 from ndld_flow.step import Context, Result, Returns, Step, metrics
@@ -33,6 +34,14 @@ class Lint(LintSettings, Step[Onnx, LintDocument]):
 
     def used_input(self, spec: InputSpec) -> InputSpec | None:
         return InputSpec(shape=spec.run_shape)
+
+    def library_versions(self) -> dict[str, str]:
+        """Return the libraries, and the packages of the installed checks that it runs."""
+        plugins = {name: point for name, point in find_plugins(ENTRY_POINTS).items() if name not in BUILT_IN}
+        used = {name: point for name, point in plugins.items() if name not in self.skip}
+        if self.checks:
+            used = {name: point for name, point in used.items() if name in self.checks}
+        return super().library_versions() | {f"check {name}": plugin_version(used[name]) for name in sorted(used)}
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         from ndld_flow.graph.lint.run_checks import lint_file

@@ -13,7 +13,7 @@ from ndld_flow.base.quantities import Fraction, Milliseconds
 from ndld_flow.base.settings import FlatUnion
 from ndld_flow.machine.versions import read_version
 from ndld_flow.records.profile import Profile
-from ndld_flow.runtimes.registry import find_settings
+from ndld_flow.runtimes.registry import find_settings, plugin_versions
 from ndld_flow.runtimes.settings import RuntimeSettings
 from ndld_flow.step import Context, Foresight, Result, Returns, Reuse, Step, Turn, metrics
 from ndld_flow.store.kinds import Onnx, ProfileDocument
@@ -171,7 +171,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
         return Reuse(self.reuse_on)
 
     def library_versions(self) -> dict[str, str]:
-        return self.runtime.library_versions() | {name: read_version(name) for name in type(self).libraries}
+        own = {name: read_version(name) for name in type(self).libraries}
+        return self.runtime.library_versions() | own | plugin_versions(self.runtime)
 
     def run(self, source: Onnx, out: Path, context: Context) -> Result:
         return self.run_together([Turn(self, source, out, context)])[0]

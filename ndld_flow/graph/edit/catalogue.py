@@ -12,7 +12,6 @@ import inspect
 import json
 import pkgutil
 from functools import cache
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -20,9 +19,11 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
+from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 from ndld_flow.graph.edit import operations
 from ndld_flow.graph.edit.operation import Operation
+from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 
 ENTRY_POINTS = "ndld_flow.operations"
 """Group in which an installed package lists its operations: `name = "package.module:Class"`."""
@@ -61,7 +62,7 @@ _RENAMED_SETTINGS = {
 def operation_names() -> tuple[str, ...]:
     """Return the names of all operations, sorted. Imports no operation."""
     built_in = (module.name for module in pkgutil.iter_modules(operations.__path__))
-    return tuple(sorted({*built_in, *(point.name for point in entry_points(group=ENTRY_POINTS))}))
+    return tuple(sorted({*built_in, *find_plugins(ENTRY_POINTS)}))
 
 
 @cache
@@ -69,17 +70,19 @@ def find_operation(name: str) -> type[Operation] | None:
     """Return the operation of that name, or None."""
     if name in {module.name for module in pkgutil.iter_modules(operations.__path__)}:
         return _only_operation(importlib.import_module(f"{operations.__name__}.{name}"))
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        operation: type[Operation] = point.load()
-        return operation
-    return None
+    point = find_plugins(ENTRY_POINTS).get(name)
+    if point is None:
+        return None
+    operation = load_plugin(point)
+    if not (inspect.isclass(operation) and issubclass(operation, Operation)):
+        raise RequestError(f"{plugin_origin(point)}: {point.value} is no subclass of Operation.")
+    return operation
 
 
 def origin_of(name: str) -> str:
     """Return the distribution that provides an operation, with its version; empty for a built-in one."""
-    for point in entry_points(group=ENTRY_POINTS, name=name):
-        return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
-    return ""
+    point = find_plugins(ENTRY_POINTS).get(name)
+    return plugin_origin(point) if point is not None else ""
 
 
 def _only_operation(module: ModuleType) -> type[Operation]:

@@ -8,13 +8,15 @@ import pkgutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 from ndld_flow.base.errors import ModelError, RequestError
 from ndld_flow.graph.lint import checks
 from ndld_flow.graph.lint.check import Check, Subject, TimeLimitError
-from ndld_flow.graph.lint.settings import LintSettings
+from ndld_flow.graph.lint.settings import BUILT_IN, ENTRY_POINTS, LintSettings
 from ndld_flow.inputs import InputSpec
+from ndld_flow.machine.plugins import find_plugins, load_plugin, plugin_origin
 from ndld_flow.models.files import load_model, read_proto
 from ndld_flow.records.inspection import Finding, Findings
 
@@ -32,7 +34,18 @@ def all_checks() -> tuple[Check, ...]:
         members = inspect.getmembers(importlib.import_module(name), inspect.isclass)
         [check] = [cls for _, cls in members if issubclass(cls, Check) and cls.__module__ == name]
         instances.append(check())
+    instances += (_load_check(point) for point in find_plugins(ENTRY_POINTS).values() if point.name not in BUILT_IN)
     return tuple(sorted(instances, key=lambda check: (check.order, check.name)))
+
+
+def _load_check(point: EntryPoint) -> Check:
+    """Return the check of an installed package; its name is the entry point's."""
+    cls = load_plugin(point)
+    if not (inspect.isclass(cls) and issubclass(cls, Check)):
+        raise RequestError(f"{plugin_origin(point)}: {point.value} is no subclass of Check.")
+    check = cls()
+    check.name = point.name
+    return check
 
 
 def lint_file(

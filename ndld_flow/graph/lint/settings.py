@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ndld_flow.base.quantities import Bytes, Milliseconds
 from ndld_flow.base.settings import Settings
+from ndld_flow.machine.plugins import find_plugins
 
 
 def check_name(module: str) -> str:
@@ -17,7 +18,10 @@ def check_name(module: str) -> str:
 
 # By name: the checks import the settings.
 _PLACE = importlib.import_module("ndld_flow.graph.lint.checks").__path__
-CHECK_NAMES = tuple(sorted(check_name(module.name) for module in pkgutil.iter_modules(_PLACE)))
+ENTRY_POINTS = "ndld_flow.checks"
+"""Group in which an installed package lists its checks: `name = "package.module:Class"`."""
+BUILT_IN = frozenset(check_name(module.name) for module in pkgutil.iter_modules(_PLACE))
+CHECK_NAMES = tuple(sorted({*BUILT_IN, *find_plugins(ENTRY_POINTS)}))
 """Every check, without importing one."""
 if TYPE_CHECKING:
     CheckName = str

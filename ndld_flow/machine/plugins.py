@@ -1,0 +1,61 @@
+"""Classes that installed packages offer by entry points: their names, their versions, and their import."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, distributions
+from pathlib import Path
+from typing import Any
+
+from ndld_flow.base.errors import RequestError
+from ndld_flow.base.imported_modules import find_imported_at
+from ndld_flow.base.text import one_paragraph
+from ndld_flow.store.digest import digest_file, digest_json
+
+
+def find_plugins(group: str) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a group by their names, without importing any."""
+    return _find_all(tuple(sys.path)).get(group, {})
+
+
+@cache
+def _find_all(path: tuple[str, ...]) -> Mapping[str, Mapping[str, EntryPoint]]:
+    """Return group -> name -> entry point, of this package's groups; the first distribution on the path wins."""
+    found: dict[str, dict[str, EntryPoint]] = {}
+    for installed in distributions():  # read once: each call of `entry_points` reads the metadata of all of them
+        if "ndld_flow." in (installed.read_text("entry_points.txt") or ""):
+            for point in installed.entry_points:
+                found.setdefault(point.group, {}).setdefault(point.name, point)
+    return found
+
+
+def plugin_origin(point: EntryPoint) -> str:
+    """Return the distribution of an entry point, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+
+
+def plugin_version(point: EntryPoint) -> str:
+    """Return the origin of an entry point; with a digest of its code where that is in no installed distribution.
+
+    The version of an editable install stays while its code changes.
+    """
+    spec = importlib.util.find_spec(point.module)
+    path = spec.origin if spec is not None else None
+    code = find_imported_at(path)
+    if path is None or code is None:
+        return plugin_origin(point)
+    return f"{plugin_origin(point)} {digest_json([digest_file(Path(path)), {**code.digests}])[:12]}"
+
+
+def load_plugin(point: EntryPoint) -> Any:  # noqa: ANN401 - whatever the entry point names
+    """Import what an entry point names. Raises RequestError if that fails."""
+    try:
+        return point.load()
+    except Exception as error:
+        raise RequestError(
+            f"{plugin_origin(point)}: the entry point `{point.name} = {point.value}` of {point.group} cannot be "
+            f"imported: {type(error).__name__}: {one_paragraph(error)}. Repair or uninstall this package."
+        ) from error
