@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 import json
 import pkgutil
 import re
@@ -18,17 +19,17 @@ from typing import Any, get_args
 
 import click
 
-from ndld_flow import api, records
+from ndld_flow import api, plugin, records
 from ndld_flow.base import errors
 from ndld_flow.base.quantities import QUANTITY, format_setting
 from ndld_flow.cli.app import EPILOG, VERBS, program
-from ndld_flow.cli.explain_step import describe_step
 from ndld_flow.graph.edit.catalogue import find_operation, operation_names
 from ndld_flow.graph.edit.operation import Heading
-from ndld_flow.recipe.step_types import StepType
+from ndld_flow.recipe.step_types import DescribedMetric, StepType, describe_step
 from ndld_flow.records.document import VERSIONS, Document, Record
 from ndld_flow.records.run_record import ENDINGS
 from ndld_flow.runner import events
+from ndld_flow.runner.verb_output import OUTPUTS
 
 HELP_WIDTH = 100
 """Characters in a line of a verb's help."""
@@ -77,7 +78,9 @@ def pages() -> dict[str, str]:
         "reference/verbs.md": _verbs(),
         "reference/exit-codes.md": _exit_codes(),
         "reference/records.md": _records(),
+        "reference/json.md": _outputs(),
         "reference/api.md": _api(),
+        "reference/plugin.md": _plugin(),
     }
 
 
@@ -98,7 +101,9 @@ def _index() -> str:
         - [Verbs of the command line](verbs.md)
         - [Exit codes](exit-codes.md)
         - [Records](records.md): the JSON documents that are written
+        - [JSON of verbs](json.md): what `--json` prints
         - [Python API](api.md)
+        - [Plugins](plugin.md): what steps and operations of your own import
 
         The same information without a browser: `ndld-flow steps`, `ndld-flow steps NAME`, `ndld-flow VERB --help`,
         and `ndld-flow schema` for editors.
@@ -236,22 +241,22 @@ def _steps() -> dict[str, str]:
 
 def _step(found: StepType) -> str:
     described = describe_step(found)
-    kind = described["reads"]
+    kind = described.reads
     about = "*name of a step, default the nearest earlier one*"
     reads = f"`{found.cls.read_key}`\n:   {about}\n\n    What to read ({kind}).\n"
-    title = f"# {found.name}\n\nReads {kind}, makes {described['makes']}; version {described['version']}.\n"
+    title = f"# {found.name}\n\nReads {kind}, makes {described.makes}; version {described.version}.\n"
     doc = _prose(inspect.getdoc(found.cls) or "")
     more = "\nIts [operations](../operations/index.md) have pages of their own.\n" if found.name == "edit" else ""
-    settings = _settings_section(described["schema"], [reads])
-    return f"{title}\n{doc}\n{more}\n## Settings\n\n{settings}\n## Metrics\n\n{_metrics(described['metrics'])}"
+    settings = _settings_section(described.settings, [reads])
+    return f"{title}\n{doc}\n{more}\n## Settings\n\n{settings}\n## Metrics\n\n{_metrics(described.metrics)}"
 
 
-def _metrics(metrics: Sequence[Mapping[str, str]] | None) -> str:
+def _metrics(metrics: Sequence[DescribedMetric] | None) -> str:
     if metrics is None:
         return "Not declared: known only after a run.\n"
     groups: dict[tuple[str, str], list[str]] = {}
     for each in metrics:
-        groups.setdefault((each["unit"], each["when"]), []).append(f"`{each['name']}`")
+        groups.setdefault((each.unit, each.when), []).append(f"`{each.name}`")
     rows = [f"| {', '.join(names)} | {unit} | {when} |" for (unit, when), names in groups.items()]
     lead = "For gates, sweeps and constraints, as `STEP.METRIC`.\n\n"
     return lead + "\n".join(["| metric | unit | when |", "|---|---|---|", *rows, ""])
@@ -431,6 +436,81 @@ def _notes_in_source(source: str) -> dict[str, str]:
     return found
 
 
+# JSON of verbs
+
+_OUTPUTS_LEAD = """\
+# JSON of verbs
+
+With `--json` a verb prints JSON on standard output and nothing else. `run` prints one event per line while it works;
+the other verbs print one value at the end. `ndld-flow schema --verb VERB` prints the JSON Schema, which
+`api.schema(verb="VERB")` returns.
+
+A verb that ends with an error prints a line with `"event": "error"`, described [below](#failure), as the last line.
+The text for people on standard error and the [exit code](exit-codes.md) are the same as without `--json`. An
+interrupted verb (130) and one whose reader has gone (141) print none. A check, a gate or a comparison that fails is a
+result, not an error.
+
+Programs ignore fields that they do not know: a later release may add some. The version of an output rises when a
+field is removed or renamed, or changes its meaning. NaN and infinity are the texts `NaN`, `Infinity` and `-Infinity`.
+
+"""
+
+
+def _outputs() -> str:
+    in_documents = {name for cls in _document_classes() for name in _definitions(cls.model_json_schema())}
+    documents = {cls.__name__: _document_name(cls) for cls in _document_classes()}
+    rows, sections = [], []
+    for verb, output in OUTPUTS.items():
+        schema = _without_nan(api.schema(verb=verb))
+        definitions = schema["$defs"]
+        version = "that of the document" if output.version is None else output.version
+        rows.append(f"| [`{verb}`](#{verb}) | {version} | {output.summary} |")
+        links = [
+            f"[`{documents[name]}`](records.md#{slug(documents[name])})" for name in documents if name in definitions
+        ]
+        text = f"## {verb} {{ #{verb} }}\n\n{output.summary}\n"
+        text += f"\nThe fields of {', '.join(links)} are among the records.\n" if links else ""
+        own = {name for name in definitions if name not in in_documents | {"Failure", "Problem"}}
+        sections.append(text + "".join(_output_part(verb, name, definitions) for name in sorted(own)))
+    failure = _without_nan(api.schema(verb="run"))["$defs"]
+    sections.append(
+        "## Failure { #failure }\n\nThe last line of every verb that ends with an error.\n"
+        + "".join(_output_part("failure", name, failure) for name in ("Failure", "Problem"))
+    )
+    table = "\n".join(["| verb | version | output |", "|---|---|---|", *rows, ""])
+    return _OUTPUTS_LEAD + table + "\n" + "\n".join(sections)
+
+
+def _definitions(schema: Mapping[str, Any]) -> set[str]:
+    return {str(schema["title"]), *schema.get("$defs", {})}
+
+
+def _output_part(verb: str, name: str, definitions: Mapping[str, Any]) -> str:
+    """Return the table of the fields of one mapping in an output."""
+    schema = definitions[name]
+    if not schema.get("properties"):
+        return ""
+    rows = [
+        f"| `{field}` | {_record_type(inner, definitions)} | {' '.join(inner.get('description', '').split())} |"
+        for field, inner in schema["properties"].items()
+    ]
+    heading = f"\n### {verb}: {name} {{ #{verb}-{name.lower()} }}\n\n{_prose(schema.get('description', ''))}\n"
+    return heading + "\n".join(["", "| field | type | |", "|---|---|---|", *rows, ""])
+
+
+def _without_nan(schema: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Return a schema in which a number is a number: the page states once that NaN and infinities are texts."""
+    if isinstance(schema, list):
+        return [_without_nan(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {name: _without_nan(value) for name, value in schema.items()}
+    nan = {"enum": ["NaN", "Infinity", "-Infinity"]}
+    if nan in inner.get("anyOf", []):
+        inner["anyOf"] = [each for each in inner["anyOf"] if each != nan]
+    return inner
+
+
 # The Python API
 
 
@@ -443,11 +523,45 @@ def _api() -> str:
     return f"# Python API\n\n{lead}\n\n" + "\n".join([*map(_function, functions), *results])
 
 
+def _plugin() -> str:
+    lead = """\
+# Plugins
+
+A step, an operation, a check or a runtime of your own imports one module, `ndld_flow.plugin`; [own
+step](../how-to/own-step.md) shows a step, and [contributing](../about/contributing.md#adding-a-step) an example of each
+kind. These names are [stable](../about/stability.md). Each is imported when it is first used.
+
+"""
+    rows = []
+    for module, names in plugin._NAMES.items():
+        source = importlib.import_module(module)
+        for name in names:
+            value = getattr(source, name)
+            documented = inspect.isclass(value) or str(getattr(value, "__module__", "")).startswith("ndld_flow.")
+            text = (inspect.getdoc(value) or "") if documented else _note_of(source, name)
+            first = " ".join(text.partition("\n\n")[0].split())
+            rows.append(f"| `{name}` | {first.replace('|', '/')} |")
+    return lead + "\n".join(["| name | |", "|---|---|", *rows, ""])
+
+
+def _note_of(module: ModuleType, name: str) -> str:
+    """Return the string below a name in a module's source."""
+    body = ast.parse(inspect.getsource(module)).body
+    for statement, note in itertools.pairwise(body):
+        targets = getattr(statement, "targets", []) or [getattr(statement, "target", None)]
+        names = {target.id for target in targets if isinstance(target, ast.Name)}
+        if name in names and isinstance(note, ast.Expr) and isinstance(note.value, ast.Constant):
+            return str(note.value.value)
+    return ""
+
+
 def _without_example(text: str) -> str:
     """Return a module's docstring with its literal block as Python."""
     before, _, rest = text.partition("\n::\n\n")
-    example, _, after = rest.partition("\n\nAll ")
-    return f"{before}\n\n```python\n{textwrap.dedent(example)}\n```\n\nAll {after}" if rest else text
+    block = re.match(r"(?: {4}.*\n|\n)+", rest)
+    if block is None:
+        return text
+    return f"{before}\n```python\n{textwrap.dedent(block[0]).strip()}\n```\n\n{rest[block.end() :]}"
 
 
 def _function(function: Callable[..., object]) -> str:

@@ -8,8 +8,9 @@
     print(finished.passed, finished.metrics["speed.latency.median"], finished.artifacts["half"], finished.report)
 
 A recipe is the path of its file, or a dictionary with the same keys, whose relative paths start at the current
-directory. All functions raise `ndld_flow.base.errors.NdldFlowError`, whose `step` is the step that failed; none prints
-or exits.
+directory. All functions check the types of their arguments and raise nothing but `NdldFlowError`, whose `step` is the
+step that failed and whose `exit_code` is that of the command line; none prints or exits. The types of arguments and
+results are names of this module too: `api.Rules`, `api.RunFinished`.
 """
 
 from __future__ import annotations
@@ -19,35 +20,192 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ndld_flow.base.errors import OutputsError
+from ndld_flow.base.lazy_names import lazy_names
+from ndld_flow.runner.public_functions import public
+
+_TYPES = {
+    "ndld_flow.base.errors": (
+        "BackendError",
+        "KilledError",
+        "ModelError",
+        "NdldFlowError",
+        "NewerFormatError",
+        "OutputsError",
+        "Problem",
+        "RecipeError",
+        "RequestError",
+        "SourceError",
+    ),
+    "ndld_flow.drawing.graph": (
+        "Look",
+        "Reading",
+    ),
+    "ndld_flow.graph.edit.settings": (
+        "NodeSelect",
+        "TensorSelect",
+    ),
+    "ndld_flow.graph.inspect_model": ("Query",),
+    "ndld_flow.machine.check": ("Check",),
+    "ndld_flow.models.op_reference": ("ListedOperator",),
+    "ndld_flow.profiles.compare.measured": ("Rules",),
+    "ndld_flow.recipe.step_types": ("StepType",),
+    "ndld_flow.recipe.write_recipe": (
+        "AskShape",
+        "RecipeOptions",
+        "WrittenRecipe",
+    ),
+    "ndld_flow.records.comparison": ("Comparison",),
+    "ndld_flow.records.inspection": ("Inspection",),
+    "ndld_flow.records.measurement": ("Metric",),
+    "ndld_flow.records.model_diff": (
+        "ModelDiff",
+        "Part",
+    ),
+    "ndld_flow.records.noise": ("Noise",),
+    "ndld_flow.records.profile": (
+        "Layer",
+        "Profile",
+    ),
+    "ndld_flow.runner.collect_garbage": ("Freed",),
+    "ndld_flow.runner.comment_run": ("Commented",),
+    "ndld_flow.runner.compare_runs": ("Compared",),
+    "ndld_flow.runner.events": (
+        "Event",
+        "Listener",
+        "RunFinished",
+        "SweepFinished",
+    ),
+    "ndld_flow.runner.list_runs": ("RunSummary",),
+    "ndld_flow.runner.measure_model": ("Profiled",),
+    "ndld_flow.runner.plan": ("Decision",),
+    "ndld_flow.runner.request": (
+        "AnyRecipe",
+        "Placement",
+    ),
+    "ndld_flow.runner.sweep.plan_sweep": ("SweepPlan",),
+    "ndld_flow.runner.verify": ("Verified",),
+}
+"""Module -> the types of arguments and results that it defines; each is imported when it is used."""
 
 if TYPE_CHECKING:
     import pandas
 
+    from ndld_flow.base.errors import (
+        BackendError,
+        KilledError,
+        ModelError,
+        NdldFlowError,
+        NewerFormatError,
+        OutputsError,
+        Problem,
+        RecipeError,
+        RequestError,
+        SourceError,
+    )
     from ndld_flow.drawing.graph import Look, Reading
+    from ndld_flow.graph.edit.settings import NodeSelect, TensorSelect
     from ndld_flow.graph.inspect_model import Query
     from ndld_flow.machine.check import Check
     from ndld_flow.models.op_reference import ListedOperator
     from ndld_flow.profiles.compare.measured import Rules
     from ndld_flow.recipe.step_types import StepType
     from ndld_flow.recipe.write_recipe import AskShape, RecipeOptions, WrittenRecipe
+    from ndld_flow.records.comparison import Comparison
     from ndld_flow.records.inspection import Inspection
+    from ndld_flow.records.measurement import Metric
     from ndld_flow.records.model_diff import ModelDiff, Part
     from ndld_flow.records.noise import Noise
+    from ndld_flow.records.profile import Layer, Profile
     from ndld_flow.runner.collect_garbage import Freed
     from ndld_flow.runner.comment_run import Commented
     from ndld_flow.runner.compare_runs import Compared
-    from ndld_flow.runner.events import Listener, RunFinished, SweepFinished
+    from ndld_flow.runner.events import Event, Listener, RunFinished, SweepFinished
     from ndld_flow.runner.list_runs import RunSummary
     from ndld_flow.runner.measure_model import Profiled
     from ndld_flow.runner.plan import Decision
     from ndld_flow.runner.request import AnyRecipe, Placement
     from ndld_flow.runner.sweep.plan_sweep import SweepPlan
     from ndld_flow.runner.verify import Verified
+else:
+    __getattr__ = lazy_names(__name__, {name: module for module, names in _TYPES.items() for name in names})
+
+__all__ = [
+    "AnyRecipe",
+    "AskShape",
+    "BackendError",
+    "Check",
+    "Commented",
+    "Compared",
+    "Comparison",
+    "Decision",
+    "Event",
+    "Freed",
+    "Inspection",
+    "KilledError",
+    "Layer",
+    "ListedOperator",
+    "Listener",
+    "Look",
+    "Metric",
+    "ModelDiff",
+    "ModelError",
+    "NdldFlowError",
+    "NewerFormatError",
+    "NodeSelect",
+    "Noise",
+    "OutputsError",
+    "Part",
+    "Placement",
+    "Problem",
+    "Profile",
+    "Profiled",
+    "Query",
+    "Reading",
+    "RecipeError",
+    "RecipeOptions",
+    "RequestError",
+    "Rules",
+    "RunFinished",
+    "RunSummary",
+    "SourceError",
+    "StepType",
+    "SweepFinished",
+    "SweepPlan",
+    "TensorSelect",
+    "Verified",
+    "WrittenRecipe",
+    "comment",
+    "compare",
+    "compose",
+    "diff",
+    "digest",
+    "doctor",
+    "draw",
+    "gc",
+    "init",
+    "init_example",
+    "init_plugin",
+    "inspect",
+    "layers",
+    "noise",
+    "ops",
+    "plan",
+    "profile",
+    "report",
+    "run",
+    "runs",
+    "schema",
+    "steps",
+    "sweep",
+    "tag",
+    "untag",
+    "verify",
+]
 
 DEFAULT_OUTPUTS = "outputs"
 
 
+@public
 def run(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
@@ -92,6 +250,7 @@ def run(
     return run_request(request, listener or ignore)
 
 
+@public
 def sweep(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
@@ -109,6 +268,7 @@ def sweep(
     return finished
 
 
+@public
 def plan(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
@@ -133,6 +293,7 @@ def plan(
     return plan_request(request, listener or ignore)
 
 
+@public
 def digest(
     recipe: AnyRecipe,
     overrides: Sequence[str] = (),
@@ -153,6 +314,7 @@ def digest(
     return digest_request(request, ignore)
 
 
+@public
 def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool = False) -> str:
     """Return a recipe with its presets and overrides applied, as YAML that `run` accepts; nothing runs.
 
@@ -164,6 +326,7 @@ def compose(recipe: AnyRecipe, overrides: Sequence[str] = (), *, multirun: bool 
     return print_recipe(request_recipe(recipe).source, tuple(overrides), multirun=multirun)
 
 
+@public
 def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | None = None) -> Path:
     """Draw the report of a run or a sweep (tag, recipe, id, path), or of a sweep's point (`RUN#17`, `RUN#best`), from
     its records again; return its path.
@@ -175,6 +338,7 @@ def report(run: str, *, outputs: str | Path = DEFAULT_OUTPUTS, to: str | Path | 
     return draw_any(run, Path(outputs), Path(to) if to is not None else None)
 
 
+@public
 def compare(
     subjects: Sequence[str],
     gates: Sequence[str] = (),
@@ -203,6 +367,7 @@ def compare(
     )
 
 
+@public
 def comment(
     run: str | None = None,
     *,
@@ -241,6 +406,7 @@ def comment(
     return publish(key or name, result, os.environ, number)
 
 
+@public
 def diff(
     before: str | Path,
     after: str | Path,
@@ -267,6 +433,7 @@ def diff(
     return difference
 
 
+@public
 def profile(
     model: str | Path,
     settings: Sequence[str] = (),
@@ -287,6 +454,7 @@ def profile(
     )
 
 
+@public
 def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.DataFrame:
     """Return the layers of one profile as a table; `subject` as in `compare`, such as `quickstart:speed`.
 
@@ -301,6 +469,7 @@ def layers(subject: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> pandas.Dat
     return layers_frame(find_profile(subject, Outputs(Path(outputs))))
 
 
+@public
 def noise(
     model: str | Path | None = None,
     settings: Sequence[str] = (),
@@ -317,6 +486,7 @@ def noise(
     return learn_noise(chosen, settings, comparisons=comparisons, outputs=Path(outputs), listener=listener or ignore)
 
 
+@public
 def inspect(
     model: str | Path,
     query: Query | None = None,
@@ -340,6 +510,7 @@ def inspect(
     return inspection
 
 
+@public
 def draw(
     model: str | Path, target: str | Path | None = None, *, reading: Reading | None = None, look: Look | None = None
 ) -> Path:
@@ -352,6 +523,7 @@ def draw(
     """
     from ndld_flow.drawing.draw import check_look, picture_bytes
     from ndld_flow.drawing.graph import Look, Reading
+    from ndld_flow.runner.disk import explaining_file
     from ndld_flow.runner.draw import SUFFIXES, draw_page, read_drawn
     from ndld_flow.store.files import write_bytes_atomically
 
@@ -360,13 +532,12 @@ def draw(
         return draw_page(Path(model), path, reading or Reading(), look or Look())
     check_look(path.suffix, look or Look())
     picture = picture_bytes(read_drawn(Path(model), reading or Reading()), path.suffix, look or Look())
-    try:
+    with explaining_file(path):
         write_bytes_atomically(path, picture)
-    except OSError as error:
-        raise OutputsError(f"{path}: the picture cannot be written ({error.strerror}).") from None
     return path
 
 
+@public
 def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[RunSummary]:
     """Return the finished runs and sweeps, newest first."""
     from ndld_flow.runner.list_runs import list_runs
@@ -375,6 +546,7 @@ def runs(recipe: str = "*", *, outputs: str | Path = DEFAULT_OUTPUTS) -> list[Ru
     return list_runs(Outputs(Path(outputs)), recipe)
 
 
+@public
 def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
     """Give a run, a sweep or a sweep's point a permanent name, which protects it from `gc`; return its folder."""
     from ndld_flow.runner.outputs import Outputs
@@ -385,6 +557,7 @@ def tag(run: str, name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> Path:
     return folder
 
 
+@public
 def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
     """Remove a tag. The run stays."""
     from ndld_flow.runner.outputs import Outputs
@@ -392,6 +565,7 @@ def untag(name: str, *, outputs: str | Path = DEFAULT_OUTPUTS) -> None:
     Outputs(Path(outputs)).remove_tag(name)
 
 
+@public
 def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
     """Return all step types: built in, installed, and those in `files` (whose code runs)."""
     from ndld_flow.recipe.step_types import StepTypes
@@ -399,6 +573,7 @@ def steps(files: Sequence[str | Path] = ()) -> list[StepType]:
     return list(StepTypes(tuple(Path(file).resolve() for file in files)))
 
 
+@public
 def ops(
     name: str = "",
     *,
@@ -419,13 +594,35 @@ def ops(
     return list_operators(OpQuery(name, opset, domain, category, search, path))
 
 
-def schema(files: Sequence[str | Path] = ()) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of recipes, including the steps in `files`."""
-    from ndld_flow.recipe.schema import describe_recipes
+@public
+def schema(
+    files: Sequence[str | Path] = (), *, verb: str | None = None, to: str | Path | None = None
+) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of recipes, including the steps in `files`.
 
-    return describe_recipes(steps(files))
+    With `verb`, such as `plan`, it is the schema of what that verb prints with `--json`. The schema is also written to
+    the file `to`.
+    """
+    if verb is not None:
+        from ndld_flow.runner.verb_output import describe_output
+
+        described = describe_output(verb)
+    else:
+        from ndld_flow.recipe.schema import describe_recipes
+
+        described = describe_recipes(steps(files))
+    if to is not None:
+        import json
+
+        from ndld_flow.runner.disk import explaining_file
+        from ndld_flow.store.files import write_text_atomically
+
+        with explaining_file(Path(to)):
+            write_text_atomically(Path(to), json.dumps(described, indent=1) + "\n")
+    return described
 
 
+@public
 def verify(
     *, outputs: str | Path = DEFAULT_OUTPUTS, progress: Callable[[int, int, str], None] = lambda *_: None
 ) -> Verified:
@@ -436,6 +633,7 @@ def verify(
     return verify_outputs(Outputs(Path(outputs)), progress)
 
 
+@public
 def gc(
     *,
     outputs: str | Path = DEFAULT_OUTPUTS,
@@ -453,6 +651,7 @@ def gc(
     return collect_garbage(Outputs(Path(outputs)), keep, dry_run=dry_run, report=notify)
 
 
+@public
 def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None = None) -> list[Check]:
     """Check what works on this machine, with the TensorRT in `library` if given (its code runs)."""
     from ndld_flow.runner.doctor import examine
@@ -460,6 +659,7 @@ def doctor(*, outputs: str | Path = DEFAULT_OUTPUTS, library: str | Path | None 
     return examine(Path(outputs), None if library is None else Path(library))
 
 
+@public
 def init(
     model: str | Path,
     target: str | Path | None = None,
@@ -479,6 +679,19 @@ def init(
     return write_recipe(Path(model), path, options, overwrite=overwrite, ask=ask or (lambda *_: None))
 
 
+@public
+def init_plugin(name: str, folder: str | Path | None = None) -> Path:
+    """Write a package with a step, an operation, their entry points and a test into a new or empty folder, by default
+    `NAME` in the current directory; return the folder.
+
+    Raises RequestError for a name that is a keyword or that an installed package has.
+    """
+    from ndld_flow.recipe.plugin_package import write_plugin
+
+    return write_plugin(name, Path(folder) if folder is not None else None)
+
+
+@public
 def init_example(name: str, *, overwrite: bool = False) -> Path:
     """Write an example recipe, such as `quickstart`, and its pictures to `pipelines/`; return the recipe's path."""
     from ndld_flow.recipe.examples import write_example

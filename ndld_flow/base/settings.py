@@ -189,7 +189,7 @@ def describe_settings(model: type[BaseModel]) -> dict[str, str]:
         if issubclass(cls, Settings):
             for name in inspect.get_annotations(cls):
                 documented.pop(name, None)  # a redeclared field does not inherit its documentation
-            documented |= _read_docstrings(cls)
+            documented |= read_docstrings(cls)
     described = {name: info.description or documented.get(name, "") for name, info in model.model_fields.items()}
     found = flat_union(model)
     for choice in found[1].find_classes() if found is not None else ():
@@ -197,7 +197,7 @@ def describe_settings(model: type[BaseModel]) -> dict[str, str]:
     return {name: text for name, text in described.items() if text}
 
 
-def _read_docstrings(cls: type) -> dict[str, str]:
+def read_docstrings(cls: type) -> dict[str, str]:
     """Return the string literal below each annotated name of a class; empty for a class without source."""
     module = sys.modules.get(cls.__module__)
     try:

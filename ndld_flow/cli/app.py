@@ -13,19 +13,21 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from ndld_flow import __version__
-from ndld_flow.base.errors import NOT_UTF8, NdldFlowError, OutputsError, RecipeError, is_interruption
+from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError, is_interruption
 from ndld_flow.base.text import shortened, visible_text
+from ndld_flow.cli.failure import print_failure
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
 from ndld_flow.cli.watch import watch_verb
 
 _MAX_WORD = 300
 """Characters of one word in an error: names in models may be of any length."""
+_BUG = 3
+"""The exit code of an error of this program."""
 _PIPE_CLOSED = 141
 """The exit code that a shell reports for a program ended by SIGPIPE."""
 _LONG = re.compile(rf"\S{{{_MAX_WORD + 1},}}")
@@ -132,6 +134,7 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
         message = io.StringIO()
         error.show(message)
         click.echo(_printable(message.getvalue()), nl=False, err=True)
+        print_failure(arguments, _printable(error.format_message()), error.exit_code, kind="UsageError")
         return error.exit_code
     except ReaderGoneError:
         raise
@@ -140,7 +143,7 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
             return _interrupted()
         if debug:
             raise
-        return _explain(error)
+        return _explain(error, arguments)
 
 
 def _interrupted() -> NoReturn:
@@ -153,7 +156,7 @@ def _flush(code: int) -> int:
     try:
         sys.stdout.flush()
     except OutputsError as error:
-        return code or _explain(error)
+        return code or _explain(error, ())
     return code
 
 
@@ -165,42 +168,26 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _explain(error: Exception) -> int:
-    """Print an error for people and return the exit code."""
+def _explain(error: Exception, arguments: Sequence[str]) -> int:
+    """Print an error for people, and as JSON if the arguments request it; return the exit code."""
     if isinstance(error, NdldFlowError):
         text = re.sub(r"\n\s*\n", "\n", _printable(str(error)))  # a name may hold empty lines; this is one paragraph
         problems = error.problems if isinstance(error, RecipeError) else ()
         click.echo(f"error: {len(problems)} problems\n{text}" if len(problems) > 1 else f"error: {text}", err=True)
+        print_failure(arguments, text, error.exit_code, error=error)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
+    from ndld_flow.runner.public_functions import explain_system_error
 
-    message = _explain_environment(error)
+    message = explain_system_error(error)
     if message:
         click.echo(f"error: {_printable(message)}", err=True)
+        print_failure(arguments, _printable(message), OutputsError.exit_code, kind=OutputsError.__name__)
         return OutputsError.exit_code
-    click.echo(write_bug(error), err=True)
-    return 3
-
-
-def _explain_environment(error: Exception) -> str:
-    """Return a message if the disk, the current directory or a file name caused the error, else an empty text."""
-    from ndld_flow.runner.disk import explain_disk
-
-    if isinstance(error, OSError):
-        if not _has_current_directory():
-            return "the current directory was deleted. Change to one that exists, and run again."
-        return explain_disk(error, Path())  # from a verb that writes files that the user names, or tags
-    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
-        return f"{NOT_UTF8}: {error.object}"
-    return ""
-
-
-def _has_current_directory() -> bool:
-    try:
-        Path.cwd()
-    except OSError:
-        return False
-    return True
+    text = write_bug(error)
+    click.echo(text, err=True)
+    print_failure(arguments, text, _BUG, kind="Bug")
+    return _BUG
 
 
 def _printable(text: str) -> str:

@@ -10,9 +10,9 @@ import click
 
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import parse_percent
-from ndld_flow.base.text import escaped_json, suggest
+from ndld_flow.base.text import suggest
 from ndld_flow.cli.completers import complete_runs
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, rules_options
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json, rules_options
 
 if TYPE_CHECKING:
     from ndld_flow.profiles.compare.measured import Rules
@@ -84,7 +84,7 @@ def command(
             subjects, gates, rules, outputs=outputs, to=to, measure=leave_out_end(listener) if measure else None
         )
     if as_json:
-        click.echo(escaped_json(compared.comparison.to_json()), nl=False)
+        print_json("compare", compared.comparison)
     else:
         from ndld_flow.cli.comparison_table import print_comparison, print_verdict
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ndld_flow.base.errors import RequestError
-from ndld_flow.base.text import escaped_json, suggest
+from ndld_flow.base.text import suggest
 from ndld_flow.cli.completers import complete_runs
-from ndld_flow.cli.options import NamedPath, json_option, outputs_option
+from ndld_flow.cli.options import NamedPath, json_option, outputs_option, print_json
 
 if TYPE_CHECKING:
     from ndld_flow.records.model_diff import Part
@@ -67,7 +67,7 @@ def command(
     parts = None if only is None else _parts(only)
     difference = api.diff(before, after, parts=parts, compare_values=not no_weights, outputs=outputs, page=html)
     if as_json:
-        click.echo(escaped_json(difference.to_json()), nl=False)
+        print_json("diff", difference)
     elif markdown:
         from ndld_flow.report.exports.diff_markdown import diff_markdown
 

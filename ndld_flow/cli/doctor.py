@@ -29,7 +29,7 @@ def command(library: Path | None, outputs: Path, as_json: bool) -> int:
     """
     checks = api.doctor(outputs=outputs, library=library)
     if as_json:
-        print_json([check.model_dump(mode="json") for check in checks])
+        print_json("doctor", checks)
     else:
         width = max(len(check.name) for check in checks)
         for check in checks:

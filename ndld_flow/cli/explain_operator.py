@@ -1,13 +1,11 @@
-"""Operators as a list, as reference pages, and as data."""
+"""Operators as a list, and as reference pages."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
 
 import click
 
@@ -159,17 +157,3 @@ def _untagged(text: str) -> str:
 def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
     start = indent if first is None else first
     return textwrap.wrap(_untagged(text), _WIDTH, initial_indent=start, subsequent_indent=indent)
-
-
-def describe_operator(operator: ListedOperator) -> dict[str, Any]:
-    """Return one operator as data, with its history."""
-    return {
-        "name": operator.name,
-        "domain": operator.domain,
-        "family": operator.family,
-        "uses": operator.uses or None,
-        "note": operator.note,
-        "newest": operator.operator.newest.since_version if operator.operator else None,
-        "version": dataclasses.asdict(operator.version) if operator.version else None,
-        "history": [dataclasses.asdict(entry) for entry in history_of(operator.operator)] if operator.operator else [],
-    }

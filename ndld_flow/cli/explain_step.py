@@ -21,23 +21,6 @@ LONGEST_DEFAULT = 60
 """Characters. A longer default is a mapping, whose settings are listed below it."""
 
 
-def describe_step(step: StepType) -> dict[str, Any]:
-    """Return a step as data: the kinds it reads and makes, its metrics, and the JSON Schema of its settings."""
-    reads, makes = step.cls.kinds()
-    return {
-        "name": step.name,
-        "summary": step.summary,
-        "reads": reads.kind,
-        "makes": makes.kind,
-        "version": step.version,
-        "origin": step.origin,
-        "metrics": None
-        if step.cls.returns is None
-        else [{"name": each.name, "unit": each.unit, "when": each.when} for each in step.cls.returns],
-        "schema": step.cls.model_json_schema(),
-    }
-
-
 def explain_step(step: StepType) -> str:
     """Return a page for people: the purpose of the step, and every setting with type, default and meaning."""
     reads, makes = step.cls.kinds()

@@ -28,7 +28,7 @@ def command(keep: int | None, dry_run: bool, outputs: Path, as_json: bool) -> No
     """
     freed = api.gc(outputs=outputs, keep=keep, dry_run=dry_run, notify=lambda text: click.echo(text, err=True))
     if as_json:
-        print_json(freed.model_dump(mode="json"))
+        print_json("gc", freed)
         return
     for run in freed.runs:
         click.echo(f"run {run}")

@@ -89,7 +89,7 @@ def command(model: str, export: Path | None, outputs: Path, as_json: bool, **cho
         raise RequestError("--export needs --tensor NAME, the tensor to write")
     inspection = api.inspect(model, _query(choices), outputs=outputs, export=export)
     if as_json:
-        print_json(inspection.model_dump(mode="json", exclude_none=True))
+        print_json("inspect", inspection)
         return
     from ndld_flow.cli.inspection_tables import print_inspection
 

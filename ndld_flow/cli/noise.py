@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ndld_flow.base.text import escaped_json
-from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option
+from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
 
 HELP = """Learn how much measurements vary on this machine.
 
@@ -49,7 +48,7 @@ def command(
         settings, model = (model, *settings), None
     if as_json:
         noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=ignore)
-        click.echo(escaped_json(noise.to_json()), nl=False)
+        print_json("noise", noise)
         return
     with choose_listener(loudness=loudness) as listener:
         noise = api.noise(model, settings, comparisons=comparisons, outputs=outputs, listener=leave_out_end(listener))

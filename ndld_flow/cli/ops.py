@@ -45,10 +45,11 @@ def command(
     as_json: bool,
 ) -> None:
     operators = api.ops(name, opset=opset, domain=domain, category=category, search=search, model=model)
-    from ndld_flow.cli.explain_operator import describe_operator, explain_operators, list_operators
+    from ndld_flow.cli.explain_operator import explain_operators, list_operators
+    from ndld_flow.models.described_operator import describe_operator
 
     if as_json:
-        print_json([describe_operator(operator) for operator in operators])
+        print_json("ops", [describe_operator(operator) for operator in operators])
     elif name:
         click.echo(explain_operators(operators))
     else:

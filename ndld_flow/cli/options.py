@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -140,6 +139,8 @@ def rules_options(command: Command) -> Command:
     return command
 
 
-def print_json(value: object) -> None:
-    """Print one JSON document on standard output."""
-    click.echo(escaped_json(json.dumps(value, indent=1, ensure_ascii=False)))
+def print_json(verb: str, value: object) -> None:
+    """Print the result of a verb as JSON on standard output."""
+    from ndld_flow.runner.verb_output import format_value
+
+    click.echo(escaped_json(format_value(verb, value)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -44,12 +44,14 @@ def command(
     """
     from ndld_flow import api
 
+    if digest and as_json:
+        raise click.UsageError("--digest prints a digest, not JSON: give one of --digest and --json.")
     if digest:
         click.echo(api.digest(recipe, overrides, outputs=outputs, trust=trust, multirun=multirun))
         return 0
     planned = api.plan(recipe, overrides, outputs=outputs, force=force, trust=trust, multirun=multirun)
     if not isinstance(planned, list):
-        print_json(plan_document(planned)) if as_json else show_plan(planned)
+        _print_json(planned) if as_json else show_plan(planned)
         return 0
     return _print(planned, as_json)
 
@@ -57,23 +59,16 @@ def command(
 def _print(decisions: Sequence[Decision], as_json: bool) -> int:
     foreseen = [decision.step.step.foresee().of_step(decision.step.name) for decision in decisions]
     if as_json:
-        print_json([_row(decision, seen) for decision, seen in zip(decisions, foreseen, strict=True)])
+        _print_json(decisions, foreseen)
     else:
         _show(decisions, foreseen)
     return 2 if any(seen.problems for seen in foreseen) else 0
 
 
-def _row(decision: Decision, seen: Foresight) -> dict[str, Any]:
-    return {
-        "name": decision.step.name,
-        "step": decision.step.type.name,
-        "reason": decision.reason.text,
-        "detail": decision.detail,
-        "key": decision.key,
-        "notes": seen.notes,
-        "problems": seen.problems,
-        "lacks": seen.lacks,
-    }
+def _print_json(planned: Sequence[Decision] | SweepPlan, foreseen: Sequence[Foresight] = ()) -> None:
+    from ndld_flow.runner.described_results import describe_plan
+
+    print_json("plan", describe_plan(planned, foreseen))
 
 
 def _show(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> None:
@@ -93,25 +88,6 @@ def _show(decisions: Sequence[Decision], foreseen: Sequence[Foresight]) -> None:
 _MOST_SHOWN = 12
 
 
-def plan_document(plan: SweepPlan) -> dict[str, Any]:
-    """Return a sweep's plan as JSON."""
-    return {
-        "method": plan.sweep.section.method,
-        "point_count": plan.point_count,
-        "excluded_count": plan.excluded_count,
-        "points": [
-            {"number": each.number, "values": dict(each.values), "waiting": each.waiting, "problem": each.problem}
-            for each in plan.points
-        ],
-        "steps": [
-            {"name": each.name, "step": each.step, "uses": each.uses, "distinct": each.distinct, "there": each.there}
-            for each in plan.steps
-        ],
-        "again": list(plan.again) if plan.again is not None else None,
-        "estimate": plan.estimate.model_dump(mode="json") if plan.estimate is not None else None,
-    }
-
-
 def show_plan(plan: SweepPlan) -> None:
     """Print a sweep's plan for people."""
     for line in _lines(plan):
@@ -127,14 +103,14 @@ def _lines(plan: SweepPlan) -> Iterator[str]:
     width = max((len(step.name) for step in plan.steps), default=0)
     for step in plan.steps:
         shared = f", shared by {step.uses} points" if step.distinct < step.uses else ""
-        there = f", {step.there} finished" if step.there else ""
+        there = f", {step.stored} finished" if step.stored else ""
         different = "once" if step.distinct == 1 else f"{step.distinct} times"
         yield f"{step.name:<{width}}  {different}{shared}{there}"
     yield _work(plan)
 
 
 def _work(plan: SweepPlan) -> str:
-    todo = sum(step.distinct - step.there for step in plan.steps)
+    todo = sum(step.distinct - step.stored for step in plan.steps)
     if not todo:
         points = f"points {', '.join(map(str, plan.again))}" if plan.again else ""
         return f"the best will be measured again: {points}" if points else "nothing to do"

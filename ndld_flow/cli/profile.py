@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from ndld_flow.cli.options import Loudness, json_option, loudness_options, outputs_option, print_json
-
-if TYPE_CHECKING:
-    from ndld_flow.profiles.diagnose.diagnose import Triage
 
 HELP = """Measure one model, and show where its time goes.
 
@@ -48,7 +43,9 @@ def command(model: str, settings: tuple[str, ...], outputs: Path, loudness: Loud
     typed = ("ndld-flow", *sys.argv[1:])
     if as_json:
         profiled = api.profile(model, settings, outputs=outputs, command=typed)
-        print_json({"profile": profiled.profile.model_dump(mode="json"), "triage": _plain(profiled.triage())})
+        from ndld_flow.runner.described_results import describe_profile
+
+        print_json("profile", describe_profile(profiled))
         return
     with choose_listener(loudness=loudness) as listener:  # the triage replaces the verdict of a run with one step
         profiled = api.profile(model, settings, outputs=outputs, command=typed, listener=leave_out_end(listener))
@@ -61,16 +58,3 @@ def command(model: str, settings: tuple[str, ...], outputs: Path, loudness: Loud
         return
     print_triage(title, profiled.profile, profiled.triage())
     click.echo(f"\nrun {run.run}\nreport {run.report}" if run is not None else "")
-
-
-def _plain(triage: Triage) -> dict[str, object]:
-    """Return the triage as data; its layers are positions in the profile."""
-    return {
-        "layers_ms": triage.layers_ms,
-        "top": [{"layer": top.position, "median_ms": top.median_ms, "share": top.share} for top in triage.top],
-        "by_type": [dataclasses.asdict(group) for group in triage.by_type],
-        "by_precision": [dataclasses.asdict(group) for group in triage.by_precision],
-        "by_role": [dataclasses.asdict(group) for group in triage.by_role],
-        "bound": dataclasses.asdict(triage.bound),
-        "insights": [dataclasses.asdict(insight) for insight in triage.insights],
-    }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from ndld_flow.base.errors import NdldFlowError
 from ndld_flow.cli.options import (
     Loudness,
     NamedPath,
@@ -20,9 +16,6 @@ from ndld_flow.cli.options import (
     recipe_options,
     sweep_options,
 )
-
-if TYPE_CHECKING:
-    from ndld_flow.runner.events import Listener
 
 HELP = """Run a recipe; finished work is reused.
 
@@ -90,7 +83,7 @@ def command(
         click.echo(api.compose(recipe, overrides, multirun=multirun), nl=False)
         return 0
     with recording() as recorder:
-        with choose_listener(as_json=as_json, loudness=loudness) as listener, _announcing_refusal(listener):
+        with choose_listener(as_json=as_json, loudness=loudness) as listener:
             finished = api.run(
                 recipe,
                 overrides,
@@ -106,17 +99,3 @@ def command(
             )
         recorder.keep(finished, outputs)
     return finished.exit_code
-
-
-@contextlib.contextmanager
-def _announcing_refusal(listener: Listener) -> Iterator[None]:
-    """Send the listener an event for an error of the request, before it ends the program."""
-    from ndld_flow.runner.events import RunRefused
-    from ndld_flow.store.hidden_credentials import hide_credentials
-
-    try:
-        yield
-    except NdldFlowError as error:
-        message = hide_credentials(str(error))
-        listener(RunRefused(message=message, step=error.step, exit_code=error.exit_code))
-        raise

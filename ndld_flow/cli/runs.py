@@ -31,7 +31,7 @@ def command(recipe: str, outputs: Path, as_json: bool) -> None:
     """List runs and sweeps, newest first, each with its outcome; with RECIPE, only those of one recipe."""
     runs = api.runs(recipe, outputs=outputs)
     if as_json:
-        print_json([run.model_dump(mode="json") for run in runs])
+        print_json("runs", runs)
         return
     if not runs:
         click.echo(f"no runs in {outputs}/runs yet; `ndld-flow run RECIPE.yaml` creates one")

@@ -25,18 +25,20 @@ if TYPE_CHECKING:
 @json_option
 def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     """List the steps, or explain one with all its settings: `convert_fp16`, `edit`, `edit.rename_nodes`."""
-    from ndld_flow.cli.explain_step import describe_step, explain_part, explain_step
+    from ndld_flow.cli.explain_step import explain_part, explain_step
+    from ndld_flow.recipe.step_types import DescribedPart, describe_step
 
     types = api.steps(files)
     if name is not None:
         kind, part = _find(name, types)
         if as_json:
-            print_json(describe_step(kind) if part is None else {"name": name, "schema": part.model_json_schema()})
+            described = DescribedPart(name=name, settings=part.model_json_schema()) if part else describe_step(kind)
+            print_json("steps", described)
         else:
             click.echo(explain_step(kind) if part is None else explain_part(name.partition(".")[2], part))
         return
     if as_json:
-        print_json([describe_step(kind) for kind in types])
+        print_json("steps", [describe_step(kind) for kind in types])
         return
     width = max(len(kind.name) for kind in types)
     for kind in types:

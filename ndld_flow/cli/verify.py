@@ -21,7 +21,7 @@ def command(outputs: Path, as_json: bool) -> int:
     """
     checked = api.verify(outputs=outputs)
     if as_json:
-        print_json(checked.model_dump(mode="json"))
+        print_json("verify", checked)
     else:
         click.echo(f"{checked.object_count} artifacts, {checked.checked_bytes / 2**20:,.1f} MiB read")
         for digest in checked.damaged:

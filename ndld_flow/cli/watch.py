@@ -14,6 +14,7 @@ from types import FrameType
 
 import click
 
+from ndld_flow.cli.failure import print_failure
 from ndld_flow.processes.watchdog import is_one_process
 
 READING_MODELS = frozenset({"inspect", "diff", "draw", "init", "ops", "plan"})
@@ -31,13 +32,13 @@ def watch_verb(arguments: Sequence[str]) -> None:
         return
     watcher, child = os.getpid(), os.fork()
     if child:
-        sys.exit(_wait(verb, child))
+        sys.exit(_wait(verb, child, arguments))
     from ndld_flow.processes.watchdog import end_with_parent
 
     end_with_parent(watcher)
 
 
-def _wait(verb: str, child: int) -> int:
+def _wait(verb: str, child: int, arguments: Sequence[str]) -> int:
     """Return the child's exit code, or that of a killed worker."""
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -53,10 +54,11 @@ def _wait(verb: str, child: int) -> int:
     from ndld_flow.base.errors import KilledError
     from ndld_flow.processes.launch import name_signal
 
-    click.echo(
-        f"error: {verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library "
-        "crashed on this model, or it ran out of memory; nothing was changed. `ndld-flow run` with the step `lint` may "
-        "find the cause.",
-        err=True,
+    message = (
+        f"{verb}: the process that read the model was killed by {name_signal(-code) or -code}. A library crashed on "
+        "this model, or it ran out of memory; nothing was changed. `ndld-flow run` with the step `lint` may find the "
+        "cause."
     )
+    click.echo(f"error: {message}", err=True)
+    print_failure(arguments, message, KilledError.exit_code, kind=KilledError.__name__)
     return KilledError.exit_code

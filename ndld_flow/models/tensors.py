@@ -15,6 +15,7 @@ from ndld_flow.base.errors import RequestError
 from ndld_flow.base.text import suggest
 
 Array = npt.NDArray[Any]
+"""An array of numpy, of any type."""
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,7 @@ class Inspection(Record):
 
 
 Severity = Literal["error", "warning", "info"]
+"""The severity of a finding."""
 
 
 class Finding(Record):

@@ -138,7 +138,7 @@ def write_page(path: Path, text: str, again: str) -> Path:
 
     Raises a `PageError` when it cannot be written.
     """
-    aside = path.with_name(f".{path.name[:60]}.{uuid4().hex[:8]}")
+    aside = path.parent / f".{path.name[:60]}.{uuid4().hex[:8]}"
     try:
         with aside.open("w", encoding="utf-8", newline="\n") as file:
             file.write(text)

@@ -15,6 +15,8 @@ from ndld_flow.records.sweep import PointOutcome
 
 
 class RunStarted(Record):
+    """A run has started."""
+
     event: Literal["run_started"] = "run_started"
     recipe: str
     steps: tuple[str, ...]
@@ -30,6 +32,8 @@ class Notice(Record):
 
 
 class StepStarted(Record):
+    """A step has started to compute, for this reason."""
+
     event: Literal["step_started"] = "step_started"
     name: str
     step: str
@@ -51,6 +55,8 @@ class StepWaits(Record):
 
 
 class StepProgressed(Record):
+    """The progress of a step."""
+
     event: Literal["step_progressed"] = "step_progressed"
     name: str
     done: int
@@ -84,6 +90,8 @@ def wait_for_other_run(step: str) -> StepWaits:
 
 
 class StepFinished(Record):
+    """A step has finished, was reused or was skipped."""
+
     event: Literal["step_finished"] = "step_finished"
     name: str
     step: str
@@ -96,6 +104,8 @@ class StepFinished(Record):
 
 
 class RunFinished(Record):
+    """A run has finished, with its verdict and results."""
+
     event: Literal["run_finished"] = "run_finished"
     passed: bool
     exit_code: int
@@ -130,17 +140,35 @@ class RunFailed(Record):
     report: str
 
 
-class RunRefused(Record):
-    """The run ended with an error of its request, its model or this machine."""
+class Problem(Record):
+    """One of the problems of a recipe."""
 
-    event: Literal["run_refused"] = "run_refused"
+    where: str
+    """`file:line` or `override "a=b"`."""
+    path: str
+    """Dotted path in the recipe, such as `steps.half.keep_io`; empty for the whole."""
+    what: str
+    hint: str
+
+
+class Failure(Record):
+    """A verb ended with an error: of its request, its model or this machine. It is the last line of the output."""
+
+    event: Literal["error"] = "error"
+    kind: str
+    """The error's class in `ndld_flow.base.errors`, such as `RecipeError`; `UsageError` for arguments that the verb
+    does not have, `Bug` for an error of this program."""
     message: str
     step: str = ""
     """The step that failed; empty where no step did."""
     exit_code: int
+    problems: tuple[Problem, ...] = ()
+    """For a RecipeError, all problems of the recipe."""
 
 
 class SweepStarted(Record):
+    """A sweep has started."""
+
     event: Literal["sweep_started"] = "sweep_started"
     recipe: str
     method: str
@@ -164,6 +192,8 @@ class PointFinished(Record):
 
 
 class SweepFinished(Record):
+    """A sweep has finished, with the results of its best point."""
+
     event: Literal["sweep_finished"] = "sweep_finished"
     passed: bool
     """True if any point passed."""
@@ -197,7 +227,7 @@ Event = (
     | StepFinished
     | RunFinished
     | RunFailed
-    | RunRefused
+    | Failure
     | SweepStarted
     | PointFinished
     | SweepFinished

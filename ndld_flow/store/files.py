@@ -129,6 +129,8 @@ def writing_atomically(path: Path) -> Iterator[BinaryIO]:
             yield file
         return
     path = path.resolve() if path.is_symlink() else path
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     make_folder(path.parent)
     with _aside(path) as aside:
         with aside.open("wb") as file:

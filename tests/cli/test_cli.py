@@ -188,7 +188,7 @@ def test_a_refused_run_is_an_event_too(in_folder: Path) -> None:
     make_toy(in_folder)
     done = ndld_flow("run", "toy.yaml", "--trust", "--json", "model=nowhere.onnx", cwd=in_folder)
     event = json.loads(done.stdout.splitlines()[-1])
-    assert (event["event"], event["exit_code"], done.returncode) == ("run_refused", 2, 2)
+    assert (event["event"], event["exit_code"], done.returncode) == ("error", 2, 2)
     assert "nowhere.onnx" in event["message"]
     assert event["step"] == ""
 

@@ -120,7 +120,7 @@ def test_every_command_works(checkout: Path, environment: dict[str, str]) -> Non
 
 def test_python_examples_work(checkout: Path, environment: dict[str, str]) -> None:
     for block in pages.blocks():
-        if block.title in ("look.py", "embed.py"):
+        if block.page.endswith("python.md") or block.title == "look.py":
             small = [f"steps.{step}.{setting}" for step in ("base", "speed") for setting in HURRY]
             code = block.text.replace('["steps', f'[*{small}, "steps')
             subprocess.run([sys.executable, "-c", code], cwd=checkout, env=environment, check=True)

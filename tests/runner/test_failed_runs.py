@@ -94,7 +94,7 @@ def test_an_error_carries_the_name_of_its_step(in_folder: Path) -> None:
     assert str(caught.value) == f"step weak: {caught.value.message}"
     done = ndld_flow("run", "toy.yaml", "--trust", "--json", "steps.weak.act=refuse", cwd=in_folder)
     event = json.loads(done.stdout.splitlines()[-1])
-    assert (event["event"], event["step"]) == ("run_refused", "weak")
+    assert (event["event"], event["step"]) == ("error", "weak")
     assert event["message"].startswith("step weak: this model")
 
 

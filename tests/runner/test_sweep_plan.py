@@ -61,7 +61,7 @@ def test_a_plan_matches_the_following_run(toy: SweepToy, state: str) -> None:
     new = [sitting for sitting in toy.record(finished).sittings if not sitting.reused and not finished.nothing_to_do]
     last = [sitting for sitting in new if sitting.again]
     done = work(toy.log[worked : len(toy.log) - len(last)])
-    todo = {step.name: step.distinct - step.there for step in plan.steps}
+    todo = {step.name: step.distinct - step.stored for step in plan.steps}
     assert +Counter(todo) == done
     assert plan.again == (None if done["speed"] else last[0].points if last else ())
 
@@ -95,7 +95,7 @@ def test_a_plan_reports_that_only_the_best_are_measured_again(toy: SweepToy) -> 
 def test_readers_of_a_forced_step_may_be_reused(toy: SweepToy) -> None:
     toy.finish()
     plan = toy.plan("tint")
-    assert {step.name: (step.distinct, step.there) for step in plan.steps} == {
+    assert {step.name: (step.distinct, step.stored) for step in plan.steps} == {
         "base": (1, 1),
         "tint": (2, 0),
         "speed": (6, 0),

@@ -208,7 +208,7 @@ def test_the_best_point_is_written_only_where_its_presets_are_found(toy: SweepTo
 def test_a_plan_reports_shared_and_stored_steps(toy: SweepToy) -> None:
     before = toy.plan()
     assert before.point_count == 6
-    assert {step.name: (step.uses, step.distinct, step.there) for step in before.steps} == {
+    assert {step.name: (step.uses, step.distinct, step.stored) for step in before.steps} == {
         "base": (6, 1, 0),
         "tint": (6, 2, 0),
         "speed": (6, 6, 0),
@@ -217,10 +217,10 @@ def test_a_plan_reports_shared_and_stored_steps(toy: SweepToy) -> None:
     assert not toy.log
     toy.run()
     after = toy.plan()
-    assert [(step.distinct, step.there) for step in after.steps] == [(1, 1), (2, 2), (6, 6)]
+    assert [(step.distinct, step.stored) for step in after.steps] == [(1, 1), (2, 2), (6, 6)]
     toy.write(toy.recipe.read_text().replace("[1, 2, 4]", "[1, 2, 4, 8]"))
     wider = toy.plan()
-    assert [(step.distinct, step.there) for step in wider.steps] == [(1, 1), (2, 2), (8, 0)]
+    assert [(step.distinct, step.stored) for step in wider.steps] == [(1, 1), (2, 2), (8, 0)]
     assert wider.estimate is not None
 
 

@@ -259,7 +259,7 @@ class PlannedPoint:
     waiting: tuple[str, ...]
     """Names of the steps without a stored result."""
     problem: str = ""
-    """Why it cannot be run: its settings contradict each other."""
+    """The contradiction between its settings, because of which it cannot be run; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,8 @@ class PlannedStep:
     """Points that have it."""
     distinct: int
     """Number of different computations: each runs once."""
-    there: int
-    """Number of these that are in the store."""
+    stored: int
+    """Number of these whose results are in the store."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,226 @@
+"""Every function of `ndld_flow.api`, called with hostile arguments, returns or raises an NdldFlowError."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ndld_flow import api
+from ndld_flow.base.errors import NdldFlowError, RequestError
+from ndld_flow.drawing.graph import Look, Reading
+from ndld_flow.graph.inspect_model import Query
+from ndld_flow.profiles.compare.measured import Rules
+from ndld_flow.recipe.write_recipe import RecipeOptions
+from ndld_flow.runner.request import Placement
+from tests.support.toys import make_toy
+
+FUNCTIONS: Mapping[str, Callable[..., object]] = {
+    name: value
+    for name, value in vars(api).items()
+    if inspect.isfunction(value) and value.__module__ == api.__name__ and not name.startswith("_")
+}
+
+QUICK = ["passes=2", "duration=0", "warmup=0", "warmup_passes=1", "runs=1"]
+USUAL: Mapping[str, Mapping[str, Any]] = {
+    "run": {"recipe": "toy.yaml", "trust": True},
+    "sweep": {"recipe": "toy.yaml", "overrides": ["steps.first.word=a,b"], "trust": True},
+    "plan": {"recipe": "toy.yaml", "trust": True},
+    "compose": {"recipe": "toy.yaml"},
+    "digest": {"recipe": "toy.yaml", "trust": True},
+    "report": {"run": "toy"},
+    "comment": {"run": "toy", "post": False},
+    "compare": {"subjects": ["toy", "toy"]},
+    "diff": {"before": "model.onnx", "after": "model.onnx"},
+    "profile": {"model": "torn.onnx", "settings": QUICK},
+    "layers": {"subject": "toy"},
+    "noise": {"model": "torn.onnx", "settings": QUICK, "comparisons": 3},
+    "inspect": {"model": "model.onnx"},
+    "draw": {"model": "model.onnx"},
+    "runs": {},
+    "tag": {"run": "toy", "name": "a"},
+    "untag": {"name": "a"},
+    "steps": {},
+    "ops": {"name": "Relu"},
+    "schema": {"verb": "plan"},
+    "verify": {},
+    "gc": {"dry_run": True},
+    "doctor": {"library": "nowhere"},
+    "init": {"model": "torn.onnx"},
+    "init_example": {"name": "nowhere"},
+    "init_plugin": {"name": "nowhere-else"},
+}
+"""Function -> arguments that are valid, cheap, and where a run would be costly, refused."""
+
+FOREIGN = (None, 3, -1, 2.5, True, b"x", object(), ["x", 3], {"a": 1}, {1: 2}, iter("ab"), float("nan"))
+"""Values of other types."""
+TEXTS = (
+    "",
+    ".",
+    " ",
+    "nowhere",
+    "a\0b",
+    "\udcff",
+    "x" * 5000,
+    "/dev/null",
+    "/dev/null/inside",
+    "/proc/nowhere",
+    "torn.onnx",
+    "noise.bin",
+    "folder",
+    "list.yaml",
+    "\x1b[2J",
+    "%s{}",
+    "*",
+    "[",
+    "toy#17",
+    "toy:nothing",
+    "https://",
+    "s3://nowhere/x",
+)
+"""Names that name nothing, or something else."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe, a finished run and broken files."""
+    folder = tmp_path_factory.mktemp("api")
+    make_toy(folder)
+    (folder / "folder").mkdir()
+    (folder / "torn.onnx").write_bytes((folder / "model.onnx").read_bytes()[:200])
+    (folder / "noise.bin").write_bytes(bytes(range(256)) * 4)
+    (folder / "list.yaml").write_text("- a\n- {b: [c\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        api.run("toy.yaml", trust=True)
+    return folder
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(place)
+    for variable in os.environ:
+        if variable.startswith(("GITHUB_", "GITLAB_", "CI")):
+            monkeypatch.delenv(variable)
+    return place
+
+
+def attempt(name: str, arguments: Mapping[str, Any]) -> str:
+    """Call a function; return what is wrong with how it ended."""
+    try:
+        FUNCTIONS[name](**arguments)
+    except NdldFlowError as error:
+        if not str(error).strip() or error.exit_code not in {2, 5}:
+            return f"{name}({arguments!r:.200}): exit code {error.exit_code}: {error!s:.200}"
+    except Exception as error:
+        return f"{name}({arguments!r:.200}): {type(error).__name__}: {error!s:.200}"
+    return ""
+
+
+def test_every_function_is_attacked() -> None:
+    assert set(FUNCTIONS) == set(USUAL)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_of_other_types_are_refused(name: str, here: Path) -> None:
+    troubles = []
+    for parameter in inspect.signature(FUNCTIONS[name]).parameters:
+        for value in FOREIGN:
+            troubles.append(attempt(name, {**USUAL[name], parameter: value}))
+    assert not any(troubles), "\n".join(filter(None, troubles))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_names_of_nothing_are_refused(name: str, here: Path) -> None:
+    troubles = []
+    for parameter, described in inspect.signature(FUNCTIONS[name]).parameters.items():
+        for text in set(TEXTS) - ({"."} if parameter == "outputs" else set()):
+            if "str" in described.annotation.split(" | ") or parameter == "recipe":
+                troubles.append(attempt(name, {**USUAL[name], parameter: text}))
+            elif described.annotation.startswith(("Sequence", "Collection")):
+                troubles.append(attempt(name, {**USUAL[name], parameter: [text]}))
+    assert not any(troubles), "\n".join(filter(None, troubles))
+
+
+def test_a_missing_or_unknown_argument_is_refused(here: Path) -> None:
+    for name, function in FUNCTIONS.items():
+        with pytest.raises(RequestError, match=name):
+            function(nonsense=1)
+    with pytest.raises(RequestError, match="run: missing a required argument"):
+        FUNCTIONS["run"]()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "words"),
+    [
+        ("compare", {"subjects": ["a", "b"], "rules": Rules(threshold="x")}, "rules.threshold"),  # type: ignore[arg-type]
+        ("compare", {"subjects": ["a", "b"], "rules": Rules(allow=3)}, "rules.allow"),  # type: ignore[arg-type]
+        ("inspect", {"model": "model.onnx", "query": Query(nodes="Conv")}, "query.nodes"),  # type: ignore[arg-type]
+        ("inspect", {"model": "model.onnx", "query": Query(group_by="x")}, "query.group_by"),  # type: ignore[arg-type]
+        ("draw", {"model": "model.onnx", "look": Look(scale="big")}, "look.scale"),  # type: ignore[arg-type]
+        ("draw", {"model": "model.onnx", "reading": Reading(depth=None)}, "reading.depth"),  # type: ignore[arg-type]
+        ("run", {"recipe": "toy.yaml", "place": Placement(jobs="all")}, "place.jobs"),  # type: ignore[arg-type]
+        ("init", {"model": "model.onnx", "options": RecipeOptions(shapes={1: "x"})}, "options.shapes"),  # type: ignore[dict-item]
+    ],
+)
+def test_values_of_other_types_inside_an_argument_are_refused(
+    name: str, arguments: dict[str, Any], words: str, here: Path
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        FUNCTIONS[name](**arguments)
+
+
+def test_the_message_names_the_function_the_argument_and_the_value() -> None:
+    with pytest.raises(RequestError) as caught:
+        FUNCTIONS["run"](recipe=3)
+    assert str(caught.value) == "run: recipe must be the path of a recipe, or a mapping, not 3 (int)."
+
+
+KEYS = (
+    "name",
+    "model",
+    "models",
+    "inputs",
+    "steps",
+    "gates",
+    "sweep",
+    "export",
+    "steps_from",
+    "defaults",
+    "hydra",
+    "x",
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(allow_nan=True)
+    | st.sampled_from(["toy", "model.onnx", "${x}", "${oc.env:HOME}", "a=b", "", "lint", "stamp"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*KEYS, "step", "from", "x", "", "lint"]), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changed=st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=4))
+def test_malformed_recipes_are_refused(changed: dict[str, Any], here: Path) -> None:
+    recipe = {"name": "toy", "model": "model.onnx", "steps": {"lint": {}}, **changed}
+    trouble = attempt("plan", {"recipe": recipe})
+    assert not trouble
+
+
+def test_an_error_of_the_callers_own_function_passes(here: Path) -> None:
+    def listen(event: object) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        api.run("toy.yaml", trust=True, listener=listen)

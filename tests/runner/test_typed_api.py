@@ -1,0 +1,145 @@
+"""The types that a program sees: no result of `ndld_flow.api` is untyped, as mypy finds in strict mode."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ndld_flow import api
+
+PROGRAM = """\
+from pathlib import Path
+
+from ndld_flow import api
+
+finished = api.run("recipe.yaml", ["steps.speed.passes=20"], trust=True)
+metric = finished.metrics["speed.latency.median"]
+reveal_type(metric.value)
+reveal_type(metric.unit)
+reveal_type(finished.artifacts["half"])
+reveal_type(finished.report)
+reveal_type(finished.passed)
+reveal_type(finished.verdict)
+if isinstance(finished, api.SweepFinished):
+    reveal_type(finished.best)
+else:
+    reveal_type(finished.gates[0].passed)
+reveal_type(api.sweep({"name": "r"}).best)
+
+planned = api.plan(Path("recipe.yaml"))
+if isinstance(planned, list):
+    reveal_type(planned[0].reason)
+    reveal_type(planned[0].step.name)
+else:
+    reveal_type(planned.points[0].values)
+
+compared = api.compare(["a", "b"], rules=api.Rules(threshold=0.05))
+reveal_type(compared.comparison.profiles[0].verdicts[0].verdict)
+reveal_type(compared.comparison.gates)
+reveal_type(compared.report)
+reveal_type(api.diff("a.onnx", "b.onnx").nodes)
+profiled = api.profile("model.onnx")
+reveal_type(profiled.profile.layers[0].name)
+reveal_type(profiled.triage().top[0].median_ms)
+reveal_type(api.noise().threshold)
+reveal_type(api.inspect("m.onnx", api.Query(nodes=api.NodeSelect(op_type=("Conv",)))).nodes)
+reveal_type(api.draw("m.onnx", look=api.Look(scale=2.0)))
+reveal_type(api.report("run"))
+reveal_type(api.compose("recipe.yaml"))
+reveal_type(api.digest("recipe.yaml"))
+reveal_type(api.comment("run", post=False))
+reveal_type(api.runs()[0].started_at)
+reveal_type(api.tag("run", "name"))
+reveal_type(api.steps()[0].cls)
+reveal_type(api.ops("Clip")[0].family)
+reveal_type(api.schema(verb="plan"))
+reveal_type(api.verify().damaged)
+reveal_type(api.gc(dry_run=True).freed_bytes)
+reveal_type(api.doctor()[0].state)
+reveal_type(api.init("m.onnx", options=api.RecipeOptions(precision="fp16")).trial.pass_ms)
+reveal_type(api.init_example("quickstart"))
+reveal_type(api.init_plugin("mine"))
+
+
+def listen(event: api.Event) -> None:
+    if event.event == "step_finished":
+        reveal_type(event.metrics)
+
+
+try:
+    api.run("recipe.yaml", listener=listen)
+except api.RecipeError as error:
+    reveal_type(error.problems[0].hint)
+except api.NdldFlowError as error:
+    reveal_type(error.step)
+    reveal_type(error.exit_code)
+"""
+
+
+@pytest.mark.thorough
+def test_a_strict_program_sees_no_untyped_value(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    revealed = [text.replace("builtins.", "") for text in re.findall(r'Revealed type is "(.*)"', done.stdout)]
+    assert len(revealed) == PROGRAM.count("reveal_type(")
+    assert not [text for text in revealed if text in {"Any", "object"} or "<nothing>" in text]
+    assert revealed[:5] == ["float", "str", "str", "str", "bool"]
+
+
+@pytest.mark.thorough
+def test_a_strict_program_with_mistakes_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    mistakes = [
+        "api.run(3)",
+        'api.run("r.yaml", no_such=1)',
+        "api.no_such_function()",
+        'api.run("r.yaml").no_such_field',
+        'api.compare(["a"], rules=api.Rules(no_such=1))',
+        "from ndld_flow.plugin import NoSuchName",
+    ]
+    program.write_text("from ndld_flow import api\n" + "\n".join(mistakes) + "\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(program)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    lines = {int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}
+    assert lines >= set(range(2, 2 + len(mistakes))), done.stdout
+
+
+def test_the_names_of_the_module_are_those_that_checkers_of_types_see() -> None:
+    tree = ast.parse(Path(api.__file__).read_text())
+    [branch] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        (node.module, alias.name) for node in branch.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert seen == {(module, name) for module, names in api._TYPES.items() for name in names}
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert sorted(api.__all__) == sorted(functions | {name for _, name in seen})
+    assert all(getattr(api, name) is not None for name in api.__all__)
+
+
+def test_every_function_is_documented_and_annotated() -> None:
+    tree = ast.parse(Path(api.__file__).read_text())
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        assert ast.get_docstring(function), function.name
+        assert function.returns is not None, function.name
+        if function.name != "schema":  # JSON
+            assert "Any" not in ast.unparse(function.returns).split("."), function.name
+        assert [ast.unparse(each) for each in function.decorator_list] == ["public"], function.name
+
+
+def test_importing_the_api_imports_no_library() -> None:
+    code = (
+        "import sys; from ndld_flow import api\n"
+        "print({'click', 'hydra', 'numpy', 'onnx', 'onnxruntime', 'pandas', 'pydantic', 'yaml'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
