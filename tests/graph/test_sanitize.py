@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -400,6 +401,18 @@ def test_a_lossy_cast_is_kept(tmp_path: Path) -> None:
     target, change = sanitize(source)
     assert change.after.nodes_by_type == {"Cast": 2}
     assert_equal(source, target, {"x": random_floats(2, 4) * 10})
+
+
+@pytest.mark.parametrize(("training", "is_kept"), [("false", False), ("true", True), ("mode", True), ("", False)])
+def test_dropout_is_removed_where_it_is_not_training(tmp_path: Path, training: str, is_kept: bool) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[4] x, bool mode) => (float[4] y)
+        <float ratio = {{0.5}}, bool true = {{1}}, bool false = {{0}}> {{
+            r = Relu (x)  d = Dropout (r, ratio{training and ", " + training})  y = Exp (d)
+        }}"""
+    )
+    target, _ = sanitize(models.save(model, tmp_path / "source.onnx"))
+    assert ("Dropout" in [node.op_type for node in onnx.load(target).graph.node]) == is_kept
 
 
 def test_transposes_merge_in_the_right_order(tmp_path: Path) -> None:

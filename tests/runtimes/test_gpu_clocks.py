@@ -111,22 +111,42 @@ def test_it_is_unlocked_when_the_parent_is_killed(word: str, log: Path) -> None:
     assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
 
 
-def test_it_is_unlocked_when_the_locking_process_is_killed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """The processes that lock clocks."""
     from ndld_flow.measure import gpu_clocks as module
 
-    started: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
 
     class Watched(subprocess.Popen[str]):
         def __init__(self, *arguments: object, **options: object) -> None:
             super().__init__(*arguments, **options)  # type: ignore[call-overload]
-            started.append(self)
+            processes.append(self)
 
     monkeypatch.setattr(module.subprocess, "Popen", Watched)  # type: ignore[attr-defined]
+    return processes
+
+
+def test_it_is_unlocked_when_the_locking_process_is_killed(
+    log: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with locked_clocks(0):
         monkeypatch.undo()
         monkeypatch.setenv("PATH", str(log.parent), prepend=os.pathsep)
         monkeypatch.setitem(sys.modules, "pynvml", None)
         started[0].kill()
+    assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
+
+
+def test_signals_to_a_whole_group_do_not_end_the_locking_process(
+    log: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    with locked_clocks(0):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            started[0].send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            started[0].wait(0.2)
+        assert _calls(log)[-1] != "-i 0 --reset-gpu-clocks"
     assert _calls(log)[-1] == "-i 0 --reset-gpu-clocks"
 
 
