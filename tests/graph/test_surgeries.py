@@ -405,6 +405,15 @@ def test_attention_with_fixed_reshapes_gets_a_dynamic_batch() -> None:
     _by_items(model, free, {"x": numbers(3, 5, 8)})
 
 
+def test_reshapes_to_one_item_follow_a_batch_that_is_dynamic_already() -> None:
+    model = parsed(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[rows, 4] x) => (float[1, 2, 2] y) <int64[3] one = {1, 2, 2}> { r = Relu (x)  y = Reshape (r, one) }"""
+    )
+    free, _ = operate(model, MakeBatchDynamic(name="n"))
+    _by_items(model, free, {"x": numbers(3, 4)})
+
+
 def test_a_resize_with_dynamic_sides_gets_a_dynamic_batch() -> None:
     model = parsed(
         """<ir_version: 8, opset_import: ["": 17]>

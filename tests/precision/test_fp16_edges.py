@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ndld_flow.base.errors import ModelError
+from ndld_flow.precision.fp16 import choice
 from tests.precision.test_convert_fp16 import CASES
 from tests.support import models, models_fp16
 from tests.support.fp16_checks import agree, check, convert, count, kinds, normal, parse_strongly_typed, run
@@ -215,3 +218,14 @@ def test_tensorrt_rtx_parses_real_models(
     path, result = convert(sample_model(name), tmp_path, settings)
     assert result.metrics["casts_added"].value
     parse_strongly_typed(path)
+
+
+def test_sizes_are_followed_past_inputs_that_are_left_out() -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17]> g (float[n, 4] x) => (float[n, 4] y) <float most = {9.0}> {
+            sizes = Shape (x)  exact = Cast <to = 1> (sizes)  clipped = Clip (exact, , most)
+            mixed = Mul (x, clipped)  y = Relu (mixed)
+        }"""
+    )
+    derived = choice._size_derived(ir.serde.deserialize_model(proto))
+    assert {value.name for value in derived} == {"sizes", "exact", "clipped"}

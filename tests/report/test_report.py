@@ -167,10 +167,10 @@ def test_an_interval_that_holds_both_directions_is_undecided(
 
 
 def test_runs_that_were_not_interleaved_are_indicative(tmp_path: Path) -> None:
-    steps = [StepSketch("speed", "profile", "profile"), StepSketch("base", "profile", "profile")]
+    steps = [StepSketch("first", "profile", "profile"), StepSketch("last", "profile", "profile")]
     documents = {
-        "speed/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, sitting=Sitting(0, 2, "monday")),
-        "base/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, sitting=Sitting(1, 2, "tuesday")),
+        "first/profile.json": profile("half", 10, 1, 0, runs=5, passes=20, sitting=Sitting(0, 2, "monday")),
+        "last/profile.json": profile("source", 20, 1, 0, runs=5, passes=20, sitting=Sitting(1, 2, "tuesday")),
     }
     write_run(tmp_path, run_record(steps), documents)
     line = verdict_of(tmp_path)[3]

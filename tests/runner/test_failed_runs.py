@@ -86,6 +86,15 @@ def latest(toy: Toy) -> Path:
     return (toy.folder / "outputs/runs/toy/latest").resolve()
 
 
+def test_a_gate_without_its_metric_does_not_hide_the_error_of_a_later_step(in_folder: Path) -> None:
+    toy = make(in_folder)
+    toy.recipe.write_text(RECIPE.replace("last.length >= 1", "first.absent >= 1"))
+    record = run(toy, "refuse", ModelError)
+    assert record.failure is not None
+    assert record.failure.message.startswith("step weak: this model is no")
+    assert [gate.gate for gate in record.gates] == ["first.length >= 1"]
+
+
 def test_an_error_carries_the_name_of_its_step(in_folder: Path) -> None:
     toy = make(in_folder)
     with pytest.raises(ModelError) as caught:
