@@ -35,6 +35,14 @@ def complete_steps(ctx: click.Context) -> Iterator[str]:
 
 
 @_quietly
+def complete_verbs_with_json(ctx: click.Context) -> Iterator[str]:
+    """Yield the verbs that have `--json`."""
+    from ndld_flow.runner.verb_output import OUTPUTS
+
+    yield from OUTPUTS
+
+
+@_quietly
 def complete_overrides(ctx: click.Context) -> Iterator[str]:
     """Yield the keys of the recipe on the command line: `steps.speed.passes=`, `inputs.x.shape=`, `~steps.lint`."""
     from ndld_flow.base.settings import fields_of

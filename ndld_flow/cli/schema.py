@@ -9,13 +9,19 @@ import click
 
 from ndld_flow import api
 from ndld_flow.base.text import escaped_json
+from ndld_flow.cli.completers import complete_verbs_with_json
 from ndld_flow.cli.options import NamedPath, files_option
 
 
 @click.command("schema", short_help="Write the JSON Schema of recipes, for editors.")
 @click.argument("target", required=False, type=NamedPath(dir_okay=False, path_type=Path))
 @files_option
-@click.option("--verb", metavar="VERB", help="The schema of what this verb prints with --json, instead of recipes.")
+@click.option(
+    "--verb",
+    metavar="VERB",
+    shell_complete=complete_verbs_with_json,
+    help="The schema of what this verb prints with --json, instead of recipes.",
+)
 def command(target: Path | None, files: tuple[Path, ...], verb: str | None) -> None:
     """Write the JSON Schema of recipes, for editors: to standard output, or to the file TARGET.
 

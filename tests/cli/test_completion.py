@@ -48,6 +48,8 @@ def complete(folder: Path, *words: str) -> list[str]:
     [
         (["com"], ["compare ", "comment ", "completion "]),
         (["steps", "convert"], ["convert_fp16 "]),
+        (["schema", "--verb", "p"], ["plan ", "profile "]),
+        (["init", "--pl"], ["--plugin "]),
         (["run", "my.yaml", "steps.speed.warmup"], ["steps.speed.warmup=", "steps.speed.warmup_passes="]),
         (["run", "my.yaml", "inputs."], ["inputs.x.data=", "inputs.x.shape="]),
         (["plan", "my.yaml", "~"], ["~steps.lint ", "~steps.speed "]),
