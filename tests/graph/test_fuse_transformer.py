@@ -11,9 +11,11 @@ import onnx_ir as ir
 import pytest
 
 from ndld_flow.base.errors import RequestError
+from ndld_flow.graph.edit import transformer_fusions
 from ndld_flow.graph.edit.edit_file import Entry, edit_file, open_model
 from ndld_flow.graph.edit.edited_model import EditedModel
 from ndld_flow.graph.edit.operations.fuse_transformer import FuseTransformer
+from ndld_flow.processes.launch import run_worker_module
 from tests.support.surgery_checks import assert_same, numbers, op_types, operate, outputs_of, parsed
 
 _LAYER = """
@@ -141,3 +143,9 @@ def test_sparse_and_large_weights_are_reported(monkeypatch: pytest.MonkeyPatch) 
     )
     with pytest.raises(RequestError, match="does not support sparse initializers: use `make_dense` first"):
         operate(model, FuseTransformer(model_type="bert"))
+
+
+def test_an_error_of_the_library_is_left_for_the_parent_process(tmp_path: Path) -> None:
+    (tmp_path / transformer_fusions.JOB).write_text("{}")
+    run_worker_module(transformer_fusions.__name__, tmp_path, lambda *_: None)
+    assert (tmp_path / transformer_fusions.ERROR).read_text().startswith("KeyError: ")
