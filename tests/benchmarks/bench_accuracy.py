@@ -66,20 +66,22 @@ class Judged:
     def used(self) -> float:
         """Return the used share of the bounds on slices, 1 at the bound."""
         bounds = Tolerance().bounds()
-        used = [value / bounds[name] for one in self.metrics.values() for name, value in one.items() if name in bounds]
+        used = [
+            value / bounds[name] for metric in self.metrics.values() for name, value in metric.items() if name in bounds
+        ]
         return max(used, default=0.0)
 
 
 def judge(reference: Sequence[Outputs], candidate: Sequence[Outputs], kinds: dict[str, Yardstick]) -> Judged:
-    found = {name: Agreement(None, kind) for name, kind in kinds.items()}
+    result = {name: Agreement(None, kind) for name, kind in kinds.items()}
     unlike = False
     for mine, theirs in zip(reference, candidate, strict=True):
         for name, array in mine.items():
             if name not in theirs or theirs[name].shape != array.shape:
                 return Judged({}, kinds, True)
-            found[name].add(array, theirs[name])
-    unlike = any(one.only_candidate_nonfinite or one.only_reference_nonfinite for one in found.values())
-    return Judged({name: one.metrics() for name, one in found.items()}, kinds, unlike)
+            result[name].add(array, theirs[name])
+    unlike = any(each.only_candidate_nonfinite or each.only_reference_nonfinite for each in result.values())
+    return Judged({name: each.metrics() for name, each in result.items()}, kinds, unlike)
 
 
 def compare(subject: Subject, folder: Path, ways: Sequence[Counts]) -> tuple[int, int, int, float]:
@@ -116,10 +118,10 @@ def _faults(
     for candidate in cases.broken_weights(subject, folder):
         yield candidate.label, judge(reference, subject.run(candidate.path), kinds)
     for name in reference[0]:
-        samples = [one[name] for one in reference]
+        samples = [each[name] for each in reference]
         axis = subject.axes.get(name)
         for label, arrays in cases.broken_outputs(samples, axis, kinds[name]):
-            wrong = [{**one, name: array} for one, array in zip(reference, arrays, strict=True)]
+            wrong = [{**each, name: array} for each, array in zip(reference, arrays, strict=True)]
             yield f"{name}: {label}", judge(reference, wrong, kinds)
 
 

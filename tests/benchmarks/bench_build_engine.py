@@ -82,8 +82,8 @@ def take_turn(path: Path, shapes: Shapes, folder: Path) -> Turn:
     step_s = time.perf_counter() - started
     given = json.dumps([str(path), shapes, CAPABILITIES, str(folder / "plain.engine")])
     started = time.perf_counter()
-    said = subprocess.run([sys.executable, "-c", PLAIN, given], capture_output=True, check=True).stdout
-    return Turn(step_s, time.perf_counter() - started, float(said), build)
+    output = subprocess.run([sys.executable, "-c", PLAIN, given], capture_output=True, check=True).stdout
+    return Turn(step_s, time.perf_counter() - started, float(output), build)
 
 
 def report(name: str, path: Path, shapes: Shapes) -> None:

@@ -108,22 +108,22 @@ class Tally:
             return judge_by_rounds(METRIC, (0, 1), BOUNDS, describe_rounds(rounds, plan, ""))
 
         start = time.perf_counter()
-        found = measure_rounds(sides, folder, limits, lambda rounds: judge(rounds).verdict != "inconclusive")
-        verdict = judge(found.rounds)
+        measured_rounds = measure_rounds(sides, folder, limits, lambda rounds: judge(rounds).verdict != "inconclusive")
+        verdict = judge(measured_rounds.rounds)
         self.verdicts.append(verdict.verdict)
         self.seconds.append(time.perf_counter() - start)
-        self.rounds.append(len(found.rounds))
+        self.rounds.append(len(measured_rounds.rounds))
         self.ratios.append(verdict.ratio)
         self.clocks[verdict.clock] += 1
 
     def report(self) -> str:
         counts = Counter(self.verdicts)
-        told = ", ".join(f"{counts[verdict]:2} {verdict}" for verdict in VERDICTS)
+        result = ", ".join(f"{counts[verdict]:2} {verdict}" for verdict in VERDICTS)
         took = f"{statistics.median(self.seconds):.1f} s (at most {max(self.seconds):.0f})"
         rounds = f"{statistics.median(self.rounds):g} rounds (at most {max(self.rounds)})"
         clocks = " and ".join(f"{clock} time in {number}" for clock, number in self.clocks.items())
         return (
-            f"  {self.name}: {told}; {took}, {rounds}; ratio {min(self.ratios):.3f} to {max(self.ratios):.3f}, "
+            f"  {self.name}: {result}; {took}, {rounds}; ratio {min(self.ratios):.3f} to {max(self.ratios):.3f}, "
             f"median {statistics.median(self.ratios):.3f}; {clocks}"
         )
 
@@ -156,14 +156,14 @@ def report_simulated_rounds() -> None:
     print("\nsimulated rounds: % of 300 comparisons called different / unchanged, and rounds taken, by true difference")
     print(f"  {'noise':33} {'  '.join(f'{effect:>18.0%}' for effect in effects)}")
     for name, scenario in SCENARIOS.items():
-        told = []
+        outcome = []
         for effect in effects:
             dice = random.Random(f"{name} {effect}")
-            found = [decide_slowly(dice, scenario, effect) for _ in range(300)]
-            counts = Counter(verdict for verdict, _ in found)
+            result = [decide_slowly(dice, scenario, effect) for _ in range(300)]
+            counts = Counter(verdict for verdict, _ in result)
             called, same = counts["regressed"] + counts["improved"], counts["unchanged"]
-            told.append(f"{called / 3:5.1f} /{same / 3:5.1f} {statistics.fmean(n for _, n in found):4.1f}")
-        print(f"  {name:33} {'  '.join(told)}", flush=True)
+            outcome.append(f"{called / 3:5.1f} /{same / 3:5.1f} {statistics.fmean(n for _, n in result):4.1f}")
+        print(f"  {name:33} {'  '.join(outcome)}", flush=True)
 
 
 def measure(sittings: int, pairs: int, passes: int) -> Iterator[tuple[Profile, Profile, Profile]]:
@@ -174,20 +174,20 @@ def measure(sittings: int, pairs: int, passes: int) -> Iterator[tuple[Profile, P
             requests = [request(path, label, pairs, passes) for path, label in ((a, "A"), (a, "again"), (b, "B"))]
             sides = [Side(each, Path(folder), lambda *_: None) for each in requests]
             sides = sides[number % 3 :] + sides[: number % 3]  # nobody is always the first
-            found = {profile.label: profile for profile, _ in measure_sides(sides)}
-            tell_sitting(number, found)
-            yield found["A"], found["again"], found["B"]
+            result = {profile.label: profile for profile, _ in measure_sides(sides)}
+            tell_sitting(number, result)
+            yield result["A"], result["again"], result["B"]
 
 
-def tell_sitting(number: int, found: dict[str, Profile]) -> None:
-    told = []
+def tell_sitting(number: int, profiles: dict[str, Profile]) -> None:
+    result = []
     for name in ("A", "again", "B"):
-        quickest, medians = ([f(run.latency_ms) for run in found[name].runs] for f in (min, statistics.median))
-        told.append(
+        quickest, medians = ([f(run.latency_ms) for run in profiles[name].runs] for f in (min, statistics.median))
+        result.append(
             f"{name} min {statistics.median(quickest):.2f} ({min(quickest):.2f} to {max(quickest):.2f}), "
             f"median {statistics.median(medians):.2f} ({min(medians):.2f} to {max(medians):.2f})"
         )
-    print(f"  sitting {number + 1:2}: {'; '.join(told)} ms", flush=True)
+    print(f"  sitting {number + 1:2}: {'; '.join(result)} ms", flush=True)
 
 
 def joined(first: Profile, second: Profile) -> Profile:
@@ -203,32 +203,34 @@ def verdict_of(base: Profile, candidate: Profile, metric: str) -> tuple[Verdict,
     # As if they were of one sitting, which joined ones are in pairs, and of two models: of one model that is measured
     # twice, the digest would decide.
     pair = [
-        one.model_copy(update={"sitting": "one", "model_digest": side})
-        for side, one in (("base", base), ("candidate", candidate))
+        each.model_copy(update={"sitting": "one", "model_digest": side})
+        for side, each in (("base", base), ("candidate", candidate))
     ]
-    found = compare_profiles("x", [Measured(place, "", one) for place, one in enumerate(pair)], Rules(metric=metric))
-    verdict = next(one for one in found.verdicts if (one.metric, one.base) == (metric, 0))
+    comparison = compare_profiles(
+        "x", [Measured(place, "", each) for place, each in enumerate(pair)], Rules(metric=metric)
+    )
+    verdict = next(each for each in comparison.verdicts if (each.metric, each.base) == (metric, 0))
     return verdict.verdict, verdict.ratio
 
 
 def count(sittings: Sequence[tuple[Profile, Profile, Profile]]) -> None:
     for metric in METRICS:
         for name, place in (("A/A", 1), ("A/B", 2)):
-            found = [verdict_of(sitting[0], sitting[place], metric) for sitting in sittings]
-            counts = Counter(verdict for verdict, _ in found)
-            told = ", ".join(f"{counts[verdict]:2} {verdict}" for verdict in VERDICTS)
-            ratios = [ratio for _, ratio in found]
-            print(f"  {metric:15} {name}: {told}; ratio {min(ratios):.3f} to {max(ratios):.3f}", end="")
+            result = [verdict_of(sitting[0], sitting[place], metric) for sitting in sittings]
+            counts = Counter(verdict for verdict, _ in result)
+            outcome = ", ".join(f"{counts[verdict]:2} {verdict}" for verdict in VERDICTS)
+            ratios = [ratio for _, ratio in result]
+            print(f"  {metric:15} {name}: {outcome}; ratio {min(ratios):.3f} to {max(ratios):.3f}", end="")
             print(f", median {statistics.median(ratios):.3f}")
 
 
 def report_real(sittings: int, pairs: int, passes: int) -> None:
     print(f"\nreal process runs: {BLOCKS} blocks against {BLOCKS} and {MORE_BLOCKS}, threshold {THRESHOLD:.0%}")
-    found = list(measure(sittings, pairs, passes))
-    halves = zip(found[::2], found[1::2], strict=False)
+    result = list(measure(sittings, pairs, passes))
+    halves = zip(result[::2], result[1::2], strict=False)
     twice = [(joined(a, d), joined(b, e), joined(c, f)) for (a, b, c), (d, e, f) in halves]
     for kept in dict.fromkeys((SHORT, passes)):
-        for comparisons, number in ((found, pairs), (twice, 2 * pairs)):
+        for comparisons, number in ((result, pairs), (twice, 2 * pairs)):
             if not comparisons:  # one sitting alone cannot be joined
                 continue
             print(f"{len(comparisons)} comparisons of {number} pairs, {kept} passes a run")
@@ -273,31 +275,31 @@ def report_simulated() -> None:
         for pairs in (5, 7, 10, 15):
             for name, rule in RULES.items():
                 shares = [simulate(rule, pairs, scatter, bursts, effect) for effect in effects]
-                told = " ".join(f"{share:>6.1%}" for share in shares)
-                print(f"  {name:10} {pairs:5} {scatter:>7.0%} {bursts:>6.0%} {told}")
+                result = " ".join(f"{share:>6.1%}" for share in shares)
+                print(f"  {name:10} {pairs:5} {scatter:>7.0%} {bursts:>6.0%} {result}")
 
 
 def made_up(layers: int, seed: int, *, nodes: bool, names: bool) -> Profile:
     """Five process runs, and layers of ten passes in each; a tenth of the layers is fused with the next."""
     dice = random.Random(seed)
     shapes = [TensorInfo(name="t", dtype="float32", shape=(1, 16 * width, 8, 8)) for width in range(1, 5)]
-    found: list[Layer] = []
+    result: list[Layer] = []
     at = 0
     while at < layers:
         fused = 1 + (nodes and at % 10 == 0 and seed % 2)
-        found.append(
+        result.append(
             Layer(
-                index=len(found),
+                index=len(result),
                 name=f"node_{at}" if names else f"{seed}_{at}",
                 type=("Conv", "Relu", "Add", "MatMul", "Softmax")[at % 5],
-                onnx_nodes=tuple(f"node_{one}" for one in range(at, at + fused)) if nodes else (),
+                onnx_nodes=tuple(f"node_{each}" for each in range(at, at + fused)) if nodes else (),
                 outputs=(shapes[at % 4],),
                 samples_ms=tuple(0.03 * dice.lognormvariate(0, 0.05) for _ in range(50)),
             )
         )
         at += fused
     # Where only dims are left, something is missing here and there.
-    kept = tuple(layer for layer in found if names or nodes or dice.random() > 0.05)
+    kept = tuple(layer for layer in result if names or nodes or dice.random() > 0.05)
     machine = Machine(system="", architecture="", cpu="", cpu_count=0, memory_bytes=0)
     runs = tuple(ProfileRun(latency_ms=tuple(dice.lognormvariate(0, 0.02) for _ in range(50))) for _ in range(5))
     return Profile(

@@ -129,11 +129,11 @@ def session(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def make_feeds(made: ort.InferenceSession, height: int) -> Feeds:
+def make_feeds(inference_session: ort.InferenceSession, height: int) -> Feeds:
     """Uniform [0, 1) for floats, small integers, True; free dimensions are 1, images 320 wide."""
     random = np.random.default_rng(0)
     feeds: Feeds = {}
-    for value in made.get_inputs():
+    for value in inference_session.get_inputs():
         shape = [d if isinstance(d, int) else {2: height, 3: 320}.get(i, 1) for i, d in enumerate(value.shape)]
         if value.name == "input":  # silero: 32 ms
             shape = [1, 512]

@@ -66,12 +66,12 @@ def with_hard_swish(source: Path, target: Path) -> Path:
     """x * clip(x + 3, 0, 6) / 6 as one operator."""
     model = onnx.load(source)
     nodes = model.graph.node
-    made = {output: node for node in nodes for output in node.output}
+    result = {output: node for node in nodes for output in node.output}
     for last in [node for node in nodes if node.op_type == "Div"]:
-        product = made.get(last.input[0])
-        clips = [] if product is None else [made.get(name) for name in product.input]
-        clip = next((one for one in clips if one is not None and one.op_type == "Clip"), None)
-        added = None if clip is None else made.get(clip.input[0])
+        product = result.get(last.input[0])
+        clips = [] if product is None else [result.get(name) for name in product.input]
+        clip = next((each for each in clips if each is not None and each.op_type == "Clip"), None)
+        added = None if clip is None else result.get(clip.input[0])
         if product is None or clip is None or added is None or added.op_type != "Add":
             continue
         shared = next((name for name in product.input if name in added.input), None)
@@ -104,18 +104,18 @@ def timed(once: Callable[[], object], clock: Callable[[], float] = time.perf_cou
 
 def bench_advice(folder: Path) -> None:
     """On one thread, in CPU time: what else runs on this machine counts little then."""
-    one = SessionSettings(threads=1)
+    settings = SessionSettings(threads=1)
     for sample, feeds in FEEDS.items():
         source = fetch_sample(sample)
         smaller = sanitized(source, folder)
         variants = {
-            "as it is": open_model(source, one).bind(feeds).run,
-            "sanitize": open_model(smaller, one).bind(feeds).run,
-            "optimization: extended": open_model(source, replace(one, optimization="extended")).bind(feeds).run,
+            "as it is": open_model(source, settings).bind(feeds).run,
+            "sanitize": open_model(smaller, settings).bind(feeds).run,
+            "optimization: extended": open_model(source, replace(settings, optimization="extended")).bind(feeds).run,
         }
         if sample == "det":  # rec's opset cannot be raised by a number alone
             swish = with_hard_swish(smaller, folder / "hard_swish.onnx")
-            variants["sanitize, HardSwish"] = open_model(swish, one).bind(feeds).run
+            variants["sanitize, HardSwish"] = open_model(swish, settings).bind(feeds).run
         show(sample, "CPU time", in_turns(variants, time.thread_time))
 
 
@@ -129,9 +129,9 @@ def bench_threads() -> None:
         show(sample, f"time, load {os.getloadavg()[0]:.1f}", in_turns(variants))
 
 
-def show(sample: str, what: str, found: Mapping[str, list[float]]) -> None:
-    base = found["as it is"]
-    for name, rounds in found.items():
+def show(sample: str, what: str, valueses: Mapping[str, list[float]]) -> None:
+    base = valueses["as it is"]
+    for name, rounds in valueses.items():
         median, best = statistics.median(rounds), min(rounds)
         against = f"{median / statistics.median(base):5.2f} / {best / min(base):.2f} of as it is"
         print(f"{sample:8} {what:16} {name:24} median {median:8.3f} ms, best {best:8.3f} ms  {against}")

@@ -77,10 +77,10 @@ def measure_on_disk(case: str, folder: Path) -> None:
 
 def _measure(work: Callable[[], str]) -> None:
     start, worked = time.perf_counter(), time.process_time()
-    said = work()
+    result = work()
     taken, worked = time.perf_counter() - start, time.process_time() - worked
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{taken:8.2f} s {worked:6.2f} s of CPU {peak:7.0f} MB  {said}", flush=True)
+    print(f"{taken:8.2f} s {worked:6.2f} s of CPU {peak:7.0f} MB  {result}", flush=True)
 
 
 def write_models(folder: Path, layers: int) -> None:

@@ -36,14 +36,14 @@ def edit_with_ndld_flow(model: Path, out: Path) -> None:
     from ndld_flow.steps.edit import Edit
 
     edited = EditedModel(open_model(model), model)
-    made = next(v.name for node in edited.model.graph for v in node.outputs if v.name and not v.is_graph_output())
+    result = next(v.name for node in edited.model.graph for v in node.outputs if v.name and not v.is_graph_output())
     output = edited.model.graph.outputs[0].name
     constant = {"op_type": "Constant", "output": [scalar_constant(model)]}
     operations = [
         {"set_attributes": {"select": constant, "attributes": {"value": {"value": NUMBER}}, "allow_empty": True}},
         {"rename_nodes": {"select": "*", "to": f"{PREFIX}{{index}}"}},
         {"set_metadata": {"metadata": {NOTE: "edited"}}},
-        {"add_outputs": {"select": made}},
+        {"add_outputs": {"select": result}},
         {"rename_tensors": {"names": {output: f"{PREFIX}{output}"}}},
     ]
     step = Edit.model_validate_json(json.dumps({"operations": operations}))
@@ -63,10 +63,10 @@ def edit_with_graphsurgeon(model: Path, out: Path) -> None:
         constant.values = np.array(NUMBER, dtype=np.float32)
     for index, node in enumerate(graph.nodes):
         node.name = f"{PREFIX}{index}"
-    made = next(value for node in graph.nodes for value in node.outputs if value not in graph.outputs)
+    result = next(value for node in graph.nodes for value in node.outputs if value not in graph.outputs)
     graph.outputs[0].name = f"{PREFIX}{graph.outputs[0].name}"
-    made.dtype = made.dtype or graph.outputs[0].dtype
-    graph.outputs.append(made)
+    result.dtype = result.dtype or graph.outputs[0].dtype
+    graph.outputs.append(result)
     exported = gs.export_onnx(graph)
     onnx.helper.set_model_props(exported, {NOTE: "edited"})
     onnx.save(exported, out, save_as_external_data=large, location=f"{out.name}.data")
@@ -82,9 +82,9 @@ def edit_with_onnx_ir(model: Path, out: Path) -> None:
             node.attributes.add(ir.AttrTensor("value", ir.tensor(NUMBER, dtype=ir.DataType.FLOAT)))
     for index, node in enumerate(loaded.graph.all_nodes()):
         node.name = f"{PREFIX}{index}"
-    made = next(value for node in loaded.graph for value in node.outputs if not value.is_graph_output())
+    result = next(value for node in loaded.graph for value in node.outputs if not value.is_graph_output())
     loaded.graph.outputs[0].name = f"{PREFIX}{loaded.graph.outputs[0].name}"
-    loaded.graph.outputs.append(made)
+    loaded.graph.outputs.append(result)
     loaded.metadata_props[NOTE] = "edited"
     external = any(isinstance(v.const_value, ir.ExternalTensor) for v in loaded.graph.initializers.values())
     ir.save(loaded, out, external_data=f"{out.name}.data" if external else None)
@@ -156,18 +156,18 @@ def run_worker(tool: str, model: Path, folder: Path) -> None:
     written, start = _proc("io", r"wchar: (\d+)"), time.perf_counter()
     TOOLS[tool](model, folder / "model.onnx")
     seconds = time.perf_counter() - start
-    told = {
+    result = {
         "seconds": seconds,
         "memory_mb": _proc("status", r"VmHWM:\s+(\d+) kB") / 1024,
         "written_mb": (_proc("io", r"wchar: (\d+)") - written) / 1e6,
     }
-    print(json.dumps(told))
+    print(json.dumps(result))
 
 
 def _proc(file: str, pattern: str) -> int:
-    found = re.search(pattern, Path(f"/proc/self/{file}").read_text())
-    assert found is not None
-    return int(found[1])
+    result = re.search(pattern, Path(f"/proc/self/{file}").read_text())
+    assert result is not None
+    return int(result[1])
 
 
 def default_models(folder: Path, big: bool) -> list[Path]:

@@ -63,10 +63,10 @@ def search(name: str) -> None:
         wall, cpu = time.perf_counter(), time.process_time()
         done = run_step(FindPrecision, path, Path(folder, "run"), settings, inputs)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        found = PrecisionSearch.model_validate_json((done.out / "precision.json").read_text())
-    causes = ", ".join(f"{count} {cause}" for cause, count in Counter(kept.cause for kept in found.kept).items())
+        result = PrecisionSearch.model_validate_json((done.out / "precision.json").read_text())
+    causes = ", ".join(f"{count} {cause}" for cause, count in Counter(kept.cause for kept in result.kept).items())
     print(f"{name}: {done.result.summary}; {causes or 'nothing kept'}; {wall:.1f} s ({cpu:.1f} s CPU)")
-    for kept in found.kept[:3]:
+    for kept in result.kept[:3]:
         print(f"    {kept.op_type} {kept.node}: {kept.evidence[0].sentence}")
 
 

@@ -104,11 +104,11 @@ def verbs() -> dict[str, list[str]]:
 def measure(folder: Path, repeat: int) -> dict[str, Cost]:
     """Each verb's cost at a length of history; `gc --keep` once, as it ends that history."""
     os.chdir(folder)
-    found = {}
+    result = {}
     for name, words in verbs().items():
         tries = [cost([*TOOL, *words], folder) for _ in range(1 if name in ("gc --keep 10", "verify") else repeat)]
-        found[name] = min(tries, key=lambda one: one.cpu_s)
-    return found
+        result[name] = min(tries, key=lambda outcome: outcome.cpu_s)
+    return result
 
 
 def cost_of_a_run(counts: Sequence[int], costs: Sequence[Cost], place: int) -> str:
@@ -143,7 +143,7 @@ def main() -> None:
     print(f"{'CPU s (peak MB); ms for a run more':<36}{heads}")
     for name in costs[0]:
         row = [each[name] for each in costs]
-        cells = "".join(f"{f'{one.cpu_s:.2f} ({one.peak_mb:.0f})':>16}" for one in row)
+        cells = "".join(f"{f'{each.cpu_s:.2f} ({each.peak_mb:.0f})':>16}" for each in row)
         print(f"{name:<36}{cells}" + "".join(f"{cost_of_a_run(given.runs, row, at):>10}" for at in range(len(pairs))))
 
 

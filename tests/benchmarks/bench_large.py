@@ -53,12 +53,12 @@ def make_graph(kind: str, count: int, path: Path) -> Path:
     from tests.support.models import GraphBuilder, rename_output, save, tensor
 
     b = GraphBuilder()
-    made = ["x"]
+    result = ["x"]
     for number in range(count - 1):
-        read = made[-1] if kind == "chain" else "x"
+        read = result[-1] if kind == "chain" else "x"
         weights = [b.weight(4)] if number % 3 == 0 else []
-        made.append(b.op(("Mul", "Relu", "Abs")[number % 3], read, *weights))
-    rename_output(b, b.op("Sum", *made[1:]) if kind == "fan" else b.op("Relu", made[-1]), "y")
+        result.append(b.op(("Mul", "Relu", "Abs")[number % 3], read, *weights))
+    rename_output(b, b.op("Sum", *result[1:]) if kind == "fan" else b.op("Relu", result[-1]), "y")
     return save(b.model([tensor("x", ["n", 4])], [tensor("y", ["n", 4])]), path)
 
 
@@ -70,24 +70,24 @@ def child(name: str, model: Path, width: int, folder: Path) -> None:
     from ndld_flow.step import Context
     from ndld_flow.store.kinds import Onnx
 
-    found = StepTypes().find(name)
-    assert found is not None
+    result = StepTypes().find(name)
+    assert result is not None
     settings = {"shapes": {"x": [2, width]}} if name == "fix_shapes" else STEPS[name]
-    step = found.cls.model_validate_json(json.dumps(settings))
+    step = result.cls.model_validate_json(json.dumps(settings))
     out, scratch, caches = (folder / each for each in ("out", "scratch", "caches"))
     for each in (out, scratch, caches):
         each.mkdir()
     source = Onnx(model, "source", "0" * 64)
-    reads = dict.fromkeys([found.cls.read_key, "reference", "candidate"], source)
+    reads = dict.fromkeys([result.cls.read_key, "reference", "candidate"], source)
     inputs = {"x": InputSpec(shape=(2, width))}
     context = Context(name, inputs, reads, scratch, logging.getLogger(name), lambda *_: None, caches)
     try:
-        said = step.run(source, out, context).summary
+        summary = step.run(source, out, context).summary
     except NdldFlowError as error:
-        said = f"refused: {error}"
+        summary = f"refused: {error}"
     times = os.times()
     peak_kb = next(line for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line).split()[1]
-    print(json.dumps([times.user + times.system + times.children_user, int(peak_kb) / 1024, said]))
+    print(json.dumps([times.user + times.system + times.children_user, int(peak_kb) / 1024, summary]))
 
 
 @dataclass(frozen=True)
@@ -123,13 +123,13 @@ def bench_graphs(kind: str, counts: Sequence[int], steps: Sequence[str], limit_s
     print(f"{'':<22}" + f"{'CPU s':>10}{'peak MB':>9}" * len(counts) + "   growth")
     for step in steps:
         tiny, *costs = [cost(step, model, 4, limit_s) for model in models]
-        told = growth(counts, [each.cpu_s - tiny.cpu_s for each in costs])
-        print(f"{step:<22}{''.join(each.cells for each in costs)}   {told:>6}   {costs[-1].said[:60]}", flush=True)
+        text = growth(counts, [each.cpu_s - tiny.cpu_s for each in costs])
+        print(f"{step:<22}{''.join(each.cells for each in costs)}   {text:>6}   {costs[-1].said[:60]}", flush=True)
 
 
 def growth(counts: Sequence[int], seconds: Sequence[float]) -> str:
     """The exponent between the last two sizes; `?` where one of them is missing or next to nothing."""
-    if len(counts) < 2 or any(not one > _LEAST_S for one in seconds[-2:]):
+    if len(counts) < 2 or any(not second > _LEAST_S for second in seconds[-2:]):
         return "?"
     return f"{math.log(seconds[-1] / seconds[-2]) / math.log(counts[-1] / counts[-2]):.2f}"
 
@@ -141,8 +141,8 @@ def bench_big(steps: Sequence[str], limit_s: int, folder: Path) -> None:
     model = make_big(folder / "big.onnx")
     print(f"{'2.4 GB of weights':<22}{'CPU s':>10}{'peak MB':>9}")
     for step in steps:
-        found = cost(step, model, BIG_WIDTH, limit_s)
-        print(f"{step:<22}{found.cells}   {found.said[:90]}", flush=True)
+        result = cost(step, model, BIG_WIDTH, limit_s)
+        print(f"{step:<22}{result.cells}   {result.said[:90]}", flush=True)
 
 
 def main() -> None:

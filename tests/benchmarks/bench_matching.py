@@ -73,7 +73,7 @@ def measure(name: str, folder: Path) -> Samples:
     traced = trace(load(name))
     shapes = shapes_of(name, traced.model)
     feeds_of(traced.model, shapes)
-    found: Samples = {}
+    result: Samples = {}
     for naming, rename in NAMINGS.items():
         cases = [(edit, apply(traced, random.Random(1)), shapes, "all") for edit, apply in EDITS.items()]
         cases.append(("level disabled", traced, shapes, "disabled"))
@@ -83,10 +83,10 @@ def measure(name: str, folder: Path) -> Samples:
         cases.append(("quantized", quantize(traced, random.Random(1), folder, shapes), shapes, "all"))
         for edit, changed, fed, level in cases:
             try:
-                found[edit, naming] = run(rename(changed), fed, folder / "run", level)  # type: ignore[arg-type]
+                result[edit, naming] = run(rename(changed), fed, folder / "run", level)  # type: ignore[arg-type]
             except (BackendError, ModelError) as error:
                 print(f"  {name}, {edit}, {naming}: {str(error)[:100]}")
-    return found
+    return result
 
 
 def build(names: Sequence[str], folder: Path) -> dict[str, Samples]:
@@ -104,12 +104,12 @@ def build(names: Sequence[str], folder: Path) -> dict[str, Samples]:
                 settings = {"backend": "tensorrt_rtx", "compute_capabilities": ["8.6"], "optimization_level": 0}
                 asked[str(len(asked))] = Asked(path, settings, ranges)
                 truths[path.stem] = (name, edit, naming, changed.truth)
-    found: dict[str, Samples] = defaultdict(dict)
+    result: dict[str, Samples] = defaultdict(dict)
     for key, came in build_all(asked, find_library("tensorrt_rtx"), folder / "engines").items():
         name, edit, naming, truth = truths[key]
         layers = [layer.model_copy(update={"samples_ms": (1.0,)}) for layer in came.build.layers]
-        found[f"{name} in RTX"][edit, naming] = sample_of(layers, truth)
-    return found
+        result[f"{name} in RTX"][edit, naming] = sample_of(layers, truth)
+    return result
 
 
 def pairs(measured: dict[str, Samples]) -> Iterator[tuple[str, bool, Sample, Sample]]:
@@ -119,9 +119,9 @@ def pairs(measured: dict[str, Samples]) -> Iterator[tuple[str, bool, Sample, Sam
             base = samples.get(("unchanged", naming))
             if base is not None:
                 yield from ((f"{edit}", True, view(base), view(sample)) for view in VIEWS.values())
-    for one, other in combinations(measured.values(), 2):
+    for combination, other in combinations(measured.values(), 2):
         for naming in NAMINGS:
-            ends = one.get(("unchanged", naming)), other.get(("unchanged", naming))
+            ends = combination.get(("unchanged", naming)), other.get(("unchanged", naming))
             if ends[0] is not None and ends[1] is not None:
                 for view in VIEWS.values():
                     yield "another network", False, view(ends[0]), view(ends[1])
@@ -129,19 +129,19 @@ def pairs(measured: dict[str, Samples]) -> Iterator[tuple[str, bool, Sample, Sam
 
 def print_table(measured: dict[str, Samples]) -> None:
     counts: dict[float, Counter[bool]] = defaultdict(Counter)
-    found: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    result: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     shares = [0.0, 0.0, 0]
-    for edit, is_same, one, other in pairs(measured):
-        rows = match_layers([one.profile, other.profile])
-        judged: list[Judged] = judge(rows, one, other)
+    for edit, is_same, pair, other in pairs(measured):
+        rows = match_layers([pair.profile, other.profile])
+        judged: list[Judged] = judge(rows, pair, other)
         for match in judged:
             bucket = next(low for low in BUCKETS if match.confidence >= low - 1e-9)
             counts[bucket][is_same and match.is_right] += 1
-        matched, there = recall(rows, one, other) if is_same else (0, 0)
+        matched, there = recall(rows, pair, other) if is_same else (0, 0)
         sure = sum(match.confidence >= 0.9 for match in judged)
-        found[edit] = [a + b for a, b in zip(found[edit], (matched, there, sure), strict=True)]
-        shares[0] += matched_share(one.profile.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
-        layers = one.profile.layers
+        result[edit] = [a + b for a, b in zip(result[edit], (matched, there, sure), strict=True)]
+        shares[0] += matched_share(pair.profile.layers, [at for row in rows if row.layers[1] for at in row.layers[0]])
+        layers = pair.profile.layers
         shares[1] += matched_share(layers, [at for at, _ in beam_search(layers, other.profile.layers)])
         shares[2] += 1
     print("\nconfidence   matches    right")
@@ -150,7 +150,7 @@ def print_table(measured: dict[str, Samples]) -> None:
         if total:
             print(f"{low:.2f} to {high:.2f} {total:9,} {counts[low][True] / total:8.2%}")
     print("\nedit                     layers with a partner   found   matched at 0.9 or more")
-    for edit, (matched, there, sure) in found.items():
+    for edit, (matched, there, sure) in result.items():
         print(f"{edit:24} {there:21,} {matched / there if there else 0:7.2%} {sure:23,}")
     print(f"\ntime with a partner: {shares[0] / shares[2]:.2%}; by TREx's beam search: {shares[1] / shares[2]:.2%}")
 

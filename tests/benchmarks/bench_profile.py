@@ -97,7 +97,7 @@ def report(path: Path) -> None:
 
 def main(given: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        made = [
+        result = [
             make(Path(folder) / f"{name}.onnx")
             for name, make in (
                 ("cnn", models.make_cnn),
@@ -106,7 +106,7 @@ def main(given: Sequence[str]) -> None:
                 ("func", models.make_func),
             )
         ]
-        for path in [Path(argument) for argument in given] or [*made, *copy_samples(Path(folder))]:
+        for path in [Path(argument) for argument in given] or [*result, *copy_samples(Path(folder))]:
             report(path)
 
 

@@ -87,10 +87,10 @@ def agreement(reference: Path, candidate: Path, folder: Path, given: dict[str, A
 
     reads = {"reference": Onnx(reference, "source", "digest")}
     done = run_step(CheckAccuracy, candidate, folder, {"tolerance": {"cosine": 0.9}}, given, artifacts=reads)
-    told = {
+    result = {
         name: done.result.metrics[name].value for name in ("cosine", "snr_db", "top1") if name in done.result.metrics
     }
-    return ", ".join(f"{name} {value:.4f}" for name, value in told.items())
+    return ", ".join(f"{name} {value:.4f}" for name, value in result.items())
 
 
 def compare(name: str, source: Path, folder: Path, arguments: argparse.Namespace) -> None:
@@ -105,16 +105,16 @@ def compare(name: str, source: Path, folder: Path, arguments: argparse.Namespace
     wanted = {variant: each for variant, each in VARIANTS[name].items() if variant.startswith(arguments.only)}
     for number, (variant, settings) in enumerate(wanted.items()):
         start = time.perf_counter()
-        made = run_step(Quantize, plain, folder / f"{name}-{number}", settings, calibration)
+        step = run_step(Quantize, plain, folder / f"{name}-{number}", settings, calibration)
         took = time.perf_counter() - start
-        model = made.out / "model.onnx"
+        model = step.out / "model.onnx"
         pairs = [(median_ms(plain, arguments), median_ms(model, arguments)) for _ in range(arguments.rounds)]
         ratios = [before / after for before, after in pairs]
         low, high = interval(ratios)
         accuracy = agreement(plain, model, folder / f"{name}-{number}-check", check)
         fastest = f"{min(a for a, _ in pairs):.1f} -> {min(b for _, b in pairs):.1f} ms"
         print(
-            f"{name} {variant:20} {made.result.summary}; made in {took:.1f} s\n"
+            f"{name} {variant:20} {step.result.summary}; made in {took:.1f} s\n"
             f"    {statistics.median(ratios):.2f}x as fast (95 %: {low:.2f} to {high:.2f}; best {fastest}), {accuracy}",
             flush=True,
         )

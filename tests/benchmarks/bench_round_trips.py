@@ -45,8 +45,8 @@ def measure_trip(name: str, cases: tuple[BackendModel, ...], refusals: bool) -> 
     figures = {"models": len(cases)} | {word: counts[word] for word in COLUMNS}
     row = [str(figure).rjust(max(len(word), 7)) for word, figure in figures.items()]
     print(name.ljust(30), *row, f"{seconds:7.0f}", flush=True)
-    told = {kind_of(result): case for case, result in reversed(results.items()) if is_told(result, refusals)}
-    for kind, case in sorted(told.items()):
+    outcome = {kind_of(result): case for case, result in reversed(results.items()) if is_told(result, refusals)}
+    for kind, case in sorted(outcome.items()):
         print(f"    {kind} ({case})")
 
 

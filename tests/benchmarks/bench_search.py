@@ -26,11 +26,11 @@ def bench(landscape: Landscape, method: Method, seeds: int, batch: int) -> None:
     for seed in range(seeds):
         options = SearchOptions(method, ("minimize",), points=size // 2, seed=seed)
         started = time.perf_counter()
-        found = list(regrets(make_search(landscape.space, options), landscape, size // 2, batch, seed))
-        cost.append((time.perf_counter() - started) / len(found))
-        quarter.append(found[size // 4 - 1])
-        half.append(found[-1])
-        near.append(found[size // 4 - 1] < 0.02)
+        result = list(regrets(make_search(landscape.space, options), landscape, size // 2, batch, seed))
+        cost.append((time.perf_counter() - started) / len(result))
+        quarter.append(result[size // 4 - 1])
+        half.append(result[-1])
+        near.append(result[size // 4 - 1] < 0.02)
     print(
         f"{landscape.name:<16} {size:>6} {method:<12} {statistics.mean(quarter):>8.1%} {statistics.mean(half):>8.1%} "
         f"{statistics.mean(near):>8.0%} {statistics.mean(cost) * 1000:>8.2f}"

@@ -162,13 +162,15 @@ def measure_again(model: str, winners: Sequence[Winner], runs: int, folder: Path
 def tell(model: str, winners: Sequence[Winner], again: Mapping[str, Profile]) -> None:
     grid = run_values(again["grid"], "latency.min")
     took = {winner.name: f"{winner.points:3} points {winner.seconds:6.0f} s" for winner in winners}
-    said = {winner.name: ", ".join(f"{name} {value}" for name, value in winner.settings.items()) for winner in winners}
+    result = {
+        winner.name: ", ".join(f"{name} {value}" for name, value in winner.settings.items()) for winner in winners
+    }
     print(f"\n{model}: latency of each winner measured again in turns, and its ratio to the full grid's")
     for name, profile in again.items():
         ratio = paired_ratio(grid, run_values(profile, "latency.min"))
         latency = f"{profile.latency.min_ms:7.2f} ms (median {profile.latency.median_ms:.2f})"
         interval = f"{ratio.ratio:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-        print(f"  {name:9}{took.get(name, ''):20}  {latency}  {interval}  {said.get(name, '')}", flush=True)
+        print(f"  {name:9}{took.get(name, ''):20}  {latency}  {interval}  {result.get(name, '')}", flush=True)
 
 
 def main() -> None:

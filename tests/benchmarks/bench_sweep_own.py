@@ -116,8 +116,8 @@ def wrap(place: str, part: str, clock: Clock) -> None:
     @functools.wraps(timed)
     def counted(*args: Any, **options: Any) -> Any:
         with clock.part(part):
-            made = timed(*args, **options)
-        return _counting(made, part, clock) if isinstance(made, contextlib._GeneratorContextManager) else made
+            result = timed(*args, **options)
+        return _counting(result, part, clock) if isinstance(result, contextlib._GeneratorContextManager) else result
 
     setattr(owner, name, counted)
 

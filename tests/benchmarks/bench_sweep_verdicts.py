@@ -62,13 +62,13 @@ class Counted:
 def measure(truths: Sequence[float], runs: int, noise: tuple[float, float], dice: random.Random) -> list[WinnerValues]:
     """One sitting: all points in turns."""
     own, shared = noise
-    found: list[list[ProfileRun]] = [[] for _ in truths]
+    result: list[list[ProfileRun]] = [[] for _ in truths]
     for _ in range(runs):
         drift = dice.gauss(0, shared)
         for place, truth in enumerate(truths):
             value = truth * math.exp(drift + dice.gauss(0, own))
-            found[place].append(ProfileRun(latency_ms=(value,), load_ms=1.0))
-    return [_finalist(tuple(each)) for each in found]
+            result[place].append(ProfileRun(latency_ms=(value,), load_ms=1.0))
+    return [_finalist(tuple(each)) for each in result]
 
 
 def _finalist(runs: tuple[ProfileRun, ...]) -> WinnerValues:
@@ -98,11 +98,11 @@ def try_once(
     first: dict[int, float] = {}
     for begin in range(0, len(order), 8):
         batch = order[begin : begin + 8]
-        for number, one in zip(batch, measure([truths[each] for each in batch], runs, noise, dice), strict=True):
-            first[number] = one.metrics["speed.latency.min"].value
+        for number, item in zip(batch, measure([truths[each] for each in batch], runs, noise, dice), strict=True):
+            first[number] = item.metrics["speed.latency.min"].value
     chosen = choose_winners([Contender(number, True, (value,)) for number, value in first.items()], _GOALS, 3)
     finalists = dict(zip(chosen, measure([truths[each] for each in chosen], runs, noise, dice), strict=True))
-    again = {number: one.metrics["speed.latency.min"].value for number, one in finalists.items()}
+    again = {number: finalist.metrics["speed.latency.min"].value for number, finalist in finalists.items()}
     points = [
         Contender(number, True, (value,), (again[number],) if number in again else None)
         for number, value in first.items()
@@ -116,14 +116,14 @@ def try_once(
 
 def _luck(number: int, seen: dict[int, float], truths: Sequence[float]) -> float:
     """What a point showed over its truth, relative to what points usually show."""
-    return seen[number] / truths[number] / statistics.median(value / truths[one] for one, value in seen.items())
+    return seen[number] / truths[number] / statistics.median(value / truths[name] for name, value in seen.items())
 
 
 def _count(truths: Sequence[float], best: int, stands: dict[int, AgainstBest], so_far: Counted) -> None:
     truly = {number for number, truth in enumerate(truths) if truth <= min(truths) * _NEAR}
     there = truly & stands.keys()
     so_far.best += best in truly
-    so_far.worse += best not in truly and bool(there) and all(stands[one].verdict == "worse" for one in there)
+    so_far.worse += best not in truly and bool(there) and all(stands[each].verdict == "worse" for each in there)
     so_far.missed += best not in truly and not there
     for number, stand in stands.items():
         true_ratio = truths[number] / truths[best]
@@ -138,12 +138,12 @@ def row(name: str, noise: str, runs: int, trials: int) -> str:
     dice = random.Random(f"{name} {noise} {runs}")
     for _ in range(trials):
         try_once(_LANDSCAPES[name], runs, _NOISES[noise], dice, counted)
-    told = trials - counted.worse - counted.missed
+    outcome = trials - counted.worse - counted.missed
     near = sum(counted.near.values())
-    said = "/".join(f"{counted.near[one] / near:.0%}" for one in ("tie", "inconclusive", "worse")) if near else "-"
+    result = "/".join(f"{counted.near[each] / near:.0%}" for each in ("tie", "inconclusive", "worse")) if near else "-"
     return (
-        f"{name:<16} {noise:<8} {runs:>4} {counted.best / trials:>6.0%} {told / trials:>6.0%} "
-        f"{counted.worse / trials:>6.1%} {counted.missed / trials:>7.0%} {said:>14} "
+        f"{name:<16} {noise:<8} {runs:>4} {counted.best / trials:>6.0%} {outcome / trials:>6.0%} "
+        f"{counted.worse / trials:>6.1%} {counted.missed / trials:>7.0%} {result:>14} "
         f"{statistics.mean(counted.covered):>8.1%} {statistics.median(counted.first):>7.3f} "
         f"{statistics.median(counted.again):>6.3f}"
     )

@@ -106,12 +106,12 @@ def main() -> None:
                 # Before IR version 4 an initializer that is no input is invalid.
                 model.ir_version = min(max(model.ir_version, 4), MAX_IR_VERSION)
                 onnx.save(model, source)
-                said = verdict(source, target, {v.name: feed[v.name] for v in model.graph.input}, case.name)
-                counts[said.partition(":")[0]] += 1
-                if said.startswith(("DIFFERENT", "refused", "equal,")):
-                    print(f"{case.name} ({kind}): {said}"[:200], flush=True)
-    for said, count in counts.most_common():
-        print(f"{count:6d} {said}")
+                each = verdict(source, target, {v.name: feed[v.name] for v in model.graph.input}, case.name)
+                counts[each.partition(":")[0]] += 1
+                if each.startswith(("DIFFERENT", "refused", "equal,")):
+                    print(f"{case.name} ({kind}): {each}"[:200], flush=True)
+    for each, count in counts.most_common():
+        print(f"{count:6d} {each}")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def ask(folder: Path) -> dict[str, Asked]:
     free = write_model(folder / "free.onnx", SEVERAL_FREE)
     shape = write_model(folder / "shape.onnx", SHAPE_TENSOR)
     fp8 = make_fp8(folder / "fp8.onnx")
-    one, eight = (shapes(*([batch, 3, 16, 16] for batch in sizes)) for sizes in ((1, 1, 2), (4, 8, 8)))
+    result, eight = (shapes(*([batch, 3, 16, 16] for batch in sizes)) for sizes in ((1, 1, 2), (4, 8, 8)))
     everything = {
         **RTX,
         "compute_capabilities": ["8.6"],
@@ -93,7 +93,7 @@ def ask(folder: Path) -> dict[str, Asked]:
     asked = {
         "plain": Asked(cnn, RTX),
         "again": Asked(cnn, RTX),
-        "two_profiles": Asked(cnn, {**RTX, "profiles": [{"x": one}, {"x": eight}]}),
+        "two_profiles": Asked(cnn, {**RTX, "profiles": [{"x": result}, {"x": eight}]}),
         "batch": Asked(cnn, {**RTX, "batch": {"opt": 4, "max": 8}}, {"x": {"shape": [1, 3, 16, 16]}}),
         "inputs": Asked(tfm, RTX, {"ids": {"min": [1, 4], "opt": [1, 8], "max": [2, 16]}, "mask": {"shape": [1, 8]}}),
         "free": Asked(free, RTX),
@@ -102,7 +102,7 @@ def ask(folder: Path) -> dict[str, Asked]:
             shape, {**RTX, "profiles": [{"x": shapes([2, 4], [2, 4], [2, 4]), "shape": shapes([1, 4], [2, 4], [2, 4])}]}
         ),
         "no_shape_values": Asked(shape, RTX),
-        "wrong_input": Asked(cnn, {**RTX, "profiles": [{"X": one}]}),
+        "wrong_input": Asked(cnn, {**RTX, "profiles": [{"X": result}]}),
         "everything": Asked(cnn, everything),
         "no_names": Asked(relu, {**RTX, "verbosity": "none"}),
         "names": Asked(relu, {**RTX, "verbosity": "layer_names"}),
@@ -209,11 +209,11 @@ def test_external_weights_are_read(came: Mapping[str, Came]) -> None:
 
 
 def test_two_profiles_are_two_sets_of_kernels(came: Mapping[str, Came]) -> None:
-    build, one = came["two_profiles"].build, came["plain"].build
+    build, result = came["two_profiles"].build, came["plain"].build
     assert [profile.basis for profile in build.profiles] == ["profiles[0]", "profiles[1]"]
     assert build.profiles[1].inputs["x"] == ShapeRange(min=(4, 3, 16, 16), opt=(8, 3, 16, 16), max=(8, 3, 16, 16))
     assert build.applied["num_optimization_profiles"] == 2
-    assert len(build.layers) > 1.9 * len(one.layers)
+    assert len(build.layers) > 1.9 * len(result.layers)
 
 
 def test_a_lone_leading_wildcard_is_a_batch_of_one(came: Mapping[str, Came]) -> None:
@@ -352,7 +352,7 @@ def test_an_impossible_precision_fails_the_build_unless_it_is_preferred(
     assert "int8 needs QuantizeLinear" in came["disobeyed"].error
     assert "'Conv_0'" in came["disobeyed"].error
     build = came["preferred"].build
-    assert [one.is_ignored for one in build.constraints] == [True]
+    assert [constraint.is_ignored for constraint in build.constraints] == [True]
     assert len([note for note in build.notes if "int8 needs QuantizeLinear" in note]) == 1
 
 
@@ -382,9 +382,9 @@ def test_failed_builds_explain_the_reason(
 
 def test_unsupported_settings_are_refused_before_the_build(came: Mapping[str, Came]) -> None:
     assert came["refused"].answer.error == "BackendError"
-    said = came["refused"].answer.message.splitlines()
-    assert len(said) == 3
-    assert "`fp16: true`" in said[0]
+    result = came["refused"].answer.message.splitlines()
+    assert len(result) == 3
+    assert "`fp16: true`" in result[0]
     assert not list(came["refused"].out.iterdir()), "nothing was begun"
 
 
@@ -416,8 +416,8 @@ def test_ignored_constraints_are_in_the_steps_own_line(tmp_path: Path) -> None:
 def test_where_an_engine_may_be_used_again() -> None:
     assert BuildEngine(backend="tensorrt_rtx").reused_where() is Reuse.ANYWHERE
     assert BuildEngine(backend="tensorrt_rtx").used_input(InputSpec()) is not None
-    one = ShapeSetting(min=(1,), opt=(1,), max=(1,))
-    silent = BuildEngine(backend="tensorrt_rtx", profiles=({"x": one},))
+    setting = ShapeSetting(min=(1,), opt=(1,), max=(1,))
+    silent = BuildEngine(backend="tensorrt_rtx", profiles=({"x": setting},))
     assert silent.used_input(InputSpec()) is None, "profiles say all shapes"
     assert BuildEngine(backend="tensorrt_rtx").device == ""
     assert BuildEngine(backend="tensorrt").reused_where() is Reuse.THIS_MACHINE

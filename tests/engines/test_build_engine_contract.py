@@ -316,7 +316,7 @@ def test_constraints_that_cannot_be_obeyed_fail_and_preferred_ones_are_noted(wea
     )
     assert not (weak["obey"].out / "build.json").exists()
     build = weak["prefer"].build
-    assert [one.is_ignored for one in build.constraints] == [True]
+    assert [constraint.is_ignored for constraint in build.constraints] == [True]
     assert any("could be int32" in note for note in build.notes)
 
 

@@ -38,10 +38,10 @@ def choose(given: NetworkInput, settings: BuildSettings | None = None, **recipe:
 
 
 def test_the_first_source_with_shapes_is_used() -> None:
-    said = ShapeSetting(min=(2, 4), opt=(2, 4), max=(2, 4))
+    setting = ShapeSetting(min=(2, 4), opt=(2, 4), max=(2, 4))
     run_at = InputSpec(shape=(5, 4))
     batch = BuildSettings(batch=BatchSetting(min=2, opt=3, max=4))
-    assert choose(BATCHED, BuildSettings(profiles=({"x": said},)), x=run_at) == (fixed(2, 4), "profiles[0]")
+    assert choose(BATCHED, BuildSettings(profiles=({"x": setting},)), x=run_at) == (fixed(2, 4), "profiles[0]")
     assert choose(BATCHED, batch, x=run_at) == (ShapeRange(min=(2, 4), opt=(3, 4), max=(4, 4)), "batch")
     assert choose(BATCHED, x=run_at) == (fixed(5, 4), "inputs")
     assert choose(BATCHED) == (fixed(1, 4), "inferred batch")

@@ -491,8 +491,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     h = b.op("Conv", "x", b.weight(8, 3, 3, 3), pads=[1, 1, 1, 1])
     h = b.op("InstanceNormalization", h, b.weight(8), b.weight(8))
     models.rename_output(b, b.op("Relu", h), "y")
-    made = b.model([models.tensor("x", ["n", 3, 16, 16])], [models.tensor("y", ["n", 8, 16, 16])])
-    return models.save(made, tmp_path_factory.mktemp("trials") / "model.onnx")
+    result = b.model([models.tensor("x", ["n", 3, 16, 16])], [models.tensor("y", ["n", 8, 16, 16])])
+    return models.save(result, tmp_path_factory.mktemp("trials") / "model.onnx")
 
 
 def try_settings(backend: str, model: Path, texts: Sequence[str], **variables: str) -> dict[str, dict[str, Any]]:

@@ -33,17 +33,17 @@ steps:
 
 def residual_network() -> onnx.ModelProto:
     """Two convolutions, and around the second an addition that goes on into a third."""
-    made = GraphBuilder()
+    builder = GraphBuilder()
 
     def conv(name: str) -> str:
-        return made.op("Conv", name, made.weight(64, 64, 3, 3), made.weight(64), pads=[1, 1, 1, 1])
+        return builder.op("Conv", name, builder.weight(64, 64, 3, 3), builder.weight(64), pads=[1, 1, 1, 1])
 
-    first = made.op("Relu", conv("x"))
-    added = made.op("Relu", made.op("Add", conv(first), first))
+    first = builder.op("Relu", conv("x"))
+    added = builder.op("Relu", builder.op("Add", conv(first), first))
     conv(added)
-    made.nodes[-1].output[0] = "y"
+    builder.nodes[-1].output[0] = "y"
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 64, 16, 16]) for name in ("x", "y")]
-    return made.model(ends[:1], ends[1:])
+    return builder.model(ends[:1], ends[1:])
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def products(build: Build) -> list[Layer]:
 
 
 def titles(build: Build) -> str:
-    return "\n".join(one.title for one in insights_of_engine(EngineSubject(build.as_profile(), build)))
+    return "\n".join(each.title for each in insights_of_engine(EngineSubject(build.as_profile(), build)))
 
 
 @pytest.mark.thorough

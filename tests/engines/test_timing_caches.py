@@ -39,8 +39,8 @@ def asked(folder: Path, library: Path, width: int = 4, **settings: object) -> As
     return Asked(model, {"backend": "tensorrt", "library": str(library), **settings})
 
 
-def build(one: Asked, folder: Path) -> Build:
-    return build_engine(one.request(folder / f"build-{time.monotonic_ns()}", folder / "caches"), lambda *_: None)
+def build(result: Asked, folder: Path) -> Build:
+    return build_engine(result.request(folder / f"build-{time.monotonic_ns()}", folder / "caches"), lambda *_: None)
 
 
 def use_of(built: Build) -> TimingCacheUse:
@@ -55,8 +55,8 @@ def entries(folder: Path) -> set[str]:
 
 
 def test_timings_are_kept_for_the_next_build(tmp_path: Path, library: Path) -> None:
-    one = asked(tmp_path, library)
-    first, again = (use_of(build(one, tmp_path)) for _ in range(2))
+    result = asked(tmp_path, library)
+    first, again = (use_of(build(result, tmp_path)) for _ in range(2))
     assert first.file == again.file == CACHE
     assert (first.loaded_bytes, first.loaded_entries) == (0, 0)
     assert first.saved_entries == again.loaded_entries == again.saved_entries == len(entries(tmp_path)) > 0
@@ -67,13 +67,13 @@ def test_timings_are_kept_for_the_next_build(tmp_path: Path, library: Path) -> N
 @pytest.mark.thorough
 def test_concurrent_builds_keep_all_their_timings(tmp_path: Path, library: Path) -> None:
     several = [asked(tmp_path, library, width) for width in (4, 8, 16)]
-    threads = [threading.Thread(target=build, args=(one, tmp_path)) for one in several]
+    threads = [threading.Thread(target=build, args=(each, tmp_path)) for each in several]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     together = entries(tmp_path)
-    alone = [use_of(build(one, tmp_path / str(index))).saved_entries for index, one in enumerate(several)]
+    alone = [use_of(build(each, tmp_path / str(index))).saved_entries for index, each in enumerate(several)]
     assert len(together) == sum(count or 0 for count in alone)
 
 
@@ -99,8 +99,8 @@ def test_a_cache_that_does_not_fit_is_set_aside(tmp_path: Path, library: Path, c
 
 @pytest.mark.thorough
 def test_a_build_starts_from_the_users_cache(tmp_path: Path, library: Path) -> None:
-    one = asked(tmp_path, library)
-    built = build(one, tmp_path)
+    result = asked(tmp_path, library)
+    built = build(result, tmp_path)
     users = (tmp_path / "caches/timing" / CACHE).rename(tmp_path / "users.cache")
     strict = asked(tmp_path, library, timing_cache_file=str(users), error_on_timing_cache_miss=True)
     use = use_of(build(strict, tmp_path))
@@ -143,21 +143,21 @@ def test_a_repeated_attempt_times_again_and_leaves_the_cache_unchanged(
     assert use_of(second).loaded_entries == 0
     assert use_of(second).saved_entries is None
     assert "attempt 2 timed every tactic again" in use_of(second).note
-    assert len({tuple(tactics(one)) for one in (first, second, third)}) == 3
+    assert len({tuple(tactics(each)) for each in (first, second, third)}) == 3
     assert tactics(attempt(1)) == tactics(first), "what attempts timed is nobody else's"
-    churn = find_churn([Rebuild(f"attempt {number}", one) for number, one in enumerate((first, second, third), 1)])
+    churn = find_churn([Rebuild(f"attempt {number}", each) for number, each in enumerate((first, second, third), 1)])
     differing = [len(set(several)) > 1 for several in zip(*map(tactics, (first, second, third)), strict=True)]
-    assert {one.name for one in churn.changed} == {
+    assert {each.name for each in churn.changed} == {
         layer.name for layer, differs in zip(first.layers, differing, strict=True) if differs
     }
-    assert {one.change for one in churn.changed} == {"tactic"}
-    assert [one.read_timings for one in churn.builds] == [False, False, False]
+    assert {each.change for each in churn.changed} == {"tactic"}
+    assert [each.read_timings for each in churn.builds] == [False, False, False]
 
 
 @pytest.mark.thorough
 def test_the_cache_file_is_complete_after_a_kill_at_any_moment(tmp_path: Path, library: Path) -> None:
-    one = asked(tmp_path, library)
-    build(one, tmp_path)
+    result = asked(tmp_path, library)
+    build(result, tmp_path)
     code = (
         "import sys\n"
         "from pathlib import Path\n"
@@ -181,4 +181,4 @@ def test_the_cache_file_is_complete_after_a_kill_at_any_moment(tmp_path: Path, l
         process.wait()
         process.stdout.close()
         assert entries(tmp_path) == before
-    assert use_of(build(one, tmp_path)).loaded_entries == len(before), "the lock was freed too"
+    assert use_of(build(result, tmp_path)).loaded_entries == len(before), "the lock was freed too"

@@ -158,12 +158,12 @@ def test_a_working_gpu_reports_its_capabilities(driver: Path, tmp_path: Path, mo
     packages = tmp_path / "packages"
     write(packages / "pynvml.py", NVML)
     monkeypatch.setenv("PYTHONPATH", str(packages))
-    found = {trial.name: trial for trial in probe_gpu()}
-    assert list(found) == ["", "cuda runtime", "gpu sampling", "gpu clocks"]
-    assert found[""].works
-    assert found["cuda runtime"].works
-    assert found["gpu sampling"].found.startswith("NVML answers (the GPU is 7 % busy); its performance counters are ")
-    assert found["gpu clocks"].works == (os.geteuid() == 0)
+    result = {trial.name: trial for trial in probe_gpu()}
+    assert list(result) == ["", "cuda runtime", "gpu sampling", "gpu clocks"]
+    assert result[""].works
+    assert result["cuda runtime"].works
+    assert result["gpu sampling"].found.startswith("NVML answers (the GPU is 7 % busy); its performance counters are ")
+    assert result["gpu clocks"].works == (os.geteuid() == 0)
 
 
 def test_a_gpu_without_nvml_reports_how_to_get_it(

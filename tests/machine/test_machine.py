@@ -48,9 +48,9 @@ def test_gpus_and_driver_come_from_nvidia_smi(
     program.write_text(SMI)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    found = describe_machine()
-    assert found.gpus == ("NVIDIA H200", "NVIDIA RTX A2000, 12GB")
-    assert found.driver == "570.86.15"
+    machine = describe_machine()
+    assert machine.gpus == ("NVIDIA H200", "NVIDIA RTX A2000, 12GB")
+    assert machine.driver == "570.86.15"
 
 
 def test_gpus_and_driver_are_read_from_the_files_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,9 +85,9 @@ def test_what_the_system_does_not_report_is_left_out(monkeypatch: pytest.MonkeyP
     (cpus / "intel_pstate").mkdir()
     (cpus / "intel_pstate" / "no_turbo").write_text("1\n")
     monkeypatch.setattr(description, "_CPUS", cpus)
-    found = read_conditions()
-    assert found["governors"] == ["powersave", "performance"]
-    assert found["turbo"] is False
+    json_values = read_conditions()
+    assert json_values["governors"] == ["powersave", "performance"]
+    assert json_values["turbo"] is False
     monkeypatch.setattr(description, "_CPUS", tmp_path / "none")
     assert not {"governors", "turbo"} & set(read_conditions())
 

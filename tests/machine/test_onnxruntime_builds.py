@@ -98,9 +98,9 @@ def test_the_build_for_the_cpu_over_that_for_gpus(site: Site) -> None:
     site.install("onnxruntime-gpu", "1.31.1")
     site.install("onnxruntime", "1.32.0")
     assert str(build_in_use()) == "onnxruntime 1.32.0", "not the one that pip lists first"
-    state, found, advice = site.check()
+    state, result, advice = site.check()
     assert (state, advice) == ("absent", REPAIR_GPU)
-    assert found == "onnxruntime 1.32.0, complete; it replaced files of onnxruntime-gpu 1.31.1, which cannot be used"
+    assert result == "onnxruntime 1.32.0, complete; it replaced files of onnxruntime-gpu 1.31.1, which cannot be used"
     reason = "onnxruntime 1.32.0 replaced the files of onnxruntime-gpu 1.31.1"
     assert lacks_of("cuda") == (f"provider cuda is set, but {reason}: {REPAIR_GPU}",)
 
@@ -119,9 +119,9 @@ def test_a_mixture_of_files(site: Site) -> None:
     site.install("onnxruntime-gpu", "1.31.1")
     site.install("onnxruntime", "1.32.0")
     (site.folder / "onnxruntime/__init__.py").write_text("x" * len("__init__.py of onnxruntime 1.32.0\n"))
-    state, found, advice = site.check()
+    state, result, advice = site.check()
     assert (state, advice) == ("broken", REPAIR_GPU)
-    assert found.endswith("such as onnxruntime/__init__.py; onnxruntime 1.32.0 wrote the same files")
+    assert result.endswith("such as onnxruntime/__init__.py; onnxruntime 1.32.0 wrote the same files")
 
 
 def test_a_changed_file_of_the_only_distribution(site: Site) -> None:

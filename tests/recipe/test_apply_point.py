@@ -101,10 +101,10 @@ def test_a_value_is_written_in_place(tmp_path: Path, changes: dict[str, Any], ol
 
 
 def test_overrides_of_the_command_line_are_written_too(tmp_path: Path) -> None:
-    found = apply(
+    result = apply(
         tmp_path, TEXT, {"steps.first.word": "z"}, "steps.first.seconds=3", "~steps.second", "+steps.last.step=q"
     )
-    assert found == (
+    assert result == (
         PLAIN.replace('"a"', "z")
         .replace("seconds: 1", "seconds: 3")
         .replace("  # about second\n  second: {step: stamp, word: b}\n", "")
@@ -137,8 +137,8 @@ def test_settings_of_presets_are_written_into_the_recipes_own_steps(tmp_path: Pa
     assert apply(tmp_path, text, {"steps.a.seconds": 9}) == text, "the preset says so already"
     base = "defaults: [toy0, _self_]\nname: more\n"
     (tmp_path / "toy0.yaml").write_text(text + "sweep: {over: {a.seconds: [1, 2]}}\n")
-    found = apply(tmp_path, base, {"steps.a.seconds": 2})
-    assert found == base + "steps: {a: {seconds: 2}}\nsweep: null\n"
+    result = apply(tmp_path, base, {"steps.a.seconds": 2})
+    assert result == base + "steps: {a: {seconds: 2}}\nsweep: null\n"
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_settings_of_presets_are_written_into_the_recipes_own_steps(tmp_path: Pa
 def test_a_recipe_that_cannot_be_edited_in_place_is_rewritten(tmp_path: Path, text: str, why: str) -> None:
     (tmp_path / "configs/pace").mkdir(parents=True)
     (tmp_path / "configs/pace/slow.yaml").write_text("word: w\n")
-    found = apply(tmp_path, text, {"steps.a.word": "q"})
-    (tmp_path / "found.yaml").write_text(found)
+    result = apply(tmp_path, text, {"steps.a.word": "q"})
+    (tmp_path / "found.yaml").write_text(result)
     values = compose_recipe(tmp_path / "found.yaml").values
     assert values["steps"]["a"]["word"] == "q"
     assert "sweep" not in values
     if why:
-        assert found.startswith('# toy.yaml with steps.a.word: "q"\n# toy.yaml could not be changed')
-        assert why in found
+        assert result.startswith('# toy.yaml with steps.a.word: "q"\n# toy.yaml could not be changed')
+        assert why in result
 
 
 def test_a_change_without_a_place_is_an_error(tmp_path: Path) -> None:
@@ -228,29 +228,29 @@ def test_setting_one_value_keeps_the_rest(text: str, key: str, value: Any) -> No
     words = key.split(".")
     wanted = changed(yaml.safe_load(text), words, value)
     try:
-        found = set_value(text, words, value)
+        result = set_value(text, words, value)
     except CannotEditError:
         assert wanted is None
         return
-    assert yaml.safe_load(found) == wanted
+    assert yaml.safe_load(result) == wanted
     assert [line for line in text.splitlines() if line in COMMENTS] == [
-        line for line in found.splitlines() if line in COMMENTS
+        line for line in result.splitlines() if line in COMMENTS
     ]
     for name in {"a", "b", "c"} - {words[1] if words[0] == "steps" else ""}:
-        assert lines_of(text, name) == lines_of(found, name)
+        assert lines_of(text, name) == lines_of(result, name)
 
 
 @settings(deadline=None, max_examples=40)
 @given(recipes())
 def test_a_sweep_is_cut_out_of_any_layout(text: str) -> None:
     wanted = {key: value for key, value in yaml.safe_load(text).items() if key != "sweep"}
-    found = remove_key(text, ["sweep"])
-    assert yaml.safe_load(found) == wanted
-    assert found.startswith("# heading\n\n")
+    result = remove_key(text, ["sweep"])
+    assert yaml.safe_load(result) == wanted
+    assert result.startswith("# heading\n\n")
     lines = iter(text.splitlines())
-    assert all(line in lines for line in found.splitlines()), "what is left stood there, in this order"
+    assert all(line in lines for line in result.splitlines()), "what is left stood there, in this order"
     for name in ("a", "b", "c"):
-        assert lines_of(text, name) == lines_of(found, name)
+        assert lines_of(text, name) == lines_of(result, name)
 
 
 @settings(deadline=None, max_examples=8)
@@ -267,8 +267,8 @@ def test_the_text_composes_to_the_same_recipe_as_the_overrides(text: str, change
                 apply_point(path, changes)
             return
         path.write_text(apply_point(path, changes), encoding="utf-8", newline="")
-        found = compose_recipe(path).values
-    assert expand_shorthands(found) == expand_shorthands(wanted)
+        values = compose_recipe(path).values
+    assert expand_shorthands(values) == expand_shorthands(wanted)
 
 
 def changed(values: Any, words: Sequence[str], value: object) -> Any:

@@ -65,9 +65,9 @@ def mistakes(folder: Path, *gates: str, recipe: str = RECIPE) -> list[str]:
 def test_an_unknown_name_or_wrong_unit_is_reported_before_anything_runs(
     gate: str, message: str, tmp_path: Path
 ) -> None:
-    (found,) = mistakes(tmp_path, gate)
-    assert found.startswith("9 gates.0: ")
-    assert message in found
+    (result,) = mistakes(tmp_path, gate)
+    assert result.startswith("9 gates.0: ")
+    assert message in result
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def write(folder: Path, *gates: str) -> Path:
 def test_all_are_reported_together_and_by_plan_too(in_folder: Path) -> None:
     recipe = RECIPE.replace("passes: 5", "pases: 5").replace("name: named", "name: named\nwidth: ${agree_name}")
     recipe = recipe.replace("width: ${agree_name}\n", "")
-    found = mistakes(in_folder, "clean.node <= 3", "agree.cosin >= 1", "speed.anything <= 1", recipe=recipe)
-    assert [one.partition(" ")[2].partition(":")[0] for one in found] == ["steps.speed.pases", "gates.0", "gates.1"]
+    texts = mistakes(in_folder, "clean.node <= 3", "agree.cosin >= 1", "speed.anything <= 1", recipe=recipe)
+    assert [each.partition(" ")[2].partition(":")[0] for each in texts] == ["steps.speed.pases", "gates.0", "gates.1"]
     ran = ndld_flow("plan", "named.yaml", cwd=in_folder)
     assert ran.returncode == 2
     assert "gates.0" in ran.stderr and "gates.1" in ran.stderr
@@ -142,9 +142,9 @@ def test_gates_of_compare_profiles_are_checked_too(in_folder: Path) -> None:
     write(in_folder)
     path = in_folder / "named.yaml"
     step = "  decide: {step: compare_profiles, base: speed, gates: [%s]}\ngates:\n"
-    for gate, said in (("latency.medain <= +5 %", 'did you mean "latency.median"'), ("load <= 5 MiB", "not in bytes")):
+    for gate, each in (("latency.medain <= +5 %", 'did you mean "latency.median"'), ("load <= 5 MiB", "not in bytes")):
         path.write_text(RECIPE.lstrip().replace("gates:\n", step % gate))
-        with pytest.raises(RecipeError, match=said):
+        with pytest.raises(RecipeError, match=each):
             load_recipe(path)
 
 
@@ -270,6 +270,6 @@ def test_steps_return_what_they_declare(in_folder: Path) -> None:
     record = read_run_record(Path(api.run("all.yaml").folder))
     types = StepTypes()
     for step, settings in zip(record.steps, recipe.steps, strict=True):
-        found = types.find(step.step)
-        assert found is not None and step.record is not None
-        check_metrics(found, settings.step, step.record)
+        result = types.find(step.step)
+        assert result is not None and step.record is not None
+        check_metrics(result, settings.step, step.record)

@@ -21,11 +21,11 @@ def test_a_package_offers_its_steps_by_an_entry_point(tmp_path: Path, monkeypatc
     monkeypatch.syspath_prepend(tmp_path)
     types = StepTypes()
     assert "rubber_stamp" in types.names()
-    found = types.find("rubber_stamp")
-    assert found is not None
-    assert found.origin == "toy-steps 1.5"
-    assert found.version.startswith("1+toy-steps 1.5+")  # of code that is not installed, a digest too
-    assert found.summary == "Stamp a model with a word."
+    result = types.find("rubber_stamp")
+    assert result is not None
+    assert result.origin == "toy-steps 1.5"
+    assert result.version.startswith("1+toy-steps 1.5+")  # of code that is not installed, a digest too
+    assert result.summary == "Stamp a model with a word."
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def test_a_file_that_is_not_python_is_explained(tmp_path: Path) -> None:
 def test_a_users_step_replaces_a_built_in_step_of_the_same_name(tmp_path: Path) -> None:
     path = tmp_path / "lint.py"
     path.write_text(STAMP)
-    found = StepTypes((path,)).find("lint")
-    assert found is not None
-    assert found.origin == str(path)
+    result = StepTypes((path,)).find("lint")
+    assert result is not None
+    assert result.origin == str(path)
 
 
 def test_a_file_changed_within_a_second_runs_its_new_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +65,6 @@ def test_a_file_changed_within_a_second_runs_its_new_code(tmp_path: Path, monkey
     for word in ("x", "y"):  # of one size and one time: Python's own cache cannot tell them apart
         path.write_text(STAMP.replace('word: str = "x"', f'word: str = "{word}"'))
         os.utime(path, (1_700_000_000, 1_700_000_000))
-        found = StepTypes((path,)).find("stamp")
-        assert found is not None
-        assert found.cls.model_fields["word"].default == word
+        result = StepTypes((path,)).find("stamp")
+        assert result is not None
+        assert result.cls.model_fields["word"].default == word

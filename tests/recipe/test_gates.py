@@ -67,9 +67,9 @@ def test_division_by_zero_is_reported() -> None:
     ],
 )
 def test_an_expression_has_a_value_and_a_unit(text: str, value: float, unit: str) -> None:
-    found = parse_expression(text).evaluate(METRICS)
-    assert found.value == pytest.approx(value)
-    assert found.unit == unit
+    result = parse_expression(text).evaluate(METRICS)
+    assert result.value == pytest.approx(value)
+    assert result.unit == unit
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def forget() -> None:
 
 
 def test_its_step_and_operation_are_found_and_run(package: Path) -> None:
-    assert {found.name: found.origin for found in api.steps()}[f"{NAME}_stamp"] == f"{NAME} 0.1.0"
+    assert {step.name: step.origin for step in api.steps()}[f"{NAME}_stamp"] == f"{NAME} 0.1.0"
     assert f"{NAME}_clear_doc_strings" in ndld_flow("steps", "edit", cwd=Path()).stdout
     model = onnx.load(make_cnn(Path("model.onnx")))
     model.graph.node[0].doc_string = "a note"

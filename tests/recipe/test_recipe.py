@@ -88,9 +88,9 @@ gates: ["second.length ~ 2"]
 )
 def test_a_mistake_is_explained(folder: Path, change: tuple[str, str], message: str) -> None:
     assert RECIPE.replace(*change) != RECIPE
-    found = mistakes(folder, RECIPE.replace(*change))
-    assert any(message in problem for problem in found), found
-    assert all(problem.startswith("toy.yaml:") for problem in found), found
+    texts = mistakes(folder, RECIPE.replace(*change))
+    assert any(message in problem for problem in texts), texts
+    assert all(problem.startswith("toy.yaml:") for problem in texts), texts
 
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
@@ -140,8 +140,8 @@ def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
     ],
 )
 def test_a_wrong_override_is_quoted(folder: Path, override: str, message: str) -> None:
-    found = mistakes(folder, RECIPE, override)
-    assert any(problem.startswith('override "') and message in problem for problem in found), found
+    texts = mistakes(folder, RECIPE, override)
+    assert any(problem.startswith('override "') and message in problem for problem in texts), texts
 
 
 def test_overrides_set_add_and_remove(folder: Path) -> None:

@@ -65,10 +65,10 @@ def make_classes(base: type[BaseModel], folder: Path) -> dict[str, type[BaseMode
     (folder / f"{name}.py").write_text(text)
     sys.path.insert(0, str(folder))
     try:
-        made: dict[str, type[BaseModel]] = __import__(name).make(base, Fraction, Field, Annotated)
+        result: dict[str, type[BaseModel]] = __import__(name).make(base, Fraction, Field, Annotated)
     finally:
         sys.path.remove(str(folder))
-    return made
+    return result
 
 
 @pytest.mark.parametrize("name", ["Inner", "Outer", "Heir"])
@@ -87,9 +87,9 @@ def test_a_class_without_source_has_no_descriptions() -> None:
     assert "a" in space["Bare"].model_json_schema()["properties"]
 
 
-@pytest.mark.parametrize("model", [RecipeFile, SweepSection, *(found.cls for found in StepTypes())])
+@pytest.mark.parametrize("model", [RecipeFile, SweepSection, *(StepType.cls for StepType in StepTypes())])
 def test_every_setting_is_described(model: type[BaseModel]) -> None:
-    described = {name for name, one in model.model_json_schema()["properties"].items() if one.get("description")}
+    described = {name for name, each in model.model_json_schema()["properties"].items() if each.get("description")}
     assert described == {info.alias or name for name, info in fields_of(model).items()}
 
 

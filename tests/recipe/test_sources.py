@@ -26,12 +26,12 @@ LIGHT = "package:onnx/backend/test/data/light/light_resnet50.onnx"
 def find(in_folder: Path) -> Callable[..., FoundModel]:
     """Find a model; its messages are in `find.said`."""
     store = Store(in_folder / "store")
-    said: list[str] = []
+    result: list[str] = []
 
     def find_it(source: str, sha256: str | None = None) -> FoundModel:
-        return find_model(ModelSource(source=source, sha256=sha256), store, said.append)
+        return find_model(ModelSource(source=source, sha256=sha256), store, result.append)
 
-    find_it.said = said  # type: ignore[attr-defined]
+    find_it.said = result  # type: ignore[attr-defined]
     return find_it
 
 
@@ -58,16 +58,16 @@ def server(in_folder: Path) -> Iterator[str]:
 
 def test_a_path_is_read_in_place(find: Callable[..., FoundModel], in_folder: Path) -> None:
     path = make_cnn(in_folder / "m.onnx")
-    found = find("m.onnx", sha256(path))
-    assert found.artifact.path == path
-    assert find("m.onnx").record == found.record
+    result = find("m.onnx", sha256(path))
+    assert result.artifact.path == path
+    assert find("m.onnx").record == result.record
 
 
 def test_external_data_is_part_of_the_model(find: Callable[..., FoundModel], in_folder: Path) -> None:
     make_ext(in_folder / "m.onnx")
-    found = find("m.onnx")
-    assert len(found.record.files) == 2
-    assert found.record.size_bytes > 10**5
+    result = find("m.onnx")
+    assert len(result.record.files) == 2
+    assert result.record.size_bytes > 10**5
 
 
 def test_only_the_contents_of_a_model_matter_and_not_its_name(find: Callable[..., FoundModel], in_folder: Path) -> None:
@@ -135,10 +135,10 @@ def test_a_url_is_fetched_once_verified_and_cached(
     path = make_cnn(in_folder / "m.onnx")
     promised = sha256(path)
     content = path.read_bytes()
-    found = find(f"{server}/m.onnx", promised)
+    result = find(f"{server}/m.onnx", promised)
     path.unlink()
     again = find(f"{server}/m.onnx", promised)
-    assert again == found
+    assert again == result
     assert again.artifact.path.read_bytes() == content
     assert len(find.said) == 1  # type: ignore[attr-defined]
 
@@ -218,9 +218,9 @@ def test_a_fetched_model_with_external_data_is_refused(
 
 def test_a_damaged_copy_is_fetched_again(find: Callable[..., FoundModel], server: str, in_folder: Path) -> None:
     path = make_cnn(in_folder / "m.onnx")
-    found = find(f"{server}/m.onnx", sha256(path))
-    found.artifact.path.chmod(0o644)
-    found.artifact.path.write_bytes(b"broken")
+    result = find(f"{server}/m.onnx", sha256(path))
+    result.artifact.path.chmod(0o644)
+    result.artifact.path.write_bytes(b"broken")
     assert find(f"{server}/m.onnx", sha256(path)).artifact.path.read_bytes() == path.read_bytes()
 
 

@@ -28,9 +28,9 @@ def folder(in_folder: Path) -> Path:
 
 def load(folder: Path, text: str, *overrides: str, multirun: tuple[str, ...] = ()) -> Sweep:
     (folder / "toy.yaml").write_text(text)
-    found = load_sweep(folder / "toy.yaml", [*overrides, *multirun], multirun=bool(multirun), trust=True)
-    assert isinstance(found, Sweep)
-    return found
+    recipe = load_sweep(folder / "toy.yaml", [*overrides, *multirun], multirun=bool(multirun), trust=True)
+    assert isinstance(recipe, Sweep)
+    return recipe
 
 
 def content_of(recipe: Recipe) -> list[Any]:

@@ -35,9 +35,9 @@ def folder(in_folder: Path) -> Path:
 
 
 def load(folder: Path, sweep: str, *overrides: str, multirun: tuple[str, ...] = (), recipe: str = RECIPE) -> Sweep:
-    found = load_any(folder, sweep, *overrides, multirun=multirun, recipe=recipe)
-    assert isinstance(found, Sweep)
-    return found
+    result = load_any(folder, sweep, *overrides, multirun=multirun, recipe=recipe)
+    assert isinstance(result, Sweep)
+    return result
 
 
 def load_any(
@@ -210,9 +210,9 @@ def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
         (folder / "toy.yaml").write_text(RECIPE + PICKED.replace(", aside.seconds: 3", ""))
     sweep = load_sweep(folder / "toy.yaml", overrides, multirun=multirun, trust=True)
     assert isinstance(sweep, Sweep)
-    found = {axis.name: axis.values for axis in sweep.space.axes if isinstance(axis, Choices)}
+    result = {axis.name: axis.values for axis in sweep.space.axes if isinstance(axis, Choices)}
     usual = {"first.seconds": (1, 2), "variant": ("plain", "other")}
-    assert found == {name: values for name, values in (usual | axes).items() if values}
+    assert result == {name: values for name, values in (usual | axes).items() if values}
     assert sweep.base.steps[0].settings["seconds"] == start
     if "aside.seconds" not in axes:
         assert Numbers("aside.seconds", 1, 9, integer=True) in sweep.space.axes
@@ -238,9 +238,9 @@ def test_an_axis_of_the_recipe_is_changed_on_the_command_line(
     ],
 )
 def test_an_invalid_change_of_an_axis_is_reported(folder: Path, override: str, message: str) -> None:
-    found = mistakes(folder, PICKED, multirun=(override,))
-    assert any(message in problem for problem in found), found
-    assert all(problem.startswith(f'override "{override}"') for problem in found), found
+    texts = mistakes(folder, PICKED, multirun=(override,))
+    assert any(message in problem for problem in texts), texts
+    assert all(problem.startswith(f'override "{override}"') for problem in texts), texts
 
 
 def test_presets_of_sweeps_do_not_prevent_a_run_without_one(folder: Path) -> None:
@@ -252,21 +252,21 @@ def test_presets_of_sweeps_do_not_prevent_a_run_without_one(folder: Path) -> Non
 
 
 def test_names_cannot_inject_lines(folder: Path) -> None:
-    [found] = mistakes(folder, 'sweep: {over: {"first\\n.\\e[31mx": [1]}}\n')
-    assert found.isprintable() or found.count("\n") == 1
+    [result] = mistakes(folder, 'sweep: {over: {"first\\n.\\e[31mx": [1]}}\n')
+    assert result.isprintable() or result.count("\n") == 1
 
 
 def test_without_a_sweep_it_is_a_recipe(folder: Path) -> None:
-    for found in (
+    for each in (
         load_any(folder, ""),
         load_any(folder, WHOLE, "~sweep"),
         load_any(folder, "sweep: null\n"),
         load_any(folder, "", multirun=("steps.first.word=z",)),
     ):
-        assert isinstance(found, Recipe)
-        assert found.file.sweep is None
-    assert isinstance(found, Recipe)
-    assert found.steps[0].settings["word"] == "z"
+        assert isinstance(each, Recipe)
+        assert each.file.sweep is None
+    assert isinstance(each, Recipe)
+    assert each.steps[0].settings["word"] == "z"
 
 
 def test_a_sweep_does_not_change_the_recipe(folder: Path) -> None:
@@ -298,11 +298,11 @@ def test_a_resolved_sweep_is_the_same_sweep(folder: Path) -> None:
 def test_a_kept_composition_serves_sweeps_too(folder: Path) -> None:
     store = Store(folder / "store")
     (folder / "toy.yaml").write_text(RECIPE.replace("word: b", "word: '${steps.first.word}'") + WHOLE)
-    found = [load_sweep(folder / "toy.yaml", trust=True, store=store) for _ in range(2)]
+    result = [load_sweep(folder / "toy.yaml", trust=True, store=store) for _ in range(2)]
     point: dict[str, Any] = {"first.seconds": 1, "steps.second.word": "basic", "aside.seconds": 3, "variant": "other"}
-    assert isinstance(found[0], Sweep)
-    assert isinstance(found[1], Sweep)
-    assert found[0].point(point).steps == found[1].point(point).steps
+    assert isinstance(result[0], Sweep)
+    assert isinstance(result[1], Sweep)
+    assert result[0].point(point).steps == result[1].point(point).steps
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------
@@ -406,9 +406,9 @@ GOOD = (
 )  # fmt: skip
 def test_a_mistake_is_explained(folder: Path, old: str, new: str, message: str) -> None:
     assert old in GOOD
-    found = mistakes(folder, GOOD.replace(old, new, 1))
-    assert any(message in problem for problem in found), found
-    assert all(problem.startswith("toy.yaml:1") for problem in found), found
+    texts = mistakes(folder, GOOD.replace(old, new, 1))
+    assert any(message in problem for problem in texts), texts
+    assert all(problem.startswith("toy.yaml:1") for problem in texts), texts
 
 
 @pytest.mark.parametrize(
@@ -436,8 +436,8 @@ def test_a_mistake_is_explained(folder: Path, old: str, new: str, message: str) 
 def test_a_wrong_override_is_quoted(
     folder: Path, overrides: tuple[str, ...], multirun: tuple[str, ...], message: str
 ) -> None:
-    found = mistakes(folder, GOOD, *overrides, multirun=multirun)
-    assert any(message in problem for problem in found), found
+    texts = mistakes(folder, GOOD, *overrides, multirun=multirun)
+    assert any(message in problem for problem in texts), texts
 
 
 SHAPES = """\
@@ -449,8 +449,8 @@ sweep: {over: {inputs.x.opt: [[2], [6]]}}
 def test_a_value_is_checked_together_with_the_other_axes(folder: Path) -> None:
     wider = "inputs.x.max=[8],[9]"
     assert load(folder, SHAPES, multirun=(wider,)).space.axes[0] == Choices("inputs.x.opt", ([2], [6]))
-    found = mistakes(folder, SHAPES.replace("[6]", "[9]"), multirun=(wider,))
-    assert found == [
+    texts = mistakes(folder, SHAPES.replace("[6]", "[9]"), multirun=(wider,))
+    assert texts == [
         "toy.yaml:11: sweep.over.inputs.x.opt.1: every dimension must satisfy min <= opt <= max"
         "\n    inputs: Shapes and values of the model's inputs, for every step that runs it"
     ]

@@ -34,8 +34,10 @@ class Attacked:
     @property
     def is_refusal(self) -> bool:
         """Return whether it ended with exit code 2 and one paragraph with the reason."""
-        told = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        return self.code == 2 and len(told) == 1 and self.err.strip().endswith(told[0]) and "Traceback" not in self.err
+        result = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        return (
+            self.code == 2 and len(result) == 1 and self.err.strip().endswith(result[0]) and "Traceback" not in self.err
+        )
 
 
 class FaultServer:
@@ -66,8 +68,8 @@ class FaultServer:
             "limit_s": 120,
         }
         code = self._ask(order)
-        said = out.read_text(errors="replace"), err.read_text(errors="replace")
-        return Attacked(code, *said, read_struck(self._aside), tuple(read_calls(self._aside)))
+        result = out.read_text(errors="replace"), err.read_text(errors="replace")
+        return Attacked(code, *result, read_struck(self._aside), tuple(read_calls(self._aside)))
 
     def call(self, *command: str) -> bool:
         """Return whether a command, such as `mount`, succeeds where attacks run."""

@@ -38,8 +38,8 @@ class Ending:
     @property
     def is_refusal(self) -> bool:
         """Return whether it ended with one short paragraph: the request is invalid, or a worker was killed."""
-        said = self.said.strip()
-        return self.code in (2, 5) and said.startswith("error: ") and "\n" not in said and len(said) < _MOST_LETTERS
+        image = self.said.strip()
+        return self.code in (2, 5) and image.startswith("error: ") and "\n" not in image and len(image) < _MOST_LETTERS
 
     @property
     def is_work(self) -> bool:
@@ -74,8 +74,8 @@ class AttackedProcess:
             self.close()
             code = None if not ready else process.returncode
             return Ending(code, "it did not end" if not ready else "it died", wall_s)
-        code, said = json.loads(line)
-        return Ending(code, said, wall_s)
+        code, result = json.loads(line)
+        return Ending(code, result, wall_s)
 
     def close(self) -> None:
         """End the process, and whatever it started."""
@@ -132,13 +132,13 @@ def _do(arguments: list[str], folder: Path) -> tuple[int, str]:
         done = ndld_flow(*arguments, cwd=folder)
     except BaseException as error:
         return 3, f"not caught: {type(error).__name__}: {error}"
-    said = done.stderr
+    errors = done.stderr
     if done.returncode == 3:
-        written = Path(said.rpartition("are in ")[2].partition(";")[0])
+        written = Path(errors.rpartition("are in ")[2].partition(";")[0])
         if written.is_file():
-            said = f"{said}{written.read_text()[-3000:]}"
+            errors = f"{errors}{written.read_text()[-3000:]}"
             written.unlink()
-    return done.returncode, said
+    return done.returncode, errors
 
 
 if __name__ == "__main__":

@@ -70,19 +70,19 @@ def guarded(*folders: Path) -> Iterator[None]:
     assert not _seen, f"outside the outputs: {_seen[:5]}"
 
 
-def attempt(verb: Callable[[], object], folder: Path, count: Tally, told: str) -> None:
+def attempt(verb: Callable[[], object], folder: Path, count: Tally, text: str) -> None:
     """Run an attack, which may be refused in one paragraph and must not write outside a folder; `told` names it."""
     try:
         with guarded(folder):
             verb()
         count.survived += 1
     except RequestError as error:
-        assert "\n" not in str(error).strip(), told
-        assert len(str(error)) < 2_000, told
+        assert "\n" not in str(error).strip(), text
+        assert len(str(error)) < 2_000, text
         count.refused += 1
     except Exception as error:
         count.lost += 1
-        raise AssertionError(told) from error
+        raise AssertionError(text) from error
 
 
 _hooked: list[bool] = []

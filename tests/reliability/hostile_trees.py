@@ -32,10 +32,10 @@ def change(tree: object, dice: random.Random) -> object:
     """One to three changes of a tree's structure; the tree itself stays as it is."""
     changed = copy.deepcopy(tree)
     for _ in range(dice.randint(1, 3)):
-        found = list(places(changed))
-        if not found:
+        result = list(places(changed))
+        if not result:
             break
-        holder, key = dice.choice(found)
+        holder, key = dice.choice(result)
         dice.choice(_CHANGES)(holder, key, dice)
     return changed
 

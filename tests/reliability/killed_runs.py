@@ -43,8 +43,8 @@ class Arena:
         """Return the seconds of an undisturbed run; its results are in `clean`."""
         ProcessRun("--version", cwd=self.folder, env={}).finish(LIMIT_S)  # the first one starts the server of processes
         self.outputs, begun = "clean", time.perf_counter()
-        code, _, said = self.start().finish(LIMIT_S)
-        assert code == 0, said
+        code, _, result = self.start().finish(LIMIT_S)
+        assert code == 0, result
         return time.perf_counter() - begun
 
     def kill(self, after_s: float, which: signal.Signals = signal.SIGKILL) -> tuple[int, str]:
@@ -55,9 +55,9 @@ class Arena:
         process = self.start()
         time.sleep(after_s)
         process.send_signal(which)
-        code, _, said = process.finish(LIMIT_S)
+        code, _, result = process.finish(LIMIT_S)
         self.await_orphans()
-        return code, said
+        return code, result
 
     def await_orphans(self) -> None:
         """Wait until nothing of a run lives any more."""
@@ -73,8 +73,8 @@ class Arena:
     def finish(self) -> None:
         """Run once more, undisturbed: it finishes, and nothing half done or left behind is seen anywhere."""
         process = self.start()
-        code, said, err = process.finish(LIMIT_S)
-        assert code == 0, said + err
+        code, result, err = process.finish(LIMIT_S)
+        assert code == 0, result + err
         self.await_orphans()
         store = self.folder / self.outputs / "store"
         assert not list((store / "building").iterdir())
@@ -101,8 +101,8 @@ def attack(arena: Arena, rounds: int, duration_s: float, seed: int, after: Calla
         arena.outputs = f"attacked-{number}"
         for _ in range(moments.choice((2, 3, 4))):
             moment = moments.uniform(0.0, duration_s)
-            code, said = arena.kill(moment)
-            assert code in (-signal.SIGKILL, 0), f"seed {seed}, round {number}, killed after {moment:.3f} s: {said}"
+            code, result = arena.kill(moment)
+            assert code in (-signal.SIGKILL, 0), f"seed {seed}, round {number}, killed after {moment:.3f} s: {result}"
             killed += code != 0
         try:
             arena.finish()

@@ -135,19 +135,19 @@ def _loop(times: int) -> Model:
 def _bomb(op_type: str, *operands: TensorProto, **attributes: Any) -> Model:
     """A node that makes far more than it reads, of constants only."""
     names = [operand.name for operand in operands]
-    made = _node(op_type, names, ["big"], **attributes)
-    return _model([made, _node("ReduceMax", ["big"], ["m"], keepdims=0), _node("Add", ["x", "m"])], operands)
+    result = _node(op_type, names, ["big"], **attributes)
+    return _model([result, _node("ReduceMax", ["big"], ["m"], keepdims=0), _node("Add", ["x", "m"])], operands)
 
 
 def _bomb_of_input(op_type: str, *operands: TensorProto, **attributes: Any) -> Model:
     """A node that makes far more than it reads, of the input."""
-    made = _node(op_type, ["x", *(operand.name for operand in operands)], ["big"], **attributes)
-    return _model([made, _node("ReduceMax", ["big"], ["m"], keepdims=0), _node("Add", ["x", "m"])], operands)
+    result = _node(op_type, ["x", *(operand.name for operand in operands)], ["big"], **attributes)
+    return _model([result, _node("ReduceMax", ["big"], ["m"], keepdims=0), _node("Add", ["x", "m"])], operands)
 
 
 def _many_nodes(count: int) -> Model:
     names = ["x", *(f"h{place}" for place in range(count - 1)), "y"]
-    return _model([_node("Relu", [one], [other]) for one, other in itertools.pairwise(names)])
+    return _model([_node("Relu", [each], [other]) for each, other in itertools.pairwise(names)])
 
 
 def _named(name: str) -> Model:
@@ -184,7 +184,7 @@ def _interface(names: Sequence[str], outputs: Sequence[str]) -> Model:
 
 def _attribute(op_type: str, name: str, change: Callable[[onnx.AttributeProto], object], **given: Any) -> Model:
     node = _node(op_type, ["x"], **given)
-    attribute = next((one for one in node.attribute if one.name == name), None) or node.attribute.add(name=name)
+    attribute = next((each for each in node.attribute if each.name == name), None) or node.attribute.add(name=name)
     change(attribute)
     return _model([node])
 
@@ -378,4 +378,4 @@ def chain(length: int) -> Model:
     """So many nodes, one after the other."""
     names = ["x", *(f"c{place}" for place in range(length - 1)), "y"]
     pairs = enumerate(itertools.pairwise(names))
-    return _model([_node("Abs" if place % 2 else "Relu", [read], [made]) for place, (read, made) in pairs])
+    return _model([_node("Abs" if place % 2 else "Relu", [read], [pair]) for place, (read, pair) in pairs])

@@ -70,14 +70,14 @@ def change_bytes(data: bytes, dice: random.Random) -> bytes:
 def _change_field(model: Message, dice: random.Random) -> None:
     """One field of one message; each kind of message is as likely as any other, however many there are."""
     messages = list(_messages(model))
-    kind = dice.choice(sorted({one.DESCRIPTOR.full_name for one in messages}))
-    message = dice.choice([one for one in messages if one.DESCRIPTOR.full_name == kind])
+    kind = dice.choice(sorted({each.DESCRIPTOR.full_name for each in messages}))
+    message = dice.choice([each for each in messages if each.DESCRIPTOR.full_name == kind])
     field = dice.choice(message.DESCRIPTOR.fields)
     if field.message_type is not None:
-        others = [_copied(one) for one in messages if one.DESCRIPTOR is field.message_type]
+        others = [_copied(each) for each in messages if each.DESCRIPTOR is field.message_type]
     else:
-        kindred = (getattr(one, field.name) for one in messages if one.DESCRIPTOR is message.DESCRIPTOR)
-        others = [value for one in kindred for value in (one if field.is_repeated else [one])]
+        kindred = (getattr(each, field.name) for each in messages if each.DESCRIPTOR is message.DESCRIPTOR)
+        others = [value for each in kindred for value in (each if field.is_repeated else [each])]
         others += _values(field)
     if field.is_repeated:
         _change_list(getattr(message, field.name), others, dice)
@@ -129,7 +129,7 @@ def _change_list(items: Any, others: list[Any], dice: random.Random) -> None:
 def _values(field: FieldDescriptor) -> list[Any]:
     """Values of a field's type that make trouble."""
     if field.enum_type is not None:
-        return [one.number for one in field.enum_type.values]
+        return [value.number for value in field.enum_type.values]
     if field.cpp_type == FieldDescriptor.CPPTYPE_INT32:
         return list(range(-1, 28))
     values: dict[int, list[Any]] = {

@@ -44,8 +44,8 @@ def _find_unlisted(outputs: Outputs) -> Iterator[str]:
 
 def _seen(root: Path, *patterns: str) -> Iterator[Path]:
     """Return the visible files, without hidden ones and links to them."""
-    found = (path for pattern in patterns for path in root.glob(pattern))
-    return (path for path in found if not path.name.startswith(".") and path.name != LATEST)
+    result = (path for pattern in patterns for path in root.glob(pattern))
+    return (path for path in result if not path.name.startswith(".") and path.name != LATEST)
 
 
 def _find_in_run(folder: Path) -> Iterator[str]:
@@ -74,8 +74,10 @@ def _find_in_step(step: RunStep, folder: Path) -> Iterator[str]:
 
 
 def _holds(folder: Path, artifact: ArtifactRecord) -> bool:
-    found = {file.path: file.digest for file in describe_folder(artifact.kind, folder).files} if folder.exists() else {}
-    return all(found.get(file.path) == file.digest for file in artifact.files)
+    result = (
+        {file.path: file.digest for file in describe_folder(artifact.kind, folder).files} if folder.exists() else {}
+    )
+    return all(result.get(file.path) == file.digest for file in artifact.files)
 
 
 def _find_in_sweep(folder: Path) -> Iterator[str]:

@@ -65,22 +65,22 @@ class Scene:
 
     def attack(self, fault: Fault, at: int, count: Tally) -> None:
         """Attack one write, and check everything. Raises AssertionError with the command to repeat it."""
-        told = f"`{' '.join(self.arguments)}`, {fault}, at {at}"
+        result = f"`{' '.join(self.arguments)}`, {fault}, at {at}"
         count.lost += 1
         shutil.rmtree(self.folder)
         shutil.copytree(self._template, self.folder, symlinks=True)
         attacked = self._run(FaultPlan(self.folder / self.below, fault, at))
         place = _place(attacked, at)
         faults = [*_check_end(attacked, fault, self.ends_with), *self._check_state()]
-        assert not faults, f"{told} ({place}): {faults}\n{attacked.code}: {attacked.err}"
+        assert not faults, f"{result} ({place}): {faults}\n{attacked.code}: {attacked.err}"
         if attacked.code == self.ends_with and fault.manner < CUT_TO_NOTHING:
-            assert self._read_results() == self._results, f"{told} ({place}): it says it is done"
+            assert self._read_results() == self._results, f"{result} ({place}): it says it is done"
         again = self._run(FaultPlan(self.folder / self.below))
         faults = [*self._check_state(), *find_unfinished(self.outputs)]
-        assert again.code == self.ends_with, f"{told} ({place}), then: {again.code} {again.err}"
-        assert not faults, f"{told} ({place}), then: {faults}"
+        assert again.code == self.ends_with, f"{result} ({place}), then: {again.code} {again.err}"
+        assert not faults, f"{result} ({place}), then: {faults}"
         results = self._read_results()
-        assert results == self._results, f"{told} ({place}), then: {results} instead of {self._results}"
+        assert results == self._results, f"{result} ({place}), then: {results} instead of {self._results}"
         count.lost -= 1
         count.refused += attacked.code == 2
         count.survived += attacked.code != 2

@@ -61,11 +61,11 @@ class Ears:
     def __call__(self, event: str, arguments: tuple[Any, ...]) -> None:
         if self.folder is None or event not in ("exec", "import", "ctypes.dlopen", "subprocess.Popen", "os.exec"):
             return
-        told = [arguments[0].co_filename] if event == "exec" else arguments[:2]
+        result = [arguments[0].co_filename] if event == "exec" else arguments[:2]
         if event == "subprocess.Popen":
-            told = [arguments[0], *arguments[1][:1]]  # a model may be an argument, and never the program
-        if str(self.folder / "evil") in " ".join(map(str, told)):
-            self.heard.append(f"{event} {told}")
+            result = [arguments[0], *arguments[1][:1]]  # a model may be an argument, and never the program
+        if str(self.folder / "evil") in " ".join(map(str, result)):
+            self.heard.append(f"{event} {result}")
 
 
 EARS = Ears()
@@ -124,12 +124,14 @@ def forms_of(path: str) -> list[Any]:
             [{"run_python": {"file": path}}], [{"apply_rules": {"file": path}}]]  # fmt: skip
 
 
-def accepted(found: StepType, least: dict[str, Any], name: str, path: str) -> dict[str, Any] | None:
+def accepted(step_type: StepType, least: dict[str, Any], name: str, path: str) -> dict[str, Any] | None:
     """Settings of a step that name a file and are well-formed; None where this one names none."""
     for form in forms_of(path):
         settings = {**least, name: form}
         with contextlib.suppress(ValidationError):
-            found.cls.model_validate_json(json.dumps({key: value for key, value in settings.items() if key != "step"}))
+            step_type.cls.model_validate_json(
+                json.dumps({key: value for key, value in settings.items() if key != "step"})
+            )
             return settings
     return None
 
@@ -175,7 +177,7 @@ def test_no_setting_runs_the_code_it_names(
 
 def test_settings_that_run_code_are_known() -> None:
     """Add a new one here and to SECURITY.md."""
-    marked = {f"{found.name}.{name}" for found in TYPES.values() for name in marked_settings(found.cls, RunsCode)}
+    marked = {f"{each.name}.{name}" for each in TYPES.values() for name in marked_settings(each.cls, RunsCode)}
     assert marked == {
         "build_engine.library",
         "build_engine.plugins",
@@ -201,8 +203,8 @@ def test_the_security_notes_exist() -> None:
     root = Path(__file__).parents[2]
     text = (root / "SECURITY.md").read_text()
     assert all((root / name).exists() for name in re.findall(r"tests/[\w/]+\.py", text))
-    for found in TYPES.values():
-        assert all(name in text for name in marked_settings(found.cls, RunsCode))
+    for each in TYPES.values():
+        assert all(name in text for name in marked_settings(each.cls, RunsCode))
 
 
 RUNS: dict[str, dict[str, Any]] = {

@@ -133,8 +133,8 @@ class Crowd:
         """Wait for all processes; return their output and exit codes."""
         ended = []
         for arguments, process in self.running:
-            code, out, said = process.finish(LIMIT_S)
-            ended.append((arguments, code, out + said))
+            code, out, result = process.finish(LIMIT_S)
+            ended.append((arguments, code, out + result))
         self.running.clear()
         return ended
 
@@ -144,7 +144,7 @@ class Crowd:
 
 @pytest.fixture
 def make_crowd(in_folder: Path) -> Iterator[Callable[[int], Crowd]]:
-    made: list[Crowd] = []
+    result: list[Crowd] = []
 
     def make(rounds: int = 1) -> Crowd:
         make_toy(in_folder)
@@ -152,11 +152,11 @@ def make_crowd(in_folder: Path) -> Iterator[Callable[[int], Crowd]]:
         (in_folder / "turns.py").write_text(TURNS)
         for name, steps in RECIPES.items():
             (in_folder / f"{name}.yaml").write_text(f"name: {name}\n{HEAD}{steps}")
-        made.append(Crowd(in_folder, rounds))
-        return made[-1]
+        result.append(Crowd(in_folder, rounds))
+        return result[-1]
 
     yield make
-    for crowd in made:
+    for crowd in result:
         for _, process in crowd.running:
             process.send_signal(signal.SIGKILL)
 
@@ -182,16 +182,16 @@ def assert_all_there(outputs: Outputs) -> None:
 
 
 def assert_ended_well(ended: Sequence[tuple[tuple[str, ...], int, str]], runs: Tally, gc: Tally) -> None:
-    for arguments, code, said in ended:
+    for arguments, code, each in ended:
         if arguments[0] == "gc":
-            assert code == 0, (arguments, code, said)
+            assert code == 0, (arguments, code, each)
             gc.survived += 1
         elif arguments[0] == "report":  # of what a gc has just removed
-            assert code in (0, 2), (arguments, code, said)
-            assert "Traceback" not in said
+            assert code in (0, 2), (arguments, code, each)
+            assert "Traceback" not in each
         else:
-            assert code == 0, (arguments, code, said)
-            assert "damaged" not in said.replace("0 damaged", ""), (arguments, said)
+            assert code == 0, (arguments, code, each)
+            assert "damaged" not in each.replace("0 damaged", ""), (arguments, each)
             runs.survived += arguments[0] == "run"
 
 
@@ -251,8 +251,8 @@ def test_sixteen_processes_finish_although_some_are_killed(
             time.sleep(chance.random() * 0.4)
             crowd.running[victim][1].send_signal(signal.SIGKILL)
         ended = crowd.finish()
-        for place, (arguments, code, said) in enumerate(ended):
-            assert code == 0 or (place in victims and code == -signal.SIGKILL), (crowd.seed, arguments, code, said)
+        for place, (arguments, code, each) in enumerate(ended):
+            assert code == 0 or (place in victims and code == -signal.SIGKILL), (crowd.seed, arguments, code, each)
         killed.survived += len(victims)
         runs.survived += 16 - len(victims)
         assert_all_there(crowd.outputs)

@@ -69,12 +69,12 @@ class Victim:
 
     def do(self, *arguments: str, codes: Sequence[int] = (0,)) -> str:
         """Run a verb on the outputs, which must end with one of these exit codes; return its output."""
-        told = {"RECIPE": self.recipe, "NAME": self.name}
-        done = ndld_flow(*(told.get(word, word) for word in arguments), cwd=self.folder)
-        said = done.stdout + done.stderr
-        assert done.returncode in codes, f"{' '.join(arguments)} ended with {done.returncode}: {said}"
-        assert "Traceback" not in said
-        return said
+        outcome = {"RECIPE": self.recipe, "NAME": self.name}
+        done = ndld_flow(*(outcome.get(word, word) for word in arguments), cwd=self.folder)
+        result = done.stdout + done.stderr
+        assert done.returncode in codes, f"{' '.join(arguments)} ended with {done.returncode}: {result}"
+        assert "Traceback" not in result
+        return result
 
     def run(self) -> str:
         return self.do("run", "RECIPE", "--trust")
@@ -91,8 +91,8 @@ class Victim:
 
     def files(self) -> list[Path]:
         pristine = self.folder / "pristine"
-        found = (path for path in sorted(pristine.rglob("*")) if path.is_symlink() or path.is_file())
-        return [path.relative_to(pristine) for path in found]
+        result = (path for path in sorted(pristine.rglob("*")) if path.is_symlink() or path.is_file())
+        return [path.relative_to(pristine) for path in result]
 
 
 @pytest.fixture
@@ -133,11 +133,11 @@ def attack(victim: Victim, file: Path, damage: Damage, verbs: bool) -> bool:
                 return True
     victim.run()
     check_delivered(victim)
-    found = json.loads(victim.do("verify", "--json", codes=(0, 1)))
+    document = json.loads(victim.do("verify", "--json", codes=(0, 1)))
     victim.run()
     check_delivered(victim)
     again = json.loads(victim.do("verify", "--json", codes=(0, 1)))
-    assert not again["damaged"] and not again["damaged_records"], (found, again)
+    assert not again["damaged"] and not again["damaged_records"], (document, again)
     for verb in AFTER if verbs else ():
         victim.do(*verb, codes=(0, 1, 2, 4))
     return False
@@ -191,14 +191,14 @@ def test_every_file_is_damaged_in_each_way(
     make: Callable[[Path], Victim], in_folder: Path, small_files_are_remembered: None, tally: Tallies
 ) -> None:
     victim = make(in_folder)
-    by_file = groupby(every_attack(victim), key=lambda one: one[1])
+    by_file = groupby(every_attack(victim), key=lambda result: result[1])
     chance = random.Random(SEED)
     attack_all(victim, [chance.choice(list(attacks)) for _, attacks in by_file], tally, verbs=True)
 
 
 def object_of(victim: Victim, step: str) -> Path:
     record = read_run_record(victim.outputs / "runs" / victim.name / "latest").steps
-    kept = next(one.record for one in record if one.name == step)
+    kept = next(each.record for each in record if each.name == step)
     assert kept is not None
     return Store(victim.outputs / "store").object_folder(kept.artifact.digest) / "model.onnx"
 
@@ -209,10 +209,10 @@ def test_files_set_aside_are_reported(in_folder: Path) -> None:
     size = model.stat().st_size
     CUTS[1](model)
     assert f"artifact damaged  model.onnx: {size // 2:,} of {size:,} bytes" in victim.do("plan", "RECIPE", "--trust")
-    said = victim.run()
-    assert f"set aside: the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in said
+    result = victim.run()
+    assert f"set aside: the result of step first was damaged (model.onnx: {size // 2:,} of {size:,} bytes)" in result
     [aside] = (victim.outputs / "store" / "damaged").iterdir()
-    assert f"it is kept in outputs/store/damaged/{aside.name} and is recomputed" in said
+    assert f"it is kept in outputs/store/damaged/{aside.name} and is recomputed" in result
     assert (aside / "model.onnx").stat().st_size == size // 2
     step = read_run_record(victim.outputs / "runs" / "toy" / "latest").steps[0]
     assert (step.reason, step.detail) == (
@@ -243,9 +243,9 @@ def test_a_run_whose_record_is_damaged_is_named_and_the_others_are_listed(damage
     (in_folder / "stamp.py").write_text((in_folder / "stamp.py").read_text() + "\n")
     victim.do("run", "RECIPE", "--trust", "--force", "all")
     damage(first / "run.json")
-    said = victim.do("runs").splitlines()
-    assert sum("passed" in line for line in said) == 1
-    [damaged] = [line for line in said if "damaged" in line]
+    result = victim.do("runs").splitlines()
+    assert sum("passed" in line for line in result) == 1
+    [damaged] = [line for line in result if "damaged" in line]
     assert f"then remove outputs/runs/toy/{first.name}" in damaged
     assert first.name in victim.do("gc", codes=(2,))  # who knows what it needs?
 
@@ -253,22 +253,22 @@ def test_a_run_whose_record_is_damaged_is_named_and_the_others_are_listed(damage
 def test_files_in_place_of_the_store_marker_are_named(in_folder: Path) -> None:
     toy = make_toy(in_folder, TOY)
     (in_folder / "outputs" / "store" / "FORMAT").mkdir(parents=True)
-    said = Victim(in_folder, toy.recipe.name, "toy").do("run", "RECIPE", "--trust", codes=(2,))
-    assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file in its place" in said
+    result = Victim(in_folder, toy.recipe.name, "toy").do("run", "RECIPE", "--trust", codes=(2,))
+    assert "outputs/store/FORMAT cannot be created (Is a directory). Move the file in its place" in result
 
 
 def test_a_damaged_result_replaced_by_force_is_reported_in_the_log(in_folder: Path) -> None:
     store = Store(in_folder / "store")
-    told: list[str] = []
+    result: list[str] = []
     for _ in range(2):
         built = in_folder / "built"
         built.mkdir()
         (built / "model.onnx").write_bytes(b"whole")
-        kept = store.keep("onnx", built, told.append)
+        kept = store.keep("onnx", built, result.append)
         model = store.object_folder(kept.digest) / "model.onnx"
         CUTS[2](model)
-    assert len(told) == 1
-    assert "model.onnx: 4 of 5 bytes" in told[0]
+    assert len(result) == 1
+    assert "model.onnx: 4 of 5 bytes" in result[0]
 
 
 def test_a_cache_entry_with_one_wrong_byte_is_ignored(tmp_path: Path) -> None:

@@ -77,13 +77,13 @@ class Attack:
     def _isolated(self, name: str) -> Ending:
         """Models that crash native code run again in a worker process, as for users."""
         run = ProcessRun(*self.way(name), cwd=self.folder, env={"NDLD_FLOW_IN_PROCESS": "0"})
-        code, _, said = run.finish(120)
-        return Ending(code, said, 0.0)
+        code, _, result = run.finish(120)
+        return Ending(code, result, 0.0)
 
 
 def _recipes() -> dict[str, dict[str, Any]]:
     """A recipe for each step type, without inputs, but for the steps that need their shapes."""
-    recipes = {name: recipe_for(found) | {"inputs": {}} for name, found in TYPES.items()}
+    recipes = {name: recipe_for(each) | {"inputs": {}} for name, each in TYPES.items()}
     for name in ("fix_shapes", "edit"):
         recipes[name]["inputs"] = {"x": {"shape": [4]}}
     recipes["edit"]["steps"]["tested"]["operations"] = [{"infer_shapes": {}}]
@@ -93,8 +93,8 @@ def _recipes() -> dict[str, dict[str, Any]]:
 
 def ways(*, quick: bool) -> list[str]:
     """Every verb and step type; or those that take no second."""
-    types = {name: found for name, found in TYPES.items() if name != _PROGRAMS}
-    reading = [name for name, found in types.items() if found.cls.kinds()[0] is Onnx or not quick]
+    types = {name: each for name, each in TYPES.items() if name != _PROGRAMS}
+    reading = [name for name, each in types.items() if each.cls.kinds()[0] is Onnx or not quick]
     return [*_VERBS, *(name for name in reading if not (quick and name in _TAKE_SECONDS))]
 
 

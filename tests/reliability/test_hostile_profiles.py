@@ -74,7 +74,7 @@ def test_unchanged_exports_are_read(tmp_path: Path, base: Path) -> None:
         assert api.report(str(path), to=tmp_path / "page.html").is_file()
 
 
-def attack(path: Path, base: Path, count: Tally, told: str) -> None:
+def attack(path: Path, base: Path, count: Tally, text: str) -> None:
     """Hand a file to the verbs that read profiles."""
     folder = base.parent.parent
     for verb in (
@@ -82,7 +82,7 @@ def attack(path: Path, base: Path, count: Tally, told: str) -> None:
         lambda: api.report(str(path), outputs=folder / "outputs", to=folder / "page.html"),
         lambda: api.draw(path, folder / "drawn.svg"),
     ):
-        attempt(verb, folder, count, told)
+        attempt(verb, folder, count, text)
 
 
 def attack_at_random(folder: Path, base: Path, rounds: range, count: Tally) -> None:

@@ -56,9 +56,9 @@ VERBS: tuple[Callable[[], object], ...] = (
 )
 
 
-def attack(folder: Path, verbs: tuple[Callable[[], object], ...], count: Tally, told: str) -> None:
+def attack(folder: Path, verbs: tuple[Callable[[], object], ...], count: Tally, text: str) -> None:
     for verb in verbs:
-        attempt(verb, folder.parent, count, told)
+        attempt(verb, folder.parent, count, text)
 
 
 def attack_at_random(folder: Path, rounds: range, count: Tally) -> None:

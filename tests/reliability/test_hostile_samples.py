@@ -45,8 +45,8 @@ def npz(name: str, data: bytes, says_bytes: int | None = None) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(name, data)
-    made = file.getvalue()
-    return made if says_bytes is None else made.replace(struct.pack("<I", len(data)), struct.pack("<I", says_bytes))
+    result = file.getvalue()
+    return result if says_bytes is None else result.replace(struct.pack("<I", len(data)), struct.pack("<I", says_bytes))
 
 
 def png(width: int, height: int) -> bytes:

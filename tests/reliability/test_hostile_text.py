@@ -139,8 +139,8 @@ def test_hostile_text_in_a_page_does_nothing(kind: str, browser: Browser, tmp_pa
     assert page.locator("foreignObject, iframe, object, embed, base, meta[http-equiv=refresh]").count() == 0
     assert page.locator("[onerror], [onload], a[href^='javascript:' i], img[src^=http]").count() == 0
     page.context.close()
-    said = b"".join(spoken(page_file.read_bytes()))
-    assert b"__pwned" in said or b"onerror=" in said, "nothing was attacked"
+    result = b"".join(spoken(page_file.read_bytes()))
+    assert b"__pwned" in result or b"onerror=" in result, "nothing was attacked"
     count.survived += 1
 
 
@@ -181,10 +181,10 @@ def test_verbs_print_nothing_to_terminals_and_ci(tmp_path: Path, tally: Attack) 
     (tmp_path / "recipe.yaml").write_text("model: m.onnx\nsteps: {lint: {polygraphy: never}}\n")
     for arguments in VERBS:
         done = ndld_flow(*[argument.replace("\x00", "") for argument in arguments], cwd=tmp_path)
-        said = done.stdout + done.stderr
-        assert done.returncode in (0, 1, 2), said
-        assert not FORBIDDEN.search(said), (arguments, FORBIDDEN.search(said))
-        assert not re.search(r"^\s*::|##\w*\[", said, re.MULTILINE), arguments
+        result = done.stdout + done.stderr
+        assert done.returncode in (0, 1, 2), result
+        assert not FORBIDDEN.search(result), (arguments, FORBIDDEN.search(result))
+        assert not re.search(r"^\s*::|##\w*\[", result, re.MULTILINE), arguments
         count.survived += 1
 
 

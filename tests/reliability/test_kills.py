@@ -39,18 +39,18 @@ WITH_A_WORKER = {"NDLD_FLOW_IN_PROCESS": "0"}
 SLOW_TOY = RECIPE.replace("word: a", "word: a, seconds: 0.1").replace("word: b", "word: b, seconds: 0.1")
 
 
-def recipe_of(found: StepType) -> dict[str, Any]:
-    recipe = recipe_for(found)
+def recipe_of(step_type: StepType) -> dict[str, Any]:
+    recipe = recipe_for(step_type)
     for step in recipe["steps"].values():
         step.update(SETTINGS.get(step["step"], {}))
     return recipe
 
 
-def make_arena(found: StepType, folder: Path) -> Arena:
-    if required(found) and found.name not in SETTINGS:
-        pytest.skip(f"has no default for {required(found)}")
+def make_arena(step_type: StepType, folder: Path) -> Arena:
+    if required(step_type) and step_type.name not in SETTINGS:
+        pytest.skip(f"has no default for {required(step_type)}")
     make_cnn(folder / "model.onnx")
-    return Arena(folder, write_recipe(folder, recipe_of(found)))
+    return Arena(folder, write_recipe(folder, recipe_of(step_type)))
 
 
 def attack_counted(arena: Arena, rounds: int, count: Tally, check: Callable[[], None], seed: int = SEED) -> None:
@@ -139,9 +139,9 @@ def test_a_sweep_survives_a_killed_child_process(in_folder: Path, tally: Tallies
                 os.kill(moments.choice(victims), signal.SIGKILL)
             except ProcessLookupError:
                 victims = []
-        code, _, said = process.finish(LIMIT_S)
+        code, _, result = process.finish(LIMIT_S)
         count.lost += 1
-        assert code == 0, f"seed {SEED}, round {number}: {said}"
+        assert code == 0, f"seed {SEED}, round {number}: {result}"
         arena.finish()
         same_table(arena)()
         count.lost -= 1
@@ -162,10 +162,10 @@ def test_a_measuring_run_survives_a_killed_child_process(in_folder: Path, tally:
         victims = arena.started()
         for victim in victims[-1:] if number % 2 else victims[:1]:
             os.kill(victim, signal.SIGKILL)
-        code, _, said = process.finish(LIMIT_S)
+        code, _, result = process.finish(LIMIT_S)
         count.lost += 1
-        assert code in (0, 5), f"seed {SEED}, round {number}: {said}"
-        assert "Traceback" not in said
+        assert code in (0, 5), f"seed {SEED}, round {number}: {result}"
+        assert "Traceback" not in result
         arena.finish()
         count.lost -= 1
         count.survived += code == 0
@@ -187,10 +187,10 @@ def test_a_terminated_process_cleans_up(
     for number in range(5):
         arena.outputs = f"attacked-{number}"
         moment = moments.uniform(0.15, limit_s)
-        code, said = arena.kill(moment, which)
+        code, result = arena.kill(moment, which)
         count.lost += 1
         # Before `main` begins, and after it has ended, the system's own handlers do what is to be done.
-        assert code in (130, 0), f"seed {SEED}, round {number}, after {moment:.3f} s: {code} {said}"
+        assert code in (130, 0), f"seed {SEED}, round {number}, after {moment:.3f} s: {code} {result}"
         building = in_folder / arena.outputs / "store" / "building"
         assert not building.is_dir() or not list(building.iterdir())
         arena.finish()

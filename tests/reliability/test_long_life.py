@@ -97,10 +97,10 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
             for verb, point in (("report", ""), ("report", "#best"))
         ),
     ]
-    for verb, said in verbs:
+    for verb, each in verbs:
         ran = ndld_flow(*verb, cwd=folder)
         assert ran.returncode == 0, (verb, ran.stderr)
-        assert said in ran.stdout, (verb, ran.stdout)
+        assert each in ran.stdout, (verb, ran.stdout)
         count.survived += 1
     after = contents(folder / "outputs" / "runs")
     assert {path: after.get(path) for path in before} == before
@@ -111,8 +111,16 @@ def test_every_verb_opens_a_golden_store(name: str, open_copy: Callable[[str], P
 def test_a_plan_reports_why_a_golden_result_is_not_reused(name: str, open_copy: Callable[[str], Path]) -> None:
     ran = ndld_flow("plan", "golden.yaml", "--json", cwd=open_copy(name))
     reasons = {line["step"]: line["reason"] for line in json.loads(ran.stdout)}
-    told = (Reason.REUSED, Reason.TOOL, Reason.VERSION, Reason.MACHINE, Reason.SETTINGS, Reason.INPUT, Reason.TOGETHER)
-    assert set(reasons.values()) <= {reason.text for reason in told}, reasons
+    result = (
+        Reason.REUSED,
+        Reason.TOOL,
+        Reason.VERSION,
+        Reason.MACHINE,
+        Reason.SETTINGS,
+        Reason.INPUT,
+        Reason.TOGETHER,
+    )
+    assert set(reasons.values()) <= {reason.text for reason in result}, reasons
 
 
 def test_every_earlier_version_of_a_document_can_be_upgraded() -> None:
@@ -145,23 +153,23 @@ def describe_documents() -> Iterator[str]:
 
 
 def records_in(kind: type[Record]) -> set[type[Record]]:
-    found, new = {kind}, [kind]
+    result, new = {kind}, [kind]
     while new:
         for inner in _inner(new.pop()):
-            if inner not in found:
-                found.add(inner)
+            if inner not in result:
+                result.add(inner)
                 new.append(inner)
-    return found
+    return result
 
 
 def _inner(kind: type[Record]) -> Iterator[type[Record]]:
     kind.model_rebuild()
     waiting: list[Any] = [field.annotation for field in kind.model_fields.values()]
     while waiting:
-        one = waiting.pop()
-        waiting += getattr(one, "__args__", ())
-        if isinstance(one, type) and issubclass(one, Record):
-            yield one
+        result = waiting.pop()
+        waiting += getattr(result, "__args__", ())
+        if isinstance(result, type) and issubclass(result, Record):
+            yield result
 
 
 def test_documents_inside_a_run_are_upgraded_with_it(
@@ -270,11 +278,11 @@ def test_a_store_of_a_newer_format_is_refused(
 def test_a_store_reports_its_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outputs = Outputs(tmp_path)
     outputs.prepare()
-    said = (tmp_path / "store" / "FORMAT").read_text("utf-8")
-    assert said.startswith(f"{store_format.FORMAT}\n")
+    text = (tmp_path / "store" / "FORMAT").read_text("utf-8")
+    assert text.startswith(f"{store_format.FORMAT}\n")
     monkeypatch.setattr(store_format, "FORMAT", store_format.FORMAT + 1)
     outputs.prepare()
-    assert (tmp_path / "store" / "FORMAT").read_text("utf-8") == said
+    assert (tmp_path / "store" / "FORMAT").read_text("utf-8") == text
 
 
 @pytest.mark.parametrize(

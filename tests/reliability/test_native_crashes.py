@@ -43,10 +43,10 @@ def _dividing() -> Any:
 def test_a_trap_while_folding_is_the_steps_failure(tmp_path: Path, tally: Callable[[str], Tally]) -> None:
     count = tally("models that crash native code")
     _write(tmp_path, _dividing(), {"clean": {"step": "sanitize"}})
-    code, _, said = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
-    assert code == 5, said
-    assert said.startswith("error: step clean: "), said
-    assert "SIGFPE" in said and said.count("\n") == 1
+    code, _, result = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
+    assert code == 5, result
+    assert result.startswith("error: step clean: "), result
+    assert "SIGFPE" in result and result.count("\n") == 1
     count.refused += 1
 
 
@@ -58,10 +58,10 @@ def test_a_trap_while_running_is_the_steps_failure(tmp_path: Path, tally: Callab
     count = tally("models that crash native code")
     settings = {"check_accuracy": {"reference": "source", "candidate": "source"}}.get(step, {})
     _write(tmp_path, _dividing(), {"look": {"step": step, **settings}})
-    code, _, said = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
-    assert code in (0, 1, 2, 5), said
+    code, _, result = ProcessRun("run", "recipe.yaml", cwd=tmp_path, env=_ISOLATED).finish(120)
+    assert code in (0, 1, 2, 5), result
     if code in (2, 5):
-        assert said.startswith("error: step look: ") and said.count("\n") == 1, said
+        assert result.startswith("error: step look: ") and result.count("\n") == 1, result
     count.refused += code in (2, 5)
     count.survived += code not in (2, 5)
 
@@ -79,9 +79,9 @@ def test_ctrl_c_ends_a_model_that_never_ends(tmp_path: Path, tally: Callable[[st
     time.sleep(_TO_THE_LOOP_S)
     began = time.perf_counter()
     run.send_signal(signal.SIGINT)
-    code, _, said = run.finish(_HANGS_S)
-    assert code == 130, said
-    assert "interrupted" in said
+    code, _, result = run.finish(_HANGS_S)
+    assert code == 130, result
+    assert "interrupted" in result
     _wait_until(lambda: not _processes_in(tmp_path), _HANGS_S)
     assert time.perf_counter() - began < _HANGS_S
     count.refused += 1
@@ -89,12 +89,12 @@ def test_ctrl_c_ends_a_model_that_never_ends(tmp_path: Path, tally: Callable[[st
 
 def _processes_in(folder: Path) -> list[int]:
     """Return the processes whose current directory is a folder."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdecimal() and (entry / "cwd").readlink() == folder:
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 def _wait_until(holds: Callable[[], bool], limit_s: float) -> None:

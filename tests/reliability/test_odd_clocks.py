@@ -73,17 +73,17 @@ def run(process: AttackedProcess, folder: Path, word: str, *overrides: str) -> s
     outputs = Outputs(folder / "outputs")
     before = set(outputs.folders())
     command(process, folder, "run", "toy.yaml", "--trust", f"steps.second.word={word}", *overrides)
-    (made,) = set(outputs.folders()) - before
-    assert outputs.latest("toy") == made.resolve()
-    assert list(outputs.folders())[-1] == made
-    assert outputs.find("latest").resolve() == made.resolve()
-    assert list_runs(outputs)[0].run == f"toy/{made.name}"
-    record = read_run_record(made)
+    (result,) = set(outputs.folders()) - before
+    assert outputs.latest("toy") == result.resolve()
+    assert list(outputs.folders())[-1] == result
+    assert outputs.find("latest").resolve() == result.resolve()
+    assert list_runs(outputs)[0].run == f"toy/{result.name}"
+    record = read_run_record(result)
     assert 0 <= record.wall_s < 600
     for step in record.steps:
         assert step.record is not None and step.record.ended_at is not None
         assert 0 <= (step.record.ended_at - step.record.started_at).total_seconds() < 600
-    return made.name
+    return result.name
 
 
 def test_a_run_after_the_clock_was_set_back_is_the_newest_and_kept(

@@ -76,13 +76,13 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 def told(folder: Path) -> list[str]:
     """Files below a folder that hold a canary, in their contents or their names."""
-    found = []
+    result = []
     for path in folder.rglob("*"):
         pieces = [str(path.relative_to(folder)).encode()]
         if path.is_file():
             pieces += spoken(path.read_bytes())
-        found += [str(path) for piece in pieces if b"canary" in piece]
-    return found
+        result += [str(path) for piece in pieces if b"canary" in piece]
+    return result
 
 
 def test_a_run_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +136,9 @@ def test_a_bug_reveals_no_secret(tmp_path: Path, address: str, tally: Attack, mo
     """The file belongs to this user alone, under a name at which no link could be prepared."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["ndld-flow", "run", f"model={address}"])
-    said = write_bug(ZeroDivisionError(f"cannot open {address}"))
+    bug = write_bug(ZeroDivisionError(f"cannot open {address}"))
     (path,) = tmp_path.glob("ndld-flow-bug-*.txt")
-    assert "canary" not in said + path.read_text()
+    assert "canary" not in bug + path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     tally("secrets").survived += 1
 

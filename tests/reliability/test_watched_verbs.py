@@ -41,10 +41,10 @@ def begin(act: str, verb: str = "inspect") -> subprocess.Popen[str]:
 def test_a_crash_in_native_code_is_reported(verb: str, tally: Callable[[str], Tally]) -> None:
     count = tally("native crash of a verb")
     process = begin("os.kill(os.getpid(), signal.SIGSEGV)", verb)
-    _, said = process.communicate(timeout=60)
+    _, result = process.communicate(timeout=60)
     assert process.returncode == 5
-    assert said.startswith(f"error: {verb}: the process that read the model was killed by SIGSEGV. ")
-    assert said.count("\n") == 1
+    assert result.startswith(f"error: {verb}: the process that read the model was killed by SIGSEGV. ")
+    assert result.count("\n") == 1
     count.refused += 1
 
 
@@ -76,5 +76,5 @@ def _lives(process: int) -> bool:
 
 def test_a_single_process_has_no_parent_watcher() -> None:
     process = begin("sys.exit(0)")
-    told, _ = process.communicate(timeout=60)
-    assert int(told) == process.pid
+    result, _ = process.communicate(timeout=60)
+    assert int(result) == process.pid

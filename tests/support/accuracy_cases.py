@@ -155,10 +155,10 @@ def _voice(seed: int) -> Array:
 def _bytes_of(path: Path) -> Array:
     """Return the first and last 1024 bytes as int32 [1, 2048], padded with 256."""
     content = np.frombuffer(path.read_bytes(), np.uint8)
-    found = np.full(2048, 256, np.int32)
+    result = np.full(2048, 256, np.int32)
     count = min(1024, len(content))
-    found[:count], found[-count:] = content[:count], content[-count:]
-    return found[None]
+    result[:count], result[-count:] = content[:count], content[-count:]
+    return result[None]
 
 
 # --- generated models ---
@@ -170,7 +170,7 @@ def _generated(folder: Path) -> Iterator[Subject]:
     small = [{"x": np.ascontiguousarray(scene[:, :, :16, :16])} for scene in scenes]
     rows = [{"x": random.standard_normal((8, 16)).astype(np.float32)} for _ in range(6)]
     words = [{"ids": random.integers(0, 50, (2, 12)), "mask": _mask(i)} for i in range(5)]
-    made: list[tuple[str, onnx.ModelProto, Sequence[Mapping[str, Array]], Mapping[str, int | None]]] = [
+    result: list[tuple[str, onnx.ModelProto, Sequence[Mapping[str, Array]], Mapping[str, int | None]]] = [
         ("class map", segmenter(as_classes=True), [{"x": scene} for scene in scenes], {}),
         ("class probabilities", segmenter(as_classes=False), [{"x": scene} for scene in scenes], {"probabilities": 1}),
         ("several tasks", several_tasks(), [{"x": scene} for scene in scenes], {"objects": 2}),
@@ -179,7 +179,7 @@ def _generated(folder: Path) -> Iterator[Subject]:
         ("a long sum", models_precision.long_sum_model(), rows, {}),
         ("transformer", models.tfm_model(), words, {"hidden": 2}),
     ]
-    for name, model, feeds, axes in made:
+    for name, model, feeds, axes in result:
         yield Subject(name, models.save(model, folder / f"{name}.onnx"), feeds, axes)
 
 
@@ -385,12 +385,12 @@ def _broken_channels(samples: Sequence[Array], axis: int, yardstick: Yardstick) 
             pairs = zip(samples, changed, strict=True)
             yield f"channel {i} {label}", [_with_channel(array, axis, i, channel) for array, channel in pairs]
     if len(seen) > 1:
-        one, other = seen[0], seen[len(seen) // 2]
-        swapped = [_with_channel(array, axis, one, array.take(other, axis)) for array in samples]
+        result, other = seen[0], seen[len(seen) // 2]
+        swapped = [_with_channel(array, axis, result, array.take(other, axis)) for array in samples]
         yield (
             "two channels swapped",
             [
-                _with_channel(changed, axis, other, array.take(one, axis))
+                _with_channel(changed, axis, other, array.take(result, axis))
                 for changed, array in zip(swapped, samples, strict=True)
             ],
         )

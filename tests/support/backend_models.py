@@ -123,9 +123,9 @@ def compare_models(case: BackendModel, result: onnx.ModelProto) -> str:
         wanted = _outputs(engine, case.model, case.feeds)
         if wanted is None:
             continue
-        found = _outputs(engine, result, case.feeds)
-        if found is not None:
-            return "equal" if equal_values(wanted, found) else "close" if close_values(wanted, found) else "differs"
+        outcome = _outputs(engine, result, case.feeds)
+        if outcome is not None:
+            return "equal" if equal_values(wanted, outcome) else "close" if close_values(wanted, outcome) else "differs"
         verdict = "only the source runs"
     return verdict
 
@@ -158,14 +158,14 @@ def equal_values(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(equal_values, first, second))
     if first is None or second is None:
         return first is second
-    one, two = np.asarray(first), np.asarray(second)
-    if one.dtype != two.dtype or one.shape != two.shape:
+    result, two = np.asarray(first), np.asarray(second)
+    if result.dtype != two.dtype or result.shape != two.shape:
         return False
-    return bool(np.array_equal(one, two)) or one.tobytes() == two.tobytes() or _equal_with_nan(one, two)
+    return bool(np.array_equal(result, two)) or result.tobytes() == two.tobytes() or _equal_with_nan(result, two)
 
 
-def _equal_with_nan(one: Any, two: Any) -> bool:
-    return one.dtype.kind == "f" and bool(np.array_equal(one, two, equal_nan=True))
+def _equal_with_nan(result: Any, two: Any) -> bool:
+    return result.dtype.kind == "f" and bool(np.array_equal(result, two, equal_nan=True))
 
 
 def close_values(first: Any, second: Any) -> bool:
@@ -174,8 +174,8 @@ def close_values(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(close_values, first, second))
     if equal_values(first, second):
         return True
-    one, two = np.asarray(first), np.asarray(second)
-    if one.dtype != two.dtype or one.shape != two.shape or one.dtype.kind not in "fV":
+    result, two = np.asarray(first), np.asarray(second)
+    if result.dtype != two.dtype or result.shape != two.shape or result.dtype.kind not in "fV":
         return False
-    one, two = one.astype(np.float64), two.astype(np.float64)
-    return bool(np.allclose(one, two, rtol=1e-3 if one.itemsize == 2 else 1e-5, atol=1e-6, equal_nan=True))
+    result, two = result.astype(np.float64), two.astype(np.float64)
+    return bool(np.allclose(result, two, rtol=1e-3 if result.itemsize == 2 else 1e-5, atol=1e-6, equal_nan=True))

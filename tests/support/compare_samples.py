@@ -72,7 +72,9 @@ def comparison_of(*profiles: Profile, rules: Rules | None = None, **rule: Any) -
 
 
 def verdict_on(
-    found: ProfileComparison, metric: str = "latency.min", base: int = 0, candidate: int = 1
+    comparison: ProfileComparison, metric: str = "latency.min", base: int = 0, candidate: int = 1
 ) -> MetricVerdict:
-    (verdict,) = (one for one in found.verdicts if (one.metric, one.base, one.candidate) == (metric, base, candidate))
+    (verdict,) = (
+        each for each in comparison.verdicts if (each.metric, each.base, each.candidate) == (metric, base, candidate)
+    )
     return verdict

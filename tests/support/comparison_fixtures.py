@@ -33,7 +33,7 @@ class Compared:
 
 def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int = 6) -> Profile:
     """Several process runs that took turns with those of other profiles, and a layer pass in three of them."""
-    found = profile(label, center_ms, seed, 0)
+    result = profile(label, center_ms, seed, 0)
     measured_layers = layers(60, center_ms * 0.96, 7, "float32", samples=12)
     measured = tuple(
         ProfileRun(
@@ -44,7 +44,7 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
         )
         for run in range(runs)
     )
-    return found.model_copy(
+    return result.model_copy(
         update={
             "runs": measured,
             "model_digest": f"{label}-{seed}",
@@ -57,19 +57,19 @@ def in_turns(label: str, center_ms: float, seed: int, turn: int = 0, runs: int =
     )
 
 
-def halved(found: Profile, seed: int) -> Profile:
+def halved(outcome: Profile, seed: int) -> Profile:
     """Return the profile after a conversion to fp16: faster convolutions, fused layers, casts at both ends."""
     dice = random.Random(seed)
-    kept = [_half(layer, dice) for layer in found.layers if layer.index != 4]
-    fused = kept[3].model_copy(update={"onnx_nodes": (*kept[3].onnx_nodes, *found.layers[4].onnx_nodes)})
-    made = [_cast(0, kept[0]), *kept[:3], fused, *kept[4:], _cast(1, kept[-1])]
-    placed = tuple(layer.model_copy(update={"index": place}) for place, layer in enumerate(made))
-    return found.model_copy(
+    kept = [_half(layer, dice) for layer in outcome.layers if layer.index != 4]
+    fused = kept[3].model_copy(update={"onnx_nodes": (*kept[3].onnx_nodes, *outcome.layers[4].onnx_nodes)})
+    result = [_cast(0, kept[0]), *kept[:3], fused, *kept[4:], _cast(1, kept[-1])]
+    placed = tuple(layer.model_copy(update={"index": place}) for place, layer in enumerate(result))
+    return outcome.model_copy(
         update={
             "layers": placed,
             "timeline": timeline(placed),
             "model_digest": "half",
-            "options": found.options | {"fp16": True},
+            "options": outcome.options | {"fp16": True},
         }
     )
 
@@ -107,7 +107,7 @@ def compared(
 ) -> Compared:
     """`sections`: profile name -> subject -> its profile."""
     measured = {
-        name: [Measured(place, name, one) for place, one in profiles.items()] for name, profiles in sections.items()
+        name: [Measured(place, name, each) for place, each in profiles.items()] for name, profiles in sections.items()
     }
     comparison = compare(subjects, measured, rules or Rules(), gates, left_out)
     return Compared(comparison, tuple(tuple(profiles.values()) for profiles in sections.values()))

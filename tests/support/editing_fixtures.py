@@ -88,10 +88,10 @@ def run(model: onnx.ModelProto | Path, feeds: Feeds, optimized: bool = False) ->
 
 def same_outputs(before: onnx.ModelProto | Path, after: onnx.ModelProto | Path, feeds: Feeds) -> None:
     """Outputs of the same names and equal to the bit."""
-    wanted, found = run(before, feeds), run(after, feeds)
-    assert list(wanted) == list(found)
+    wanted, result = run(before, feeds), run(after, feeds)
+    assert list(wanted) == list(result)
     for name, array in wanted.items():
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
+        np.testing.assert_array_equal(result[name], array, err_msg=name)
 
 
 def text_of(model: onnx.ModelProto) -> str:

@@ -49,7 +49,7 @@ def detector(blocks: int = 16) -> tuple[Layer, ...]:
                 [now],
                 tensor(f"{at}/{part}/out", -1, wide, -1, -1),
                 tactic=f"sm86_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize128x{32 << block % 3}",
-                onnx_nodes=tuple(f"{at}/{part}/{one}" for one in ("Conv", "Relu", "Mul")[:nodes]),
+                onnx_nodes=tuple(f"{at}/{part}/{each}" for each in ("Conv", "Relu", "Mul")[:nodes]),
                 weight_bytes=wide * wide * 18,
                 stream=block % 2,
             )
@@ -115,8 +115,8 @@ def rtx_build(**more: Any) -> Build:
         layer.model_copy(
             update={
                 "precision": "float32",
-                "inputs": tuple(one.model_copy(update={"dtype": "float32"}) for one in layer.inputs),
-                "outputs": tuple(one.model_copy(update={"dtype": "float32"}) for one in layer.outputs),
+                "inputs": tuple(each.model_copy(update={"dtype": "float32"}) for each in layer.inputs),
+                "outputs": tuple(output.model_copy(update={"dtype": "float32"}) for output in layer.outputs),
             }
         )
         for layer in detector(12)
@@ -147,11 +147,11 @@ def write_engine_run(folder: Path, builds: dict[str, Build]) -> Path:
             "build_engine",
             "engine",
             summary="built",
-            size_bytes=one.engine_bytes,
-            wall_s=one.parse_s + one.build_s,
+            size_bytes=each.engine_bytes,
+            wall_s=each.parse_s + each.build_s,
         )
-        for name, one in builds.items()
+        for name, each in builds.items()
     ]
     recipe: dict[str, Any] = {"model": "det.onnx", "steps": {name: {"step": "build_engine"} for name in builds}}
     run = run_record(steps, name="engines", recipe=recipe)
-    return write_run(folder, run, {f"{name}/build.json": one for name, one in builds.items()})
+    return write_run(folder, run, {f"{name}/build.json": each for name, each in builds.items()})

@@ -32,15 +32,15 @@ def main() -> None:
 
 
 def _try(trt: Any, names: Names, settings: BuildSettings, model: Path) -> dict[str, Any]:
-    said: list[str] = []
+    result: list[str] = []
     try:
-        return _build(trt, names, settings, model, said)
+        return _build(trt, names, settings, model, result)
     except Exception as error:
-        return {"raised": f"{type(error).__name__}: {error}", "said": said, "size": 0}
+        return {"raised": f"{type(error).__name__}: {error}", "said": result, "size": 0}
 
 
-def _build(trt: Any, names: Names, settings: BuildSettings, model: Path, said: list[str]) -> dict[str, Any]:
-    builder = trt.Builder(_logger(trt, said))
+def _build(trt: Any, names: Names, settings: BuildSettings, model: Path, texts: list[str]) -> dict[str, Any]:
+    builder = trt.Builder(_logger(trt, texts))
     plan = decide_typing(settings, names)
     flags = sum(1 << int(getattr(trt.NetworkDefinitionCreationFlag, flag)) for flag in plan.creation_flags)
     parsed = parse_model(trt, builder, model, settings, flags)
@@ -55,7 +55,7 @@ def _build(trt: Any, names: Names, settings: BuildSettings, model: Path, said: l
     engine = builder.build_serialized_network(parsed.network, config)
     return {
         "raised": "",
-        "said": [*said],  # before reading back, which has its own warnings
+        "said": [*texts],  # before reading back, which has its own warnings
         "size": 0 if engine is None else len(memoryview(engine)),
         "layers": [str(layer.type) for layer in parsed.layers()],
         "applied": _read_back(trt, config),
@@ -63,22 +63,22 @@ def _build(trt: Any, names: Names, settings: BuildSettings, model: Path, said: l
 
 
 def _read_back(trt: Any, config: Any) -> dict[str, Any]:
-    found = {"timings": len(config.get_timing_cache().queryKeys()), "DLA_core": config.DLA_core}
+    result = {"timings": len(config.get_timing_cache().queryKeys()), "DLA_core": config.DLA_core}
     for pool, kind in trt.MemoryPoolType.__members__.items():
-        found[pool] = config.get_memory_pool_limit(kind)
+        result[pool] = config.get_memory_pool_limit(kind)
     for name in ("hardware_compatibility_level", "runtime_platform"):
-        found[name] = getattr(config, name).name
-    return found | {"build_route": getattr(config, "build_route", "")}
+        result[name] = getattr(config, name).name
+    return result | {"build_route": getattr(config, "build_route", "")}
 
 
-def _logger(trt: Any, said: list[str]) -> Any:
+def _logger(trt: Any, texts: list[str]) -> Any:
     class Logger(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
 
         def log(self, severity: Any, message: str) -> None:
             if severity.name in ("WARNING", "ERROR", "INTERNAL_ERROR"):
-                said.append(f"{severity.name}: {message}")
+                texts.append(f"{severity.name}: {message}")
 
     return Logger()
 

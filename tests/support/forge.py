@@ -133,10 +133,10 @@ class _Handler(BaseHTTPRequestHandler):
             return 201, self._shown(self.forge.add(sent["body"], author, "User" if self.forge.account else "Bot")), {}
         if path == listing and self.command == "GET":
             return self._page(listing, int(parse_qs(parts.query).get("page", ["1"])[0]), is_gitlab)
-        found = [each for each in self.forge.comments if path == f"{single}/{each['id']}"]
-        if found and self.command == ("PUT" if is_gitlab else "PATCH"):
-            found[0]["body"] = sent["body"]
-            return 200, self._shown(found[0]), {}
+        result = [each for each in self.forge.comments if path == f"{single}/{each['id']}"]
+        if result and self.command == ("PUT" if is_gitlab else "PATCH"):
+            result[0]["body"] = sent["body"]
+            return 200, self._shown(result[0]), {}
         return 404, {"message": "Not Found"}, {}
 
     def _page(self, listing: str, page: int, is_gitlab: bool) -> tuple[int, Any, dict[str, str]]:

@@ -51,12 +51,12 @@ def session(path: Path) -> ort.InferenceSession:
 
 def run(path: Path, feeds: Feeds) -> dict[str, Array]:
     """Outputs in fp32, with the feeds turned into what the model's inputs want."""
-    made = session(path)
-    fed_from_outside = (*made.get_inputs(), *made.get_overridable_initializers())
+    result = session(path)
+    fed_from_outside = (*result.get_inputs(), *result.get_overridable_initializers())
     halves = {i.name for i in fed_from_outside if "float16" in i.type}
     fed = {name: array.astype(np.float16) if name in halves else array for name, array in feeds.items()}
-    results = made.run(None, fed)
-    return {o.name: np.asarray(r) for o, r in zip(made.get_outputs(), results, strict=True)}
+    results = result.run(None, fed)
+    return {o.name: np.asarray(r) for o, r in zip(result.get_outputs(), results, strict=True)}
 
 
 def agree(source: Path, converted: Path, feeds: Feeds, tolerance: float) -> None:

@@ -72,8 +72,8 @@ def write_graph_page(profile: Profile, folder: Path, script: str = "") -> Path:
     picture = collect_graph(profile)
     assert picture is not None
     layers = [
-        {"name": one.name, "type": one.type, "ms": one.median_ms, "precision": one.precision, "role": one.role}
-        for one in profile.layers
+        {"name": each.name, "type": each.type, "ms": each.median_ms, "precision": each.precision, "role": each.role}
+        for each in profile.layers
     ]
     data = json.dumps({"graph": graph_payload(picture), "layers": layers}).replace("<", "\\u003c")
     styles = "\n".join(report_files().joinpath("static", name).read_text("utf-8") for name in STYLES)

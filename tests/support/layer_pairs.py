@@ -59,14 +59,14 @@ def trace(model: onnx.ModelProto) -> Traced:
 def _values(graph: onnx.GraphProto) -> dict[str, Ids]:
     """Node -> the first node that computes just the same: runtimes keep any one of them."""
     first: dict[object, str] = {}
-    made: dict[str, tuple[str, int]] = {}
+    result: dict[str, tuple[str, int]] = {}
     truth: dict[str, Ids] = {}
     for node in _all_nodes(graph):
-        attributes = tuple(sorted(one.SerializeToString() for one in node.attribute))
-        key = node.op_type, attributes, tuple(str(made.get(name, name)) for name in node.input)
+        attributes = tuple(sorted(each.SerializeToString() for each in node.attribute))
+        key = node.op_type, attributes, tuple(str(result.get(name, name)) for name in node.input)
         id_ = first.setdefault(key, node.name)
         truth[node.name] = frozenset([id_])
-        made |= {name: (id_, place) for place, name in enumerate(node.output)}
+        result |= {name: (id_, place) for place, name in enumerate(node.output)}
     return truth
 
 
@@ -120,18 +120,18 @@ def unchanged(traced: Traced, dice: random.Random) -> Traced:
 
 def insert_scale(traced: Traced, dice: random.Random, at: float = 0.1) -> Traced:
     """Put a multiplication behind a layer."""
-    made = traced.copy()
-    graph = made.model.graph
+    result = traced.copy()
+    graph = result.model.graph
     node = _pick(graph, at, ("Conv", "Relu", "MatMul", "Mul", "Add"))
     factor = numpy_helper.from_array(np.array(1.01, np.float32), "scale_factor")
     graph.initializer.append(factor)
-    return _insert_behind(made, node, helper.make_node("Mul", [node.output[0], factor.name], ["scaled"], name="new"))
+    return _insert_behind(result, node, helper.make_node("Mul", [node.output[0], factor.name], ["scaled"], name="new"))
 
 
 def insert_twin(traced: Traced, dice: random.Random, at: float = 0.3) -> Traced:
     """Put a layer behind another that looks just like it, with weights of its own."""
-    made = traced.copy()
-    graph = made.model.graph
+    result = traced.copy()
+    graph = result.model.graph
     weights = {weight.name: weight for weight in graph.initializer}
     square = [node for node in graph.node if _keeps_shape(node, weights)]
     if not square:
@@ -142,7 +142,7 @@ def insert_twin(traced: Traced, dice: random.Random, at: float = 0.3) -> Traced:
     values = numpy_helper.to_array(weights[node.input[1]])
     graph.initializer.append(numpy_helper.from_array((values * 0.9).astype(values.dtype), "twin_weight"))
     twin.name, twin.input[0], twin.input[1], twin.output[0] = "new", node.output[0], "twin_weight", "twin_out"
-    return _insert_behind(made, node, twin)
+    return _insert_behind(result, node, twin)
 
 
 def _keeps_shape(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> bool:
@@ -153,7 +153,7 @@ def _keeps_shape(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) 
         return len(dims) == 2 and dims[0] == dims[1]
     if node.op_type != "Conv" or len(dims) != 4:
         return False
-    given: dict[str, Any] = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    given: dict[str, Any] = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     same = [(size - 1) // 2 for size in dims[2:]] * 2
     strides = set(given.get("strides", [1]))
     return dims[0] == dims[1] * given.get("group", 1) and strides == {1} and list(given.get("pads", [0] * 4)) == same
@@ -161,8 +161,8 @@ def _keeps_shape(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) 
 
 def remove_one(traced: Traced, dice: random.Random, at: float = 0.4) -> Traced:
     """Leave out a layer that keeps its input's shape."""
-    made = traced.copy()
-    graph = made.model.graph
+    result = traced.copy()
+    graph = result.model.graph
     weights = {weight.name: weight for weight in graph.initializer}
     outputs = {value.name for value in graph.output}
     activations = ("Relu", "Clip", "Sigmoid", "HardSigmoid", "Tanh")
@@ -179,17 +179,17 @@ def remove_one(traced: Traced, dice: random.Random, at: float = 0.4) -> Traced:
             if name == node.output[0]:
                 other.input[place] = node.input[0]
     graph.node.remove(node)
-    return made
+    return result
 
 
 def split_convs(traced: Traced, dice: random.Random) -> Traced:
     """Turn a tenth of the convolutions into two halves and a Concat."""
-    made = traced.copy()
-    graph, truth = made.model.graph, dict(made.truth)
+    result = traced.copy()
+    graph, truth = result.model.graph, dict(result.truth)
     weights = {weight.name: numpy_helper.to_array(weight) for weight in graph.initializer}
     nodes: list[onnx.NodeProto] = []
     for node in graph.node:
-        given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+        given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
         known = all(name in weights for name in node.input[1:])
         is_plain = node.op_type == "Conv" and known and given.get("group", 1) == 1
         if not is_plain or weights[node.input[1]].shape[0] % 2 or dice.random() > 0.1:
@@ -211,13 +211,13 @@ def split_convs(traced: Traced, dice: random.Random) -> Traced:
         truth[f"{node.name}_joined"] = truth[node.name]
     del graph.node[:]
     graph.node.extend(nodes)
-    return Traced(made.model, truth)
+    return Traced(result.model, truth)
 
 
 def reorder(traced: Traced, dice: random.Random) -> Traced:
     """List the nodes in another order that is possible too."""
-    made = traced.copy()
-    graph = made.model.graph
+    result = traced.copy()
+    graph = result.model.graph
     made_by = {name: place for place, node in enumerate(graph.node) for name in node.output}
     waiting = {
         place: {made_by[name] for name in _reads(node) if name in made_by} for place, node in enumerate(graph.node)
@@ -232,7 +232,7 @@ def reorder(traced: Traced, dice: random.Random) -> Traced:
             needed.discard(chosen)
     del graph.node[:]
     graph.node.extend(nodes[place] for place in order)
-    return made
+    return result
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
@@ -244,12 +244,12 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 def swap_branches(traced: Traced, dice: random.Random) -> Traced:
     """Exchange the operands of every addition and multiplication of two computed tensors: branches swap places."""
-    made = traced.copy()
-    computed = {name for node in made.model.graph.node for name in node.output}
-    for node in made.model.graph.node:
+    result = traced.copy()
+    computed = {name for node in result.model.graph.node for name in node.output}
+    for node in result.model.graph.node:
         if node.op_type in ("Add", "Mul", "Sum") and len(node.input) == 2 and set(node.input) <= computed:
             node.input[:] = list(node.input)[::-1]
-    return reorder(made, dice)
+    return reorder(result, dice)
 
 
 def to_half(traced: Traced, dice: random.Random) -> Traced:
@@ -287,8 +287,8 @@ def _pick(graph: onnx.GraphProto, at: float, types: Sequence[str]) -> onnx.NodeP
     return fit[int(at * len(fit))]
 
 
-def _insert_behind(made: Traced, node: onnx.NodeProto, new: onnx.NodeProto) -> Traced:
-    graph = made.model.graph
+def _insert_behind(traced: Traced, node: onnx.NodeProto, new: onnx.NodeProto) -> Traced:
+    graph = traced.model.graph
     place = list(graph.node).index(node)
     for other in graph.node:
         for position, name in enumerate(other.input):
@@ -297,7 +297,7 @@ def _insert_behind(made: Traced, node: onnx.NodeProto, new: onnx.NodeProto) -> T
     nodes = list(graph.node)
     del graph.node[:]
     graph.node.extend([*nodes[: place + 1], new, *nodes[place + 1 :]])
-    return made
+    return traced
 
 
 EDITS: dict[str, Edit] = {
@@ -356,7 +356,7 @@ def number_scopes(traced: Traced) -> Traced:
     counts: Counter[str] = Counter()
 
     def named(node: onnx.NodeProto) -> str:
-        first = min((int(one[1:]) for one in traced.truth.get(node.name, ()) if one[1:].isdigit()), default=0)
+        first = min((int(each[1:]) for each in traced.truth.get(node.name, ()) if each[1:].isdigit()), default=0)
         scope = f"/stages.{first // 40}/blocks.{first // 10 % 4}/{node.op_type}"
         counts[scope] += 1
         return scope if counts[scope] == 1 else f"{scope}_{counts[scope] - 1}"
@@ -382,10 +382,10 @@ def _rename(
     tensor: Callable[[onnx.NodeProto, int], str],
     weight: Callable[[onnx.NodeProto, str], str],
 ) -> Traced:
-    made = traced.copy()
-    graph = made.model.graph
+    result = traced.copy()
+    graph = result.model.graph
     kept = {value.name for value in (*graph.input, *graph.output)}
-    weights = {one.name for each in _all_graphs(graph) for one in each.initializer}
+    weights = {item.name for each in _all_graphs(graph) for item in each.initializer}
     truth: dict[str, Ids] = {}
     new: dict[str, str] = {}
     for node in _all_nodes(graph):
@@ -399,7 +399,7 @@ def _rename(
                 new[name] = tensor(node, place)
     for each in _all_graphs(graph):
         _apply(each, new)
-    return Traced(made.model, truth)
+    return Traced(result.model, truth)
 
 
 def _apply(graph: onnx.GraphProto, new: Mapping[str, str]) -> None:
@@ -454,8 +454,8 @@ def run(traced: Traced, shapes: Shapes, folder: Path, level: Optimization = "all
     path = folder / "model.onnx"
     onnx.save(traced.model, path)
     settings = SessionSettings(optimization=level, threads=1)
-    found = measure_layers(path, settings, feeds_of(traced.model, shapes), 3, folder)
-    return sample_of(found.layers, traced.truth)
+    layer_pass = measure_layers(path, settings, feeds_of(traced.model, shapes), 3, folder)
+    return sample_of(layer_pass.layers, traced.truth)
 
 
 def sample_of(layers: Sequence[Layer], truth: Mapping[str, Ids], **fields: Any) -> Sample:
@@ -483,8 +483,8 @@ def _with_neighbours(layers: Sequence[Layer], own: Sequence[Ids]) -> Iterator[Id
             continue
         before = [own[makers[tensor.name]] for tensor in layer.inputs if tensor.name in makers]
         after = [own[place] for tensor in layer.outputs for place in readers[tensor.name]]
-        yield frozenset(f"after {one}" for ids in before for one in ids) | {
-            f"before {one}" for ids in after for one in ids
+        yield frozenset(f"after {each}" for ids in before for each in ids) | {
+            f"before {each}" for ids in after for each in ids
         }
 
 
@@ -563,26 +563,26 @@ class Judged:
     label: str = ""
 
 
-def judge(rows: Iterable[LayerRow], one: Sample, other: Sample, places: tuple[int, int] = (0, 1)) -> list[Judged]:
+def judge(rows: Iterable[LayerRow], sample: Sample, other: Sample, places: tuple[int, int] = (0, 1)) -> list[Judged]:
     """Each row that has layers of both. `places`: which profiles of the rows the samples are."""
     a, b = places
-    found = []
+    result = []
     for row in rows:
         if row.layers[a] and row.layers[b]:
-            mine = [one.truth[place] for place in row.layers[a]]
+            mine = [sample.truth[place] for place in row.layers[a]]
             theirs = [other.truth[place] for place in row.layers[b]]
-            found.append(
+            result.append(
                 Judged(
                     confidence=row.confidence_between(a, b),
                     method=row.methods[b],
                     is_right=_agree(mine, theirs) and _agree(theirs, mine),
-                    ms=sum(one.profile.layers[place].median_ms for place in row.layers[a]),
-                    label=" + ".join(one.profile.layers[place].name for place in row.layers[a])
+                    ms=sum(sample.profile.layers[place].median_ms for place in row.layers[a]),
+                    label=" + ".join(sample.profile.layers[place].name for place in row.layers[a])
                     + " | "
                     + " + ".join(other.profile.layers[place].name for place in row.layers[b]),
                 )
             )
-    return found
+    return result
 
 
 def _agree(mine: Sequence[Ids], theirs: Sequence[Ids]) -> bool:
@@ -591,12 +591,12 @@ def _agree(mine: Sequence[Ids], theirs: Sequence[Ids]) -> bool:
     return all(ids & whole or not (ids or whole) for ids in mine)
 
 
-def recall(rows: Iterable[LayerRow], one: Sample, other: Sample) -> tuple[int, int]:
+def recall(rows: Iterable[LayerRow], sample: Sample, other: Sample) -> tuple[int, int]:
     """Layers of the first with a true partner in the second: how many were matched rightly, and how many there are."""
     there: Ids = frozenset().union(*other.truth)
-    have = {place for place, ids in enumerate(one.truth) if ids & there}
+    have = {place for place, ids in enumerate(sample.truth) if ids & there}
     matched = set()
     for row in rows:
         theirs: Ids = frozenset().union(*(other.truth[place] for place in row.layers[1]))
-        matched |= {place for place in row.layers[0] if one.truth[place] & theirs}
+        matched |= {place for place in row.layers[0] if sample.truth[place] & theirs}
     return len(have & matched), len(have)

@@ -55,8 +55,8 @@ def run_step(
     out, scratch = folder / "out", folder / "scratch"
     out.mkdir(parents=True)
     scratch.mkdir()
-    told: list[tuple[int, int, str]] = []
-    tell = progress or (lambda done, total, what: told.append((done, total, what)))
+    result: list[tuple[int, int, str]] = []
+    tell = progress or (lambda done, total, what: result.append((done, total, what)))
     context = Context(
         name="measured",
         inputs=specs(inputs or {}),
@@ -67,4 +67,4 @@ def run_step(
         caches=folder / "caches",
     )
     step = kind.model_validate_json(json.dumps(settings))
-    return Ran(step.run(Onnx(model, "candidate", "digest"), out, context), out, scratch, told)
+    return Ran(step.run(Onnx(model, "candidate", "digest"), out, context), out, scratch, result)

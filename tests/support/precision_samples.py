@@ -63,11 +63,11 @@ def value_range(position: int, seed: int = 0) -> TensorRange:
 
 def divergences(layers: int, errors: Sequence[float], with_ranges: bool = True) -> tuple[LayerDivergence, ...]:
     """Return a divergence for each layer with these `errors` (relative rms); NaN marks non-finite values."""
-    found = []
+    result = []
     for position, error in zip(range(layers), errors, strict=True):
         op_type, node = layer_name(position)
         finite = math.isfinite(error)
-        found.append(
+        result.append(
             LayerDivergence(
                 position=position,
                 node=node,
@@ -84,7 +84,7 @@ def divergences(layers: int, errors: Sequence[float], with_ranges: bool = True) 
                 range=value_range(position) if with_ranges else None,
             )
         )
-    return tuple(found)
+    return tuple(result)
 
 
 def errors_whole(layers: int, start: int = BREAKING, nonfinite: range = range(0)) -> list[float]:
@@ -163,7 +163,7 @@ def trials(kept: Sequence[int], layers: int, bound: float = 0.999) -> tuple[Tria
 
 def search(layers: int = 320, kept: Sequence[int] = (40, 80, 120), **changes: object) -> PrecisionSearch:
     """A search that found what it looked for; `changes` are fields of the record, `kept_nodes` its `kept`."""
-    found = PrecisionSearch(
+    precision_search = PrecisionSearch(
         model="sanitize",
         precision="fp16",
         tolerance={"cosine": 0.999},
@@ -184,8 +184,8 @@ def search(layers: int = 320, kept: Sequence[int] = (40, 80, 120), **changes: ob
         kept_macs_share=0.0042,
         wall_s=21.4,
     )
-    changes["kept"] = changes.pop("kept_nodes", found.kept)
-    return found.model_copy(update=changes)
+    changes["kept"] = changes.pop("kept_nodes", precision_search.kept)
+    return precision_search.model_copy(update=changes)
 
 
 def failed_search(layers: int = 320) -> PrecisionSearch:
@@ -279,7 +279,7 @@ def search_steps(passed: bool = True) -> list[StepSketch]:
     ]
 
 
-def search_documents(found: PrecisionSearch) -> dict[str, Record]:
+def search_documents(precision_search: PrecisionSearch) -> dict[str, Record]:
     """Return the documents of the steps of `search_steps`; the layers of the profile come from the searched nodes."""
     measured = profile("half", 18.2, 1, 330)
     nodes = [layer_name(position)[1] for position in range(330)]
@@ -294,7 +294,7 @@ def search_documents(found: PrecisionSearch) -> dict[str, Record]:
         for place, (layer, node) in enumerate(zip(measured.layers, nodes, strict=True))
     )
     return {
-        "search/precision.json": found,
+        "search/precision.json": precision_search,
         "agree/accuracy.json": accuracy().model_copy(update={"arithmetic": "stored"}),
         "speed/profile.json": measured.model_copy(update={"layers": named}),
         "base/profile.json": profile("source", 14.3, 2, 330),
@@ -318,8 +318,8 @@ def hostile_search() -> PrecisionSearch:
     """Return a search on a hostile model: every free name is an attack."""
     plain = kept_node(40)
     named = zip(HOSTILE_NAMES, divergences(len(HOSTILE_NAMES), errors_found(len(HOSTILE_NAMES))), strict=True)
-    layers = tuple(one.model_copy(update={"node": name, "op_type": name, "tensor": f"{name}{place}"})
-                   for place, (name, one) in enumerate(named))  # fmt: skip
+    layers = tuple(each.model_copy(update={"node": name, "op_type": name, "tensor": f"{name}{place}"})
+                   for place, (name, each) in enumerate(named))  # fmt: skip
     tried = zip(HOSTILE_NAMES, trials((1,), 320), strict=False)
     return search(
         model=TAG_BREAKER,
@@ -346,7 +346,7 @@ def hostile_search() -> PrecisionSearch:
         layers_found=layers[:3],
         first_divergent=TAG_BREAKER,
         trials=tuple(
-            one.model_copy(update={"what": name, "trouble": name, "metrics": {name: 0.5}}) for name, one in tried
+            each.model_copy(update={"what": name, "trouble": name, "metrics": {name: 0.5}}) for name, each in tried
         ),
         notes=HOSTILE_NAMES,
     )

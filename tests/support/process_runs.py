@@ -63,12 +63,12 @@ class ProcessRun:
         return code, (self._said / "out").read_text(), (self._said / "err").read_text()
 
 
-def _begin(arguments: tuple[str, ...], folder: Path, env: Mapping[str, str], said: Path) -> None:
+def _begin(arguments: tuple[str, ...], folder: Path, env: Mapping[str, str], path: Path) -> None:
     from ndld_flow.cli import main
 
     for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
         stream.flush()
-        with (said / name).open("wb") as file:
+        with (path / name).open("wb") as file:
             os.dup2(file.fileno(), 1 if name == "out" else 2)
     sys.stdout, sys.stderr = (os.fdopen(number, "w") for number in (1, 2))
     os.chdir(folder)

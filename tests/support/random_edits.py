@@ -123,7 +123,7 @@ def give_strange_names(model: onnx.ModelProto) -> None:
 def make_weights_inputs(model: onnx.ModelProto) -> None:
     """List weights as inputs, as old exporters do."""
     weights = model.graph.initializer
-    model.graph.input.extend(tensor(one.name, list(one.dims), one.data_type) for one in weights)
+    model.graph.input.extend(tensor(weight.name, list(weight.dims), weight.data_type) for weight in weights)
 
 
 def make_batch_free(model: onnx.ModelProto) -> None:

@@ -94,14 +94,14 @@ def _pids() -> list[int]:
 
 def ancestors(pid: int) -> list[int]:
     """A process, its parent, and so on; none where it has ended."""
-    found = []
+    result = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         while pid > 1:
-            found.append(pid)
+            result.append(pid)
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return found
+    return result
 
 
 def ray_worker(pid: int) -> int:
     """The Ray worker whose process does a step."""
-    return next(one for one in ancestors(pid) if b"ray::" in Path(f"/proc/{one}/cmdline").read_bytes())
+    return next(ancestor for ancestor in ancestors(pid) if b"ray::" in Path(f"/proc/{ancestor}/cmdline").read_bytes())

@@ -47,5 +47,5 @@ def find(
     candidates: Sequence[Candidate], oracle: Planted, budget: Budget = FOREVER
 ) -> tuple[MinimalSet, list[Attempt]]:
     """Return the result of a search and its trials."""
-    told: list[Attempt] = []
-    return find_minimal_set(candidates, oracle, budget, told.append), told
+    result: list[Attempt] = []
+    return find_minimal_set(candidates, oracle, budget, result.append), result

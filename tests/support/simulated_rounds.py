@@ -72,8 +72,8 @@ def decide_slowly(dice: random.Random, scenario: Scenario, effect: float, floor:
     rounds: list[Round] = []
     while True:
         rounds.append(_round(dice, scenario, effect, len(rounds)))
-        found = describe_rounds(rounds, plan, "")
-        verdict = judge_by_rounds(METRIC, (0, 1), BOUNDS, found).verdict
+        paired_rounds = describe_rounds(rounds, plan, "")
+        verdict = judge_by_rounds(METRIC, (0, 1), BOUNDS, paired_rounds).verdict
         if verdict != "inconclusive" or len(rounds) == LIMIT:
             return verdict, len(rounds)
 

@@ -74,14 +74,14 @@ def axis(name: str, *values: JsonValue, log: bool = False) -> SweepAxis:
 
 def grid(*axes: SweepAxis) -> list[Values]:
     """All combinations, the last axis changing first."""
-    names = [one.name for one in axes]
-    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(one.values for one in axes))]
+    names = [each.name for each in axes]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*(each.values for each in axes))]
 
 
 def latency(center_ms: float, dice: random.Random, step: str = "speed", batch: int = 1) -> dict[str, Metric]:
     """Return the metrics of a profile under the runner's names."""
     low = center_ms * (1 + 0.008 * abs(dice.gauss(0, 1)))
-    found = {
+    result = {
         "latency.min": ms(low * 0.985),
         "latency.median": ms(low * 1.02),
         "latency.mean": ms(low * 1.031),
@@ -91,12 +91,12 @@ def latency(center_ms: float, dice: random.Random, step: str = "speed", batch: i
         "throughput.median": Metric(value=round(batch * 1000 / (low * 1.02), 3), unit="1/s"),
         "memory.peak_bytes": Metric(value=round((180 + 8 * batch + 20 * dice.random()) * MIB), unit="bytes"),
     }
-    return {f"{step}.{name}": metric for name, metric in found.items()}
+    return {f"{step}.{name}": metric for name, metric in result.items()}
 
 
 def record(sketch: Sketch) -> SweepRecord:
     """The record of a sketched sweep, ranked as the runner ranks."""
-    goals = [Goal(one.direction, 0.03) for one in sketch.objectives]
+    goals = [Goal(objective.direction, 0.03) for objective in sketch.objectives]
     points = [_point(sketch, number, values) for number, values in enumerate(sketch.points, 1)]
     points = _ranked(points, goals)
     again = [point.number for point in points if point.rank is not None and point.rank <= sketch.winners]
@@ -136,13 +136,13 @@ def record(sketch: Sketch) -> SweepRecord:
 
 def _point(sketch: Sketch, number: int, values: Values) -> SweepPoint:
     measured = sketch.measure(values)
-    keys = {one.name: one.keys for one in sketch.axes}
+    keys = {each.name: each.keys for each in sketch.axes}
     changes: dict[str, JsonValue] = {}
     for name, value in values.items():
         changes |= value if isinstance(value, dict) else dict.fromkeys(keys[name], value)
     if "variant" in values:
         changes = {"steps.speed.from": values["variant"], **{k: v for k, v in changes.items() if k != "steps.variant"}}
-    objectives = [measured.metrics.get(one.text) for one in sketch.objectives]
+    objectives = [measured.metrics.get(objective.text) for objective in sketch.objectives]
     has_all = measured.outcome == "passed" or bool(objectives and all(objectives))
     return SweepPoint(
         number=number,
@@ -152,7 +152,7 @@ def _point(sketch: Sketch, number: int, values: Values) -> SweepPoint:
         reason=measured.reason,
         failed_step=measured.failed_step,
         metrics=dict(measured.metrics),
-        objectives=tuple(one.value if one else None for one in objectives),
+        objectives=tuple(objective.value if objective else None for objective in objectives),
         constraints=measured.constraints,
         steps=tuple(_step(name, kind, number, measured) for name, kind in sketch.steps),
         sitting=(number - 1) // 8 + 1 if has_all else None,
@@ -202,23 +202,23 @@ def _ranked(points: Sequence[SweepPoint], goals: Sequence[Goal]) -> list[SweepPo
 def _again(points: Sequence[SweepPoint], numbers: Sequence[int], sketch: Sketch) -> list[SweepPoint]:
     """Measured again with a little noise: within 3 % of the best is a tie."""
     dice = random.Random(7)
-    names = [one.text for one in sketch.objectives]
-    found = {}
+    names = [objective.text for objective in sketch.objectives]
+    result = {}
     for point in points:
         if point.number in numbers:
             shake = 1 + 0.004 * dice.gauss(0, 1)
-            found[point.number] = {
+            result[point.number] = {
                 name: metric.model_copy(update={"value": round(metric.value * shake, 5)})
                 if metric.unit in ("ms", "1/s", "s")
                 else metric
                 for name, metric in point.metrics.items()
             }
     less = sketch.objectives[0].direction == "minimize"
-    firsts = {number: metrics[names[0]].value for number, metrics in found.items()}
+    firsts = {number: metrics[names[0]].value for number, metrics in result.items()}
     best = (min if less else max)(firsts, key=lambda number: firsts[number])
     return [
-        point.model_copy(update={"again": _measured_again(found[point.number], names, firsts, point.number, best)})
-        if point.number in found
+        point.model_copy(update={"again": _measured_again(result[point.number], names, firsts, point.number, best)})
+        if point.number in result
         else point
         for point in points
     ]
@@ -306,7 +306,7 @@ def session() -> SweepRecord:
                     "sanitize": {},
                     "speed": {"threads": 1, "optimization": "all", "execution": "sequential", "arena": True},
                 },
-                "sweep": {"over": {one.name: list(one.values) for one in axes}, "minimize": "speed.latency.min"},
+                "sweep": {"over": {each.name: list(each.values) for each in axes}, "minimize": "speed.latency.min"},
             },
         )
     )
@@ -376,7 +376,7 @@ def batches() -> SweepRecord:
     shapes: list[JsonValue] = [[size, 3, 320, 320] for size in (1, 2, 4, 8, 16, 32)]
     axes = (axis("speed.threads", 1, 2), axis("inputs.x.shape", *shapes))
     dice = random.Random(9)
-    points = [one for one in grid(*axes) if one != {"speed.threads": 1, "inputs.x.shape": shapes[-1]}]
+    points = [each for each in grid(*axes) if each != {"speed.threads": 1, "inputs.x.shape": shapes[-1]}]
 
     def measure(values: Values) -> Measured:
         shape = values["inputs.x.shape"]
@@ -411,7 +411,7 @@ def variants(count: int = 30) -> SweepRecord:
         axis("half.keep", *range(0, 40, 4)),
     )
     dice = random.Random(2)
-    points = [{one.name: dice.choice(one.values) for one in axes} for _ in range(count)]
+    points = [{each.name: dice.choice(each.values) for each in axes} for _ in range(count)]
 
     def measure(values: Values) -> Measured:
         kind = ("source", "half", "int8").index(str(values["variant"]))
@@ -454,20 +454,20 @@ def large(count: int = 1000, metrics: int = 60) -> SweepRecord:
         axis("speed.arena_mib", *(round(1 + place * 0.37, 2) for place in range(count))),
     )
     dice = random.Random(1)
-    points = [{one.name: dice.choice(one.values) for one in axes} for _ in range(count)]
+    points = [{each.name: dice.choice(each.values) for each in axes} for _ in range(count)]
 
     def measure(values: Values) -> Measured:
         center = (
             20 / float(str(values["speed.threads"])) ** 0.7 * (1.2 if values["speed.execution"] == "parallel" else 1)
         )
         center *= 1 + 0.2 * math.sin(float(str(values["speed.arena_mib"])) / 50)
-        found = latency(center, dice)
+        result = latency(center, dice)
         more = {
-            f"speed.counter_{place}": Metric(value=dice.random() * 10**place) for place in range(metrics - len(found))
+            f"speed.counter_{place}": Metric(value=dice.random() * 10**place) for place in range(metrics - len(result))
         }
         if dice.random() < 0.03:
             return Measured({}, "failed", f"speed: process {dice.randrange(1000, 9999)} was ended by SIGKILL.", "speed")
-        return Measured(found | more)
+        return Measured(result | more)
 
     return record(
         Sketch(
@@ -545,7 +545,7 @@ def hostile() -> SweepRecord:
             return Measured(metrics, "failed", bad * 2, bad, constraints=(gate,))
         return Measured(metrics | {names[0]: Metric(value=1 + dice.random(), unit="ms")}, constraints=(gate,))
 
-    made = record(
+    result = record(
         Sketch(
             name=names[0],
             description=names[2],
@@ -562,5 +562,5 @@ def hostile() -> SweepRecord:
         )
     )
     bad_folder = "javascript:alert(5)"
-    points = tuple(point.model_copy(update={"folder": bad_folder}) for point in made.points)
-    return made.model_copy(update={"points": points, "id": names[8], "command": names[8:10]})
+    points = tuple(point.model_copy(update={"folder": bad_folder}) for point in result.points)
+    return result.model_copy(update={"points": points, "id": names[8], "command": names[8:10]})

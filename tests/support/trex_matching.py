@@ -21,13 +21,13 @@ def beam_search(ours: Sequence[Layer], theirs: Sequence[Layer]) -> list[tuple[in
     turn = 0
     while left[0] and left[1]:
         wanted = left[turn].pop(0)
-        found = next(
+        result = next(
             (at for at in left[1 - turn] if _alike(sides[turn][wanted], sides[1 - turn][at])),
             None,
         )
-        if found is not None:
-            left[1 - turn].remove(found)
-            pairs.append((wanted, found) if turn == 0 else (found, wanted))
+        if result is not None:
+            left[1 - turn].remove(result)
+            pairs.append((wanted, result) if turn == 0 else (result, wanted))
         turn = 1 - turn
     return pairs
 
@@ -38,13 +38,13 @@ def matched_share(layers: Sequence[Layer], matched: Sequence[int]) -> float:
     return sum(layers[at].median_ms for at in matched) / total if total else 0.0
 
 
-def _alike(one: Layer, other: Layer) -> bool:
-    if not (one.inputs and one.outputs and other.inputs and other.outputs):
+def _alike(layer: Layer, other: Layer) -> bool:
+    if not (layer.inputs and layer.outputs and other.inputs and other.outputs):
         return False
-    return _signature(one) == _signature(other) or (
-        one.type == other.type == "PointWise"
-        and len(one.inputs) == len(other.inputs) == 2
-        and [tensor.shape[1:] for tensor in one.inputs] == [tensor.shape[1:] for tensor in other.inputs][::-1]
+    return _signature(layer) == _signature(other) or (
+        layer.type == other.type == "PointWise"
+        and len(layer.inputs) == len(other.inputs) == 2
+        and [tensor.shape[1:] for tensor in layer.inputs] == [tensor.shape[1:] for tensor in other.inputs][::-1]
     )
 
 
