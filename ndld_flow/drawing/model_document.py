@@ -10,24 +10,11 @@ from typing import Literal
 
 from ndld_flow.drawing.families import Family
 from ndld_flow.drawing.graph import NodeKind
+from ndld_flow.records.inspection import Numbers
 
 TensorKind = Literal["computed", "input", "initializer", "constant"]
 NONE = -1
 """The position of something absent: an omitted optional input, a tensor without a producer."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldNumbers:
-    """Statistics of a tensor's values."""
-
-    minimum: float | None
-    maximum: float | None
-    mean: float | None
-    std: float | None
-    nans: int
-    infinities: int
-    zeros: int
-    histogram: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +25,7 @@ class HeldTensor:
     dims: str
     elements: int
     size_bytes: int
-    numbers: HeldNumbers | None
+    numbers: Numbers | None
     unread: str
     """Reason why there are no statistics."""
     first: tuple[str, ...]

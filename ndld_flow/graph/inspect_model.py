@@ -35,7 +35,6 @@ from ndld_flow.records.inspection import (
     Inspection,
     ModelSummary,
     NodeGroup,
-    Numbers,
     Port,
     Role,
     WeightGroup,
@@ -113,9 +112,8 @@ class Views:
         if held is None:
             return view
         statistics = tensor_statistics(held.tensor, _NO_LIMIT)
-        numbers = None if statistics.numbers is None else Numbers(**vars(statistics.numbers))
         shown = first_values(held.tensor, first) if first else ()
-        return view.model_copy(update={"numbers": numbers, "unread": statistics.unread, "first": shown})
+        return view.model_copy(update={"numbers": statistics.numbers, "unread": statistics.unread, "first": shown})
 
     def values(self) -> Iterator[ir.Value]:
         """Yield every tensor of every graph, each once."""

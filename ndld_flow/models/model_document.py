@@ -17,7 +17,6 @@ from ndld_flow.drawing.families import family_of
 from ndld_flow.drawing.graph import NodeKind, Reading
 from ndld_flow.drawing.model_document import (
     NONE,
-    HeldNumbers,
     HeldTensor,
     ModelAttribute,
     ModelDocument,
@@ -111,7 +110,6 @@ class ContentsReader:
 
     def _read(self, tensor: ir.TensorProtocol) -> HeldTensor:
         contents = self._statistics(tensor)
-        numbers = None if contents.numbers is None else HeldNumbers(**vars(contents.numbers))
         most = _SHOWN if len(self.found) < _MANY else _SHOWN_OF_MANY
         first = first_values(tensor, most) if self._values else ()
         return HeldTensor(
@@ -119,7 +117,7 @@ class ContentsReader:
             dims_text([str(dim) for dim in contents.shape]),
             contents.elements,
             contents.size_bytes,
-            numbers,
+            contents.numbers,
             contents.unread,
             tuple(shortened(scalar_text(element), _LONGEST) for element in first),
             str(tensor.location) if isinstance(tensor, ir.ExternalTensor) else "",

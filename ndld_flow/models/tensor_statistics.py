@@ -25,6 +25,7 @@ from ndld_flow.models.derived_tensors import byte_pieces
 from ndld_flow.models.element_types import dtype_name
 from ndld_flow.models.sparse_tensors import SparseInitializer
 from ndld_flow.models.streaming_statistics import Moments
+from ndld_flow.records.inspection import Numbers
 
 DEFAULT_LIMIT_BYTES = 64 * 2**20
 BINS = 24
@@ -37,25 +38,6 @@ _Reading = Callable[[], Iterable[_Array]]
 
 _PIECE_BYTES = 3 * 2**18
 """A multiple of every element's size and, for types of 2, 4 and 6 bits, of whole groups of eight elements."""
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Statistics of all elements of one tensor. NaN and infinities are only counted."""
-
-    minimum: int | float | None
-    """None if no element is finite, as are the three below."""
-    maximum: int | float | None
-    mean: float | None
-    """None also if the sum exceeds the range of a double."""
-    std: float | None
-    """Population standard deviation."""
-    nans: int
-    infinities: int
-    zeros: int
-    histogram: tuple[int, ...]
-    """Counts of the finite elements in `BINS` equal parts from minimum to maximum; one part if these are equal, none
-    if there is no range."""
 
 
 @dataclass(frozen=True)
@@ -163,14 +145,14 @@ def _numbers_of(elements: int, read: _Reading) -> Numbers | None:
         return None
     low, high = (moments.minimum, moments.maximum) if moments.minimum <= moments.maximum else (None, None)
     return Numbers(
-        low,
-        high,
-        _finite(moments.mean if moments.count else math.nan),
-        _finite(math.sqrt(moments.squares / moments.count) if moments.count else math.nan),
-        moments.nans,
-        moments.infinities,
-        moments.zeros,
-        () if low is None or high is None else _histogram(read, float(low), float(high), moments.count),
+        minimum=low,
+        maximum=high,
+        mean=_finite(moments.mean if moments.count else math.nan),
+        std=_finite(math.sqrt(moments.squares / moments.count) if moments.count else math.nan),
+        nans=moments.nans,
+        infinities=moments.infinities,
+        zeros=moments.zeros,
+        histogram=() if low is None or high is None else _histogram(read, float(low), float(high), moments.count),
     )
 
 

@@ -49,14 +49,18 @@ class Numbers(Record):
     """Statistics of all elements of a tensor. NaN and infinities are only counted."""
 
     minimum: int | float | None
+    """None if no element is finite, as are the three below."""
     maximum: int | float | None
     mean: float | None
+    """None also if the sum exceeds the range of a double."""
     std: float | None
+    """Population standard deviation."""
     nans: int
     infinities: int
     zeros: int
     histogram: tuple[int, ...] = ()
-    """Counts in equal parts of minimum to maximum."""
+    """Counts of the finite elements in equal parts from minimum to maximum; one part if these are equal, none if there
+    is no range."""
 
 
 class InspectedTensor(Port):

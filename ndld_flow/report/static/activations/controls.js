@@ -31,24 +31,24 @@ class NumberControl {
     this.value = value;
     this.now = 0;
     /** @param {number} number */
-    const hear = (number) => Number.isFinite(number) && changed(number);
-    this.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": name, title, oninput: () => hear(this.value(Number(this.slider.value))) });
-    this.slider.addEventListener("keydown", (event) => this.key(event, hear));
-    this.field = make("input", { type: "number", step: "any", "aria-label": `${name}, exactly`, onchange: () => hear(this.field.value === "" ? NaN : Number(this.field.value)) });
+    const report = (number) => Number.isFinite(number) && changed(number);
+    this.slider = make("input", { type: "range", min: 0, max: 1, step: "any", "aria-label": name, title, oninput: () => report(this.value(Number(this.slider.value))) });
+    this.slider.addEventListener("keydown", (event) => this.key(event, report));
+    this.field = make("input", { type: "number", step: "any", "aria-label": `${name}, exactly`, onchange: () => report(this.field.value === "" ? NaN : Number(this.field.value)) });
     this.element = make("span", { class: "number-control" }, make("span", { class: "quiet", "aria-hidden": "true" }, name), this.slider, this.field);
   }
 
   /**
    * @param {KeyboardEvent} event
-   * @param {(value: number) => void} hear
+   * @param {(value: number) => void} report
    */
-  key(event, hear) {
+  key(event, report) {
     const by = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10 }[event.key];
     if (!by) return;
     event.preventDefault();
     // The page follows with the next frame; the next key may come earlier.
     this.now = this.value(clamp(this.position(this.now) + by * (event.shiftKey ? 0.001 : 0.01), 0, 1));
-    hear(this.now);
+    report(this.now);
   }
 
   /** @param {number} value */
