@@ -37,11 +37,18 @@ _SHELLS: dict[str, tuple[type[ShellComplete], str]] = {
     "zsh": (ZshComplete, "~/.zfunc/_ndld-flow"),
     "fish": (FishComplete, "~/.config/fish/completions/ndld-flow.fish"),
 }
+_BASH_COMPLETION = Path("/usr/share/bash-completion/bash_completion")
+"""Reads the scripts of users by itself."""
+_STARTUP = {
+    "bash": ("~/.bashrc", ". ~/.local/share/bash-completion/completions/ndld-flow"),
+    "zsh": ("~/.zshrc", "fpath+=(~/.zfunc); autoload -Uz compinit && compinit"),
+}
+"""Shell -> its startup file, and the line by which it finds the script."""
 
 
 @click.command("completion", short_help="Complete verbs, recipes, settings and runs in your shell.")
 @click.argument("shell", required=False, type=click.Choice(list(_SHELLS)))
-@click.option("--install", is_flag=True, help="Write the script to the folder where the shell looks for it.")
+@click.option("--install", is_flag=True, help="Write the script, and let the shell's startup file read it.")
 def command(shell: str | None, install: bool) -> None:
     """Complete verbs, recipes, settings and runs in your shell.
 
@@ -62,10 +69,25 @@ def command(shell: str | None, install: bool) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text_atomically(path, script)
+        changed = _let_startup_file_read_it(name)
     except OSError as error:
         raise OutputsError(f"{path}: the script cannot be written ({error.strerror}).") from None
-    click.echo(f"{path}\nOpen a new shell to use it.")
-    if name == "zsh":
-        click.echo("~/.zshrc must have, before compinit: fpath+=~/.zfunc")
-    if name == "bash":
-        click.echo("It needs the package bash-completion; without it, ~/.bashrc must read the file by `source`.")
+    click.echo(f"{path}\n{changed}Open a new shell to use it.")
+
+
+def _let_startup_file_read_it(shell: str) -> str:
+    """Add a line to a shell's startup file unless the shell finds the script without it; return a note on the change.
+
+    Raises OSError.
+    """
+    if shell not in _STARTUP or (shell == "bash" and _BASH_COMPLETION.is_file()):
+        return ""
+    place, line = _STARTUP[shell]
+    path = Path(place).expanduser()
+    text = path.read_text(encoding="utf-8", errors="surrogateescape") if path.exists() else ""
+    if line in text:
+        return ""
+    with path.open("a", encoding="utf-8") as file:
+        newline = "\n" if text and not text.endswith("\n") else ""
+        file.write(f"{newline}{line}  # completion of ndld-flow\n")
+    return f"added to {place}: {line}\n"

@@ -66,7 +66,7 @@ def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> lis
     lines = _end_of_sweep(event) if isinstance(event, SweepFinished) else _end_of_run(event)
     if not quiet:
         return lines
-    problems = [line for line in lines[1:] if line.startswith(("gate failed", "undecided "))]
+    problems = [line for line in lines[1:] if line.startswith(("gate failed", "undecided ", "warning "))]
     results = [line for line in lines if line.startswith(("result ", "best "))]
     return [lines[0], *problems, *(results or lines[-1:])]
 
@@ -74,7 +74,8 @@ def end_lines(event: RunFinished | SweepFinished, *, quiet: bool = False) -> lis
 def _end_of_run(event: RunFinished) -> list[str]:
     if event.nothing_to_do:
         word = "passed" if event.passed else "was INCONCLUSIVE" if event.exit_code == 4 else "FAILED"
-        verdict = [f"nothing to do: run {event.run} has all of these results and {word}"]
+        head = f"nothing to do: run {event.run} has all of these results and {word}"
+        verdict = [head, *(line for line in event.verdict if line.startswith("warning "))]
     else:
         verdict = [*event.verdict]
     return [*verdict, *_failed_gates(event), f"report {event.report}", *(f"result {path}" for path in event.exported)]

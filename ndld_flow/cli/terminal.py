@@ -13,10 +13,24 @@ NO_TERMINAL_WIDTH = 120
 """Columns of tables in a pipe or a log, which have no width, unless COLUMNS gives one."""
 _LEAST_WIDTH = 20
 KEYWORDS = frozenset(
-    {"graph", "engine", "precision", "accuracy", "latency", "gates", "undecided", "gate", "report", "result", "best"}
+    {
+        "graph",
+        "engine",
+        "precision",
+        "accuracy",
+        "latency",
+        "gates",
+        "undecided",
+        "gate",
+        "report",
+        "result",
+        "warning",
+        "best",
+    }
 )
 """First words of the last lines of runs and sweeps."""
 _KEYWORD_WIDTH = 11
+_KEYWORD_STYLES = {"gate": "red", "undecided": "yellow", "warning": "yellow"}
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35", "cyan": "36"}
 
 
@@ -85,5 +99,5 @@ def format_end(lines: Sequence[str], style: str, stream: IO[str]) -> list[str]:
             continue
         start = f"{keyword:<{_KEYWORD_WIDTH}}"
         body = wrapped(f"{start}{text}", width, " " * _KEYWORD_WIDTH)
-        shown.append(styled(start, "dim", stream) + body[_KEYWORD_WIDTH:])
+        shown.append(styled(start, _KEYWORD_STYLES.get(keyword, "dim"), stream) + body[_KEYWORD_WIDTH:])
     return shown

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name, visible_text
+from ndld_flow.inputs import SIZES_ASSUMED
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
 from ndld_flow.records.model_diff import GraphSummary
@@ -155,6 +156,8 @@ class Summary:
     """Failed steps."""
     undecided: dict[str, str]
     """Steps with an undecided check -> their report."""
+    warnings: tuple[str, ...]
+    """Circumstances that may make the results useless, such as an input of which no size was set."""
     started_at: datetime
     wall_s: float
     outcomes: dict[str, int]
@@ -183,6 +186,7 @@ def collect_summary(documents: RunDocuments) -> Summary:
             for step in run.steps
             if step.record is not None and step.record.inconclusive
         },
+        warnings=_find_warnings(documents),
         failure=_failure(run),
         failed_steps=tuple(short_name(step.name) for step in run.steps if has_failed_check(step)),
         started_at=run.started_at,
@@ -195,6 +199,13 @@ def collect_summary(documents: RunDocuments) -> Summary:
         engines=tuple(_engine_outcome(step, build) for step, build in documents.builds.items()),
         gates=dict(Counter(gate.outcome for gate in collect_gates(run))),
     )
+
+
+def _find_warnings(documents: RunDocuments) -> tuple[str, ...]:
+    """Return the notes of measurements and checks that are warnings, each once."""
+    parts = (documents.profiles, documents.accuracies, documents.activations)
+    notes = (note for part in parts for document in part.values() for note in document.notes)
+    return tuple(dict.fromkeys(short_name(note, 300) for note in notes if SIZES_ASSUMED in note))
 
 
 def _failure(run: RunRecord) -> FailureView | None:

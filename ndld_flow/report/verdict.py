@@ -28,7 +28,7 @@ def summarize_run(run: RunRecord, folder: Path) -> list[str]:
 
 
 def verdict_lines(summary: Summary) -> list[str]:
-    """Return lines for outcome, graph, engines, precision searches, accuracy, latency, gates and undecided checks."""
+    """Return lines for outcome, graph, engines, searches, accuracy, latency, gates, undecided checks and warnings."""
     engines = [f"engine {engine_words(engine)}" for engine in summary.engines]
     searches = [f"precision {search_words(search)}" for search in summary.searches]
     return [
@@ -40,6 +40,7 @@ def verdict_lines(summary: Summary) -> list[str]:
         f"latency {latency_words(summary.latency)}",
         f"gates {gate_words(summary)}",
         *undecided_lines(summary),
+        *(f"warning {warning}" for warning in summary.warnings),
     ]
 
 

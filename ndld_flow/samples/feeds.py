@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import numpy as np
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name, shortened
-from ndld_flow.inputs import InputSpec
+from ndld_flow.inputs import SIZES_ASSUMED, InputSpec
 from ndld_flow.machine.description import memory_size
 from ndld_flow.models.tensors import TensorSpec, shape_text
 from ndld_flow.samples.file_samples import open_file
@@ -69,11 +70,13 @@ def complete_feeds(wanted: Sequence[WantedInput], read: Mapping[str, Feed], seed
 
 
 def note_assumed(feeds: Mapping[str, Feed]) -> tuple[str, ...]:
-    """Return a sentence about inputs whose free dimensions were taken as 1; or none."""
-    assumed = [f"{name} ({shape_text(feed.values.shape)})" for name, feed in feeds.items() if feed.assumed]
-    if not assumed:
-        return ()
-    return (f"free dimensions not set in the recipe's `inputs:` were taken as 1: {', '.join(assumed)}",)
+    """Return a warning for each input whose free dimensions were taken as 1, with the override that sets them."""
+    return tuple(
+        f"input {short_name(name)} runs at {shape_text(feed.values.shape)}, {SIZES_ASSUMED}: "
+        f"set 'inputs.{short_name(name)}.shape={feed.open_sizes}'"
+        for name, feed in feeds.items()
+        if feed.open_sizes
+    )
 
 
 def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -> Feed:
@@ -86,8 +89,14 @@ def _generated(wanted_input: WantedInput, sizes: Mapping[str, int], seed: int) -
         values, how = constant_values(wanted_input.name, dtype, shape, given.data)
     else:
         values, how = np.full(shape, 0 if given.data == "zeros" else 1, dtype), str(given.data)
-    assumed = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in pattern)
-    return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}", assumed)
+    is_open = any(not isinstance(dim, int) and (dim or "") not in sizes for dim in pattern)
+    return Feed(values, f"{how}, {dtype.name} {shape_text(shape)}", _name_sizes(pattern, sizes) if is_open else "")
+
+
+def _name_sizes(pattern: Sequence[int | str | None], sizes: Mapping[str, int]) -> str:
+    """Return `[1,3,height,width]`: the known sizes, and names for the others, which a user replaces."""
+    known = (dim if isinstance(dim, int) else sizes.get(dim or "", dim) for dim in pattern)
+    return f"[{','.join(re.sub(r'[^A-Za-z0-9_]', '', shortened(str(dim or ''), 30)) or 'N' for dim in known)}]"
 
 
 def _check_size(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> None:

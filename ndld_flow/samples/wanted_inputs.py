@@ -24,8 +24,8 @@ class Feed:
     values: Array
     description: str
     """`random uniform [0, 1), seed 0, float32 1x3x320x320`."""
-    assumed: bool = False
-    """A free dimension without a size was taken as 1."""
+    open_sizes: str = ""
+    """The shape, `[1,3,height,width]`, if free dimensions without a size were taken as 1."""
     is_from_file: bool = False
     """The values were read, by a user's loader too, and not generated."""
 

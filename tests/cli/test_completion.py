@@ -76,6 +76,46 @@ def test_the_script_is_installed_where_the_shell_looks(tmp_path: Path, monkeypat
     assert "ndld-flow" in (tmp_path / ".config/fish/completions/ndld-flow.fish").read_text()
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("ndld-flow com", ["compare", "completion"]),
+        ("ndld-flow run my.yaml steps.speed.warmup", ["steps.speed.warmup=", "steps.speed.warmup_passes="]),
+        ("ndld-flow report ship", ["shipped"]),
+        ("ndld-flow run ./m", ["./model.onnx", "./my.yaml"]),
+    ],
+)
+def test_fish_completes(line: str, expected: list[str], folder: Path, tmp_path: Path) -> None:
+    script = ndld_flow("completion", "fish", cwd=folder).stdout
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HOME": str(tmp_path)}
+    fish = ["fish", "--no-config", "-c", f"{script}\ncomplete -C '{line}'"]
+    done = subprocess.run(fish, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert [offered.split("\t")[0] for offered in done.stdout.splitlines()] == expected
+
+
+def test_the_startup_file_of_zsh_is_changed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    startup = tmp_path / ".zshrc"
+    startup.write_text("alias ll='ls -l'")
+    for _ in range(2):
+        assert ndld_flow("completion", "zsh", "--install", cwd=tmp_path).returncode == 0
+    own, added = startup.read_text().splitlines()
+    assert own == "alias ll='ls -l'"
+    assert added.startswith("fpath+=(~/.zfunc); autoload -Uz compinit && compinit")
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh")
+def test_zsh_finds_the_installed_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ndld_flow("completion", "zsh", "--install", cwd=tmp_path)
+    environment = {**os.environ, "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    zsh = ["zsh", "-i", "-c", "print $_comps[ndld-flow]"]
+    done = subprocess.run(zsh, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "_ndld-flow"
+
+
 def test_an_unknown_shell_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/dash")
     done = ndld_flow("completion", cwd=tmp_path)

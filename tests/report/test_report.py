@@ -22,6 +22,7 @@ from pydantic import JsonValue
 from ndld_flow.base import quantities
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import short_name, visible_name, visible_text
+from ndld_flow.inputs import SIZES_ASSUMED
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy
@@ -109,6 +110,18 @@ def test_a_run_without_measurements_states_what_was_not_checked(tmp_path: Path) 
         "latency not measured",
         "gates none requested",
     ]
+
+
+def test_an_input_without_a_size_is_a_warning_once(tmp_path: Path) -> None:
+    note = f"input x runs at 1x3x1x1, {SIZES_ASSUMED}: set 'inputs.x.shape=[1,3,h,w]' <b>"
+    run = run_record([StepSketch(name, "profile", "profile") for name in ("a", "b")])
+    noted = profile("source", 14.0, 1, 0, runs=3).model_copy(update={"notes": ("cold caches", note)})
+    write_run(tmp_path, run, {"a/profile.json": noted, "b/profile.json": noted})
+    assert [line for line in verdict_of(tmp_path) if line.startswith("warning")] == [f"warning {note}"]
+    page = draw_report(tmp_path).read_text("utf-8")
+    head = page.split('class="glance"')[0]
+    assert head.count("input x runs at 1x3x1x1") == 1
+    assert "<b>" not in head
 
 
 def test_one_profile_alone_makes_no_claim(tmp_path: Path) -> None:

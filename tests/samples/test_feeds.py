@@ -35,8 +35,9 @@ def test_free_dimensions_are_one_and_described() -> None:
 
 def test_assumed_dimensions_are_noted() -> None:
     feeds = make_feeds([X, TensorSpec("k", "int64", ())], {})
-    expected = "free dimensions not set in the recipe's `inputs:` were taken as 1: x (1x3x1x1)"
-    assert note_assumed(feeds) == (expected,)
+    assert note_assumed(feeds) == (
+        "input x runs at 1x3x1x1, with 1 for each size that nothing sets: set 'inputs.x.shape=[batch,3,h,w]'",
+    )
     assert note_assumed(make_feeds([X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()
     mask = TensorSpec("m", "bool", ("batch",))
     assert note_assumed(make_feeds([mask, X], specs({"x": {"shape": [1, 3, 8, 8]}}))) == ()

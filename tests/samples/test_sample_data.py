@@ -22,7 +22,7 @@ from PIL import Image
 from ndld_flow.base.errors import BackendError, RequestError
 from ndld_flow.models.tensors import TensorSpec
 from ndld_flow.samples import value_files
-from ndld_flow.samples.feeds import make_feeds
+from ndld_flow.samples.feeds import make_feeds, note_assumed
 from ndld_flow.samples.sample_feeds import Samples, make_samples
 from ndld_flow.samples.sample_settings import SampleSettings
 from tests.support.models_run import specs
@@ -61,7 +61,7 @@ def test_random_samples_are_seeded_one_by_one() -> None:
     assert len(result) == 3
     assert firsts(result, "k") == [float(make_feeds([K], {}, seed)["k"].values[0]) for seed in (5, 6, 7)]
     assert firsts(result, "k") == firsts(result, "k")
-    assert samples(X).notes == ("free dimensions not set in the recipe's `inputs:` were taken as 1: x (1x3x1x1)",)
+    assert samples(X).notes == note_assumed(make_feeds([X], {}))
     assert labels(samples(K, data={"k": 3}, samples=2)) == ["sample 0", "sample 1"]
 
 
