@@ -83,6 +83,14 @@ def find_metric(name: str, step: object, declared: Iterable[Returns], *, settled
         return Wrong(f"with these settings it returns no `{name}`", f"{meant}returned when {of_family[0][0].when}")
     if not known:
         return Wrong(f"it returns no `{name}`, and no other metric")
+    inner = [each for each in known if each.startswith(f"{name}.")]
+    if inner:
+        return Wrong(
+            f"it returns no `{name}`",
+            f'name a part of it, such as "{name}.median"'
+            if f"{name}.median" in inner
+            else f"name a part of it: {', '.join(inner)}",
+        )
     return Wrong(f"it returns no `{name}`", suggest(name, known))
 
 

@@ -88,8 +88,9 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from ndld_flow.base.text import suggest
+            from ndld_flow.cli.foreign_words import hint_at_verb
 
-            ctx.fail(f"there is no verb {args[0]!r}; {suggest(args[0], VERBS)}")
+            ctx.fail(f"there is no verb {args[0]!r}; {hint_at_verb(args[0]) or suggest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
 
 
@@ -127,10 +128,13 @@ def main() -> NoReturn:
 
 def _do(arguments: Sequence[str], debug: bool) -> int:
     try:
-        return program.main(arguments, prog_name="ndld-flow", standalone_mode=False) or 0
+        colour = {"color": False} if os.environ.get("NO_COLOR") else {}
+        return program.main(arguments, prog_name="ndld-flow", standalone_mode=False, **colour) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns KeyboardInterrupt into Abort
         return _interrupted()
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            _add_hint(error)
         message = io.StringIO()
         error.show(message)
         click.echo(_printable(message.getvalue()), nl=False, err=True)
@@ -144,6 +148,15 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
         if debug:
             raise
         return _explain(error, arguments)
+
+
+def _add_hint(error: click.NoSuchOption) -> None:
+    """Add what to write instead of the option, unless a similar one is suggested."""
+    from ndld_flow.cli.foreign_words import hint_at_option
+
+    hint = hint_at_option(error.option_name, (error.ctx and error.ctx.info_name) or "")
+    if hint:
+        error.message, error.possibilities = f"{error.message} {hint[0].upper()}{hint[1:]}.", None
 
 
 def _interrupted() -> NoReturn:

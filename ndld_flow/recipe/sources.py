@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote_to_bytes, urlsplit, urlunsplit
 from ndld_flow import __version__
 from ndld_flow.base.errors import ModelError, SourceError
 from ndld_flow.base.text import suggest
+from ndld_flow.recipe.foreign_forms import hint_at_variable
 from ndld_flow.recipe.recipe import NEW, SOURCE, ModelSource
 from ndld_flow.records.run_record import ArtifactFile, ArtifactRecord
 from ndld_flow.store.digest import describe_files, digest_json
@@ -121,7 +122,7 @@ def _describe_local(path: Path, store: Store) -> FoundModel:
     if not path.is_file():
         what = "is a folder; name the .onnx file in it" if path.is_dir() else "there is no such file"
         near = [p.name for p in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
-        hint = suggest(path.name, near) if near and not path.is_dir() else ""
+        hint = hint_at_variable(str(path)) or (suggest(path.name, near) if near and not path.is_dir() else "")
         base = "" if path.is_absolute() else f" Paths are relative to the current directory ({Path.cwd()})."
         raise ModelError(f"model {path}: {what}.{base} {hint}".strip())
     try:

@@ -16,10 +16,11 @@ from ndld_flow.base.errors import Problem, RecipeError, RequestError
 from ndld_flow.base.settings import describe_settings, fields_of, synonyms_of
 from ndld_flow.base.text import suggest, visible_name
 from ndld_flow.recipe.compose import Composed
+from ndld_flow.recipe.foreign_forms import OF_RECIPE, OF_STEP, SHORT_VALUES, hint_at_form, hint_at_type, plain_word
 from ndld_flow.recipe.gates import Expression, Gate, GateError, parse_gate
 from ndld_flow.recipe.recipe import SOURCE, Recipe, RecipeFile, RecipeStep
 from ndld_flow.recipe.step_types import StepType, StepTypes, find_step_files
-from ndld_flow.step import Held, Reads
+from ndld_flow.step import Held, Reads, Step
 from ndld_flow.store.hidden_credentials import HIDDEN, find_redacted
 from ndld_flow.store.kinds import Artifact, Engine, Onnx
 
@@ -36,7 +37,6 @@ EXPECTED = {
     "model_attributes_type": "a mapping",
     "none_required": "nothing (null)",
 }
-_WITHOUT_DASHES = "write `NAME: {...}` for each item, without the dash"
 BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "more than"),
@@ -102,8 +102,7 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
         bound, words = BOUNDS[kind]
         return f"found {_show(value)}, allowed is {words} {context[bound]}", ""
     if kind in EXPECTED:
-        is_list = kind == "dict_type" and isinstance(value, list)
-        return f"expected {EXPECTED[kind]}, found {_show(value)}", _WITHOUT_DASHES if is_list else ""
+        return f"expected {EXPECTED[kind]}, found {_show(value)}", hint_at_form(kind, value, str(location[-1]))
     if kind == "value_error":
         return str(context["error"]), ""
     if kind == "string_pattern_mismatch":
@@ -113,13 +112,11 @@ def _explain(detail: Mapping[str, Any], location: Location, model: type[BaseMode
 
 def _suggest_setting(word: str, model: type[BaseModel], known: Sequence[str]) -> str:
     """Return the setting that other tools call by this word, or the nearest one."""
-    synonyms = {_plain(name): setting for name, setting in synonyms_of(model).items()}
-    return f'did you mean "{synonyms[_plain(word)]}"?' if _plain(word) in synonyms else suggest(word, known)
-
-
-def _plain(word: str) -> str:
-    """Return a word without case, dashes and underscores, in which tools differ."""
-    return re.sub(r"[^a-z0-9]", "", word.lower())
+    synonyms = {plain_word(name): setting for name, setting in synonyms_of(model).items()}
+    if plain_word(word) in synonyms:
+        return f'did you mean "{synonyms[plain_word(word)]}"?'
+    foreign = OF_STEP if issubclass(model, Step) else OF_RECIPE if model is RecipeFile else {}
+    return foreign.get(plain_word(word)) or suggest(word, known)
 
 
 def _describe_setting(model: type[BaseModel], location: Location) -> str:
@@ -140,7 +137,7 @@ def _show(value: object) -> str:
 
 def _near_literal(value: object, allowed: str) -> str:
     names = [name.strip().strip("'") for name in allowed.replace(" or ", ", ").split(",")]
-    hint = suggest(str(value), names)
+    hint = suggest(SHORT_VALUES.get(plain_word(str(value)), str(value)), names)
     return hint if hint.startswith("did you mean") else ""
 
 
@@ -163,7 +160,7 @@ def models_in(annotation: object) -> list[type[BaseModel]]:
 
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
-NAME_FORM = "up to 100 letters, digits and _, not `source`"
+NAME_FORM = "a letter or _, then up to 99 letters, digits and _; not `source`"
 
 Sentence = TypeVar("Sentence", Gate, Expression)
 Known = Mapping[str, RecipeStep | None]
@@ -294,10 +291,17 @@ def _refuse_redacted(values: Mapping[str, Any], mistakes: Mistakes) -> None:
 
 
 def _hint_at_step(problem: Problem, values: Mapping[str, Any]) -> Problem:
-    """Return a hint if a step's name is where a top-level key should be."""
+    """Return a hint if a step's name, or a setting of a step, is where a top-level key should be."""
     steps = values.get("steps")
-    if isinstance(steps, dict) and problem.path in steps:
+    if not isinstance(steps, dict) or not problem.path:
+        return problem
+    if problem.path in steps:
         return replace(problem, hint=f"did you mean `steps.{problem.path}`?")
+    if isinstance(values.get(problem.path), str | int | float):
+        types = StepTypes()
+        found = ((name, types.find(str((entry or {}).get("step", name)))) for name, entry in steps.items())
+        owner = next((name for name, kind in found if kind is not None and problem.path in fields_of(kind.cls)), None)
+        return replace(problem, hint=f"did you mean `steps.{owner}.{problem.path}`?") if owner else problem
     return problem
 
 
@@ -405,15 +409,15 @@ def _find_type(name: str, entry: Mapping[str, Any], types: StepTypes, mistakes: 
         return None
     if step_type is None:
         known = types.names()
-        meant = [known_type.name for known_type in types if _plain(str(word)) in known_type.cls.also_called]
+        meant = [known_type.name for known_type in types if plain_word(str(word)) in known_type.cls.also_called]
         if "step" in entry:
             hint = f'did you mean "{meant[0]}"?' if meant else suggest(str(word), known)
             mistakes.add(f"steps.{name}.step", f"there is no step type {word!r}", hint)
         elif meant:
             hint = f"did you mean `{meant[0]}`? Name the step so, or add `step: {meant[0]}`"
-            mistakes.add(f"steps.{name}", f"`{name}` is no step type and there is no `step:`", hint)
+            mistakes.add(f"steps.{name}", f"`{name}` is not a step type and there is no `step:`", hint)
         else:
-            hint = suggest(name, known).replace("known:", "write `step: TYPE`, one of:")
+            hint = hint_at_type(entry, known) or suggest(name, known).replace("known:", "write `step: TYPE`, one of:")
             mistakes.add(f"steps.{name}", f"`{name}` is not a step type and there is no `step:`", hint)
     return step_type
 

@@ -53,6 +53,8 @@ class ProfileModel(Step[Onnx, ProfileDocument]):
 
     also_called: ClassVar[tuple[str, ...]] = ("benchmark", "bench", "measure", "latency", "perf", "timing")
     synonyms: ClassVar[Mapping[str, str]] = {
+        "runtime": "backend",
+        "providers": "provider",
         "iterations": "passes",
         "iters": "passes",
         "repeat": "passes",

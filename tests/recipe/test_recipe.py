@@ -132,7 +132,7 @@ def test_a_missing_recipe_names_the_near_ones(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("steps.first.word", "missing EQUAL"),
+        ("steps.first.word", "write KEY=VALUE without spaces"),
         ("steps.first.wrod=x", 'did you mean "word"?'),
         ("~steps.nowhere", "steps.nowhere"),
         ("first.word=x", "did you mean `steps.first`?"),
