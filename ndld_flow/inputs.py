@@ -15,9 +15,6 @@ T = TypeVar("T")
 Dimension = Annotated[int, Field(ge=0)]
 Shape = tuple[Dimension, ...]
 
-SIZES_ASSUMED = "with 1 for each size that nothing sets"
-"""Part of a note on an input whose free sizes were taken as 1; terminals and reports show such notes as warnings."""
-
 GENERATED = ("random", "zeros", "ones")
 
 

@@ -128,15 +128,13 @@ def main() -> NoReturn:
 
 def _do(arguments: Sequence[str], debug: bool) -> int:
     try:
-        colour = {"color": False} if os.environ.get("NO_COLOR") else {}
-        return program.main(arguments, prog_name="ndld-flow", standalone_mode=False, **colour) or 0
+        colour = False if os.environ.get("NO_COLOR") else None
+        return program.main(arguments, prog_name="ndld-flow", standalone_mode=False, color=colour) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns KeyboardInterrupt into Abort
         return _interrupted()
     except click.ClickException as error:
-        if isinstance(error, click.NoSuchOption):
-            _add_hint(error)
         message = io.StringIO()
-        error.show(message)
+        (_with_hint(error) if isinstance(error, click.NoSuchOption) else error).show(message)
         click.echo(_printable(message.getvalue()), nl=False, err=True)
         print_failure(arguments, _printable(error.format_message()), error.exit_code, kind="UsageError")
         return error.exit_code
@@ -150,13 +148,13 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
         return _explain(error, arguments)
 
 
-def _add_hint(error: click.NoSuchOption) -> None:
-    """Add what to write instead of the option, unless a similar one is suggested."""
+def _with_hint(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error with what to write instead of the option; without a hint, it names similar options."""
     from ndld_flow.cli.foreign_words import hint_at_option
 
     hint = hint_at_option(error.option_name, (error.ctx and error.ctx.info_name) or "")
-    if hint:
-        error.message, error.possibilities = f"{error.message} {hint[0].upper()}{hint[1:]}.", None
+    text = f"there is no option {error.option_name}; {hint}."
+    return click.UsageError(text, ctx=error.ctx) if hint else error
 
 
 def _interrupted() -> NoReturn:
@@ -186,7 +184,8 @@ def _explain(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, NdldFlowError):
         text = re.sub(r"\n\s*\n", "\n", _printable(str(error)))  # a name may hold empty lines; this is one paragraph
         problems = error.problems if isinstance(error, RecipeError) else ()
-        click.echo(f"error: {len(problems)} problems\n{text}" if len(problems) > 1 else f"error: {text}", err=True)
+        shown = f"error: {len(problems)} problems\n{text}" if len(problems) > 1 else f"error: {text}"
+        click.echo(_wrapped(shown), err=True)
         print_failure(arguments, text, error.exit_code, error=error)
         return error.exit_code
     from ndld_flow.cli.bug import write_bug
@@ -194,13 +193,23 @@ def _explain(error: Exception, arguments: Sequence[str]) -> int:
 
     message = explain_system_error(error)
     if message:
-        click.echo(f"error: {_printable(message)}", err=True)
+        click.echo(_wrapped(f"error: {_printable(message)}"), err=True)
         print_failure(arguments, _printable(message), OutputsError.exit_code, kind=OutputsError.__name__)
         return OutputsError.exit_code
     text = write_bug(error)
     click.echo(text, err=True)
     print_failure(arguments, text, _BUG, kind="Bug")
     return _BUG
+
+
+def _wrapped(text: str) -> str:
+    """Return an error with its lines broken between words, for a terminal; a log gets them whole."""
+    from ndld_flow.cli.terminal import is_terminal, width_of, wrapped
+
+    if not is_terminal(sys.stderr):
+        return text
+    width = width_of(sys.stderr)
+    return "\n".join(wrapped(line, width, " " * (len(line) - len(line.lstrip()) + 2)) for line in text.split("\n"))
 
 
 def _printable(text: str) -> str:

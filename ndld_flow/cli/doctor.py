@@ -8,6 +8,7 @@ import click
 
 from ndld_flow import api
 from ndld_flow.cli.options import json_option, outputs_option, print_json
+from ndld_flow.cli.terminal import hanging
 
 SHOWN = {"ok": ("ok     ", "green"), "absent": ("absent ", "yellow"), "broken": ("BROKEN ", "red")}
 
@@ -34,7 +35,8 @@ def command(library: Path | None, outputs: Path, as_json: bool) -> int:
         width = max(len(check.name) for check in checks)
         for check in checks:
             text, colour = SHOWN[check.state]
-            click.echo(f"{click.style(text, fg=colour)} {check.name:<{width}}  {check.found}")
+            start = f"{text} {check.name:<{width}}  "
+            click.echo(click.style(text, fg=colour) + hanging(start, check.found)[len(text) :])
             if check.advice:
-                click.echo(f"{'':<8}{'':<{width}}  -> {check.advice}")
+                click.echo(hanging(f"{'':<8}{'':<{width}}  ", f"-> {check.advice}"))
     return 1 if any(check.state == "broken" for check in checks) else 0

@@ -11,6 +11,7 @@ import click
 
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import visible_name
+from ndld_flow.cli.terminal import text_width
 from ndld_flow.drawing.families import TITLES
 from ndld_flow.models.op_reference import (
     DEFAULT_DOMAIN,
@@ -24,7 +25,6 @@ from ndld_flow.models.op_reference import (
     types_text,
 )
 
-_WIDTH = 110
 _BREAK = re.compile(r" *<br */?>")
 _NO_CONTRIB = (
     "This ONNX Runtime was built without the schemas of com.microsoft, so that its own operators are not listed."
@@ -56,7 +56,7 @@ def _line(operator: ListedOperator, width: int) -> str:
     else:
         since = "deprecated" if operator.version.deprecated else f"since {operator.version.since_version}"
         start += f"{since:<10}"
-    return f"{start}  {textwrap.shorten(text, max(_WIDTH - len(start), 30), placeholder='…')}".rstrip()
+    return f"{start}  {textwrap.shorten(text, max(text_width() - len(start), 30), placeholder='…')}".rstrip()
 
 
 def _version_used(operator: ListedOperator) -> str:
@@ -156,4 +156,4 @@ def _untagged(text: str) -> str:
 
 def _wrapped(text: str, indent: str, first: str | None = None) -> list[str]:
     start = indent if first is None else first
-    return textwrap.wrap(_untagged(text), _WIDTH, initial_indent=start, subsequent_indent=indent)
+    return textwrap.wrap(_untagged(text), text_width(), initial_indent=start, subsequent_indent=indent)

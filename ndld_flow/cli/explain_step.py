@@ -12,11 +12,11 @@ import click
 from pydantic import BaseModel
 
 from ndld_flow.base.quantities import QUANTITY, format_setting
+from ndld_flow.cli.terminal import text_width
 from ndld_flow.graph.edit.operation import Heading, Operation
 from ndld_flow.recipe.step_types import StepType
 
 WORDS = {"integer": "whole number", "boolean": "true | false", "string": "text", "object": "mapping"}
-WIDTH = 100
 LONGEST_DEFAULT = 60
 """Characters. A longer default is a mapping, whose settings are listed below it."""
 
@@ -48,7 +48,9 @@ def _list_metrics(step: StepType) -> list[str]:
     for (unit, when), names in groups.items():
         condition = f"   when {when}" if when else ""
         text = f"{', '.join(names)}{f'  [{unit}]' if unit else ''}{condition}"
-        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False)
+        lines += textwrap.wrap(
+            text, text_width(), initial_indent="  ", subsequent_indent="      ", break_long_words=False
+        )
     return lines
 
 
@@ -76,7 +78,7 @@ def _list_parts(step: StepType) -> list[str]:
         for name in names:
             summary = _doc(parts[name]).partition("\n")[0]
             start, indent = f"    {name:<{width}}  ", " " * (width + 6)
-            lines += textwrap.wrap(summary, WIDTH, initial_indent=start, subsequent_indent=indent)
+            lines += textwrap.wrap(summary, text_width(), initial_indent=start, subsequent_indent=indent)
     return lines
 
 
@@ -167,5 +169,7 @@ def _wrap(text: str, indent: str) -> list[str]:
         if part.startswith("    "):
             lines += [f"{indent}{line}" for line in part.splitlines()]
         else:
-            lines += textwrap.wrap(" ".join(part.split()), WIDTH, initial_indent=indent, subsequent_indent=indent)
+            lines += textwrap.wrap(
+                " ".join(part.split()), text_width(), initial_indent=indent, subsequent_indent=indent
+            )
     return lines

@@ -12,6 +12,7 @@ from ndld_flow import api
 from ndld_flow.base.text import suggest
 from ndld_flow.cli.completers import complete_steps
 from ndld_flow.cli.options import files_option, json_option, print_json
+from ndld_flow.cli.terminal import hanging
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -43,7 +44,7 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
     width = max(len(kind.name) for kind in types)
     for kind in types:
         origin = "" if kind.origin == "built in" else f"  ({kind.origin})"
-        click.echo(f"{kind.name:<{width}}  {kind.summary}{origin}")
+        click.echo(hanging(f"{kind.name:<{width}}  ", f"{kind.summary}{origin}"))
 
 
 def _find(name: str, types: Sequence[StepType]) -> tuple[StepType, type[BaseModel] | None]:

@@ -23,7 +23,7 @@ SIGNS = {
     "failed": ("✗", "red"),
 }
 """Sign and colour of each verdict or outcome, which are printed with its word."""
-_LEAST = 12
+_LEAST = 20
 """Columns to which texts and names may be narrowed before columns are left out."""
 _GAPS = (2, 1)
 

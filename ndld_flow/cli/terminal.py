@@ -12,6 +12,8 @@ from typing import IO
 NO_TERMINAL_WIDTH = 120
 """Columns of tables in a pipe or a log, which have no width, unless COLUMNS gives one."""
 _LEAST_WIDTH = 20
+_PARAGRAPH = 100
+"""Columns beyond which lines of prose are hard to read."""
 KEYWORDS = frozenset(
     {
         "graph",
@@ -79,6 +81,19 @@ def wrapped(text: str, width: int, indent: str) -> str:
     return textwrap.fill(
         text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
     )
+
+
+def text_width() -> int:
+    """Return the columns of paragraphs on standard output."""
+    return min(width_of(sys.stdout), _PARAGRAPH)
+
+
+def hanging(start: str, text: str, style: str = "") -> str:
+    """Return a styled start and a text, which a terminal shows in lines beside the start; a log gets one line."""
+    if not is_terminal(sys.stdout) and not os.environ.get("COLUMNS"):
+        return styled(start, style) + text
+    indent = " " * (len(start) if len(start) < width_of(sys.stdout) // 2 else 4)
+    return styled(start, style) + wrapped(f"{start}{text}", width_of(sys.stdout), indent)[len(start) :]
 
 
 def format_end(lines: Sequence[str], style: str, stream: IO[str]) -> list[str]:

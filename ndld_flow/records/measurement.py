@@ -9,6 +9,9 @@ from collections.abc import Sequence
 
 from ndld_flow.records.document import Record
 
+SIZES_ASSUMED = "with 1 for each size that nothing sets"
+"""Part of a note on an input whose free sizes were taken as 1; terminals and reports show such notes as warnings."""
+
 
 class Metric(Record):
     """A number that gates and reports may name, such as `latency.median` in ms."""

@@ -11,9 +11,9 @@ from datetime import datetime
 
 from ndld_flow.base.quantities import apart
 from ndld_flow.base.text import short_name, visible_text
-from ndld_flow.inputs import SIZES_ASSUMED
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.build import Build
+from ndld_flow.records.measurement import SIZES_ASSUMED
 from ndld_flow.records.model_diff import GraphSummary
 from ndld_flow.records.run_folder import RunDocuments
 from ndld_flow.records.run_record import (

@@ -14,9 +14,10 @@ import numpy as np
 from ndld_flow.base.errors import RequestError
 from ndld_flow.base.quantities import size
 from ndld_flow.base.text import short_name, shortened
-from ndld_flow.inputs import SIZES_ASSUMED, InputSpec
+from ndld_flow.inputs import InputSpec
 from ndld_flow.machine.description import memory_size
 from ndld_flow.models.tensors import TensorSpec, shape_text
+from ndld_flow.records.measurement import SIZES_ASSUMED
 from ndld_flow.samples.file_samples import open_file
 from ndld_flow.samples.generated_values import constant_values, random_values
 from ndld_flow.samples.wanted_inputs import Feed, WantedInput, named_sizes, want_inputs, with_batch

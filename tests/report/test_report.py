@@ -22,12 +22,11 @@ from pydantic import JsonValue
 from ndld_flow.base import quantities
 from ndld_flow.base.errors import OutputsError, RequestError
 from ndld_flow.base.text import short_name, visible_name, visible_text
-from ndld_flow.inputs import SIZES_ASSUMED
 from ndld_flow.profiles.compare.comparison import compare
 from ndld_flow.profiles.compare.measured import Measured, Rules
 from ndld_flow.records.accuracy import Accuracy
 from ndld_flow.records.comparison import Subject
-from ndld_flow.records.measurement import Machine
+from ndld_flow.records.measurement import SIZES_ASSUMED, Machine
 from ndld_flow.records.profile import BatchPoint, ProfileRun, TensorInfo
 from ndld_flow.records.run_folder import read_run
 from ndld_flow.records.run_record import GateResult, RunRecord
