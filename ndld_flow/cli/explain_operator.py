@@ -11,7 +11,7 @@ import click
 
 from ndld_flow.base.quantities import count
 from ndld_flow.base.text import visible_name
-from ndld_flow.cli.terminal import text_width
+from ndld_flow.cli.terminal import hanging, text_width
 from ndld_flow.drawing.families import TITLES
 from ndld_flow.models.op_reference import (
     DEFAULT_DOMAIN,
@@ -91,7 +91,7 @@ def _page(operator: ListedOperator) -> Iterator[str]:
     facts += ["deprecated"] if version.deprecated else []
     facts += [f"{count(operator.uses)} nodes"] if operator.uses else []
     yield f"{click.style(_full_name(operator), bold=True)}  {', '.join(facts)}"
-    yield from ("", *_untagged(version.doc or "(not documented)").splitlines())
+    yield from ("", *(hanging("", line) for line in _untagged(version.doc or "(not documented)").splitlines()))
     yield from _ports("Inputs", version.inputs)
     yield from _ports("Outputs", version.outputs)
     yield from _attributes(version.attributes)
