@@ -80,7 +80,7 @@ def test_the_script_is_installed_where_the_shell_looks(tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("ndld-flow com", ["compare", "completion"]),
+        ("ndld-flow compa", ["compare"]),
         ("ndld-flow run my.yaml steps.speed.warmup", ["steps.speed.warmup=", "steps.speed.warmup_passes="]),
         ("ndld-flow report ship", ["shipped"]),
         ("ndld-flow run ./m", ["./model.onnx", "./my.yaml"]),

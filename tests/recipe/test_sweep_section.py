@@ -336,8 +336,7 @@ sweep:
         "toy.yaml:17: sweep.over.name: `name` cannot vary\n    a sweep varies model, models, inputs, steps, gates",
         "toy.yaml:19: sweep.over.variant.a.aside.passed: expected true or false, found 3"
         "\n    passed: What to say in the end",
-        "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1"
-        "\n    passed: What to say in the end",
+        "toy.yaml:20: sweep.over.variant.b.second.passed: expected true or false, found 1\n    write true",
         "toy.yaml:21: sweep.points: found 0, allowed is at least 1\n    points: Maximum number of points to try",
         'toy.yaml:22: sweep.minimise: there is no setting `minimise`\n    did you mean "minimize"?',
         'toy.yaml:23: sweep.exclude.0.second.word: there is no axis `second.word`\n    did you mean "second.seconds"?',
