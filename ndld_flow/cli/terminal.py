@@ -113,6 +113,6 @@ def format_end(lines: Sequence[str], style: str, stream: IO[str]) -> list[str]:
             shown.append(wrapped(line, width, "  "))
             continue
         start = f"{keyword:<{_KEYWORD_WIDTH}}"
-        body = wrapped(f"{start}{text}", width, " " * _KEYWORD_WIDTH)
+        body = wrapped(f"{start}{text}", width, " " * _KEYWORD_WIDTH) if " " in text else f"{start}{text}"
         shown.append(styled(start, _KEYWORD_STYLES.get(keyword, "dim"), stream) + body[_KEYWORD_WIDTH:])
     return shown

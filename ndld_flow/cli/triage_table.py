@@ -12,6 +12,7 @@ from ndld_flow.base.quantities import count, milliseconds, share, size
 from ndld_flow.base.text import short_name
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.profiles.diagnose.diagnose import LayerGroup, TopLayer, Triage
+from ndld_flow.records.measurement import SIZES_ASSUMED
 from ndld_flow.records.profile import Profile
 from ndld_flow.report.tables import Column, Table, Value
 
@@ -27,12 +28,21 @@ def print_triage(title: str, profile: Profile, triage: Triage) -> None:
 
 
 def print_headline(title: str, profile: Profile) -> None:
-    """Print the title and the latency of a profile."""
-    wide_console().print(Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold"))
+    """Print the title and the latency of a profile, and its warnings."""
+    wide_console().print(
+        Group(Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold"), *_warnings(profile))
+    )
+
+
+def _warnings(profile: Profile) -> Iterator[Text]:
+    for note in profile.notes:
+        if SIZES_ASSUMED in note:
+            yield Text(f"warning: {short_name(note, 300)}", style="yellow")
 
 
 def _parts(title: str, profile: Profile, triage: Triage) -> Iterator[RenderableType]:
     yield Text(f"{short_name(title, 60)}: {_headline(profile)}", style="bold")
+    yield from _warnings(profile)
     for line in _about(profile, triage.layers_ms):
         yield Text(line, style="dim")
     if triage.top:
@@ -79,7 +89,7 @@ def _about(profile: Profile, layers_ms: float) -> Iterator[str]:
         )
     if profile.peak_memory_bytes:
         yield f"peak memory {size(profile.peak_memory_bytes)}"
-    yield from profile.notes
+    yield from (note for note in profile.notes if SIZES_ASSUMED not in note)
 
 
 def _measured(profile: Profile) -> str:
