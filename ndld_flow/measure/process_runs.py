@@ -84,8 +84,10 @@ class ProcessRuns:
         number = len(self.answers) + 1
         share = self.plan.share(self.tally.least)
         job = Job(self.model, self.session, (Part(self.feeds, share),), self._recording(number))
+        report = self._reporter(number, share.passes)
+        report(0, share.passes, "starting a process")
         started = time.perf_counter()
-        answer = run_worker(job, self.folder / f"run-{number}", self._reporter(number, share.passes), self.environment)
+        answer = run_worker(job, self.folder / f"run-{number}", report, self.environment)
         used_ms = (time.perf_counter() - started) * 1e3 - answer.recording_ms
         self.tally.add(answer.timings[0], used_ms)
         self.answers.append(answer)
@@ -93,8 +95,8 @@ class ProcessRuns:
     def report_turn(self) -> None:
         """Report that the model waits while others are measured."""
         before, foreseen = self._passes(self.plan.share(self.tally.least).passes)
-        measured = f", {len(self.answers)} of its runs measured" if self.answers else ""
-        self.progress(before, foreseen, f"waits for its turn{measured}")
+        after = f" after run {len(self.answers)}" if self.answers else ""
+        self.progress(before, foreseen, f"waits for its turn{after}")
 
     def _recording(self, number: int) -> RecordingPlan | None:
         if self.layers is None or number > self.tally.least:

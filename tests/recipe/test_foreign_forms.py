@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from ndld_flow.base.errors import RecipeError
-from ndld_flow.recipe.load import load_recipe
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
+from tests.support.recipes import load_recipe
 
 SPEED = "steps: {speed: {step: profile}}"
 

@@ -9,10 +9,11 @@ import yaml
 
 from ndld_flow import api
 from ndld_flow.base.errors import RecipeError
-from ndld_flow.recipe.load import load_recipe, load_sweep
+from ndld_flow.recipe.load import load_sweep
 from ndld_flow.recipe.points import Sweep
 from tests.support.command_line import ndld_flow
 from tests.support.models import make_cnn
+from tests.support.recipes import load_recipe
 
 RECIPE = """\
 model: model.onnx
