@@ -22,6 +22,7 @@ from ndld_flow.base.errors import NdldFlowError, OutputsError, RecipeError, is_i
 from ndld_flow.base.text import shortened, visible_text
 from ndld_flow.cli.failure import print_failure
 from ndld_flow.cli.guarded_output import ReaderGoneError, guarded_output, open_missing_streams
+from ndld_flow.cli.help_text import HelpContext
 from ndld_flow.cli.watch import watch_verb
 
 _MAX_WORD = 300
@@ -56,7 +57,6 @@ VERBS = {
 }
 
 EPILOG = """
-\b
 Exit codes: 0 success; 1 a check, gate or step failed; 2 the request is invalid; 3 a bug; 4 inconclusive;
 5 a worker was killed; 130 interrupted; 141 the reader of the output closed the pipe.
 """
@@ -69,6 +69,8 @@ COMPLETION_VARIABLE = "_NDLD_FLOW_COMPLETE"
 class LazyGroup(click.Group):
     """A group that imports a verb when it is used."""
 
+    context_class = HelpContext
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
 
@@ -77,6 +79,7 @@ class LazyGroup(click.Group):
             return None
         module = importlib.import_module(f"ndld_flow.cli.{cmd_name}")
         command: click.Command = module.command
+        command.context_class = HelpContext
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

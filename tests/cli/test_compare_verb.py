@@ -358,3 +358,22 @@ def test_a_recipe_that_compares_shows_it_in_its_report(standing: Path) -> None:
     assert '<section id="comparisons"' in redrawn
     assert "comparison.html" not in redrawn
     assert not api.run("decide.yaml", ["steps.decide.gates=['latency.min <= 1 ns']"]).passed
+
+
+def test_a_quiet_comparison_prints_the_verdict_and_the_report(standing: Path) -> None:
+    verdict, report = say("compare", "pair:base", "pair:speed", "--quiet").stdout.splitlines()
+    assert re.match(r"[?=✓✗] (INCONCLUSIVE|UNCHANGED|IMPROVED|REGRESSED): latency\.min", verdict)
+    assert report.startswith("report outputs/comparisons/")
+
+
+def test_a_comparison_lists_the_layers_that_changed_most(standing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    text = say("compare", "pair").stdout
+    layers = text.split("layers that changed most, base to speed")[1]
+    assert re.search(r"^ +base +candidate +difference +change +layer +type +matched by", layers, re.MULTILINE)
+    assert re.search(r"(µs|ms) .* (onnx nodes|weights|name and type|unmatched)", layers)
+
+
+def test_a_run_by_its_id_has_a_short_label(standing: Path) -> None:
+    run = Path("outputs/runs/pair/latest").resolve().name
+    assert labels(api.compare([f"pair/{run}:base", f"{run}:speed"]).comparison) == ["pair:base", "pair:speed"]

@@ -1,4 +1,4 @@
-"""Tables of reports on terminals of any width."""
+"""Tables, help and the ends of runs on terminals of any width."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from rich.console import Console
 
 from ndld_flow.base.quantities import milliseconds
+from ndld_flow.cli.app import VERBS, program
+from ndld_flow.cli.help_text import HelpContext
 from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.cli.terminal import format_end, hanging, width_of, wrapped
 from ndld_flow.report.tables import Column, Table
@@ -102,3 +104,13 @@ def test_the_end_of_a_run_is_plain_in_a_log_and_aligned_on_a_terminal(monkeypatc
     ]
     monkeypatch.setenv("NO_COLOR", "1")
     assert format_end(lines, "green", _Terminal())[2] == "report     path"
+
+
+@pytest.mark.parametrize("width", [60, 80])
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_fits_the_terminal(verb: str, width: int) -> None:
+    context = HelpContext(program, info_name="ndld-flow", terminal_width=width)
+    command = program.get_command(context, verb) if verb else program
+    assert command is not None
+    text = command.get_help(command.context_class(command, info_name=verb, terminal_width=width))
+    assert max(map(len, text.splitlines())) <= width
