@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import rich.table
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from ndld_flow.base.quantities import count, number, size
 from ndld_flow.base.text import short_name
-from ndld_flow.cli.tables import wide_console
+from ndld_flow.cli.tables import TerminalTable, wide_console
 from ndld_flow.records.inspection import (
     Dims,
     InspectedNode,
@@ -22,11 +22,12 @@ from ndld_flow.records.inspection import (
     Port,
     WeightGroup,
 )
+from ndld_flow.report.tables import Column, Table
 
 _MOST_ROWS = 16
 
 
-def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> Table:
+def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> rich.table.Table:
     """Return a table of graphs, each below its parent. Graphs that are too deep are counted in their parent's row."""
     owners = _owners(addresses)
     shown = _outermost(addresses, owners)
@@ -35,7 +36,7 @@ def bodies_table(addresses: Sequence[str], nodes: Mapping[str, int]) -> Table:
         for address in addresses
         if address not in shown
     }
-    table = Table("graph", box=None, pad_edge=False, header_style="dim")
+    table = rich.table.Table("graph", box=None, pad_edge=False, header_style="dim")
     table.add_column("nodes", justify="right")
     table.add_column("")
     for address in shown[:_MOST_ROWS]:
@@ -114,8 +115,8 @@ def _parts(inspection: Inspection) -> Iterator[RenderableType]:
         yield _weight_table(inspection.weights)
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
+def _table(*columns: str, right: Sequence[str] = ()) -> rich.table.Table:
+    table = rich.table.Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return table
@@ -167,7 +168,7 @@ def _summary(summary: ModelSummary) -> Iterator[RenderableType]:
         )
 
 
-def _port_table(ports: Sequence[Port]) -> Table:
+def _port_table(ports: Sequence[Port]) -> rich.table.Table:
     table = _table("", "")
     for port in ports:
         table.add_row(_name(port.name), Text(_type(port)))
@@ -186,15 +187,18 @@ def _some(names: Sequence[str], most: int) -> str:
 
 
 def _node_table(nodes: Sequence[InspectedNode]) -> Group:
-    table = _table("node", "operator", "attributes", "inputs", "outputs")
-    for node in nodes:
-        table.add_row(
-            _name(_placed(node.scope, node.name)),
-            _name(node.op_type, 30),
-            Text(" ".join(f"{short_name(name, 30)}={short_name(text, 24)}" for name, text in node.attributes.items())),
-            Text(", ".join(_shape(port.shape) for port in node.inputs if port.name)),
-            Text(", ".join(_type(port) for port in node.outputs if port.name)),
+    columns = tuple(Column(title) for title in ("node", "operator", "attributes", "inputs", "outputs"))
+    rows = tuple(
+        (
+            short_name(_placed(node.scope, node.name), _NAME) or "-",
+            short_name(node.op_type, 30),
+            " ".join(f"{short_name(name, 30)}={short_name(text, 24)}" for name, text in node.attributes.items()),
+            ", ".join(_shape(port.shape) for port in node.inputs if port.name),
+            ", ".join(_type(port) for port in node.outputs if port.name),
         )
+        for node in nodes
+    )
+    table = TerminalTable(Table(columns, rows), optional=("inputs", "attributes"))
     return Group(table, Text(f"{count(len(nodes))} nodes", style="dim"))
 
 
@@ -227,27 +231,31 @@ def _one_node(node: InspectedNode) -> Group:
     return Group(*parts)
 
 
-def _tensor_table(tensors: Sequence[InspectedTensor]) -> Table:
+def _tensor_table(tensors: Sequence[InspectedTensor]) -> TerminalTable:
     with_sizes = any(tensor.size_bytes is not None for tensor in tensors)
     with_numbers = any(tensor.numbers is not None or tensor.unread for tensor in tensors)
-    sizes = ("size", "stored") if with_sizes else ()
-    numbers = ("min", "max", "mean", "std", "zeros", "not finite") if with_numbers else ()
-    table = _table("tensor", "kind", "type", *sizes, *numbers, right=("size", *numbers))
-    for tensor in tensors:
-        stored = ("" if tensor.size_bytes is None else size(tensor.size_bytes), tensor.file or tensor.stored or "")
-        table.add_row(
-            _name(_placed(tensor.scope, tensor.name)),
+    sizes = (Column("size", "number", size), Column("stored")) if with_sizes else ()
+    numbers = tuple(Column(title, "number") for title in _NUMBERS) if with_numbers else ()
+    columns = (Column("tensor", "name"), Column("kind", "label"), Column("type"), *sizes, *numbers)
+    rows = tuple(
+        (
+            short_name(_placed(tensor.scope, tensor.name), _NAME),
             tensor.role,
-            Text(_type(tensor)),
-            *(map(_name, stored) if with_sizes else ()),
+            _type(tensor),
+            *((tensor.size_bytes, short_name(tensor.file or tensor.stored or "", _NAME)) if with_sizes else ()),
             *(_number_cells(tensor.numbers) if with_numbers else ()),
         )
-    return table
+        for tensor in tensors
+    )
+    return TerminalTable(Table(columns, rows), optional=("stored", "kind", "std", "mean", "not finite", "zeros"))
+
+
+_NUMBERS = ("min", "max", "mean", "std", "zeros", "not finite")
 
 
 def _number_cells(numbers: Numbers | None) -> list[str]:
     if numbers is None:
-        return ["-"] * 6
+        return ["-"] * len(_NUMBERS)
     values = (numbers.minimum, numbers.maximum, numbers.mean, numbers.std)
     cells = ["-" if value is None else number(value) for value in values]
     return [*cells, count(numbers.zeros), count(numbers.nans + numbers.infinities)]
@@ -286,8 +294,7 @@ def _number_lines(tensor: InspectedTensor) -> Iterator[str]:
         yield f"first    {shown}{more}"
 
 
-def _weight_table(weights: Mapping[str, WeightGroup]) -> Table:
-    table = _table("dtype", "tensors", "elements", "size", right=("tensors", "elements", "size"))
-    for dtype, group in weights.items():
-        table.add_row(dtype, count(group.count), count(group.elements), size(group.size_bytes))
-    return table
+def _weight_table(weights: Mapping[str, WeightGroup]) -> TerminalTable:
+    numbers = (Column("tensors", "number", count), Column("elements", "number", count), Column("size", "number", size))
+    rows = tuple((dtype, group.count, group.elements, group.size_bytes) for dtype, group in weights.items())
+    return TerminalTable(Table((Column("dtype", "label"), *numbers), rows))

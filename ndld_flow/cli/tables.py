@@ -23,8 +23,9 @@ SIGNS = {
     "failed": ("✗", "red"),
 }
 """Sign and colour of each verdict or outcome, which are printed with its word."""
+_NARROWEST = 6
 _LEAST = 20
-"""Columns to which texts and names may be narrowed before columns are left out."""
+"""Columns to which texts and names may be narrowed before columns are left out; in the end, `_NARROWEST`."""
 _GAPS = (2, 1)
 
 
@@ -80,7 +81,9 @@ class TerminalTable:
             for gap in _GAPS:
                 if sum(widths.values()) + gap * (len(widths) - 1) <= width:
                     return widths, gap
-        return widths, _GAPS[-1]
+        return {
+            place: taken if _is_fixed(columns[place]) else min(taken, _NARROWEST) for place, taken in widths.items()
+        }, 1
 
 
 def _is_fixed(column: Column) -> bool:

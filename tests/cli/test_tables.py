@@ -38,7 +38,7 @@ def draw(width: int, *optional: str) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-@pytest.mark.parametrize("width", [48, 60, 80, 200])
+@pytest.mark.parametrize("width", [32, 48, 60, 80, 200])
 def test_numbers_and_verdicts_are_never_cut(width: int) -> None:
     lines = draw(width, "interval")
     text = "\n".join(lines)
