@@ -155,7 +155,8 @@ def _with_hint(error: click.NoSuchOption) -> click.UsageError:
     """Return the error with what to write instead of the option; without a hint, it names similar options."""
     from ndld_flow.cli.foreign_words import hint_at_option
 
-    hint = hint_at_option(error.option_name, (error.ctx and error.ctx.info_name) or "")
+    verb = "" if error.possibilities or error.ctx is None else error.ctx.info_name or ""
+    hint = hint_at_option(error.option_name, verb)
     text = f"there is no option {error.option_name}; {hint}."
     return click.UsageError(text, ctx=error.ctx) if hint else error
 
