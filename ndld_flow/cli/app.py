@@ -135,9 +135,10 @@ def _do(arguments: Sequence[str], debug: bool) -> int:
         return program.main(arguments, prog_name="ndld-flow", standalone_mode=False, color=colour) or 0
     except (click.exceptions.Abort, KeyboardInterrupt):  # click turns KeyboardInterrupt into Abort
         return _interrupted()
-    except click.ClickException as error:
+    except click.ClickException as raised:
+        error = _with_hint(raised) if isinstance(raised, click.NoSuchOption) else raised
         message = io.StringIO()
-        (_with_hint(error) if isinstance(error, click.NoSuchOption) else error).show(message)
+        error.show(message)
         click.echo(_printable(message.getvalue()), nl=False, err=True)
         print_failure(arguments, _printable(error.format_message()), error.exit_code, kind="UsageError")
         return error.exit_code
