@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -302,6 +303,7 @@ def test_padded_channels_are_found() -> None:
     (result,) = found("channel_alignment", profile(layers))
     assert "33 output channels (multiples of 8)" in result.evidence or "33 input channels" in result.evidence
     assert result.score == pytest.approx(1 - 33 / 40, abs=0.01)
+    assert re.search(r": 1\d\.\d % of .+ multiplies zeros$", result.title)
     assert "3 input channels" not in result.evidence  # of a picture: nobody chose them
 
 
